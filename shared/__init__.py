@@ -1,0 +1,1 @@
+"""The contract in Python, used by both services: no torch, no tokenizers, no model."""

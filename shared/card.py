@@ -1,0 +1,33 @@
+"""What a model is, as both services know it."""
+
+from dataclasses import dataclass, field
+
+from shared.vectors import OutputKind, ScoringMethod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """Everything the outside knows of a model; the fields are those of `selvage.v1.ModelCard`."""
+
+    id: str
+    family: str
+    outputs: tuple[OutputKind, ...]
+    methods: tuple[ScoringMethod, ...]
+    default_method: ScoringMethod
+    pooling: str
+    dimensions: int
+    multi_vector_dimensions: int
+    normalizes: bool
+    max_tokens: int
+    vocabulary_size: int
+    dtype: str
+    device: str
+    attention: str
+    linear: str
+    fingerprint: str
+    allowed_dimensions: tuple[int, ...] = ()
+    prompts: dict[str, str] = field(default_factory=dict)
+    default_prompt_name: str = ""
+    include_prompt: bool = True
+    special_tokens: dict[str, int] = field(default_factory=dict)
+    notice: str = ""

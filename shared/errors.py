@@ -1,0 +1,106 @@
+"""The one error tree, drawn here. Standard library only.
+
+SelvageError
+ |- InvalidInput            the request makes no sense
+ |   |- InputTooLong        a text over the model's limit, and `truncate` unset
+ |   |- LimitExceeded       more texts, bytes or tokens than a limit of the service
+ |   |- UnsupportedDimensions
+ |   |- UnsupportedTask     an output, method or prompt that the model does not have
+ |   |- DimensionMismatch   query and document vectors of different widths
+ |   '- ResultTooLarge      the reply would not fit into a message
+ |- UnknownModel
+ |- Overloaded              try again after `retry_after` seconds
+ |- InputTooLarge           the device ran out of memory on this input alone; no retry helps
+ |- WorkerUnavailable       no worker ready, or draining
+ |- DeadlineExceeded
+ '- Internal                a bug of ours
+
+Each class names its gRPC status and the reason that clients see in `google.rpc.ErrorInfo`.
+A message never quotes a text of the user's.
+"""
+
+from typing import ClassVar
+
+
+class SelvageError(Exception):
+    """Base of all errors that a caller may see.
+
+    `message` is for a person; `field` is the path of the request field at fault (`texts[3]`) or empty;
+    `retry_after` is in seconds, or None where a retry is no remedy.
+    """
+
+    status: ClassVar[str]
+    reason: ClassVar[str]
+
+    def __init__(self, message: str, *, field: str = "", retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.retry_after = retry_after
+
+
+class InvalidInput(SelvageError):
+    status = "INVALID_ARGUMENT"
+    reason = "INVALID_INPUT"
+
+
+class InputTooLong(InvalidInput):
+    reason = "INPUT_TOO_LONG"
+
+
+class LimitExceeded(InvalidInput):
+    reason = "LIMIT_EXCEEDED"
+
+
+class UnsupportedDimensions(InvalidInput):
+    reason = "UNSUPPORTED_DIMENSIONS"
+
+
+class UnsupportedTask(InvalidInput):
+    reason = "UNSUPPORTED_TASK"
+
+
+class DimensionMismatch(InvalidInput):
+    reason = "DIMENSION_MISMATCH"
+
+
+class ResultTooLarge(InvalidInput):
+    reason = "RESULT_TOO_LARGE"
+
+
+class UnknownModel(SelvageError):
+    status = "NOT_FOUND"
+    reason = "UNKNOWN_MODEL"
+
+
+class Overloaded(SelvageError):
+    status = "RESOURCE_EXHAUSTED"
+    reason = "OVERLOADED"
+
+
+class InputTooLarge(SelvageError):
+    status = "RESOURCE_EXHAUSTED"
+    reason = "INPUT_TOO_LARGE"
+
+
+class WorkerUnavailable(SelvageError):
+    status = "UNAVAILABLE"
+    reason = "WORKER_UNAVAILABLE"
+
+
+class DeadlineExceeded(SelvageError):
+    status = "DEADLINE_EXCEEDED"
+    reason = "DEADLINE_EXCEEDED"
+
+
+class Internal(SelvageError):
+    status = "INTERNAL"
+    reason = "INTERNAL"
+
+
+def error_classes(base: type[SelvageError] = SelvageError) -> dict[str, type[SelvageError]]:
+    """All errors by reason."""
+    classes = {base.reason: base} if base is not SelvageError else {}
+    for subclass in base.__subclasses__():
+        classes |= error_classes(subclass)
+    return classes

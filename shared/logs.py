@@ -1,0 +1,28 @@
+"""Structured logs on standard error: one JSON object a line, or plain lines for a person."""
+
+import logging
+import sys
+from typing import Literal
+
+import structlog
+
+Format = Literal["json", "console"]
+
+
+def configure(style: Format, level: str) -> None:
+    """Sets up structlog for this process. Called by `__main__` only."""
+    renderers: dict[Format, list[structlog.typing.Processor]] = {
+        "json": [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
+        "console": [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())],
+    }
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *renderers[style],
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )

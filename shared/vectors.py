@@ -1,0 +1,102 @@
+"""What vectors, scores and their options are called on both sides. Numbers equal those of the contract."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class DataType(IntEnum):
+    """How one number of a vector is stored; see vectors.proto."""
+
+    FLOAT32 = 1
+    FLOAT16 = 2
+    BFLOAT16 = 3
+    INT8 = 4
+    BINARY = 5
+
+    def row_bytes(self, dimensions: int) -> int:
+        """Bytes of one row, without its scale."""
+        if self is DataType.BINARY:
+            return (dimensions + 7) // 8
+        return dimensions * {DataType.FLOAT32: 4, DataType.INT8: 1}.get(self, 2)
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of one row's scale."""
+        return 4 if self is DataType.INT8 else 0
+
+
+class OutputKind(IntEnum):
+    """What a model gives for a text."""
+
+    DENSE = 1
+    SPARSE = 2
+    MULTI_VECTOR = 3
+
+
+class InputType(IntEnum):
+    """What a text is."""
+
+    UNSPECIFIED = 0
+    QUERY = 1
+    DOCUMENT = 2
+
+
+class TruncationSide(IntEnum):
+    """Which end of an over-long text is cut off."""
+
+    RIGHT = 1
+    LEFT = 2
+
+
+class ScoringMethod(IntEnum):
+    """How a query is compared with a document."""
+
+    CROSS_ENCODER = 1
+    LATE_INTERACTION = 2
+    DENSE = 3
+    SPARSE = 4
+    HYBRID = 5
+
+
+class Layout(IntEnum):
+    """Which queries meet which documents."""
+
+    PAIRS = 1
+    MATRIX = 2
+
+    def shape(self, queries: int, documents: int) -> tuple[int, int]:
+        """Rows and columns of the scores."""
+        return (queries, 1) if self is Layout.PAIRS else (queries, documents)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultiVectors:
+    """Rows of S texts laid end to end.
+
+    `lengths` are the rows of each text (0 allowed), `data` holds sum(lengths) rows in `data_type`,
+    little-endian; `scales` one float32 a row for INT8, else nothing. Raises ValueError where bytes and
+    shape disagree.
+    """
+
+    data_type: DataType
+    dimensions: int
+    lengths: tuple[int, ...]
+    data: bytes
+    scales: bytes = b""
+
+    def __post_init__(self) -> None:
+        if self.dimensions < 1:
+            raise ValueError(f"dimensions is {self.dimensions}, must be at least 1")
+        if any(length < 0 for length in self.lengths):
+            raise ValueError("a length is negative")
+        for name, held, wanted in (
+            ("data", len(self.data), self.rows * self.data_type.row_bytes(self.dimensions)),
+            ("scales", len(self.scales), self.rows * self.data_type.scale_bytes),
+        ):
+            if held != wanted:
+                raise ValueError(f"{name} holds {held} bytes, its shape says {wanted}")
+
+    @property
+    def rows(self) -> int:
+        """Rows of all texts."""
+        return sum(self.lengths)
