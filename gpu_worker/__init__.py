@@ -1,0 +1,1 @@
+"""The worker: token ids in, vectors and scores out. One process an accelerator; it never sees a text."""

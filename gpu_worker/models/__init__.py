@@ -1,0 +1,1 @@
+"""From a repository on disk to something that runs packed batches."""

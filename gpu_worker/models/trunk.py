@@ -1,0 +1,51 @@
+"""An unmodified transformers encoder that runs packed batches."""
+
+import torch
+from torch import Tensor, nn
+
+from gpu_worker.models.attention import AttentionCall, PackedAttention
+from gpu_worker.ragged_batch import RaggedBatch
+
+
+class Trunk:
+    """Token ids to hidden states. `first_position` is where positions start (RoBERTa: padding id + 1)."""
+
+    def __init__(self, model: nn.Module, attention: PackedAttention, first_position: int) -> None:
+        self.model = model
+        self.attention = attention
+        self.first_position = first_position
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format it computes in."""
+        return next(each.dtype for each in self.model.parameters())
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return next(each.device for each in self.model.parameters())
+
+    def __call__(self, batch: RaggedBatch) -> Tensor:
+        """Last hidden states [T, H] of a packed batch, in the trunk's dtype."""
+        return self.run(batch)[0]
+
+    def run(self, batch: RaggedBatch) -> tuple[Tensor, int]:
+        """The same, and how many layers attended through the packed attention."""
+        call = AttentionCall(attention=self.attention, batch=batch)
+        output = self.model(
+            input_ids=batch.ids, position_ids=batch.positions, ragged=call, use_cache=False, return_dict=True
+        )
+        return output.last_hidden_state[0], call.count
+
+
+def first_position_of(model: nn.Module) -> int:
+    """Where the model's own code starts counting positions: RoBERTa-like embeddings skip the padding id."""
+    for module in model.modules():
+        if hasattr(module, "create_position_ids_from_input_ids"):
+            return int(module.padding_idx) + 1
+    return 0
+
+
+def padding_free_positions(config: object, first_position: int) -> int:
+    """How many tokens a sequence may have: the learned positions that are left after the first."""
+    return int(getattr(config, "max_position_embeddings", 0) or 512) - first_position
