@@ -213,9 +213,7 @@ class ResultAssembly:
             raise error_from_pb(end.error)
         return JobResult(
             dense=self._rows(end.dense_dimensions, pb.CHUNK_KIND_DENSE, pb.CHUNK_KIND_DENSE_SCALES),
-            tokens=self._rows(
-                end.token_dimensions, pb.CHUNK_KIND_MULTI_VECTOR, pb.CHUNK_KIND_MULTI_VECTOR_SCALES
-            ),
+            tokens=self._rows(end.token_dimensions, pb.CHUNK_KIND_MULTI_VECTOR, pb.CHUNK_KIND_MULTI_VECTOR_SCALES),
             row_lengths=tuple(end.row_lengths),
             scores=self._bytes(pb.CHUNK_KIND_SCORES),
             queue=duration_from_pb(end.queue),

@@ -3,6 +3,8 @@
 Options and their reasons are facts that were tried with grpcio 1.85; see docs/decisions.md.
 """
 
+from __future__ import annotations  # grpcio's own classes take no type arguments at run time
+
 import asyncio
 import time
 import uuid

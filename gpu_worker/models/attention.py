@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpu_worker.ragged_batch import RaggedBatch
+from gpu_worker.ragged_batch import RaggedBatch, Run
 
 NAME = "ragged"
 
@@ -35,16 +35,14 @@ class Terms:
 
     def mask(self, length: int, device: torch.device) -> Tensor | None:
         """[L, L] bool, True where token i (row) may see token j; None where it may see all."""
-        windowed = self.window is not None and self.window < length
-        if not self.causal and not windowed:
+        window = length if self.window is None else min(self.window, length)
+        if not self.causal and window == length:
             return None
         distance = torch.arange(length, device=device)[:, None] - torch.arange(length, device=device)
         allowed = torch.ones_like(distance, dtype=torch.bool)
         if self.causal:
             allowed &= distance >= 0
-        if windowed:
-            allowed &= distance.abs() < self.window
-        return allowed
+        return allowed & (distance.abs() < window)
 
 
 class PackedAttention(Protocol):
@@ -112,11 +110,17 @@ class EqualRuns:
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
         output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
         for run in batch.runs():
-            rows, shape = slice(run.start, run.stop), (run.count, run.length)
-            q, k, v = (each[:, rows].unflatten(1, shape).transpose(0, 1) for each in (query, key, value))
+            rows = slice(run.start, run.stop)
+            q, k, v = (_by_sequence(each[:, rows], run) for each in (query, key, value))
             attend = explicit if terms.softcap is not None or run.length <= self.written_out else fused
-            output[rows].unflatten(0, shape).copy_(attend(q, k, v, terms).transpose(1, 2))
+            output[rows] = attend(q, k, v, terms).transpose(1, 2).flatten(0, 1)
         return output
+
+
+def _by_sequence(states: Tensor, run: Run) -> Tensor:
+    """[H, N x L, D] -> [N, H, L, D], a view."""
+    heads, _, width = states.shape
+    return states.view(heads, run.count, run.length, width).transpose(0, 1)
 
 
 class Varlen:

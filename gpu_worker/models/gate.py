@@ -81,9 +81,7 @@ class Reference:
         return float((rows.float() - self.exact).abs().max())
 
 
-def compare(
-    hidden: Tensor, exact: Tensor, own: Tensor, padding_noise: float, dtype: torch.dtype
-) -> str | None:
+def compare(hidden: Tensor, exact: Tensor, own: Tensor, padding_noise: float, dtype: torch.dtype) -> str | None:
     """Why `hidden` [T, H] is not the model's, or None.
 
     float32: every number within 2e-5 x max(1, |reference|), or three times the model's own padding noise.

@@ -161,7 +161,7 @@ def _digest(path: Path) -> "hashlib._Hash":
     for file in sorted(each for each in path.rglob("*") if each.is_file() and each.suffix in kinds):
         digest.update(str(file.relative_to(path)).encode())
         with file.open("rb") as stream:
-            for block in iter(lambda: stream.read(1 << 20), b""):  # noqa: B023 - read at once
+            for block in iter(lambda: stream.read(1 << 20), b""):
                 digest.update(block)
     return digest
 

@@ -40,7 +40,14 @@ SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "tiny-distilbert": (
         "distilbert",
         "cls",
-        {"vocab_size": 1000, "dim": 64, "n_layers": 3, "n_heads": 4, "hidden_dim": 128, "initializer_range": 0.2}
+        {
+            "vocab_size": 1000,
+            "dim": 64,
+            "n_layers": 3,
+            "n_heads": 4,
+            "hidden_dim": 128,
+            "initializer_range": 0.2,
+        }
         | {"max_position_embeddings": 640, "pad_token_id": 0},
     ),
     "tiny-modernbert": (
@@ -72,7 +79,12 @@ SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "xlm-roberta",
         "cls",
         {"vocab_size": 250002, "max_position_embeddings": 8194, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
-        | {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
+        | {
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "intermediate_size": 4096,
+        },
     ),
 }
 NAMES = {name.lower(): name for name in SHAPES} | {"tiny": "tiny-bert"}
@@ -127,8 +139,13 @@ def tokenizer(vocabulary: int) -> TokenizerFile:
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [first, {"Sequence": {"id": "A", "type_id": 0}}, last],
-            "pair": [first, {"Sequence": {"id": "A", "type_id": 0}}, last]
-            + [{"Sequence": {"id": "B", "type_id": 1}}, last],
+            "pair": [
+                first,
+                {"Sequence": {"id": "A", "type_id": 0}},
+                last,
+                {"Sequence": {"id": "B", "type_id": 1}},
+                last,
+            ],
             "special_tokens": ends,
         },
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},

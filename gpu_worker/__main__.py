@@ -1,0 +1,102 @@
+"""Composition root of the worker: settings -> objects -> serve until SIGTERM."""
+
+import asyncio
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+import torch
+from transformers.utils import logging as transformers_logging
+
+from gpu_worker.card import card_of
+from gpu_worker.engine import ModelEngine
+from gpu_worker.models.loading import Model, load
+from gpu_worker.models.repository import ModelRefused
+from gpu_worker.placement import Placement
+from gpu_worker.scheduler import Scheduler
+from gpu_worker.server import SERVICE, Ready, WorkerServicer
+from gpu_worker.settings import WorkerSettings
+from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
+from shared import logs
+from shared.jobs import Encode, Job
+from shared.ragged import RaggedTokens
+from shared.serving import Server, until_told_to_stop
+
+log = structlog.get_logger("worker")
+
+
+def load_model(settings: WorkerSettings) -> Model:
+    """Ends the process with status 2 and one line where the model cannot be served."""
+    try:
+        placement = Placement.choose(settings.device, settings.dtype)
+        return load(settings.model, placement, served_name=settings.served_name, max_tokens=settings.max_tokens)
+    except (ModelRefused, ValueError) as error:
+        print(f"--model = {settings.model!r}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+async def warm_up(scheduler: Scheduler, model: Model) -> None:
+    """Runs every path once, so that no request pays for first-time work."""
+    lengths = [length for length in (1, 8, 64, 256) if length <= model.max_tokens]
+    tokens = RaggedTokens.of([[0] * length for length in lengths])
+    for output in card_of(model).outputs:
+        work = Encode(outputs=frozenset({output}), normalize=True, normalize_tokens=True)
+        await scheduler.submit(Job(id=0, work=work, tokens=tokens))
+
+
+async def main(settings: WorkerSettings) -> None:
+    servicer = WorkerServicer()
+    server = Server(
+        [SERVICE],
+        threads=ThreadPoolExecutor(2, "parse"),
+        timeout=None,
+        reflect=settings.reflection,
+        connection_age=False,
+    )
+    add_WorkerServiceServicer_to_server(servicer, server.grpc)
+    await server.start(settings.listen)
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    log.info("loading", model=settings.model)
+    model = await asyncio.to_thread(load_model, settings)
+    scheduler = Scheduler(
+        ModelEngine(model),
+        step_tokens=settings.step_tokens or model.placement.step_tokens,
+        queued_tokens=settings.queued_tokens,
+    )
+    serving = asyncio.create_task(scheduler.run())
+    await warm_up(scheduler, model)
+    card = card_of(model)
+    servicer.ready = Ready(
+        card=card, tokenizer=model.tokenizer.content, scheduler=scheduler, queued_tokens=settings.queued_tokens
+    )
+    await server.set_ready(True)
+    log.info("ready", model=card.id, fingerprint=card.fingerprint, attention=card.attention, linear=card.linear)
+    if card.notice:
+        log.warning("beware", notice=card.notice)
+    await _serve_until_told(server, scheduler, serving, settings.drain_seconds)
+
+
+async def _serve_until_told(
+    server: Server, scheduler: Scheduler, serving: asyncio.Task[None], drain_seconds: float
+) -> None:
+    told = asyncio.create_task(until_told_to_stop())
+    await asyncio.wait([told, serving], return_when=asyncio.FIRST_COMPLETED)
+    if serving.done():
+        serving.result()  # a bug of ours: the scheduler never ends by itself
+    await server.announce_drain()
+    try:
+        await asyncio.wait_for(scheduler.drain(), drain_seconds)
+    except TimeoutError:
+        log.warning("drain cut short", jobs=scheduler.load.queued_jobs)
+    await server.stop(grace=1.0)
+    serving.cancel()
+    scheduler.close()
+    log.info("stopped")
+
+
+if __name__ == "__main__":
+    chosen = WorkerSettings.read(sys.argv[1:])
+    logs.configure(chosen.log_format, chosen.log_level)
+    transformers_logging.disable_progress_bar()
+    asyncio.run(main(chosen))

@@ -1,0 +1,25 @@
+"""MaxSim written out: the twin that every faster one is held against."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+EMPTY_DOCUMENT = -1e9
+"""Score of a document without rows, as sentence-transformers has it."""
+
+
+def maxsim(queries: Sequence[Tensor], documents: Sequence[Tensor]) -> Tensor:
+    """Scores [Q, S] float32 of every query [q, D] with every document [d, D].
+
+    The sum over query rows of the largest dot product with a document row, in float32. A document without rows
+    scores -1e9, a query without rows 0.
+    """
+    scores = torch.empty(len(queries), len(documents))
+    for i, query in enumerate(queries):
+        for j, document in enumerate(documents):
+            if len(document) == 0:
+                scores[i, j] = EMPTY_DOCUMENT
+            else:
+                scores[i, j] = (query.float() @ document.float().T).amax(dim=1).sum()
+    return scores

@@ -1,0 +1,43 @@
+"""Rows <-> bytes in every data type of the contract, both directions side by side. Tensors without I/O."""
+
+import torch
+from torch import Tensor
+
+from shared.vectors import DataType, MultiVectors
+
+TORCH_TYPES = {
+    DataType.FLOAT32: torch.float32,
+    DataType.FLOAT16: torch.float16,
+    DataType.BFLOAT16: torch.bfloat16,
+}
+
+
+def pack(rows: Tensor, data_type: DataType) -> tuple[Tensor, Tensor | None]:
+    """float32 rows [N, D] -> bytes [N, B] uint8, and scales [N] float32 for INT8.
+
+    INT8 is symmetric per row: value = int8 x scale, scale = largest magnitude / 127. BINARY packs eight dimensions
+    a byte, most significant bit first, 1 where >= 0, filled up with zeros.
+    """
+    if data_type is DataType.INT8:
+        scales = rows.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny) / 127
+        return (rows / scales[:, None]).round().clamp(-127, 127).to(torch.int8).view(torch.uint8), scales
+    if data_type is DataType.BINARY:
+        bits = torch.nn.functional.pad((rows >= 0).to(torch.uint8), (0, -rows.shape[1] % 8))
+        weights = 2 ** torch.arange(7, -1, -1, dtype=torch.uint8, device=rows.device)
+        return (bits.view(len(bits), -1, 8) * weights).sum(dim=2, dtype=torch.uint8), None
+    return rows.to(TORCH_TYPES[data_type]).contiguous().view(torch.uint8), None
+
+
+def unpack(vectors: MultiVectors) -> Tensor:
+    """Given vectors -> float32 rows [N, D] on the CPU; BINARY reads as +1 and -1."""
+    if not vectors.rows:
+        return torch.zeros(0, vectors.dimensions)
+    data = torch.frombuffer(bytearray(vectors.data), dtype=torch.uint8)
+    if vectors.data_type is DataType.INT8:
+        scales = torch.frombuffer(bytearray(vectors.scales), dtype=torch.float32)
+        return data.view(torch.int8).view(vectors.rows, -1).float() * scales[:, None]
+    if vectors.data_type is DataType.BINARY:
+        weights = 2 ** torch.arange(7, -1, -1, dtype=torch.uint8)
+        bits = (data.view(vectors.rows, -1, 1) & weights).bool().flatten(1)[:, : vectors.dimensions]
+        return bits.float() * 2 - 1
+    return data.view(TORCH_TYPES[vectors.data_type]).view(vectors.rows, -1).float()
