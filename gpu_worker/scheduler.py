@@ -6,7 +6,7 @@ The event loop only plans and delivers; every computation happens in the device 
 import asyncio
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -93,14 +93,14 @@ class Load:
 class Scheduler:
     """Accepts jobs and answers each exactly once: with a result or with one error."""
 
-    def __init__(self, engine: Engine, *, step_tokens: int, queued_tokens: int) -> None:
-        """`step_tokens`: budget of a step. `queued_tokens`: above it further jobs are refused."""
+    def __init__(self, engine: Engine, device: Executor, *, step_tokens: int, queued_tokens: int) -> None:
+        """`device`: the one thread that computes. `step_tokens`: budget of a step. `queued_tokens`: above it further jobs are refused."""
         self._engine = engine
         self._step_tokens = step_tokens
         self._queued_tokens = queued_tokens
         self._queue = FairQueue(quantum=max(1, step_tokens // 8))
         self._held: dict[int, _Held] = {}
-        self._device = ThreadPoolExecutor(1, "device")
+        self._device = device
         self._work = asyncio.Event()
         self._speed = 0.0
         self._draining = False
@@ -167,11 +167,10 @@ class Scheduler:
             await asyncio.wait(pending)
 
     def close(self) -> None:
-        """Ends the device thread after its step and fails what is still held."""
+        """Fails what is still held."""
         self._draining = True
         for held in list(self._held.values()):
             self._fail(held, WorkerUnavailable("the worker is shutting down"))
-        self._device.shutdown(wait=True)
 
     async def _serve(self, jobs: list[_Held], parts: list[Part]) -> None:
         start = time.monotonic()

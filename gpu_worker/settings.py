@@ -33,6 +33,6 @@ class WorkerSettings(ServiceSettings):
         0, description="Tokens computed together in one step; 0: 2048 on a CPU, 16384 on an accelerator."
     )
     queued_tokens: Annotated[int, Field(ge=1)] = Field(
-        1_000_000, description="Tokens that may wait; above it jobs are refused as OVERLOADED (one is always taken)."
+        8_388_608, description="Tokens that may wait; above it jobs are refused as OVERLOADED (one is always taken)."
     )
     threads: Annotated[int, Field(ge=0)] = Field(0, description="CPU threads for the model; 0: one a core.")

@@ -19,8 +19,16 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from shared.codec import duration_to_pb
-from shared.errors import DeadlineExceeded, Internal, InvalidInput, SelvageError
+from shared.codec import duration_from_pb, duration_to_pb
+from shared.errors import (
+    DeadlineExceeded,
+    Internal,
+    InvalidInput,
+    LimitExceeded,
+    SelvageError,
+    WorkerUnavailable,
+    error_classes,
+)
 
 MESSAGE_BYTES = 64 * 1024 * 1024
 THREAD_PARSE_BYTES = 1024 * 1024
@@ -80,6 +88,34 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: SelvageError
     if error.retry_after is not None:
         trailers.append(("grpc-retry-pushback-ms", str(round(error.retry_after * 1000))))
     await context.abort(grpc.StatusCode[error.status], error.message, tuple(trailers))
+
+
+def to_domain_error(error: grpc.aio.AioRpcError) -> SelvageError:
+    """What a failed call to another service of ours means: its own error, or what the transport says.
+
+    A connection that breaks shows as UNAVAILABLE, CANCELLED, INTERNAL or UNKNOWN, whatever was under way.
+    """
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            status = status_pb2.Status.FromString(value if isinstance(value, bytes) else value.encode())
+            return _from_status(status)
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded("the worker did not answer in time")
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return LimitExceeded(f"a message to or from the worker is over {MESSAGE_BYTES} bytes")
+    return WorkerUnavailable(f"the connection to the worker failed ({error.code().name})", retry_after=1.0)
+
+
+def _from_status(status: status_pb2.Status) -> SelvageError:
+    info, violations, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), None
+    for detail in status.details:
+        detail.Unpack(info)
+        detail.Unpack(violations)
+        if detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+            delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
+            retry = duration_from_pb(delay)
+    field = violations.field_violations[0].field if violations.field_violations else ""
+    return error_classes().get(info.reason, Internal)(status.message, field=field, retry_after=retry)
 
 
 def request_id_of(metadata: Any) -> str:

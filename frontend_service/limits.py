@@ -1,0 +1,54 @@
+"""What one frontend accepts, and the errors that say so."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shared.errors import LimitExceeded, ResultTooLarge
+
+ENVELOPE_BYTES = 64 * 1024
+"""What a reply holds beside its vectors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Counts a request; see `selvage.v1.Limits`."""
+
+    texts: int = 4096
+    documents: int = 16_384
+    text_bytes: int = 1024 * 1024
+    message_bytes: int = 64 * 1024 * 1024
+    request_tokens: int = 8_388_608
+    request_rows: int = 4_194_304
+    scores: int = 16_000_000
+
+    def check_texts(self, texts: Sequence[str], field: str, limit: int) -> None:
+        """How many, and how large each."""
+        self.check_count(len(texts), field, limit)
+        for index, text in enumerate(texts):
+            if len(text) * 4 > self.text_bytes and len(text.encode()) > self.text_bytes:
+                raise LimitExceeded(
+                    f"{field}[{index}] has {len(text.encode())} bytes, the limit is {self.text_bytes}",
+                    field=f"{field}[{index}]",
+                )
+
+    def check_count(self, count: int, field: str, limit: int) -> None:
+        """How many."""
+        if count > limit:
+            raise LimitExceeded(f"{field} has {count} entries, the limit is {limit}", field=field)
+
+    def check_tokens(self, tokens: int) -> None:
+        """Tokens of a whole request."""
+        if tokens > self.request_tokens:
+            raise LimitExceeded(f"the request has {tokens} tokens, the limit is {self.request_tokens}")
+
+    def check_scores(self, rows: int, columns: int) -> None:
+        """Scores of a whole request."""
+        if rows * columns > self.scores:
+            raise LimitExceeded(f"{rows} x {columns} scores are asked for, the limit is {self.scores}")
+
+    def check_reply(self, payload: int, remedy: str) -> None:
+        """Bytes of a reply, before anything is computed."""
+        if payload + ENVELOPE_BYTES > self.message_bytes:
+            raise ResultTooLarge(
+                f"the reply would have {payload} bytes, a message has at most {self.message_bytes}; {remedy}"
+            )

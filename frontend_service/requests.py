@@ -1,0 +1,109 @@
+"""What callers ask for: frozen, and free of what makes no sense for any model. Knows no protobuf and no model."""
+
+from dataclasses import dataclass
+
+from shared.errors import InvalidInput
+from shared.vectors import DataType, InputType, Layout, MultiVectors, OutputKind, ScoringMethod, TruncationSide
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptChoice:
+    """What to put before each text: a literal prompt, one by name, or by what the text is."""
+
+    literal: str | None = None
+    name: str | None = None
+    input_type: InputType = InputType.UNSPECIFIED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """What to do with texts over the limit. `max_tokens` lowers the model's limit; `field` is its name in errors."""
+
+    truncate: bool = False
+    side: TruncationSide = TruncationSide.RIGHT
+    max_tokens: int | None = None
+    field: str = "max_tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeRequest:
+    """Texts to tokenise; at least one."""
+
+    model: str
+    texts: tuple[str, ...]
+    prompt: PromptChoice
+    cut: Cut
+
+    def __post_init__(self) -> None:
+        if not self.texts:
+            raise InvalidInput("texts is empty", field="texts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedRequest:
+    """Texts, or token ids, to embed; exactly one of the two."""
+
+    model: str
+    texts: tuple[str, ...]
+    tokenized: tuple[tuple[int, ...], ...]
+    prompt: PromptChoice
+    cut: Cut
+    outputs: frozenset[OutputKind]
+    dimensions: int | None
+    normalize: bool | None
+    data_type: DataType
+    return_token_ids: bool
+
+    def __post_init__(self) -> None:
+        if self.texts and self.tokenized:
+            raise InvalidInput("texts and tokenized are both given; exactly one may be", field="tokenized")
+        if not self.texts and not self.tokenized:
+            raise InvalidInput("texts is empty, and so is tokenized", field="texts")
+        if self.tokenized and (self.prompt.literal is not None or self.prompt.name is not None):
+            raise InvalidInput("token ids are fed as they are; a prompt needs texts", field="prompt")
+        for index, ids in enumerate(self.tokenized):
+            if not ids:
+                raise InvalidInput(f"tokenized[{index}] has no ids", field=f"tokenized[{index}]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRequest:
+    """Queries and documents to compare. `queries_field` is how errors name the queries."""
+
+    model: str
+    queries: tuple[str, ...]
+    documents: tuple[str, ...]
+    layout: Layout
+    method: ScoringMethod | None
+    normalize: bool | None
+    instruction: str | None
+    query_cut: Cut
+    document_cut: Cut
+    queries_field: str = "queries"
+
+    def __post_init__(self) -> None:
+        for field, texts in ((self.queries_field, self.queries), ("documents", self.documents)):
+            if not texts:
+                raise InvalidInput(f"{field} is empty", field=field)
+        if self.layout is Layout.PAIRS and len(self.queries) != len(self.documents):
+            raise InvalidInput(
+                f"pairs need as many documents as queries: {len(self.queries)} and {len(self.documents)}",
+                field="documents",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxSimRequest:
+    """Vectors to compare."""
+
+    queries: MultiVectors
+    documents: MultiVectors
+    layout: Layout
+    normalize: bool
+
+    def __post_init__(self) -> None:
+        for field, vectors in (("queries", self.queries), ("documents", self.documents)):
+            if not vectors.lengths:
+                raise InvalidInput(f"{field} is empty", field=f"{field}.lengths")
+        if self.layout is Layout.PAIRS and len(self.queries.lengths) != len(self.documents.lengths):
+            raise InvalidInput("pairs need as many documents as queries", field="documents.lengths")

@@ -1,0 +1,93 @@
+"""The public services: message -> request -> service -> message."""
+
+from typing import Any
+
+import grpc
+
+from frontend_service import codec
+from frontend_service.service import Service
+from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
+from selvage.v1.embedding_pb2_grpc import EmbeddingServiceServicer, add_EmbeddingServiceServicer_to_server
+from selvage.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
+from selvage.v1.ranking_pb2_grpc import RankingServiceServicer, add_RankingServiceServicer_to_server
+from shared.codec import card_to_pb
+from shared.deadline import Deadline
+
+SERVICES = ("selvage.v1.EmbeddingService", "selvage.v1.RankingService", "selvage.v1.ModelService")
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def register(service: Service, server: grpc.aio.Server, default_timeout: float) -> None:
+    """Adds all public services to a server; calls without a deadline get `default_timeout` seconds."""
+    add_EmbeddingServiceServicer_to_server(EmbeddingServicer(service, default_timeout), server)
+    add_RankingServiceServicer_to_server(RankingServicer(service, default_timeout), server)
+    add_ModelServiceServicer_to_server(ModelServicer(service), server)
+
+
+class _Timed:
+    def __init__(self, service: Service, default_timeout: float) -> None:
+        self._service = service
+        self._default_timeout = default_timeout
+
+    def _deadline(self, context: Context) -> Deadline:
+        remaining = context.time_remaining()
+        return Deadline.after(self._default_timeout if remaining is None else remaining)
+
+
+class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
+    """selvage.v1.EmbeddingService"""
+
+    async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> embedding_pb2.EmbedResponse:
+        embed = codec.embed_request(request)
+        answer = await self._service.embed(embed, self._deadline(context))
+        return codec.embed_response(answer, embed)
+
+    async def EmbedStream(self, request_iterator: Any, context: Context) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "EmbedStream is not built yet; use Embed")
+
+
+class RankingServicer(_Timed, RankingServiceServicer):
+    """selvage.v1.RankingService"""
+
+    async def Rerank(self, request: ranking_pb2.RerankRequest, context: Context) -> ranking_pb2.RerankResponse:
+        score = codec.rerank_request(request)
+        if request.return_documents:
+            payload = sum(len(document.encode()) for document in score.documents) + 32 * len(score.documents)
+            self._service.limits.check_reply(payload, "leave return_documents unset")
+        top_n = request.top_n if request.HasField("top_n") else None
+        answer, ranking = await self._service.rerank(score, top_n, self._deadline(context))
+        return codec.rerank_response(answer, ranking, score.documents if request.return_documents else None)
+
+    async def Score(self, request: ranking_pb2.ScoreRequest, context: Context) -> ranking_pb2.ScoreResponse:
+        score = codec.score_request(request)
+        return codec.score_response(await self._service.score(score, self._deadline(context)), score)
+
+    async def MaxSim(self, request: ranking_pb2.MaxSimRequest, context: Context) -> ranking_pb2.MaxSimResponse:
+        max_sim = codec.max_sim_request(request)
+        result = await self._service.max_sim(max_sim, self._deadline(context))
+        return codec.max_sim_response(max_sim, result.scores, result.queue, result.compute)
+
+
+class ModelServicer(ModelServiceServicer):
+    """selvage.v1.ModelService"""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def GetModel(self, request: model_pb2.GetModelRequest, context: Context) -> model_pb2.GetModelResponse:
+        card = self._service.model(request.model).card
+        return model_pb2.GetModelResponse(card=card_to_pb(card), limits=codec.limits_to_pb(self._service.limits))
+
+    async def ListModels(self, request: model_pb2.ListModelsRequest, context: Context) -> model_pb2.ListModelsResponse:
+        return model_pb2.ListModelsResponse(cards=[card_to_pb(self._service.model("").card)])
+
+    async def Tokenize(self, request: model_pb2.TokenizeRequest, context: Context) -> model_pb2.TokenizeResponse:
+        tokenize = codec.tokenize_request(request)
+        name = self._service.model(request.model).card.id
+        return codec.tokenize_response(name, await self._service.tokenize(tokenize))
+
+    async def Detokenize(self, request: model_pb2.DetokenizeRequest, context: Context) -> model_pb2.DetokenizeResponse:
+        name = self._service.model(request.model).card.id
+        ids = codec.id_lists(request.tokenized)
+        texts = await self._service.detokenize(request.model, ids, request.skip_special_tokens)
+        return model_pb2.DetokenizeResponse(model=name, texts=texts)

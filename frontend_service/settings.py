@@ -1,0 +1,59 @@
+"""All settings of the frontend."""
+
+import os
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from frontend_service.limits import Limits
+from shared.settings import Address, ServiceSettings
+
+Count = Annotated[int, Field(ge=1)]
+_DEFAULTS = Limits()
+
+
+class FrontendSettings(ServiceSettings):
+    """The Selvage frontend: takes texts over gRPC, tokenises them, asks a worker, answers. Needs no model files.
+
+    Every flag is also an environment variable: --max-texts is SELVAGE_FRONTEND_MAX_TEXTS.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="SELVAGE_FRONTEND_", cli_prog_name="python -m frontend_service")
+
+    worker: str = Field(
+        "127.0.0.1:50061", min_length=1, description="Where the worker serves: HOST:PORT or dns:///NAME:PORT."
+    )
+    listen: Address = Field("127.0.0.1:50051", description="HOST:PORT to serve on; port 0 takes a free one.")
+    threads: Annotated[int, Field(ge=0)] = Field(
+        0, description="Threads that tokenise and finish results; 0: one a core, 8 at most."
+    )
+    default_timeout: Annotated[float, Field(gt=0)] = Field(
+        30.0, description="Seconds for a call that brings no deadline of its own."
+    )
+    drain_delay: Annotated[float, Field(ge=0)] = Field(
+        1.0, description="Seconds between NOT_SERVING and the last accepted call, so that balancers look elsewhere."
+    )
+    max_texts: Count = Field(_DEFAULTS.texts, description="Texts in one Embed, Tokenize or list of queries.")
+    max_documents: Count = Field(_DEFAULTS.documents, description="Documents in one Rerank, Score or MaxSim.")
+    max_text_bytes: Count = Field(_DEFAULTS.text_bytes, description="UTF-8 bytes of one text.")
+    max_request_tokens: Count = Field(_DEFAULTS.request_tokens, description="Tokens of one request.")
+    max_request_rows: Count = Field(_DEFAULTS.request_rows, description="Rows of either side of one MaxSim.")
+    max_scores: Count = Field(_DEFAULTS.scores, description="Scores of one Score or MaxSim.")
+
+    @property
+    def limits(self) -> Limits:
+        """What a request may hold."""
+        return Limits(
+            texts=self.max_texts,
+            documents=self.max_documents,
+            text_bytes=self.max_text_bytes,
+            request_tokens=self.max_request_tokens,
+            request_rows=self.max_request_rows,
+            scores=self.max_scores,
+        )
+
+    @property
+    def thread_count(self) -> int:
+        """Threads of the pool."""
+        return self.threads or min(8, os.cpu_count() or 1)

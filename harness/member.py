@@ -1,0 +1,140 @@
+"""One process of the pair: started, watched through its log, drained, killed, started again."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from shared.rpc import channel_options
+
+ROOT = Path(__file__).resolve().parent.parent
+SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+class MemberFailed(RuntimeError):
+    """A process that ended, or did not become ready in time; the message holds the end of its log."""
+
+
+class Member:
+    """A worker or a frontend. `address` is known once it listens; `log` holds its lines, the newest last."""
+
+    def __init__(
+        self,
+        module: str,
+        services: Sequence[str],
+        arguments: Mapping[str, object],
+        *,
+        python: str = sys.executable,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.module = module
+        self.services = services
+        self.arguments = dict(arguments)
+        self.address = ""
+        self.log: list[str] = []
+        self._python = python
+        self._environment = dict(os.environ) | {"PYTHONUNBUFFERED": "1"} | dict(environment or {})
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._listening = asyncio.Event()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The log's lines that are JSON objects."""
+        return [json.loads(line) for line in self.log if line.startswith("{")]
+
+    async def start(self) -> None:
+        """Starts the process and waits until it listens; a restart takes the same address again."""
+        listen = {"listen": self.address or "127.0.0.1:0"}
+        flags = [part for key, value in (self.arguments | listen).items() for part in (f"--{key}", str(value))]
+        self._listening.clear()
+        self._process = await asyncio.create_subprocess_exec(
+            *(self._python, "-m", self.module, *flags),
+            cwd=ROOT,
+            env=self._environment | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'protos'}"},
+            stderr=asyncio.subprocess.PIPE,
+            limit=1 << 20,
+        )
+        self._reader = asyncio.create_task(self._read(self._process))
+        await self._first_of(self._listening.wait(), timeout=60, what="listen")
+
+    async def wait_ready(self, timeout: float = 120) -> None:
+        """Returns when health reports every service as SERVING."""
+
+        async def watch() -> None:
+            async with grpc.aio.insecure_channel(self.address, options=channel_options()) as channel:
+                health: Any = health_pb2_grpc.HealthStub(channel)
+                for service in self.services:
+                    request = health_pb2.HealthCheckRequest(service=service)
+                    async for response in health.Watch(request, wait_for_ready=True):
+                        if response.status == SERVING:
+                            break
+
+        await self._first_of(watch(), timeout=timeout, what="become ready")
+
+    async def stop(self, timeout: float = 60) -> int:
+        """SIGTERM, and waits for the drain; returns the exit status."""
+        return await self._end(signal.SIGTERM, timeout)
+
+    async def kill(self) -> None:
+        """SIGKILL: no drain, no goodbye."""
+        await self._end(signal.SIGKILL, 10)
+
+    async def restart(self) -> None:
+        """Starts it again on the same address; it may still be loading when this returns."""
+        await self.start()
+
+    async def _end(self, number: signal.Signals, timeout: float) -> int:
+        process, reader = self._process, self._reader
+        if process is None or reader is None:
+            return 0
+        if process.returncode is None:
+            process.send_signal(number)
+        try:
+            status = await asyncio.wait_for(process.wait(), timeout)
+        except TimeoutError:
+            process.kill()
+            status = await process.wait()
+        await reader
+        return status
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        async for raw in process.stderr:
+            line = raw.decode(errors="replace").rstrip()
+            self.log.append(line)
+            if not self._listening.is_set() and '"listening"' in line:
+                self.address = json.loads(line)["address"]
+                self._listening.set()
+
+    async def _first_of(self, wanted: Any, *, timeout: float, what: str) -> None:
+        """Waits for `wanted`, for the process to end, or for the time to pass, whichever comes first."""
+        assert self._process is not None
+        tasks = [asyncio.ensure_future(wanted), asyncio.ensure_future(self._process.wait())]
+        try:
+            await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if tasks[0].done():
+                await tasks[0]
+                return
+            ended = f"ended with status {self._process.returncode}" if tasks[1].done() else "took too long"
+            if tasks[1].done() and self._reader is not None:
+                await self._reader
+            tail = "\n".join(self.log[-20:])
+            raise MemberFailed(f"{self.module} did not {what}: it {ended}\n{tail}")
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
