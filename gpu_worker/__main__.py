@@ -8,6 +8,7 @@ import structlog
 import torch
 from transformers.utils import logging as transformers_logging
 
+from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.card import card_of
 from gpu_worker.engine import ModelEngine
 from gpu_worker.models.loading import Model, load
@@ -104,4 +105,5 @@ if __name__ == "__main__":
     chosen = WorkerSettings.read(sys.argv[1:])
     logs.configure(chosen.log_format, chosen.log_level)
     transformers_logging.disable_progress_bar()
+    keep_freed_memory()
     asyncio.run(main(chosen))

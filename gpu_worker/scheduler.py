@@ -94,7 +94,9 @@ class Scheduler:
     """Accepts jobs and answers each exactly once: with a result or with one error."""
 
     def __init__(self, engine: Engine, device: Executor, *, step_tokens: int, queued_tokens: int) -> None:
-        """`device`: the one thread that computes. `step_tokens`: budget of a step. `queued_tokens`: above it further jobs are refused."""
+        """`device`: the one thread that computes. `step_tokens`: budget of a step. `queued_tokens`: above it further
+        jobs are refused.
+        """
         self._engine = engine
         self._step_tokens = step_tokens
         self._queued_tokens = queued_tokens

@@ -1,0 +1,150 @@
+"""Vectors through both services equal sentence-transformers' own."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from references import Calls, dense, multi_vectors, words
+from sentence_transformers import SentenceTransformer
+
+from harness.stack import stack
+from selvage.v1 import embedding_pb2 as pb
+from selvage.v1 import vectors_pb2 as v
+
+TEXTS = [words(1 + (index * 2) % 600, seed=index) for index in range(299)] + [""]
+
+
+@pytest.fixture(scope="module")
+async def shipped(calls: Calls) -> np.ndarray:
+    return dense(await calls.embedding.Embed(pb.EmbedRequest(texts=TEXTS, truncate=True), timeout=120))
+
+
+async def test_300_texts_of_1_to_600_tokens_equal_sentence_transformers(
+    shipped: np.ndarray, oracle: SentenceTransformer
+) -> None:
+    """One Embed of texts around and far over the limit, cut as shipped at 256 tokens."""
+    assert np.abs(shipped - oracle.encode(TEXTS)).max() < 1e-5
+
+
+@pytest.mark.slow
+async def test_512_tokens_equal_sentence_transformers(oracle: SentenceTransformer) -> None:
+    """With --max-tokens 512 the model's positions are used to the end."""
+    oracle.max_seq_length = 512
+    try:
+        expected = oracle.encode(TEXTS)
+    finally:
+        oracle.max_seq_length = 256
+    async with stack("minilm", worker={"max-tokens": 512}) as pair:
+        calls = Calls(pair.channel)
+        response = await calls.embedding.Embed(pb.EmbedRequest(texts=TEXTS, truncate=True), timeout=120)
+    assert max(response.usage.token_counts) == 512
+    assert np.abs(dense(response) - expected).max() < 1e-5
+
+
+async def test_a_row_does_not_depend_on_its_batch_mates(shipped: np.ndarray, calls: Calls) -> None:
+    """Alone, shuffled and in other batch sizes every row is the same."""
+    order = list(range(len(TEXTS)))
+    random.Random(7).shuffle(order)
+    shuffled = dense(
+        await calls.embedding.Embed(pb.EmbedRequest(texts=[TEXTS[i] for i in order], truncate=True), timeout=120)
+    )
+    assert np.abs(shuffled - shipped[order]).max() < 1e-6
+    for size in (1, 3, 17):
+        for start in range(0, 51, size):
+            request = pb.EmbedRequest(texts=TEXTS[start : start + size], truncate=True)
+            rows = dense(await calls.embedding.Embed(request))
+            assert np.abs(rows - shipped[start : start + size]).max() < 1e-6
+
+
+async def test_truncation_is_reported_per_text(calls: Calls) -> None:
+    """token_counts and truncated tell which texts were cut, and to what."""
+    response = await calls.embedding.Embed(pb.EmbedRequest(texts=[words(5, 1), words(500, 2)], truncate=True))
+    assert list(response.usage.token_counts) == [7, 256]
+    assert list(response.usage.truncated) == [False, True]
+    assert response.usage.prompt_tokens == 263
+
+
+async def test_max_tokens_and_truncation_side_choose_what_is_kept(calls: Calls) -> None:
+    """LEFT keeps the end of a text, RIGHT its beginning."""
+    text = words(30, 3)
+    pieces = text.split()
+    for side, kept in ((v.TRUNCATION_SIDE_RIGHT, pieces[:8]), (v.TRUNCATION_SIDE_LEFT, pieces[-8:])):
+        cut = await calls.embedding.Embed(
+            pb.EmbedRequest(texts=[text], truncate=True, truncation_side=side, max_tokens=10)
+        )
+        whole = await calls.embedding.Embed(pb.EmbedRequest(texts=[" ".join(kept)]))
+        assert np.abs(dense(cut) - dense(whole)).max() < 1e-6
+
+
+async def test_token_ids_equal_their_text(calls: Calls) -> None:
+    """What Tokenize shows is exactly what Embed feeds."""
+    from selvage.v1 import model_pb2
+
+    text = words(20, 4)
+    tokenized = await calls.model.Tokenize(model_pb2.TokenizeRequest(texts=[text]))
+    ids = pb.TokenIds(ids=tokenized.texts[0].ids)
+    by_ids = await calls.embedding.Embed(pb.EmbedRequest(tokenized=[ids]))
+    by_text = await calls.embedding.Embed(pb.EmbedRequest(texts=[text]))
+    assert by_ids.dense.data == by_text.dense.data
+    back = await calls.model.Detokenize(model_pb2.DetokenizeRequest(tokenized=[ids], skip_special_tokens=True))
+    assert list(back.texts) == [text]
+
+
+async def test_matryoshka_dimensions_are_cut_and_normalised_again(calls: Calls, oracle: SentenceTransformer) -> None:
+    """Different dimensions in flight at once, each equal to sentence-transformers' truncation."""
+    texts = TEXTS[:9]
+    for dimensions in (1, 64, 383, 384):
+        response = await calls.embedding.Embed(pb.EmbedRequest(texts=texts, dimensions=dimensions))
+        expected = oracle.encode(texts, truncate_dim=dimensions, normalize_embeddings=True)
+        assert np.abs(dense(response) - expected).max() < 1e-5
+
+
+async def test_raw_rows_where_normalising_is_switched_off(calls: Calls, oracle: SentenceTransformer) -> None:
+    """normalize = false gives the mean of the hidden states."""
+    rows = dense(await calls.embedding.Embed(pb.EmbedRequest(texts=TEXTS[:5], normalize=False)))
+    with torch.inference_mode():
+        features = oracle[1](oracle[0](oracle.preprocess(TEXTS[:5])))
+    assert np.abs(rows - features["sentence_embedding"].numpy()).max() < 1e-5
+
+
+async def test_multi_vectors_are_the_normalised_token_rows(calls: Calls, oracle: SentenceTransformer) -> None:
+    """Every token's row, special tokens included, with ids; beside dense rows from the same call."""
+    texts = [words(3, 5), "", words(40, 6)]
+    request = pb.EmbedRequest(
+        texts=texts, outputs=[v.OUTPUT_KIND_DENSE, v.OUTPUT_KIND_MULTI_VECTOR], return_token_ids=True
+    )
+    response = await calls.embedding.Embed(request)
+    expected = [
+        torch.nn.functional.normalize(each, dim=1).numpy()
+        for each in oracle.encode(texts, output_value="token_embeddings")
+    ]
+    assert list(response.multi_vector.lengths) == [len(each) for each in expected] == [5, 2, 42]
+    for ours, theirs in zip(multi_vectors(response), expected, strict=True):
+        assert np.abs(ours - theirs).max() < 1e-5
+    assert list(response.multi_vector.token_ids[5:7]) == [101, 102]
+    assert np.abs(dense(response) - oracle.encode(texts)).max() < 1e-5
+
+
+@pytest.mark.parametrize("output", [v.OUTPUT_KIND_DENSE, v.OUTPUT_KIND_MULTI_VECTOR])
+async def test_every_data_type_says_the_same_in_fewer_bytes(calls: Calls, output: int) -> None:
+    """float16, bfloat16 and int8 round; binary keeps the signs."""
+    texts = TEXTS[3:8]
+
+    async def rows(data_type: int) -> tuple[bytes, bytes]:
+        response = await calls.embedding.Embed(pb.EmbedRequest(texts=texts, outputs=[output], data_type=data_type))
+        vectors = response.dense if output == v.OUTPUT_KIND_DENSE else response.multi_vector
+        assert vectors.data_type == data_type
+        assert vectors.dimensions == 384
+        return vectors.data, vectors.scales
+
+    exact = np.frombuffer((await rows(v.DATA_TYPE_FLOAT32))[0], dtype="<f4").reshape(-1, 384)
+    half = np.frombuffer((await rows(v.DATA_TYPE_FLOAT16))[0], dtype="<f2").reshape(-1, 384)
+    assert np.array_equal(half, exact.astype(np.float16))
+    upper = np.frombuffer((await rows(v.DATA_TYPE_BFLOAT16))[0], dtype="<u2").astype(np.uint32) << 16
+    assert np.abs(upper.view(np.float32).reshape(-1, 384) - exact).max() <= np.abs(exact).max() / 256
+    data, scales = await rows(v.DATA_TYPE_INT8)
+    restored = np.frombuffer(data, dtype=np.int8).reshape(-1, 384) * np.frombuffer(scales, dtype="<f4")[:, None]
+    assert (np.abs(restored - exact) <= np.frombuffer(scales, dtype="<f4")[:, None] * 0.501).all()
+    bits = np.unpackbits(np.frombuffer((await rows(v.DATA_TYPE_BINARY))[0], dtype=np.uint8)).reshape(-1, 384)
+    assert np.array_equal(bits.astype(bool), exact >= 0)

