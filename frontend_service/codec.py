@@ -138,7 +138,7 @@ def rerank_request(message: ranking_pb2.RerankRequest) -> ScoreRequest:
         queries=(message.query,),
         documents=tuple(message.documents),
         layout=Layout.MATRIX,
-        queries_field="query",
+        query_entry="query",
         **_score_options(message),
     )
 

@@ -21,14 +21,14 @@ class Limits:
     request_rows: int = 4_194_304
     scores: int = 16_000_000
 
-    def check_texts(self, texts: Sequence[str], field: str, limit: int) -> None:
-        """How many, and how large each."""
-        self.check_count(len(texts), field, limit)
+    def check_texts(self, texts: Sequence[str], entry: str, limit: int) -> None:
+        """How many, and how large each. `entry` is what errors call one of them: `texts[{}]`, or `query`."""
+        self.check_count(len(texts), entry.partition("[")[0], limit)
         for index, text in enumerate(texts):
             if len(text) * 4 > self.text_bytes and len(text.encode()) > self.text_bytes:
+                field = entry.format(index)
                 raise LimitExceeded(
-                    f"{field}[{index}] has {len(text.encode())} bytes, the limit is {self.text_bytes}",
-                    field=f"{field}[{index}]",
+                    f"{field} has {len(text.encode())} bytes, the limit is {self.text_bytes}", field=field
                 )
 
     def check_count(self, count: int, field: str, limit: int) -> None:

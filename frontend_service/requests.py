@@ -68,7 +68,7 @@ class EmbedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
-    """Queries and documents to compare. `queries_field` is how errors name the queries."""
+    """Queries and documents to compare. `query_entry` is what errors call one of the queries."""
 
     model: str
     queries: tuple[str, ...]
@@ -79,10 +79,10 @@ class ScoreRequest:
     instruction: str | None
     query_cut: Cut
     document_cut: Cut
-    queries_field: str = "queries"
+    query_entry: str = "queries[{}]"
 
     def __post_init__(self) -> None:
-        for field, texts in ((self.queries_field, self.queries), ("documents", self.documents)):
+        for field, texts in (("queries", self.queries), ("documents", self.documents)):
             if not texts:
                 raise InvalidInput(f"{field} is empty", field=field)
         if self.layout is Layout.PAIRS and len(self.queries) != len(self.documents):

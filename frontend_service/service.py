@@ -74,9 +74,9 @@ class Service:
 
     async def tokenize(self, request: TokenizeRequest) -> Tokenized:
         model = self.model(request.model)
-        self.limits.check_texts(request.texts, "texts", self.limits.texts)
+        self.limits.check_texts(request.texts, "texts[{}]", self.limits.texts)
         prompt = model.tokenization.prompt(request.prompt)
-        return await self._in_thread(lambda: model.tokenization.texts(request.texts, prompt, request.cut, "texts"))
+        return await self._in_thread(lambda: model.tokenization.texts(request.texts, prompt, request.cut, "texts[{}]"))
 
     async def detokenize(self, name: str, tokenized: tuple[tuple[int, ...], ...], skip_special: bool) -> list[str]:
         model = self.model(name)
@@ -98,7 +98,7 @@ class Service:
     async def embed(self, request: EmbedRequest, deadline: Deadline) -> Answer:
         model = self.model(request.model)
         encode = _encode(request, model.card)
-        self.limits.check_texts(request.texts, "texts", self.limits.texts)
+        self.limits.check_texts(request.texts, "texts[{}]", self.limits.texts)
         self.limits.check_count(len(request.tokenized), "tokenized", self.limits.texts)
         start = time.monotonic()
 
@@ -107,7 +107,7 @@ class Service:
                 tokens = model.tokenization.given(request.tokenized, request.cut)
                 return tokens, (False,) * len(tokens), 0
             prompt = model.tokenization.prompt(request.prompt)
-            tokenized = model.tokenization.texts(request.texts, prompt, request.cut, "texts")
+            tokenized = model.tokenization.texts(request.texts, prompt, request.cut, "texts[{}]")
             return tokenized.tokens, tokenized.truncated, tokenized.prompt_length
 
         tokens, truncated, prompt_length = await self._in_thread(work)
@@ -129,8 +129,8 @@ class Service:
         model = self.model(request.model)
         work = _score(request, model.card)
         rows, columns = request.layout.shape(len(request.queries), len(request.documents))
-        self.limits.check_texts(request.queries, request.queries_field, self.limits.texts)
-        self.limits.check_texts(request.documents, "documents", self.limits.documents)
+        self.limits.check_texts(request.queries, request.query_entry, self.limits.texts)
+        self.limits.check_texts(request.documents, "documents[{}]", self.limits.documents)
         self.limits.check_scores(rows, columns)
         self.limits.check_reply(rows * columns * 4, "ask for fewer scores")
         start = time.monotonic()
@@ -162,7 +162,7 @@ class Service:
         literal = request.instruction if is_query else None
         prompt = model.tokenization.prompt(PromptChoice(literal=literal, input_type=kind))
         cut: Cut = request.query_cut if is_query else request.document_cut
-        return model.tokenization.texts(texts, prompt, cut, request.queries_field if is_query else "documents")
+        return model.tokenization.texts(texts, prompt, cut, request.query_entry if is_query else "documents[{}]")
 
     async def rerank(
         self, request: ScoreRequest, top_n: int | None, deadline: Deadline

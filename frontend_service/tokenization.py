@@ -57,16 +57,19 @@ class Tokenization:
         names = (*PROMPT_NAMES[choice.input_type], self._card.default_prompt_name)
         return next((prompts[name] for name in names if name in prompts), "")
 
-    def texts(self, texts: Sequence[str], prompt: str, cut: Cut, field: str) -> Tokenized:
-        """Tokenises; a text over the limit is cut or, without `truncate`, refused as INPUT_TOO_LONG."""
+    def texts(self, texts: Sequence[str], prompt: str, cut: Cut, entry: str) -> Tokenized:
+        """Tokenises; a text over the limit is cut or, without `truncate`, refused as INPUT_TOO_LONG.
+
+        `entry` is what errors call one of the texts: `texts[{}]`, or `query`.
+        """
         limit = self.limit(cut)
         encodings = self._tokenizer.encode_batch([prompt + text for text in texts] if prompt else list(texts))
         long = [index for index, encoding in enumerate(encodings) if len(encoding) > limit]
         if long and not cut.truncate:
-            index = long[0]
+            field = entry.format(long[0])
             raise InputTooLong(
-                f"{field}[{index}] has {len(encodings[index])} tokens, the limit is {limit}; truncate would cut it",
-                field=f"{field}[{index}]",
+                f"{field} has {len(encodings[long[0]])} tokens, the limit is {limit}; truncate would cut it",
+                field=field,
             )
         for index in long:
             encodings[index] = self._shorten(prompt + texts[index], limit, cut.side)

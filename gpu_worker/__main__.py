@@ -27,15 +27,11 @@ log = structlog.get_logger("worker")
 
 
 def load_model(settings: WorkerSettings) -> Model:
-    """Ends the process with status 2 and one line where the model cannot be served."""
+    """Runs in the device thread. Raises ModelRefused in one line."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    try:
-        placement = Placement.choose(settings.device, settings.dtype)
-        return load(settings.model, placement, served_name=settings.served_name, max_tokens=settings.max_tokens)
-    except (ModelRefused, ValueError) as error:
-        print(f"--model = {settings.model!r}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    placement = Placement.choose(settings.device, settings.dtype)
+    return load(settings.model, placement, served_name=settings.served_name, max_tokens=settings.max_tokens)
 
 
 async def warm_up(scheduler: Scheduler, model: Model) -> None:
@@ -62,7 +58,12 @@ async def main(settings: WorkerSettings) -> None:
     # Loading shares the thread with computing: OpenMP keeps a pool for every thread that ever used it, and more pools
     # than cores make each parallel region go to sleep (three times the time of a short step).
     device = ThreadPoolExecutor(1, "device")
-    model = await asyncio.get_running_loop().run_in_executor(device, load_model, settings)
+    try:
+        model = await asyncio.get_running_loop().run_in_executor(device, load_model, settings)
+    except ModelRefused as error:
+        await server.stop(0)
+        print(f"--model = {settings.model!r}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     scheduler = Scheduler(
         ModelEngine(model),
         device,

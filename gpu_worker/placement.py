@@ -5,6 +5,8 @@ from typing import Literal
 
 import torch
 
+from gpu_worker.models.repository import ModelRefused
+
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -19,7 +21,7 @@ class Placement:
     def choose(cls, device: str = "auto", dtype: Dtype = "auto") -> "Placement":
         """auto: the first CUDA device where there is one, else the CPU; bfloat16 there, float32 here.
 
-        Raises ValueError for a device that this machine or this PyTorch does not have.
+        Raises ModelRefused for a device that this machine or this PyTorch does not have.
         """
         if device == "auto":
             device = "cuda:0" if torch.cuda.is_available() else "cpu"
@@ -27,7 +29,7 @@ class Placement:
             place = torch.device(device)
             torch.empty(1, device=place)
         except (RuntimeError, AssertionError) as error:
-            raise ValueError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
+            raise ModelRefused(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
         name = dtype if dtype != "auto" else "float32" if place.type == "cpu" else "bfloat16"
         return cls(device=place, dtype=getattr(torch, name))
 

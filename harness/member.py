@@ -79,9 +79,8 @@ class Member:
                 health: Any = health_pb2_grpc.HealthStub(channel)
                 for service in self.services:
                     request = health_pb2.HealthCheckRequest(service=service)
-                    async for response in health.Watch(request, wait_for_ready=True):
-                        if response.status == SERVING:
-                            break
+                    while not await self._serves(health, request):
+                        await asyncio.sleep(0.05)
 
         await self._first_of(watch(), timeout=timeout, what="become ready")
 
@@ -97,16 +96,26 @@ class Member:
         """Starts it again on the same address; it may still be loading when this returns."""
         await self.start()
 
+    @staticmethod
+    async def _serves(health: Any, request: health_pb2.HealthCheckRequest) -> bool:
+        try:
+            async for response in health.Watch(request, wait_for_ready=True):
+                if response.status == SERVING:
+                    return True
+        except grpc.aio.AioRpcError:
+            pass
+        return False
+
     async def _end(self, number: signal.Signals, timeout: float) -> int:
         process, reader = self._process, self._reader
         if process is None or reader is None:
             return 0
         if process.returncode is None:
-            process.send_signal(number)
+            os.kill(process.pid, number)  # not send_signal: that polls, and may steal the status from asyncio
         try:
             status = await asyncio.wait_for(process.wait(), timeout)
         except TimeoutError:
-            process.kill()
+            os.kill(process.pid, signal.SIGKILL)
             status = await process.wait()
         await reader
         return status

