@@ -32,14 +32,11 @@ class ModelEngine:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._device = model.placement.device
-        embeddings = model.vocabulary_size * model.hidden_size
-        weights = sum(each.numel() for each in model.trunk.model.state_dict().values())
-        self._flops_per_token = 2.0 * max(weights - embeddings, model.hidden_size**2)
 
     def open(self, job: Job) -> Progress:
         """Raises InvalidInput and its kin for what this model cannot do."""
         if isinstance(job.work, MaxSim):
-            return MaxSimProgress(job.work, self._flops_per_token)
+            return MaxSimProgress(job.work, self._model.flops_per_token)
         self._check_tokens(job)
         if isinstance(job.work, Encode):
             if not job.work.outputs or not job.work.outputs <= OUTPUTS:

@@ -79,7 +79,7 @@ class Member:
                 health: Any = health_pb2_grpc.HealthStub(channel)
                 for service in self.services:
                     request = health_pb2.HealthCheckRequest(service=service)
-                    while not await self._serves(health, request):
+                    while not await self._serves(health, request):  # noqa: ASYNC110 - another process's state
                         await asyncio.sleep(0.05)
 
         await self._first_of(watch(), timeout=timeout, what="become ready")

@@ -5,6 +5,7 @@ The health check of containers. It starts anew every few seconds, so it knows gR
 
 import argparse
 import sys
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -19,8 +20,9 @@ def main(arguments: list[str]) -> int:
     asked = _parser().parse_args(arguments)
     request = health_pb2.HealthCheckRequest(service=asked.service)
     with grpc.insecure_channel(asked.address, options=OPTIONS) as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
         try:
-            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=asked.timeout)
+            answer = health.Check(request, timeout=asked.timeout)
         except grpc.RpcError as error:
             print(f"{asked.address}: {error.code().name}: {error.details()}")
             return 1

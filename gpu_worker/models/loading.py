@@ -37,6 +37,7 @@ class Model:
     placement: Placement
     linear: str
     fingerprint: str
+    flops_per_token: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,7 @@ def load(name: str, placement: Placement, *, served_name: str = "", max_tokens: 
     first_position = first_position_of(source.model)
     positions = padding_free_positions(config, first_position)
     limit = _limit(max_tokens, source.recipe, positions)
+    weights = sum(each.numel() for each in source.model.parameters()) - config.vocab_size * config.hidden_size
     reference = Reference(source.model, first_position, positions)
     linear = prepack(source.model) if placement.device.type == "cpu" else STOCK
     heads = int(config.num_attention_heads)
@@ -82,6 +84,7 @@ def load(name: str, placement: Placement, *, served_name: str = "", max_tokens: 
         placement=placement,
         linear=linear,
         fingerprint=_fingerprint(source, limit, placement),
+        flops_per_token=2.0 * max(weights, config.hidden_size**2),
     )
 
 

@@ -108,11 +108,11 @@ async def test_it_serves(image: Image) -> None:
         assert embedded.dense.count == 2
         request = ranking_pb2.RerankRequest(query="w1", documents=["w2 w3", "w1"])
         ranked = await RankingServiceStub(running.channel).Rerank(request)
-        assert [1, 0] == [result.index for result in ranked.results]
+        assert [result.index for result in ranked.results] == [1, 0]
         _, _, *arguments, _, service = compose["services"]["frontend"]["healthcheck"]["test"]
         command = (image.python, *arguments, running.frontends[0].address, service)
         checked = await asyncio.to_thread(image.run, *command)
-        assert (0, "") == (checked.returncode, checked.stderr)
+        assert (checked.returncode, checked.stderr) == (0, "")
 
 
 def test_its_unit_tests_pass(image: Image) -> None:

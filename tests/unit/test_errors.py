@@ -1,0 +1,45 @@
+"""The error tree and the status table."""
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+
+from shared.codec import error_from_pb, error_to_pb
+from shared.errors import Overloaded, SelvageError, error_classes
+from shared.rpc import to_status
+
+
+@pytest.mark.parametrize("reason", error_classes())
+def test_every_error_names_a_status_of_grpc(reason: str) -> None:
+    """So that none ends as UNKNOWN."""
+    error = error_classes()[reason]("what happened", field="texts[3]")
+    status = to_status(error)
+    assert status.code == grpc.StatusCode[error.status].value[0]
+    info = error_details_pb2.ErrorInfo()
+    assert status.details[0].Unpack(info)
+    assert (info.reason, info.domain) == (reason, "selvage")
+
+
+def test_the_tree_is_complete() -> None:
+    """Every class in the module has a reason of its own."""
+
+    def below(kind: type[SelvageError]) -> set[type[SelvageError]]:
+        return {kind}.union(*map(below, kind.__subclasses__())) if kind.__subclasses__() else {kind}
+
+    classes = below(SelvageError) - {SelvageError}
+    assert len(classes) == len(error_classes()) == 13
+
+
+@pytest.mark.parametrize("reason", error_classes())
+def test_an_error_survives_the_way_from_the_worker(reason: str) -> None:
+    """Class, message, field and wait come back."""
+    sent = error_classes()[reason]("what happened", field="texts[3]", retry_after=1.5)
+    received = error_from_pb(error_to_pb(7, sent).end.error)
+    assert type(received) is type(sent)
+    assert (received.message, received.field, received.retry_after) == ("what happened", "texts[3]", 1.5)
+
+
+def test_overload_tells_when_to_try_again() -> None:
+    """RetryInfo beside ErrorInfo."""
+    details = to_status(Overloaded("full", retry_after=2.0)).details
+    assert [each.type_url.rpartition(".")[2] for each in details] == ["ErrorInfo", "RetryInfo"]

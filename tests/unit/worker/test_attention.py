@@ -1,0 +1,160 @@
+"""Fast attention equals the obvious twin; the gate catches what is wrong."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gpu_worker.models import attention as module
+from gpu_worker.models import synthetic
+from gpu_worker.models.attention import EqualRuns, OneByOne, Terms
+from gpu_worker.models.gate import Reference, compare
+from gpu_worker.models.loading import load
+from gpu_worker.models.repository import ModelRefused
+from gpu_worker.models.trunk import Trunk, first_position_of, padding_free_positions
+from gpu_worker.placement import Placement
+from gpu_worker.ragged_batch import RaggedBatch
+
+CPU = torch.device("cpu")
+TINY = sorted(name for name in synthetic.SHAPES if name.startswith("tiny-"))
+
+
+def batch_of(lengths: list[int], vocabulary: int = 900) -> RaggedBatch:
+    generator = np.random.default_rng(len(lengths))
+    return RaggedBatch.pack([generator.integers(5, vocabulary, each, dtype=np.int32) for each in lengths], CPU)
+
+
+TERMS = st.builds(
+    Terms,
+    scale=st.just(0.25),
+    causal=st.booleans(),
+    window=st.none() | st.integers(1, 12),
+    softcap=st.none() | st.just(5.0),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=8), TERMS, st.sampled_from([1, 2, 4]), st.sampled_from([0, 8]))
+def test_equal_runs_equal_one_by_one(lengths: list[int], terms: Terms, groups: int, written_out: int) -> None:
+    """Any lengths, causality, window, softcap, grouped heads, sorted or not."""
+    torch.manual_seed(0)
+    batch = batch_of(lengths)
+    query = torch.randn(batch.total, 4, 16).transpose(0, 1)
+    key, value = (torch.randn(batch.total, 4 // groups, 16).transpose(0, 1) for _ in range(2))
+    expected = OneByOne()(query, key, value, batch, terms)
+    assert torch.allclose(EqualRuns(written_out)(query, key, value, batch, terms), expected, atol=2e-6)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12))
+def test_runs_cover_the_batch(lengths: list[int]) -> None:
+    """Each sequence lies in exactly one run."""
+    runs = batch_of(lengths).runs()
+    assert [run.length for run in runs for _ in range(run.count)] == lengths
+    assert [run.start for run in runs[1:]] == [run.stop for run in runs[:-1]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", TINY)
+def test_every_family_passes_its_gate(name: str, dtype: str) -> None:
+    """Packed equals the model's own eager attention, one text at a time; load raises otherwise."""
+    model = load(f"random:{name}", Placement.choose("cpu", dtype))  # type: ignore[arg-type]
+    assert model.fingerprint == load(f"random:{name}", Placement.choose("cpu", dtype)).fingerprint  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-modernbert", "tiny-qwen3", "tiny-mistral"])
+def test_a_row_is_the_same_whatever_its_batch_mates(name: str) -> None:
+    """First, last, alone or among 63 others, within 1e-6 on normalised rows."""
+    trunk = load(f"random:{name}", Placement.choose("cpu", "float32")).trunk
+    generator = np.random.default_rng(3)
+    texts = [generator.integers(5, 900, length, dtype=np.int32) for length in generator.integers(1, 120, 63)]
+    text = generator.integers(5, 900, 37, dtype=np.int32)
+
+    def rows(sequences: list[np.ndarray], place: int) -> Tensor:
+        with torch.inference_mode():
+            batch = RaggedBatch.pack(sequences, CPU, trunk.first_position)
+            start = int(batch.offsets[place])
+            return torch.nn.functional.normalize(trunk(batch)[start : start + 37], dim=1)
+
+    alone = rows([text], 0)
+    for place in (0, 31, 63):
+        assert (rows([*texts[:place], text, *texts[place:]], place) - alone).abs().max() < 1e-6
+
+
+class Flawed:
+    """An attention with one mistake, for negative controls."""
+
+    name = "flawed"
+
+    def __init__(self, flaw: str) -> None:
+        self._flaw = flaw
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
+        if self._flaw == "mixes sequences":
+            batch = replace(batch, lengths=(batch.total,), offsets=np.array([0, batch.total]))
+        if self._flaw == "flips causality":
+            terms = replace(terms, causal=not terms.causal)
+        if self._flaw == "ignores the window":
+            terms = replace(terms, window=None)
+        if self._flaw == "window off by one":
+            terms = replace(terms, window=None if terms.window is None else terms.window + 1)
+        return OneByOne()(query, key, value, batch, terms)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("name", "flaw"),
+    [
+        ("tiny-bert", "mixes sequences"),
+        ("tiny-qwen3", "mixes sequences"),
+        ("tiny-qwen3", "flips causality"),
+        ("tiny-bert", "flips causality"),
+        ("tiny-mistral", "ignores the window"),
+        ("tiny-mistral", "window off by one"),
+        ("tiny-modernbert", "ignores the window"),
+        ("tiny-modernbert", "window off by one"),
+        ("tiny-gemma3", "window off by one"),
+        ("tiny-roberta", "positions from zero"),
+        ("tiny-bert", "positions not restarted"),
+    ],
+)
+def test_the_gate_refuses_a_wrong_run(
+    name: str, flaw: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative controls: each mistake that a packed run can make."""
+    module.register()
+    placement = Placement(device=CPU, dtype=dtype)
+    _, config, _ = synthetic.shape_of(name)
+    model = synthetic.build(config, placement).eval()
+    first = first_position_of(model)
+    reference = Reference(model, first, padding_free_positions(config, first))
+    reference.check(Trunk(model, Flawed("none"), first))
+    if flaw == "positions not restarted":
+        honest = RaggedBatch.pack
+
+        def running_on(*arguments: object) -> RaggedBatch:
+            batch = honest(*arguments)  # type: ignore[arg-type]
+            return replace(batch, positions=torch.arange(batch.total)[None])
+
+        monkeypatch.setattr(RaggedBatch, "pack", running_on)
+    with pytest.raises(ModelRefused, match=r"hidden states differ|away from float32"):
+        reference.check(Trunk(model, Flawed(flaw), 0 if flaw == "positions from zero" else first))
+
+
+def test_a_model_without_foreign_attention_is_refused() -> None:
+    """MPNet would mix sequences in silence."""
+    from transformers import MPNetConfig, MPNetModel
+
+    model = MPNetModel(MPNetConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
+    with pytest.raises(ModelRefused, match="MPNetModel"):
+        Reference(model.eval(), 0, 64)
+
+
+def test_numbers_that_are_none_are_refused() -> None:
+    """NaN compares as false with everything; the verdict must not."""
+    exact = torch.zeros(2, 2)
+    assert compare(torch.full((2, 2), float("nan")), exact, exact, 0.0, torch.float32)
+    assert compare(exact, exact, exact, 0.0, torch.float32) is None

@@ -1,0 +1,195 @@
+"""The engine on a tiny model: jobs mixed in one step, spread over steps, and refused."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from gpu_worker.engine import ModelEngine
+from gpu_worker.models.loading import load
+from gpu_worker.models.trunk import Trunk
+from gpu_worker.placement import Placement
+from gpu_worker.ragged_batch import RaggedBatch
+from gpu_worker.scheduler import OutOfMemory, Part
+from shared.errors import InputTooLong, Internal, InvalidInput, UnsupportedDimensions, UnsupportedTask
+from shared.jobs import Encode, Job, JobResult, MaxSim, Score
+from shared.ragged import RaggedTokens
+from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod
+
+DENSE, MULTI = OutputKind.DENSE, OutputKind.MULTI_VECTOR
+
+
+@pytest.fixture(scope="module")
+def engine() -> ModelEngine:
+    return ModelEngine(load("random:tiny-bert", Placement.choose("cpu", "float32")))
+
+
+def tokens(*lengths: int, seed: int = 0) -> RaggedTokens:
+    generator = np.random.default_rng(seed)
+    return RaggedTokens.of([generator.integers(5, 900, length).tolist() for length in lengths])
+
+
+def encode(*outputs: OutputKind, dimensions: int = 0, data_type: DataType = DataType.FLOAT32) -> Encode:
+    return Encode(
+        outputs=frozenset(outputs), dimensions=dimensions, normalize=True, normalize_tokens=True, data_type=data_type
+    )
+
+
+def score(method: ScoringMethod, queries: int, layout: Layout = Layout.MATRIX, mean: bool = False) -> Score:
+    return Score(method=method, layout=layout, queries=queries, unit_rows=True, mean=mean)
+
+
+def given(*lengths: int, seed: int) -> MultiVectors:
+    rows = np.random.default_rng(seed).standard_normal((sum(lengths), 8)).astype("<f4")
+    return MultiVectors(data_type=DataType.FLOAT32, dimensions=8, lengths=lengths, data=rows.tobytes())
+
+
+JOBS = [
+    Job(id=1, work=encode(DENSE), tokens=tokens(3, 50, 1, seed=1)),
+    Job(id=2, work=encode(DENSE, MULTI, dimensions=16), tokens=tokens(7, 7, seed=2)),
+    Job(id=3, work=encode(MULTI, data_type=DataType.INT8), tokens=tokens(9, 2, seed=3)),
+    Job(id=4, work=score(ScoringMethod.LATE_INTERACTION, 2), tokens=tokens(5, 3, 20, 1, 8, seed=4)),
+    Job(id=5, work=score(ScoringMethod.DENSE, 1, mean=True), tokens=tokens(4, 6, 30, seed=5)),
+    Job(id=6, work=score(ScoringMethod.LATE_INTERACTION, 2, Layout.PAIRS), tokens=tokens(4, 6, 9, 2, seed=6)),
+    Job(id=7, work=encode(DENSE), tokens=tokens(12, 12, seed=7), prompt_lengths=(4, 4)),
+    Job(
+        id=8,
+        work=MaxSim(
+            queries=given(3, 1, seed=8),
+            documents=given(2, 0, 5, seed=9),
+            layout=Layout.MATRIX,
+            unit_rows=True,
+            mean=True,
+        ),
+    ),
+]
+
+
+def run(engine: ModelEngine, jobs: Sequence[Job], width: int | None = None) -> list[JobResult]:
+    """All jobs in one step, or `width` units of each a step."""
+    progresses = [engine.open(job) for job in jobs]
+    longest = max(len(each.costs) for each in progresses)
+    for start in range(0, longest, width or longest):
+        stop = start + (width or longest)
+        engine.step(
+            [
+                Part(progress=each, start=start, stop=min(stop, len(each.costs)))
+                for each in progresses
+                if start < len(each.costs)
+            ]
+        )
+    return [each.result() for each in progresses]
+
+
+def assert_same(ours: JobResult, theirs: JobResult, data_type: DataType = DataType.FLOAT32) -> None:
+    assert ours.row_lengths == theirs.row_lengths
+    for mine, other in ((ours.dense, theirs.dense), (ours.tokens, theirs.tokens)):
+        assert (mine is None) == (other is None)
+        if mine is None or other is None:
+            continue
+        assert mine.dimensions == other.dimensions
+        kind = np.int8 if data_type is DataType.INT8 else np.float32
+        a, b = (np.frombuffer(each.data, dtype=kind).astype(np.float64) for each in (mine, other))
+        assert np.abs(a - b).max() <= (1 if data_type is DataType.INT8 else 1e-6)
+    a, b = (np.frombuffer(each.scores, dtype="<f4") for each in (ours, theirs))
+    assert np.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [None, 1, 2, 3])
+def test_mixed_jobs_equal_the_same_jobs_alone(engine: ModelEngine, width: int | None) -> None:
+    """Whatever travels in a step, and however a job is cut into steps."""
+    alone = [run(engine, [job])[0] for job in JOBS]
+    for job, ours, theirs in zip(JOBS, run(engine, JOBS, width), alone, strict=True):
+        data_type = job.work.data_type if isinstance(job.work, Encode) else DataType.FLOAT32
+        assert_same(ours, theirs, data_type)
+
+
+def test_pairs_are_the_diagonal_of_the_matrix(engine: ModelEngine) -> None:
+    """Both layouts, both methods."""
+    for method in (ScoringMethod.LATE_INTERACTION, ScoringMethod.DENSE):
+        texts = tokens(4, 9, 2, 30, 1, 17, seed=11)
+        layouts = (Layout.MATRIX, Layout.PAIRS)
+        jobs = [Job(id=1, work=score(method, 3, layout), tokens=texts) for layout in layouts]
+        matrix, pairs = (np.frombuffer(result.scores, dtype="<f4") for result in run(engine, jobs))
+        assert np.allclose(np.diag(matrix.reshape(3, 3)), pairs, atol=1e-5)
+
+
+def test_a_prompt_can_be_left_out_of_the_mean(engine: ModelEngine) -> None:
+    """Pooled rows with skipped tokens equal the mean of the others."""
+    job = Job(id=1, work=encode(DENSE, MULTI), tokens=tokens(6, seed=12), prompt_lengths=(2,))
+    raw = Encode(outputs=frozenset({DENSE, MULTI}), normalize=False, normalize_tokens=False)
+    result = run(engine, [Job(id=1, work=raw, tokens=job.tokens, prompt_lengths=(2,))])[0]
+    assert result.dense is not None
+    assert result.tokens is not None
+    rows = np.frombuffer(result.tokens.data, dtype="<f4").reshape(6, -1)
+    assert np.allclose(np.frombuffer(result.dense.data, dtype="<f4"), rows[2:].mean(axis=0), atol=1e-5)
+
+
+class FakeTrunk:
+    """The real trunk, with what a test wants to happen to its hidden states."""
+
+    first_position = 0
+
+    def __init__(self, trunk: Trunk, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._trunk, self._change = trunk, change
+
+    def __call__(self, batch: RaggedBatch) -> torch.Tensor:
+        return self._change(self._trunk(batch))
+
+
+def broken(engine: ModelEngine, change: Callable[[torch.Tensor], torch.Tensor]) -> ModelEngine:
+    model = engine._model
+    return ModelEngine(replace(model, trunk=FakeTrunk(model.trunk, change)))
+
+
+def test_nan_fails_its_own_job(engine: ModelEngine) -> None:
+    """INTERNAL for the job whose rows are no numbers; the other one in the step is answered."""
+
+    def spoil(hidden: torch.Tensor) -> torch.Tensor:
+        hidden[-1, 3] = float("nan")  # the longest sequence comes last
+        return hidden
+
+    spoiled = broken(engine, spoil)
+    good, bad = (spoiled.open(Job(id=each, work=encode(DENSE), tokens=tokens(each, seed=each))) for each in (3, 40))
+    spoiled.step([Part(progress=each, start=0, stop=1) for each in (bad, good)])
+    assert good.result().dense is not None
+    with pytest.raises(Internal):
+        bad.result()
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("full"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+def test_a_device_without_room_says_so(engine: ModelEngine, error: Exception) -> None:
+    """So that the scheduler can cut the step."""
+
+    def full(_: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    crowded = broken(engine, full)
+    progress = crowded.open(Job(id=1, work=encode(DENSE), tokens=tokens(3)))
+    with pytest.raises(OutOfMemory):
+        crowded.step([Part(progress=progress, start=0, stop=1)])
+
+
+@pytest.mark.parametrize(
+    ("job", "error"),
+    [
+        (Job(id=1, work=encode(DENSE)), InvalidInput),
+        (Job(id=1, work=encode(), tokens=tokens(1)), UnsupportedTask),
+        (Job(id=1, work=encode(OutputKind.SPARSE), tokens=tokens(1)), UnsupportedTask),
+        (Job(id=1, work=encode(DENSE, dimensions=65), tokens=tokens(1)), UnsupportedDimensions),
+        (Job(id=1, work=encode(DENSE), tokens=tokens(641)), InputTooLong),
+        (Job(id=1, work=encode(DENSE), tokens=RaggedTokens.of([[1000]])), InvalidInput),
+        (Job(id=1, work=encode(DENSE), tokens=RaggedTokens.of([[-1]])), InvalidInput),
+        (Job(id=1, work=score(ScoringMethod.SPARSE, 1), tokens=tokens(1, 1)), UnsupportedTask),
+        (Job(id=1, work=score(ScoringMethod.DENSE, 2), tokens=tokens(1, 1)), InvalidInput),
+        (Job(id=1, work=score(ScoringMethod.DENSE, 1, Layout.PAIRS), tokens=tokens(1, 1, 1)), InvalidInput),
+    ],
+)
+def test_the_worker_guards_itself(engine: ModelEngine, job: Job, error: type[Exception]) -> None:
+    """Frontends check the same; a worker does not rely on it."""
+    with pytest.raises(error):
+        engine.open(job)

@@ -1,0 +1,112 @@
+"""Pooling, truncation, normalising, packing and MaxSim against obvious twins."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sentence_transformers.util.quantization import quantize_embeddings
+
+from gpu_worker import packing, pooling
+from gpu_worker.maxsim import packed, reference
+from gpu_worker.outbox import Outbox
+from gpu_worker.ragged_batch import RaggedBatch
+from shared.vectors import DataType, MultiVectors
+
+CPU = torch.device("cpu")
+LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=7)
+
+
+def hidden_of(lengths: list[int], width: int = 6) -> tuple[torch.Tensor, RaggedBatch, list[torch.Tensor]]:
+    batch = RaggedBatch.pack([np.zeros(each, dtype=np.int32) for each in lengths], CPU)
+    hidden = torch.randn(batch.total, width, generator=torch.Generator().manual_seed(sum(lengths)))
+    return hidden, batch, list(hidden.split(lengths))
+
+
+@given(LENGTHS, st.data())
+def test_pooling_equals_a_loop(lengths: list[int], data: st.DataObject) -> None:
+    """cls, lasttoken, and a mean that leaves a prompt out."""
+    hidden, batch, texts = hidden_of(lengths)
+    skip = data.draw(st.lists(st.integers(0, 10), min_size=len(lengths), max_size=len(lengths)))
+    assert torch.equal(pooling.pool(hidden, batch, "cls"), torch.stack([each[0] for each in texts]))
+    assert torch.equal(pooling.pool(hidden, batch, "lasttoken"), torch.stack([each[-1] for each in texts]))
+    means = [
+        each[left:].mean(dim=0) if left < len(each) else torch.zeros(6) for each, left in zip(texts, skip, strict=True)
+    ]
+    assert torch.allclose(pooling.pool(hidden, batch, "mean", np.array(skip)), torch.stack(means), atol=1e-6)
+    assert torch.allclose(
+        pooling.pool(hidden, batch, "mean"), torch.stack([each.mean(dim=0) for each in texts]), atol=1e-6
+    )
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=8))
+def test_dimensions_and_normalising_mix_in_one_batch(wishes: list[tuple[int, bool]]) -> None:
+    """Each row is cut and normalised as its own job wants."""
+    rows = torch.randn(len(wishes), 6, generator=torch.Generator().manual_seed(1))
+    dimensions, unit = np.array([each for each, _ in wishes]), np.array([each for _, each in wishes])
+    finished = pooling.normalize(pooling.truncate(rows, dimensions), unit)
+    for row, raw, (width, wanted) in zip(finished, rows, wishes, strict=True):
+        expected = raw[:width] / raw[:width].norm() if wanted else raw[:width]
+        assert torch.allclose(row[:width], expected, atol=1e-6)
+        assert not row[width:].any()
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 6), min_size=1, max_size=6),
+    st.lists(st.integers(0, 9), min_size=1, max_size=9),
+    st.sampled_from([4, 8 * 3, 16_384 * 32]),
+)
+def test_packed_max_sim_equals_the_reference(queries: list[int], documents: list[int], block: int) -> None:
+    """Any lengths, empty ones among them, cut into blocks of any size."""
+    generator = torch.Generator().manual_seed(0)
+    q = [torch.randn(each, 5, generator=generator) for each in queries]
+    d = [torch.randn(each, 5, generator=generator) - 2 for each in documents]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed, "BLOCK_ELEMENTS", block)
+        scores = packed.maxsim(torch.cat(q), queries, torch.cat(d), documents)
+    assert torch.allclose(scores, reference.maxsim(q, d), atol=1e-5)
+
+
+@pytest.mark.parametrize("data_type", list(DataType))
+@pytest.mark.parametrize("width", [1, 7, 8, 384])
+def test_packed_bytes_have_the_size_that_was_promised(data_type: DataType, width: int) -> None:
+    """And read back as what they rounded."""
+    rows = torch.randn(5, width, generator=torch.Generator().manual_seed(width))
+    data, scales = packing.pack(rows, data_type)
+    assert data.shape == (5, data_type.row_bytes(width))
+    vectors = MultiVectors(
+        data_type=data_type,
+        dimensions=width,
+        lengths=(2, 0, 3),
+        data=data.numpy().tobytes(),
+        scales=b"" if scales is None else scales.numpy().tobytes(),
+    )
+    expected = torch.where(rows >= 0, 1.0, -1.0) if data_type is DataType.BINARY else rows
+    assert torch.allclose(packing.unpack(vectors), expected, atol=2e-2, rtol=1e-2)
+
+
+def test_binary_equals_sentence_transformers() -> None:
+    """Eight dimensions a byte, most significant bit first; zero counts as one here and as nothing there."""
+    rows = torch.randn(4, 32, generator=torch.Generator().manual_seed(5))
+    ours, _ = packing.pack(rows, DataType.BINARY)
+    assert np.array_equal(ours.numpy(), quantize_embeddings(rows.numpy(), "ubinary"))
+
+
+def test_int8_of_a_zero_row_is_zero() -> None:
+    """No division by nothing."""
+    data, scales = packing.pack(torch.zeros(1, 3), DataType.INT8)
+    assert scales is not None
+    assert not data.any()
+    assert torch.isfinite(scales).all()
+
+
+def test_the_outbox_returns_what_was_put_in() -> None:
+    """In order, in shape."""
+    outbox = Outbox()
+    tensors = [torch.randn(2, 3), torch.zeros(4, dtype=torch.uint8), torch.tensor([True, False])]
+    slots = [outbox.add(each) for each in tensors]
+    shipped = outbox.ship()
+    for slot, tensor in zip(slots, tensors, strict=True):
+        assert np.array_equal(shipped[slot], tensor.numpy())
+    assert Outbox().ship() == []

@@ -1,0 +1,187 @@
+"""Every accepted job is answered exactly once, whatever the engine does."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gpu_worker.scheduler import OutOfMemory, Part, Scheduler
+from shared.errors import (
+    DeadlineExceeded,
+    InputTooLarge,
+    Internal,
+    InvalidInput,
+    Overloaded,
+    SelvageError,
+    WorkerUnavailable,
+)
+from shared.jobs import Encode, Job, JobResult
+from shared.ragged import RaggedTokens
+from shared.vectors import OutputKind
+
+WORK = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
+MARK = 666
+
+
+class FakeProgress:
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.costs: Sequence[int] = job.tokens.lengths
+        self.served: list[int] = []
+
+    def result(self) -> JobResult:
+        return JobResult(row_lengths=tuple(self.served))
+
+
+class FakeEngine:
+    """Serves lengths; a step whose tokens pass `room` is out of memory, a sequence of length 13 is a bug."""
+
+    def __init__(self, room: int = 10**9) -> None:
+        self.room = room
+        self.steps: list[list[tuple[int, int]]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.loop = asyncio.get_running_loop()
+
+    def open(self, job: Job) -> FakeProgress:
+        if MARK in job.tokens.lengths:
+            raise InvalidInput("refused at the door")
+        return FakeProgress(job)
+
+    def step(self, parts: Sequence[Part]) -> None:
+        asyncio.run_coroutine_threadsafe(self.gate.wait(), self.loop).result()
+        chosen = [(part.progress, part.progress.costs[part.start : part.stop]) for part in parts]
+        if sum(sum(costs) for _, costs in chosen) > self.room:
+            raise OutOfMemory
+        if any(13 in costs for _, costs in chosen):
+            raise RuntimeError("a bug")
+        self.steps.append([(progress.job.id, len(costs)) for progress, costs in chosen])
+        for progress, costs in chosen:
+            progress.served.extend(costs)
+
+
+def job(identity: int, *lengths: int, remaining: float | None = None) -> Job:
+    tokens = RaggedTokens.of([[0] * length for length in lengths])
+    return Job(id=identity, work=WORK, tokens=tokens, remaining=remaining)
+
+
+@asynccontextmanager
+async def scheduler(engine: FakeEngine, **options: int) -> AsyncIterator[Scheduler]:
+    with ThreadPoolExecutor(1) as device:
+        made = Scheduler(engine, device, **{"step_tokens": 100, "queued_tokens": 10_000} | options)
+        running = asyncio.create_task(made.run())
+        yield made
+        engine.gate.set()
+        running.cancel()
+        made.close()
+
+
+async def outcome(future: asyncio.Future[JobResult]) -> tuple[int, ...] | type[SelvageError]:
+    try:
+        return (await future).row_lengths
+    except SelvageError as error:
+        return type(error)
+
+
+async def test_jobs_of_any_size_are_answered() -> None:
+    """One that fits into a step, one that takes many, one larger than a step by a single sequence."""
+    engine = FakeEngine()
+    async with scheduler(engine) as running:
+        futures = [running.submit(job(1, 5)), running.submit(job(2, *[30] * 20)), running.submit(job(3, 500))]
+        assert [await outcome(each) for each in futures] == [(5,), (30,) * 20, (500,)]
+        assert running.load.queued_jobs == 0
+
+
+async def test_a_bug_fails_its_own_job_only() -> None:
+    """Its batch mates are computed again without it."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with scheduler(engine) as running:
+        futures = [running.submit(job(1, 5, 6)), running.submit(job(2, 7, 13)), running.submit(job(3, 8))]
+        engine.gate.set()
+        assert [await outcome(each) for each in futures] == [(5, 6), Internal, (8,)]
+
+
+async def test_memory_is_found_by_cutting() -> None:
+    """A step that does not fit is cut until it does; a sequence that never fits fails alone."""
+    engine = FakeEngine(room=20)
+    engine.gate.clear()
+    async with scheduler(engine) as running:
+        futures = [running.submit(job(1, 9, 9, 9, 9)), running.submit(job(2, 10, 30)), running.submit(job(3, 20))]
+        engine.gate.set()
+        assert [await outcome(each) for each in futures] == [(9, 9, 9, 9), InputTooLarge, (20,)]
+
+
+async def test_a_passed_deadline_is_an_error_and_frees_the_queue() -> None:
+    """Without being computed."""
+    engine = FakeEngine()
+    async with scheduler(engine) as running:
+        assert await outcome(running.submit(job(1, 5, remaining=0.0))) is DeadlineExceeded
+        assert engine.steps == []
+        assert running.load.queued_tokens == 0
+
+
+async def test_cancelled_jobs_are_not_computed() -> None:
+    """What waits of them leaves the queue at once."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with scheduler(engine) as running:
+        first = running.submit(job(1, 50))
+        await asyncio.sleep(0)
+        second = running.submit(job(2, *[50] * 10))
+        assert running.cancel([2, 77]) == 1
+        assert second.cancelled()
+        engine.gate.set()
+        assert await outcome(first) == (50,)
+        assert running.load.queued_tokens == 0
+        assert [identity for step in engine.steps for identity, _ in step] == [1]
+
+
+async def test_overload_is_refused_but_one_job_is_always_taken() -> None:
+    """A job larger than the whole queue runs when nothing waits."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with scheduler(engine, queued_tokens=100) as running:
+        big = running.submit(job(1, *[50] * 40))
+        with pytest.raises(Overloaded) as refused:
+            running.submit(job(2, 60))
+        assert refused.value.retry_after is not None
+        engine.gate.set()
+        assert await outcome(big) == (50,) * 40
+
+
+async def test_a_held_id_and_a_refused_job_lose_nothing() -> None:
+    """The first job of that id is answered."""
+    async with scheduler(FakeEngine()) as running:
+        first = running.submit(job(1, 5))
+        with pytest.raises(InvalidInput):
+            running.submit(job(1, 6))
+        with pytest.raises(InvalidInput):
+            running.submit(job(2, MARK))
+        assert await outcome(first) == (5,)
+
+
+async def test_draining_answers_what_is_held_and_takes_no_more() -> None:
+    """No accepted job is lost."""
+    engine = FakeEngine()
+    async with scheduler(engine) as running:
+        futures = [running.submit(job(identity, *[40] * 10)) for identity in range(5)]
+        draining = asyncio.create_task(running.drain())
+        await asyncio.sleep(0)
+        with pytest.raises(WorkerUnavailable):
+            running.submit(job(99, 1))
+        await draining
+        assert [await outcome(each) for each in futures] == [(40,) * 10] * 5
+
+
+async def test_closing_fails_what_is_still_held() -> None:
+    """Rather than leaving callers waiting."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with scheduler(engine) as running:
+        future = running.submit(job(1, 5))
+        running.close()
+        assert await outcome(future) is WorkerUnavailable
+        engine.gate.set()
