@@ -1,0 +1,76 @@
+"""A model and a worker of a dozen lines; nothing here needs torch."""
+
+import json
+
+from frontend_service.service import ServedModel
+from frontend_service.tokenization import Tokenization
+from shared.card import ModelCard
+from shared.jobs import Job, JobResult, Rows, Score
+from shared.vectors import OutputKind, ScoringMethod
+
+WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *"abcdefghijklmnopqrstuvwxyz", "query", "passage", ":"]
+
+
+def card(**changes: object) -> ModelCard:
+    values: dict[str, object] = {
+        "id": "fake",
+        "family": "bert",
+        "outputs": (OutputKind.DENSE, OutputKind.MULTI_VECTOR),
+        "methods": (ScoringMethod.DENSE, ScoringMethod.LATE_INTERACTION),
+        "default_method": ScoringMethod.DENSE,
+        "pooling": "mean",
+        "dimensions": 8,
+        "multi_vector_dimensions": 8,
+        "normalizes": True,
+        "max_tokens": 10,
+        "vocabulary_size": len(WORDS),
+        "dtype": "float32",
+        "device": "cpu",
+        "attention": "",
+        "linear": "",
+        "fingerprint": "f",
+    }
+    return ModelCard(**values | changes)  # type: ignore[arg-type]
+
+
+def tokenizer_json() -> bytes:
+    """One token a word, [CLS] and [SEP] around; with a truncation and a padding that must not take effect."""
+    vocab = {word: number for number, word in enumerate(WORDS)}
+    special = {name: {"id": name, "ids": [vocab[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")}
+    single = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    single.append({"SpecialToken": {"id": "[SEP]", "type_id": 0}})
+    added = [
+        {"id": vocab[name], "content": name, "special": True}
+        | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        for name in ("[CLS]", "[SEP]", "[PAD]")
+    ]
+    description = {
+        "version": "1.0",
+        "truncation": {"max_length": 4, "strategy": "LongestFirst", "stride": 0, "direction": "Right"},
+        "padding": {"strategy": {"Fixed": 64}, "direction": "Right", "pad_id": 0, "pad_type_id": 0}
+        | {"pad_token": "[PAD]", "pad_to_multiple_of": None},
+        "added_tokens": added,
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": special},
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "[UNK]"},
+    }
+    return json.dumps(description).encode()
+
+
+class FakeWorker:
+    """Remembers jobs; its scores are 1, 3, 3, 2 again and again."""
+
+    def __init__(self, model_card: ModelCard) -> None:
+        self.model = ServedModel(card=model_card, tokenization=Tokenization(tokenizer_json(), model_card))
+        self.jobs: list[Job] = []
+
+    async def run(self, job: Job) -> JobResult:
+        import numpy as np
+
+        self.jobs.append(job)
+        if isinstance(job.work, Score):
+            count = (len(job.tokens) - job.work.queries) * job.work.queries
+            return JobResult(scores=np.resize(np.array([1, 3, 3, 2], dtype="<f4"), count).tobytes())
+        return JobResult(dense=Rows(dimensions=8, data=b"\0" * 32 * len(job.tokens)))

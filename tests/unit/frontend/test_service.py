@@ -1,0 +1,131 @@
+"""What the frontend asks of a worker, and what it refuses before that."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import FakeWorker, card
+
+from frontend_service import codec, postprocess
+from frontend_service.limits import Limits
+from frontend_service.service import Service
+from selvage.v1 import embedding_pb2, ranking_pb2
+from shared.deadline import Deadline
+from shared.errors import LimitExceeded, ResultTooLarge, UnsupportedDimensions, UnsupportedTask
+from shared.jobs import Encode, Score
+from shared.vectors import DataType, OutputKind, ScoringMethod
+
+LATER = Deadline.after(60)
+
+
+def service(limits: Limits | None = None, **changes: Any) -> tuple[Service, FakeWorker]:
+    worker = FakeWorker(card(**changes))
+    return Service(worker, limits or Limits(), ThreadPoolExecutor(1)), worker
+
+
+def embed(**fields: Any) -> Any:
+    return codec.embed_request(embedding_pb2.EmbedRequest(**{"texts": ["a", "b c"]} | fields))
+
+
+def rerank(**fields: Any) -> Any:
+    message = ranking_pb2.RerankRequest(**{"query": "a", "documents": ["b", "c d", "e", "f"]} | fields)
+    return codec.rerank_request(message)
+
+
+async def test_an_embed_becomes_one_job_with_the_models_own_choices() -> None:
+    """Dense, normalised as the files say, all dimensions, float32; the time that is left goes along."""
+    made, worker = service()
+    answer = await made.embed(embed(), LATER)
+    job = worker.jobs[0]
+    assert job.tokens.lengths == (3, 4)
+    assert job.work == Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
+    assert job.remaining is not None
+    assert 0 < job.remaining <= 60
+    assert answer.truncated == (False, False)
+
+
+async def test_a_request_overrides_them() -> None:
+    """Every option reaches the job."""
+    made, worker = service(prompts={"query": "query : "}, include_prompt=False)
+    message = embed(outputs=[1, 3], dimensions=4, normalize=False, data_type=5, prompt_name="query")
+    await made.embed(message, LATER)
+    assert worker.jobs[0].work == Encode(
+        outputs=frozenset({OutputKind.DENSE, OutputKind.MULTI_VECTOR}),
+        dimensions=4,
+        normalize=False,
+        normalize_tokens=False,
+        data_type=DataType.BINARY,
+    )
+    assert worker.jobs[0].prompt_lengths == (3, 3)
+
+
+async def test_a_rerank_sends_query_and_documents_in_one_job_and_sorts_what_comes() -> None:
+    """Best first, equal scores in the order of the request, cut to top_n."""
+    made, worker = service(prompts={"query": "query : "})
+    answer, ranking = await made.rerank(rerank(method=2), 3, LATER)
+    assert worker.jobs[0].tokens.lengths == (5, 3, 4, 3, 3)
+    assert isinstance(worker.jobs[0].work, Score)
+    assert worker.jobs[0].work.method is ScoringMethod.LATE_INTERACTION
+    assert ranking == [(1, 3.0), (2, 3.0), (3, 2.0)]
+    assert answer.tokens.total == 18
+
+
+@pytest.mark.parametrize(
+    ("normalize", "unit_rows", "mean"), [(None, True, False), (True, True, True), (False, False, False)]
+)
+async def test_normalize_of_a_late_interaction(normalize: bool | None, unit_rows: bool, mean: bool) -> None:
+    """Unset: unit rows and the sum. True: the mean. False: raw rows and the sum."""
+    made, worker = service()
+    fields = {} if normalize is None else {"normalize": normalize}
+    await made.rerank(rerank(method=2, **fields), None, LATER)
+    work = worker.jobs[0].work
+    assert isinstance(work, Score)
+    assert (work.unit_rows, work.mean) == (unit_rows, mean)
+
+
+async def test_allowed_dimensions_come_from_the_files() -> None:
+    """And the error names them."""
+    made, _ = service(allowed_dimensions=(2, 4))
+    await made.embed(embed(dimensions=4), LATER)
+    with pytest.raises(UnsupportedDimensions, match="2, 4, 8"):
+        await made.embed(embed(dimensions=5), LATER)
+
+
+async def test_an_output_that_the_model_lacks() -> None:
+    """The error says which it has."""
+    made, _ = service(outputs=(OutputKind.DENSE,))
+    with pytest.raises(UnsupportedTask, match="it has DENSE"):
+        await made.embed(embed(outputs=[3]), LATER)
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [
+        (Limits(texts=1), "texts"),
+        (Limits(text_bytes=2), "texts[1]"),
+        (Limits(request_tokens=6), ""),
+    ],
+)
+async def test_limits_are_named(limits: Limits, field: str) -> None:
+    """Each with its own reason."""
+    made, worker = service(limits)
+    with pytest.raises(LimitExceeded) as raised:
+        await made.embed(embed(), LATER)
+    assert raised.value.field == field
+    assert worker.jobs == []
+
+
+async def test_a_reply_that_would_not_fit_is_refused_before_it_is_computed() -> None:
+    """With a remedy."""
+    made, worker = service(Limits(message_bytes=70_000), max_tokens=10_000)
+    with pytest.raises(ResultTooLarge, match="EmbedStream"):
+        await made.embed(embed(texts=["a " * 500], outputs=[3]), LATER)
+    assert worker.jobs == []
+
+
+def test_ranking_is_stable_and_copes_with_the_lowest_scores() -> None:
+    """-1e9 is a score like any other."""
+    scores = np.array([-1e9, 2, 2, -5], dtype="<f4").tobytes()
+    assert [index for index, _ in postprocess.rank(scores, None)] == [1, 2, 3, 0]
+    assert postprocess.rank(scores, 1) == [(1, 2.0)]

@@ -1,0 +1,101 @@
+"""Texts to ids and back, cut and refused."""
+
+import pytest
+from fakes import WORDS, card, tokenizer_json
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontend_service.requests import Cut, PromptChoice
+from frontend_service.tokenization import Tokenization
+from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask
+from shared.vectors import InputType, TruncationSide
+
+PROMPTS = {"query": "query : ", "passage": "passage : "}
+PLAIN = Tokenization(tokenizer_json(), card())
+PROMPTED = Tokenization(tokenizer_json(), card(prompts=PROMPTS, include_prompt=False, max_tokens=100))
+LETTERS = st.lists(st.sampled_from("abcdef"), max_size=20)
+
+
+def spelled(ids: list[int]) -> str:
+    return " ".join(WORDS[each] for each in ids)
+
+
+@given(LETTERS, st.integers(2, 10), st.sampled_from(TruncationSide))
+def test_cutting_keeps_the_special_tokens_and_one_end(letters: list[str], limit: int, side: TruncationSide) -> None:
+    """[CLS], as much content as fits from the chosen end, [SEP]."""
+    tokenized = PLAIN.texts([" ".join(letters)], "", Cut(truncate=True, side=side, max_tokens=limit), "texts[{}]")
+    room = limit - 2
+    kept = letters[:room] if side is TruncationSide.RIGHT else letters[max(0, len(letters) - room) :]
+    assert spelled(tokenized.encodings[0].ids) == " ".join(["[CLS]", *kept, "[SEP]"])
+    assert tokenized.truncated == (len(letters) > room,)
+
+
+@given(st.lists(LETTERS, min_size=1, max_size=5))
+def test_the_files_own_truncation_and_padding_are_off(texts: list[list[str]]) -> None:
+    """The ids are those of the text and nothing else."""
+    tokenized = PROMPTED.texts([" ".join(each) for each in texts], "", Cut(), "texts[{}]")
+    assert tokenized.tokens.lengths == tuple(len(each) + 2 for each in texts)
+
+
+def test_a_text_over_the_limit_is_named_with_both_numbers() -> None:
+    """Which text, how long, and what the limit is."""
+    with pytest.raises(InputTooLong, match=r"texts\[1\] has 11 tokens, the limit is 10") as raised:
+        PLAIN.texts(["a", "a " * 9], "", Cut(), "texts[{}]")
+    assert raised.value.field == "texts[1]"
+
+
+@pytest.mark.parametrize(("asked", "error"), [(11, LimitExceeded), (1, InvalidInput)])
+def test_a_limit_can_only_be_lowered_and_must_leave_room(asked: int, error: type[Exception]) -> None:
+    """max_tokens over the model's, or under the special tokens."""
+    with pytest.raises(error, match="max_tokens"):
+        PLAIN.limit(Cut(max_tokens=asked))
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        (PromptChoice(), ""),
+        (PromptChoice(literal="x "), "x "),
+        (PromptChoice(literal="", input_type=InputType.QUERY), ""),
+        (PromptChoice(name="passage"), "passage : "),
+        (PromptChoice(input_type=InputType.QUERY), "query : "),
+        (PromptChoice(input_type=InputType.DOCUMENT), "passage : "),
+    ],
+)
+def test_prompts_by_text_by_name_and_by_what_the_text_is(choice: PromptChoice, expected: str) -> None:
+    """A literal one wins, the empty one switches prompts off; documents find the prompt called passage."""
+    assert PROMPTED.prompt(choice) == expected
+
+
+def test_the_default_prompt_serves_where_nothing_is_said() -> None:
+    """As sentence-transformers has it."""
+    tokenization = Tokenization(tokenizer_json(), card(prompts=PROMPTS, default_prompt_name="query"))
+    assert tokenization.prompt(PromptChoice()) == "query : "
+
+
+def test_an_unknown_prompt_tells_which_there_are() -> None:
+    """UNSUPPORTED_TASK, naming them."""
+    with pytest.raises(UnsupportedTask, match="it has passage, query"):
+        PROMPTED.prompt(PromptChoice(name="legal"))
+    with pytest.raises(UnsupportedTask, match="it has none"):
+        PLAIN.prompt(PromptChoice(name="legal"))
+
+
+def test_a_prompt_left_out_of_pooling_is_counted_without_its_closing_token() -> None:
+    """[CLS] query : makes three."""
+    assert PROMPTED.texts(["a b"], "query : ", Cut(), "texts[{}]").prompt_length == 3
+    assert PLAIN.texts(["a b"], "query : ", Cut(), "texts[{}]").prompt_length == 0
+
+
+@pytest.mark.parametrize("wrong", [-1, len(WORDS)])
+def test_given_ids_must_be_in_the_vocabulary(wrong: int) -> None:
+    """The text and the id are named."""
+    with pytest.raises(InvalidInput, match=rf"tokenized\[1\] has the id {wrong}"):
+        PLAIN.given([[1, 2], [1, wrong, 2]], Cut())
+
+
+def test_ids_back_to_text() -> None:
+    """With and without special tokens."""
+    ids = [[WORDS.index(each) for each in ("[CLS]", "a", "b", "[SEP]")]]
+    assert PLAIN.detokenize(ids, skip_special_tokens=True) == ["a b"]
+    assert PLAIN.detokenize(ids, skip_special_tokens=False) == ["[CLS] a b [SEP]"]

@@ -1,0 +1,182 @@
+"""Repositories as they are on disk."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from references import mini_lm_path, words
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from tokenizers import Tokenizer
+
+from gpu_worker.engine import ModelEngine
+from gpu_worker.models import repository, synthetic, tokenizer
+from gpu_worker.models.loading import load
+from gpu_worker.models.repository import ModelRefused
+from gpu_worker.placement import Placement
+from gpu_worker.scheduler import Part
+from shared.jobs import Encode, Job
+from shared.ragged import RaggedTokens
+from shared.vectors import OutputKind
+
+CPU = Placement(device=torch.device("cpu"), dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def trunk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny transformers repository with a tokenizer, as transformers writes it."""
+    from transformers import PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("trunk")
+    _, config, _ = synthetic.shape_of("tiny-bert")
+    synthetic.build(config, CPU).save_pretrained(folder)
+    made = synthetic.tokenizer(1000)
+    names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_buffer(made.content), **names).save_pretrained(folder)
+    return folder
+
+
+def dense(path: Path, texts: list[str]) -> np.ndarray:
+    """Rows that the engine gives for texts, without services."""
+    model = load(str(path), CPU)
+    reader = Tokenizer.from_buffer(model.tokenizer.content)
+    tokens = RaggedTokens.of([encoding.ids for encoding in reader.encode_batch(texts)])
+    work = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=model.recipe.normalize, normalize_tokens=True)
+    engine = ModelEngine(model)
+    progress = engine.open(Job(id=1, work=work, tokens=tokens))
+    engine.step([Part(progress=progress, start=0, stop=len(texts))])
+    result = progress.result()
+    assert result.dense is not None
+    return np.frombuffer(result.dense.data, dtype="<f4").reshape(len(texts), -1)
+
+
+@pytest.mark.parametrize("pooling", repository.POOLINGS)
+def test_a_repository_that_sentence_transformers_writes(trunk: Path, tmp_path: Path, pooling: str) -> None:
+    """The form of version 6, for every pooling, without Normalize: raw rows equal."""
+    oracle = SentenceTransformer(modules=[Transformer(str(trunk)), Pooling(64, pooling)], device="cpu")
+    oracle.save(str(tmp_path))
+    recipe = repository.read(tmp_path)
+    assert (recipe.pooling, recipe.normalize) == (pooling, False)
+    texts = ["w1 w2 w3", "w7", "", "w5 " * 60]
+    expected = oracle.encode(texts)
+    assert np.abs(dense(tmp_path, texts) - expected).max() < 2e-5 * max(1.0, np.abs(expected).max())
+
+
+def test_the_old_form_and_the_new_form_say_the_same(tmp_path: Path) -> None:
+    """MiniLM as it was shipped in 2021, and saved again by version 6."""
+    old = repository.read(Path(mini_lm_path()))
+    oracle = SentenceTransformer(mini_lm_path(), device="cpu")
+    oracle.save(str(tmp_path))
+    new = repository.read(tmp_path)
+    assert (old.pooling, old.normalize, old.max_tokens) == (new.pooling, new.normalize, new.max_tokens)
+    text = [words(30, seed=1)]
+    assert np.abs(dense(tmp_path, text) - oracle.encode(text)).max() < 1e-6
+
+
+def test_a_plain_transformers_repository_gets_a_mean(trunk: Path) -> None:
+    """As sentence-transformers reads it."""
+    texts = ["w1 w2 w3", "w9 w8"]
+    expected = SentenceTransformer(str(trunk), device="cpu").encode(texts)
+    assert np.abs(dense(trunk, texts) - expected).max() < 2e-5 * max(1.0, np.abs(expected).max())
+
+
+def write(folder: Path, **files: Any) -> Path:
+    for name, content in files.items():
+        path = folder / f"{name.replace('__', '/')}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return folder
+
+
+MODULES = [
+    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+]
+
+
+def test_prompts_limits_and_settings_are_read(tmp_path: Path) -> None:
+    """Prompts with a default, include_prompt, max_seq_length, do_lower_case, Matryoshka dimensions."""
+    folder = write(
+        tmp_path,
+        modules=MODULES,
+        config={"matryoshka_dimensions": [64, 32]},
+        sentence_bert_config={"max_seq_length": 77, "do_lower_case": True},
+        config_sentence_transformers={"prompts": {"query": "q: "}, "default_prompt_name": "query"},
+        **{"1_Pooling__config": {"pooling_mode_cls_token": True, "include_prompt": False}},
+    )
+    assert repository.read(folder) == repository.Recipe(
+        pooling="cls",
+        include_prompt=False,
+        max_tokens=77,
+        lowercase=True,
+        prompts={"query": "q: "},
+        default_prompt_name="query",
+        allowed_dimensions=(32, 64),
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"modules": MODULES[:1]}, r"config\.json is missing"),
+        ({"modules": "{"}, r"modules\.json cannot be read"),
+        ({"modules": [{"path": ""}]}, "lacks type or path"),
+        ({"modules": [{"type": "x.CLIPModel", "path": ""}]}, r"x\.CLIPModel is not supported"),
+        ({"modules": MODULES, "config": {}}, r"1_Pooling/config\.json is missing"),
+        (
+            {"modules": MODULES, "config": {}, "1_Pooling__config": {"pooling_mode": "max"}},
+            "pooling_mode max is not one of cls, mean, lasttoken",
+        ),
+        (
+            {"config": {}, "config_sentence_transformers": {"default_prompt_name": "x"}},
+            "default_prompt_name 'x' is none",
+        ),
+    ],
+)
+def test_a_broken_repository_names_the_file_and_the_key(tmp_path: Path, files: dict[str, Any], said: str) -> None:
+    """One line."""
+    with pytest.raises(ModelRefused, match=said) as raised:
+        repository.read(write(tmp_path, **files))
+    assert "\n" not in str(raised.value)
+
+
+def test_weights_that_are_missing_or_broken_are_refused(trunk: Path, tmp_path: Path) -> None:
+    """Not filled with random numbers in silence."""
+    from safetensors.torch import load_file, save_file
+
+    for file in trunk.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = load_file(tmp_path / "model.safetensors")
+    weights.pop("encoder.layer.1.output.dense.weight")
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelRefused, match=r"lacks encoder\.layer\.1\.output\.dense\.weight"):
+        load(str(tmp_path), CPU)
+    (tmp_path / "model.safetensors").write_bytes(b"not a tensor")
+    with pytest.raises(ModelRefused, match="weights cannot be loaded"):
+        load(str(tmp_path), CPU)
+
+
+def test_lowercase_is_put_before_the_tokenizer() -> None:
+    """sentence-transformers lowers the text itself."""
+    made = json.loads(synthetic.tokenizer(1000).content)
+    lowered = tokenizer.finish(made | {"normalizer": None}, {}, lowercase=True)
+    assert Tokenizer.from_buffer(lowered.content).encode("W1 W2").tokens == ["[CLS]", "w1", "w2", "[SEP]"]
+
+
+def test_the_fingerprint_changes_with_everything_that_changes_a_row(trunk: Path, tmp_path: Path) -> None:
+    """dtype, limit, and any file; not with the name or the place."""
+    for file in trunk.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    first = load(str(trunk), CPU)
+    assert load(str(tmp_path), CPU, served_name="other").fingerprint == first.fingerprint
+    prints = {
+        first.fingerprint,
+        load(str(trunk), CPU, max_tokens=100).fingerprint,
+        load(str(trunk), Placement.choose("cpu", "bfloat16")).fingerprint,
+    }
+    write(tmp_path, config_sentence_transformers={"prompts": {"query": "q: "}})
+    prints.add(load(str(tmp_path), CPU).fingerprint)
+    assert len(prints) == 4
