@@ -1,1 +1,1 @@
-"""The demonstration."""
+"""`make demo`: the pair on real weights, from start to stop."""

@@ -58,7 +58,7 @@ class Member:
 
     async def start(self) -> None:
         """Starts the process and waits until it listens; a restart takes the same address again."""
-        listen = {"listen": self.address or "127.0.0.1:0"}
+        listen = {"listen": self.address or self.arguments.get("listen", "127.0.0.1:0")}
         flags = [part for key, value in (self.arguments | listen).items() for part in (f"--{key}", str(value))]
         self._listening.clear()
         self._process = await asyncio.create_subprocess_exec(
