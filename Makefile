@@ -77,5 +77,4 @@ bench: $(VENV)/dev ## measure the engine against its peers, write benchmarks/res
 	$(BIN)/python -m benchmarks.engine
 
 gpu: ## run the GPU tests with a plain python3 that has torch and transformers (no network)
-	PYTHONPATH=.:protos $(PYTHON) -m pytest -p no:cacheprovider -m gpu --override-ini=asyncio_mode= \
-	  --override-ini=filterwarnings=default tests/gpu
+	PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -c tests/gpu/pytest.ini -p no:cacheprovider tests/gpu

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from gpu_worker import packing, scoring
+from gpu_worker.computing import OutOfMemory, Part, Progress
 from gpu_worker.models.loading import Model
 from gpu_worker.outbox import Array, Outbox
 from gpu_worker.pooling import Counts
 from gpu_worker.progress import EncodeProgress, MaxSimProgress, ScoreProgress, TextProgress
-from gpu_worker.scheduler import OutOfMemory, Part, Progress
 from gpu_worker.step import Member, Rows, Step, row_ranges
 from shared.errors import InputTooLong, InvalidInput, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Encode, Job, MaxSim, Score
@@ -69,7 +69,7 @@ class ModelEngine:
             raise InvalidInput("pairs need as many queries as documents", field="documents")
 
     def step(self, parts: Sequence[Part]) -> None:
-        """See `scheduler.Engine`. Raises OutOfMemory; whatever is raised, nothing was delivered."""
+        """See `computing.Engine`. Raises OutOfMemory; whatever is raised, nothing was delivered."""
         outbox = Outbox()
         try:
             with torch.inference_mode():

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from gpu_worker import pooling
+from gpu_worker.computing import Part
 from gpu_worker.pooling import Counts
 from gpu_worker.progress import EncodeProgress, ScoreProgress, TextProgress
 from gpu_worker.ragged_batch import RaggedBatch, to_device
-from gpu_worker.scheduler import Part
 
 
 def row_ranges(starts: Counts, lengths: Counts) -> Counts:

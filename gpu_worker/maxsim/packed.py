@@ -29,7 +29,7 @@ def maxsim(queries: Tensor, query_lengths: Sequence[int], documents: Tensor, doc
         scores[first:last] = block.index_add_(0, owner, best.T.contiguous())
     empty = np.array(document_lengths, dtype=np.int64) == 0
     if empty.any():
-        scores[:, to_device(torch.from_numpy(empty), scores.device)] = EMPTY_DOCUMENT
+        scores.masked_fill_(to_device(torch.from_numpy(empty), scores.device), EMPTY_DOCUMENT)
     return scores
 
 

@@ -67,7 +67,13 @@ RULES = {
         {"asyncio", "socket", "pathlib", "grpc", "os"},
     ),
     "engine, models and GPU tests need torch and transformers only": (
-        files("gpu_worker/engine.py", "gpu_worker/progress.py", "gpu_worker/models/*.py", "tests/gpu/*.py"),
+        files(
+            "gpu_worker/engine.py",
+            "gpu_worker/progress.py",
+            "gpu_worker/computing.py",
+            "gpu_worker/models/*.py",
+            "tests/gpu/*.py",
+        ),
         {"grpc", "gpu_worker.settings", "gpu_worker.server", "shared.rpc", "shared.codec", "pydantic", "structlog"},
     ),
     "the service knows no protobuf and no gRPC": (
@@ -104,6 +110,17 @@ def test_standard_library_only(name: str) -> None:
 def test_shared_is_ours() -> None:
     """A foreign top-level package of that name would win silently."""
     assert Path(str(shared.__file__)).is_relative_to(ROOT)
+
+
+def test_the_engine_imports_where_there_is_only_torch_and_transformers() -> None:
+    """As on a machine that is lent for measuring, without a network."""
+    program = (
+        "import sys\n"
+        "for name in ('grpc', 'google', 'structlog', 'pydantic', 'pydantic_settings'): sys.modules[name] = None\n"
+        "import gpu_worker.engine, gpu_worker.models.loading\n"
+    )
+    path = f"{ROOT}:{ROOT / 'protos'}"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, env={"PYTHONPATH": path})
 
 
 def test_the_frontend_imports_where_torch_cannot() -> None:

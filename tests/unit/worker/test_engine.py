@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from gpu_worker.computing import OutOfMemory, Part
 from gpu_worker.engine import ModelEngine
 from gpu_worker.models.loading import load
 from gpu_worker.models.trunk import Trunk
 from gpu_worker.placement import Placement
 from gpu_worker.ragged_batch import RaggedBatch
-from gpu_worker.scheduler import OutOfMemory, Part
 from shared.errors import InputTooLong, Internal, InvalidInput, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Encode, Job, JobResult, MaxSim, Score
 from shared.ragged import RaggedTokens

@@ -12,12 +12,12 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from tokenizers import Tokenizer
 
+from gpu_worker.computing import Part
 from gpu_worker.engine import ModelEngine
 from gpu_worker.models import repository, synthetic, tokenizer
 from gpu_worker.models.loading import load
 from gpu_worker.models.repository import ModelRefused
 from gpu_worker.placement import Placement
-from gpu_worker.scheduler import Part
 from shared.jobs import Encode, Job
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind

@@ -1,0 +1,141 @@
+"""The same engine on CUDA: attention, families, jobs and waits against the CPU's float32."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import PretrainedConfig
+
+from gpu_worker.computing import Part
+from gpu_worker.engine import ModelEngine
+from gpu_worker.models import synthetic
+from gpu_worker.models.attention import OneByOne, Terms, Varlen
+from gpu_worker.models.loading import load
+from gpu_worker.placement import Placement
+from gpu_worker.ragged_batch import RaggedBatch
+from shared.jobs import Encode, Job, JobResult, MaxSim, Score
+from shared.ragged import RaggedTokens
+from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod
+
+pytestmark = pytest.mark.gpu
+
+DEVICE = "cuda:0"
+LENGTHS = [1, 7, 64, 65, 300, 12]
+TINY = sorted(name for name in synthetic.SHAPES if name.startswith("tiny-"))
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize(
+    "terms",
+    [
+        Terms(scale=0.125),
+        Terms(scale=0.125, causal=True),
+        Terms(scale=0.125, causal=True, window=16),
+        Terms(scale=0.125, window=16),
+    ],
+    ids=["full", "causal", "causal window", "window"],
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_varlen_equals_one_by_one(cuda: torch.device, dtype: torch.dtype, terms: Terms, groups: int) -> None:
+    """On the same rounded inputs, within the rounding of the output."""
+    batch = RaggedBatch.pack([np.zeros(each, dtype=np.int32) for each in LENGTHS], cuda)
+    torch.manual_seed(0)
+    query = torch.randn(batch.total, 8, 64, device=cuda, dtype=dtype).transpose(0, 1)
+    key, value = (torch.randn(batch.total, 8 // groups, 64, device=cuda, dtype=dtype).transpose(0, 1) for _ in "kv")
+    expected = OneByOne()(query.float(), key.float(), value.float(), batch, terms)
+    error = (Varlen()(query, key, value, batch, terms).float() - expected).abs().max()
+    assert error < (2e-2 if dtype is torch.bfloat16 else 3e-3)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("name", TINY)
+def test_every_family_passes_its_gate(name: str, dtype: str) -> None:
+    """The load compares the packed run with the model's own eager attention on the device, and raises."""
+    load(f"random:{name}", Placement.choose(DEVICE, dtype))  # type: ignore[arg-type]
+
+
+def tokens(*lengths: int) -> RaggedTokens:
+    generator = np.random.default_rng(sum(lengths))
+    return RaggedTokens.of([generator.integers(5, 900, length).tolist() for length in lengths])
+
+
+def given(*lengths: int) -> MultiVectors:
+    rows = np.random.default_rng(len(lengths)).standard_normal((sum(lengths), 8)).astype("<f4")
+    return MultiVectors(data_type=DataType.FLOAT32, dimensions=8, lengths=lengths, data=rows.tobytes())
+
+
+def jobs() -> list[Job]:
+    both = frozenset({OutputKind.DENSE, OutputKind.MULTI_VECTOR})
+    late = Score(method=ScoringMethod.LATE_INTERACTION, layout=Layout.MATRIX, queries=2, unit_rows=True, mean=True)
+    pairs = Score(method=ScoringMethod.DENSE, layout=Layout.PAIRS, queries=2, unit_rows=True, mean=False)
+    return [
+        Job(id=1, work=Encode(outputs=both, normalize=True, normalize_tokens=True), tokens=tokens(3, 200, 1)),
+        Job(
+            id=2,
+            work=Encode(outputs=both, dimensions=16, normalize=True, normalize_tokens=True),
+            tokens=tokens(40, 7),
+        ),
+        Job(id=3, work=late, tokens=tokens(5, 9, 30, 2, 77)),
+        Job(id=4, work=pairs, tokens=tokens(5, 9, 30, 2)),
+        Job(
+            id=5,
+            work=MaxSim(queries=given(3, 1), documents=given(2, 0, 5), layout=Layout.MATRIX, unit_rows=True, mean=True),
+        ),
+    ]
+
+
+def run(engine: ModelEngine) -> list[JobResult]:
+    progresses = [engine.open(job) for job in jobs()]
+    engine.step([Part(progress=each, start=0, stop=len(each.costs)) for each in progresses])
+    return [each.result() for each in progresses]
+
+
+def arrays(results: list[JobResult]) -> Iterator[np.ndarray]:
+    for result in results:
+        for rows in (result.dense, result.tokens):
+            if rows is not None:
+                yield np.frombuffer(rows.data, dtype="<f4").reshape(-1, rows.dimensions)
+        if result.scores:
+            yield np.frombuffer(result.scores, dtype="<f4")[None]
+
+
+@pytest.fixture
+def same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random weights are drawn on the CPU for every device, since generators differ between devices."""
+    build = synthetic.build
+
+    def on_cpu(config: PretrainedConfig, placement: Placement) -> nn.Module:
+        model = build(config, Placement.choose("cpu", "float32")).to(placement.device)
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(placement.dtype)
+        return model
+
+    monkeypatch.setattr(synthetic, "build", on_cpu)
+
+
+@pytest.mark.usefixtures("same_weights")
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-qwen3"])
+@pytest.mark.parametrize(("dtype", "least"), [("float32", 0.999_999), ("bfloat16", 0.99)])
+def test_mixed_jobs_equal_the_cpus_float32(name: str, dtype: str, least: float) -> None:
+    """Dense, token rows, scores and given vectors of one step: the cosine of every row."""
+    exact, device = (
+        arrays(run(ModelEngine(load(f"random:{name}", placement))))
+        for placement in (Placement.choose("cpu", "float32"), Placement.choose(DEVICE, dtype))  # type: ignore[arg-type]
+    )
+    for ours, theirs in zip(device, exact, strict=True):
+        cosines = (ours * theirs).sum(axis=1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
+        assert cosines.min() > least
+
+
+def test_a_step_waits_for_its_results_only(cuda: torch.device) -> None:
+    """Nothing else in it synchronises: CUDA's own debug mode raises where something does."""
+    engine = ModelEngine(load("random:tiny-bert", Placement.choose(DEVICE, "bfloat16")))
+    run(engine)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        results = run(engine)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(np.isfinite(each).all() for each in arrays(results))
