@@ -60,6 +60,7 @@ check: $(VENV)/dev $(VENV)-protos/ready ## format, lint, types, contracts, impor
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against protos/baseline.binpb
 	$(BIN)/python -m pytest -q tests/unit/test_contract_baseline.py tests/unit/test_import_rules.py
+	$(BIN)/python -m benchmarks.render --check
 	$(PYTHON) protos/generate.py --check --python $(VENV)-protos/bin/python
 
 format: $(VENV)/dev ## format the code
@@ -75,6 +76,7 @@ baseline: $(VENV)/dev ## accept the contracts as they are as the baseline (then 
 
 bench: $(VENV)/dev ## measure the engine against its peers, write benchmarks/results
 	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.render
 
 gpu: ## run the GPU tests with a plain python3 that has torch and transformers (no network)
 	PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -c tests/gpu/pytest.ini -p no:cacheprovider tests/gpu

@@ -56,6 +56,7 @@ def channel_options() -> Options:
         ("grpc.max_receive_message_length", MESSAGE_BYTES),
         ("grpc.max_send_message_length", MESSAGE_BYTES),
         ("grpc.per_rpc_retry_buffer_size", MESSAGE_BYTES),  # else a large request silently gets no retry
+        ("grpc.enable_http_proxy", 0),  # an http_proxy meant for other things would catch even loopback targets
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 1_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),

@@ -1,0 +1,40 @@
+"""Where and with what a result was measured."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "numpy", "tokenizers", "grpcio")
+
+
+def describe() -> dict[str, Any]:
+    """Processor, cores, versions and commit."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            features = [name for name in ("amx_bf16", "avx512_bf16", "avx512f") if name in _flags()]
+            return f"{line.partition(':')[2].strip()} ({', '.join(features)})"
+    return platform.processor()
+
+
+def _flags() -> set[str]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return set(next((line for line in lines if line.startswith("flags")), "").split())
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
