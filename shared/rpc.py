@@ -46,7 +46,7 @@ def server_options(*, connection_age: bool) -> Options:
         ("grpc.max_send_message_length", MESSAGE_BYTES),
         ("grpc.so_reuseport", 0),  # else a second server binds the same port silently
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         *(ages if connection_age else []),
     ]
 
