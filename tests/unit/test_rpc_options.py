@@ -13,7 +13,7 @@ EAGER_PINGS = {"grpc.keepalive_time_ms": 1000, "grpc.http2.max_pings_without_dat
 
 
 async def outlives_idle_pings(options: dict[str, int]) -> bool:
-    """Whether a health watch survives six seconds of idle keepalive pings, one a second (as fast as grpc sends them)."""
+    """Whether a health watch survives six seconds of idle keepalive pings, one a second (grpc sends no faster)."""
     server = grpc.aio.server(options=list(options.items()))
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
