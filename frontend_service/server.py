@@ -1,5 +1,6 @@
 """The public services: message -> request -> service -> message."""
 
+from functools import partial
 from typing import Any
 
 import grpc
@@ -40,7 +41,7 @@ class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
     async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> embedding_pb2.EmbedResponse:
         embed = codec.embed_request(request)
         answer = await self._service.embed(embed, self._deadline(context))
-        return codec.embed_response(answer, embed)
+        return await self._service.offload(answer.size, partial(codec.embed_response, answer), embed)
 
     async def EmbedStream(self, request_iterator: Any, context: Context) -> None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "EmbedStream is not built yet; use Embed")
@@ -63,7 +64,7 @@ class RankingServicer(_Timed, RankingServiceServicer):
         return codec.score_response(await self._service.score(score, self._deadline(context)), score)
 
     async def MaxSim(self, request: ranking_pb2.MaxSimRequest, context: Context) -> ranking_pb2.MaxSimResponse:
-        max_sim = codec.max_sim_request(request)
+        max_sim = await self._service.offload(request.ByteSize(), codec.max_sim_request, request)
         result = await self._service.max_sim(max_sim, self._deadline(context))
         return codec.max_sim_response(max_sim, result.scores, result.queue, result.compute)
 

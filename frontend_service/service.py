@@ -18,10 +18,12 @@ from shared.card import ModelCard
 from shared.deadline import Deadline
 from shared.errors import DimensionMismatch, InvalidInput, UnknownModel, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import NO_TOKENS, Encode, Job, JobResult, MaxSim, Score
+from shared.offload import offload
 from shared.ragged import RaggedTokens
 from shared.vectors import InputType, OutputKind, ScoringMethod
 
 T = TypeVar("T")
+A = TypeVar("A")
 SMALLER = "ask for fewer texts, fewer dimensions or a smaller data type, or use EmbedStream once it is there"
 
 
@@ -53,6 +55,12 @@ class Answer:
     tokens: RaggedTokens
     truncated: tuple[bool, ...]
     tokenize: float
+
+    @property
+    def size(self) -> int:
+        """Bytes of vectors and scores."""
+        rows = (self.result.dense, self.result.tokens)
+        return len(self.result.scores) + sum(len(each.data) for each in rows if each is not None)
 
 
 class Service:
@@ -197,6 +205,10 @@ class Service:
         )
         job = Job(id=next(self._ids), work=work, tokens=NO_TOKENS, remaining=deadline.remaining())
         return await self._worker.run(job)
+
+    async def offload(self, size: int, work: Callable[[A], T], argument: A) -> T:
+        """Runs `work(argument)`, in a thread where it handles many bytes."""
+        return await offload(self._threads, size, work, argument)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

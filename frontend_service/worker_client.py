@@ -15,9 +15,10 @@ from frontend_service.tokenization import Tokenization
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
 from shared import codec
-from shared.errors import Internal, SelvageError, WorkerUnavailable
+from shared.errors import SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult
-from shared.rpc import THREAD_PARSE_BYTES, call_metadata, channel_options, to_domain_error
+from shared.offload import offload
+from shared.rpc import call_metadata, channel_options, to_domain_error
 
 SERVICE = "selvage.worker.v1.WorkerService"
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
@@ -26,6 +27,10 @@ DEADLINE_SLACK = 1.0
 """Seconds by which a call outlives its job's deadline, so that the worker's own word on it still arrives."""
 
 log = structlog.get_logger("worker_client")
+
+
+def _serialise(job: Job) -> bytes:
+    return codec.jobs_to_pb([job]).SerializeToString()
 
 
 class WorkerClient:
@@ -44,6 +49,7 @@ class WorkerClient:
             response_deserializer=pb.ExecuteResponse.FromString,
         )
         self._model: ServedModel | None = None
+        self._tokenization: Tokenization | None = None
         self._ready = False
         self._why = "no worker has answered yet"
 
@@ -55,21 +61,15 @@ class WorkerClient:
 
     async def run(self, job: Job) -> JobResult:
         """Raises the job's own error, WorkerUnavailable or DeadlineExceeded."""
-        request = codec.jobs_to_pb([job])
-        if request.ByteSize() > THREAD_PARSE_BYTES:
-            payload = await asyncio.get_running_loop().run_in_executor(self._threads, request.SerializeToString)
-        else:
-            payload = request.SerializeToString()
-        assembly, result = codec.ResultAssembly(), None
+        payload = await offload(self._threads, codec.job_bytes(job), _serialise, job)
+        assembly = codec.ResultAssembly()
         timeout = None if job.remaining is None else job.remaining + DEADLINE_SLACK
         try:
             async for message in self._execute(payload, timeout=timeout, metadata=call_metadata()):
-                result = assembly.add(message) or result
+                assembly.add(message)
         except grpc.aio.AioRpcError as error:
             raise to_domain_error(error) from None
-        if result is None:
-            raise Internal("the worker ended without an answer")
-        return result
+        return await offload(self._threads, assembly.size, codec.ResultAssembly.result, assembly)
 
     async def supervise(self) -> None:
         """Follows the worker's health for ever; after a failure tries again, soon and then less soon."""
@@ -98,14 +98,14 @@ class WorkerClient:
         """Takes the card and, the first time, the tokenizer. Raises WorkerUnavailable for another model."""
         describe: Any = await self._worker.Describe(pb.DescribeRequest(), timeout=DESCRIBE_TIMEOUT)
         card = codec.card_from_pb(describe.card)
-        if self._model is None:
+        if self._tokenization is None or self._model is None:
             content = await self._tokenizer()
             loop = asyncio.get_running_loop()
-            tokenization = await loop.run_in_executor(self._threads, Tokenization, content, card)
-            self._model = ServedModel(card=card, tokenization=tokenization)
+            self._tokenization = await loop.run_in_executor(self._threads, Tokenization, content, card)
         elif card.fingerprint != self._model.card.fingerprint:
             log.error("fingerprint differs", worker=card.fingerprint, known=self._model.card.fingerprint)
             raise WorkerUnavailable("it came back with another model; restart this frontend to serve that")
+        self._model = ServedModel(card=card, tokenization=self._tokenization)
         self._ready = True
         log.info("worker ready", target=self._target, model=card.id, fingerprint=card.fingerprint)
         await self._on_ready(True)

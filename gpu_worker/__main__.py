@@ -44,10 +44,11 @@ async def warm_up(scheduler: Scheduler, model: Model) -> None:
 
 
 async def main(settings: WorkerSettings) -> None:
-    servicer = WorkerServicer()
+    threads = ThreadPoolExecutor(2, "parse")
+    servicer = WorkerServicer(threads)
     server = Server(
         [SERVICE],
-        threads=ThreadPoolExecutor(2, "parse"),
+        threads=threads,
         timeout=None,
         reflect=settings.reflection,
         connection_age=False,

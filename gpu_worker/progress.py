@@ -29,7 +29,7 @@ class TextProgress:
         self.ids: Ids = np.frombuffer(job.tokens.ids, dtype="<i4")
         self.skip: Counts = np.array(job.prompt_lengths or [0] * len(self.lengths), dtype=np.int64)
         self.units = units
-        self.costs: Sequence[int] = [int(sum(self.lengths[each] for each in unit)) for unit in units]
+        self.costs: Sequence[int] = [sum(job.tokens.lengths[each] for each in unit) for unit in units]
         self.left = len(units)
         self.finite = True
 

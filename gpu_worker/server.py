@@ -1,7 +1,8 @@
 """WorkerService: messages -> jobs -> futures -> messages. Knows no torch."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from shared import codec
 from shared.card import ModelCard
 from shared.errors import SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult
+from shared.offload import offload
 from shared.rpc import MESSAGE_BYTES
 
 SERVICE = "selvage.worker.v1.WorkerService"
@@ -34,7 +36,9 @@ class Ready:
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Answers UNAVAILABLE until `ready` is set."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: Executor) -> None:
+        """`threads`: where large requests are taken apart."""
+        self._threads = threads
         self.ready: Ready | None = None
 
     def _ready(self) -> Ready:
@@ -59,7 +63,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         scheduler = self._ready().scheduler
         waiting: dict[asyncio.Future[JobResult], Job] = {}
         try:
-            for job in codec.jobs_from_pb(request):
+            for job in await offload(self._threads, request.ByteSize(), codec.jobs_from_pb, request):
                 try:
                     waiting[scheduler.submit(job)] = job
                 except SelvageError as error:
@@ -82,10 +86,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         )
 
 
-def _answer(job_id: int, future: asyncio.Future[JobResult]) -> list[pb.ExecuteResponse]:
+def _answer(job_id: int, future: asyncio.Future[JobResult]) -> Iterator[pb.ExecuteResponse]:
     if future.cancelled():
-        return [codec.error_to_pb(job_id, WorkerUnavailable("the job was cancelled"))]
+        yield codec.error_to_pb(job_id, WorkerUnavailable("the job was cancelled"))
+        return
     error = future.exception()
     if isinstance(error, SelvageError):
-        return [codec.error_to_pb(job_id, error)]
-    return list(codec.result_to_pb(job_id, future.result()))
+        yield codec.error_to_pb(job_id, error)
+    else:
+        yield from codec.result_to_pb(job_id, future.result())

@@ -58,6 +58,12 @@ def vectors_from_pb(message: vectors_pb2.MultiVectors, field_name: str) -> Multi
         raise InvalidInput(f"{field_name}: {error}", field=field_name) from error
 
 
+def job_bytes(job: Job) -> int:
+    """About what a job's message holds."""
+    given = (job.work.queries, job.work.documents) if isinstance(job.work, MaxSim) else ()
+    return len(job.tokens.ids) + sum(len(each.data) for each in given)
+
+
 def jobs_to_pb(jobs: Iterable[Job]) -> pb.ExecuteRequest:
     request = pb.ExecuteRequest()
     ids = []
@@ -199,18 +205,27 @@ def result_to_pb(job_id: int, result: JobResult) -> Iterator[pb.ExecuteResponse]
 
 @dataclass(slots=True)
 class ResultAssembly:
-    """The parts of one job's answer, put together as they come; the other direction of `result_to_pb`."""
+    """The parts of one job's answer as they come; the other direction of `result_to_pb`. `size` is in bytes."""
 
     chunks: dict[int, list[bytes]] = field(default_factory=dict)
+    end: pb.JobEnd | None = None
+    size: int = 0
 
-    def add(self, message: pb.ExecuteResponse) -> JobResult | None:
-        """Takes a part; returns the result with the last one. Raises the job's own error."""
+    def add(self, message: pb.ExecuteResponse) -> None:
+        """Takes a part. Raises the job's own error."""
         if message.WhichOneof("part") == "chunk":
             self.chunks.setdefault(message.chunk.kind, []).append(message.chunk.data)
-            return None
-        end = message.end
-        if end.HasField("error"):
-            raise error_from_pb(end.error)
+            self.size += len(message.chunk.data)
+        elif message.end.HasField("error"):
+            raise error_from_pb(message.end.error)
+        else:
+            self.end = message.end
+
+    def result(self) -> JobResult:
+        """All parts put together. Raises Internal where the end is missing."""
+        end = self.end
+        if end is None:
+            raise Internal("the worker ended without an answer")
         return JobResult(
             dense=self._rows(end.dense_dimensions, pb.CHUNK_KIND_DENSE, pb.CHUNK_KIND_DENSE_SCALES),
             tokens=self._rows(end.token_dimensions, pb.CHUNK_KIND_MULTI_VECTOR, pb.CHUNK_KIND_MULTI_VECTOR_SCALES),

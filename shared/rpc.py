@@ -29,9 +29,9 @@ from shared.errors import (
     WorkerUnavailable,
     error_classes,
 )
+from shared.offload import offload
 
 MESSAGE_BYTES = 64 * 1024 * 1024
-THREAD_PARSE_BYTES = 1024 * 1024
 REQUEST_ID = "x-request-id"
 
 Options = list[tuple[str, int]]
@@ -176,17 +176,12 @@ class Calls(grpc.aio.ServerInterceptor):
 
     async def _parse(self, parse: Callable[[bytes], Message], raw: bytes) -> Message:
         try:
-            if len(raw) > THREAD_PARSE_BYTES:
-                return await asyncio.get_running_loop().run_in_executor(self._threads, parse, raw)
-            return parse(raw)
+            return await offload(self._threads, len(raw), parse, raw)
         except DecodeError:
             raise InvalidInput("the request is not a message of this method") from None
 
     async def _serialise(self, message: Message) -> bytes:
-        if message.ByteSize() > THREAD_PARSE_BYTES:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, message.SerializeToString)
-        return message.SerializeToString()
+        return await offload(self._threads, message.ByteSize(), type(message).SerializeToString, message)
 
 
 class _Call:

@@ -87,7 +87,7 @@ SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
 }
-NAMES = {name.lower(): name for name in SHAPES} | {"tiny": "tiny-bert"}
+NAMES = {name.lower(): name for name in SHAPES} | {"tiny": "tiny-bert", "xlm-r-large": "xlm-roberta-large"}
 
 
 def shape_of(name: str) -> tuple[str, PretrainedConfig, Recipe]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import codec
 from shared.card import ModelCard
-from shared.errors import InvalidInput, UnsupportedTask
+from shared.errors import Internal, InvalidInput, UnsupportedTask
 from shared.jobs import Encode, Job, JobResult, MaxSim, Rows, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod
@@ -76,9 +76,12 @@ def test_results_travel_in_messages_of_at_most_4_mib(size: int) -> None:
     messages = [message.SerializeToString() for message in codec.result_to_pb(9, result)]
     assert max(map(len, messages)) <= 4 * 2**20
     assembly = codec.ResultAssembly()
-    parts = [assembly.add(pb.ExecuteResponse.FromString(message)) for message in messages]
-    assert parts[:-1] == [None] * (len(parts) - 1)
-    assert parts[-1] == result
+    for message in messages:
+        with pytest.raises(Internal, match="without an answer"):
+            assembly.result()
+        assembly.add(pb.ExecuteResponse.FromString(message))
+    assert assembly.result() == result
+    assert assembly.size == 4 * size
 
 
 def test_a_job_table_that_does_not_add_up_is_refused() -> None:

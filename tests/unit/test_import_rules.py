@@ -100,7 +100,8 @@ def test_protobuf_and_grpc_stop_at_the_edge() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["shared/ragged.py", "shared/errors.py", "shared/deadline.py", "gpu_worker/planning.py"]
+    "name",
+    ["shared/ragged.py", "shared/errors.py", "shared/deadline.py", "shared/offload.py", "gpu_worker/planning.py"],
 )
 def test_standard_library_only(name: str) -> None:
     """These run anywhere."""
