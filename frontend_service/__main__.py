@@ -17,16 +17,16 @@ log = structlog.get_logger("frontend")
 
 
 async def main(settings: FrontendSettings) -> None:
-    threads = ThreadPoolExecutor(settings.thread_count, "text")
+    threads, messages = ThreadPoolExecutor(settings.thread_count, "text"), ThreadPoolExecutor(2, "message")
     server = Server(
         SERVICES,
-        threads=threads,
+        threads=messages,
         timeout=settings.default_timeout,
         reflect=settings.reflection,
         connection_age=True,
     )
-    worker = WorkerClient(settings.worker, threads, server.set_ready)
-    register(Service(worker, settings.limits, threads), server.grpc, settings.default_timeout)
+    worker = WorkerClient(settings.worker, messages, server.set_ready)
+    register(Service(worker, settings.limits, threads, messages), server.grpc, settings.default_timeout)
     await server.start(settings.listen)
     supervising = asyncio.create_task(worker.supervise())
     told = asyncio.create_task(until_told_to_stop())

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 from frontend_service.limits import Limits
 from frontend_service.requests import Cut, EmbedRequest, MaxSimRequest, PromptChoice, ScoreRequest, TokenizeRequest
 from frontend_service.service import Answer
-from frontend_service.tokenization import Tokenized
+from frontend_service.tokenization import TokenizedText
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, usage_pb2, vectors_pb2
 from shared.codec import duration_to_pb, vectors_from_pb
 from shared.errors import InvalidInput, UnsupportedTask
-from shared.jobs import Rows
+from shared.jobs import JobResult, Rows
 from shared.vectors import DataType, InputType, Layout, OutputKind, ScoringMethod, TruncationSide
 
 E = TypeVar("E", bound=IntEnum)
@@ -59,18 +59,18 @@ def id_lists(tokenized: Iterable[embedding_pb2.TokenIds]) -> tuple[tuple[int, ..
 def embed_request(message: embedding_pb2.EmbedRequest) -> EmbedRequest:
     if message.HasField("sparse_top_k") and vectors_pb2.OUTPUT_KIND_SPARSE not in message.outputs:
         raise InvalidInput("sparse_top_k needs the output SPARSE", field="sparse_top_k")
-    outputs = set()
+    outputs: dict[OutputKind, None] = {}
     for index, number in enumerate(message.outputs):
         if number == 0:
             raise InvalidInput(f"outputs[{index}] is unspecified", field=f"outputs[{index}]")
-        outputs.add(_enum(OutputKind, number, f"outputs[{index}]", OutputKind.DENSE))
+        outputs[_enum(OutputKind, number, f"outputs[{index}]", OutputKind.DENSE)] = None
     return EmbedRequest(
         model=message.model,
         texts=tuple(message.texts),
         tokenized=id_lists(message.tokenized),
         prompt=_prompt(message),
         cut=_cut(message),
-        outputs=frozenset(outputs),
+        outputs=tuple(outputs),
         dimensions=_optional(message, "dimensions"),
         normalize=_optional(message, "normalize"),
         data_type=_enum(DataType, message.data_type, "data_type", DataType.FLOAT32),
@@ -187,26 +187,27 @@ def max_sim_request(message: ranking_pb2.MaxSimRequest) -> MaxSimRequest:
     )
 
 
-def max_sim_response(request: MaxSimRequest, scores: bytes, queue: float, compute: float) -> ranking_pb2.MaxSimResponse:
+def max_sim_response(request: MaxSimRequest, result: JobResult) -> ranking_pb2.MaxSimResponse:
     rows, columns = request.layout.shape(len(request.queries.lengths), len(request.documents.lengths))
-    timing = usage_pb2.Timing(queue=duration_to_pb(queue), compute=duration_to_pb(compute))
-    return ranking_pb2.MaxSimResponse(scores=_floats(scores), rows=rows, columns=columns, timing=timing)
+    timing = usage_pb2.Timing(queue=duration_to_pb(result.queue), compute=duration_to_pb(result.compute))
+    return ranking_pb2.MaxSimResponse(scores=_floats(result.scores), rows=rows, columns=columns, timing=timing)
 
 
 def tokenize_request(message: model_pb2.TokenizeRequest) -> TokenizeRequest:
     return TokenizeRequest(model=message.model, texts=tuple(message.texts), prompt=_prompt(message), cut=_cut(message))
 
 
-def tokenize_response(name: str, tokenized: Tokenized) -> model_pb2.TokenizeResponse:
+def tokenize_response(name: str, tokenized: Sequence[TokenizedText]) -> model_pb2.TokenizeResponse:
     response = model_pb2.TokenizeResponse(model=name)
-    for encoding, truncated in zip(tokenized.encodings, tokenized.truncated, strict=True):
+    for text in tokenized:
+        encoding = text.encoding
         response.texts.add(
             ids=encoding.ids,
             tokens=encoding.tokens,
             special=map(bool, encoding.special_tokens_mask),
             starts=[start for start, _ in encoding.offsets],
             ends=[end for _, end in encoding.offsets],
-            truncated=truncated,
+            truncated=text.truncated,
         )
     return response
 
@@ -220,4 +221,6 @@ def limits_to_pb(limits: Limits) -> model_pb2.Limits:
         request_tokens=limits.request_tokens,
         request_rows=limits.request_rows,
         scores=limits.scores,
+        similarities=limits.similarities,
+        vector_elements=limits.vector_elements,
     )

@@ -20,16 +20,29 @@ class Limits:
     request_tokens: int = 8_388_608
     request_rows: int = 4_194_304
     scores: int = 16_000_000
+    similarities: int = 2_000_000_000
+    vector_elements: int = 67_108_864
 
-    def check_texts(self, texts: Sequence[str], entry: str, limit: int) -> None:
-        """How many, and how large each. `entry` is what errors call one of them: `texts[{}]`, or `query`."""
+    def check_texts(
+        self, texts: Sequence[str], entry: str, limit: int, prompt: str = "", prompt_field: str = "prompt"
+    ) -> None:
+        """How many, how large each with its prompt, and how large all.
+
+        `entry` is what errors call one of them: `texts[{}]`, or `query`.
+        """
         self.check_count(len(texts), entry.partition("[")[0], limit)
+        common = len(prompt.encode())
+        if common > self.text_bytes:
+            raise LimitExceeded(
+                f"{prompt_field} has {common} bytes, a text has at most {self.text_bytes}", field=prompt_field
+            )
         for index, text in enumerate(texts):
-            if len(text) * 4 > self.text_bytes and len(text.encode()) > self.text_bytes:
-                field = entry.format(index)
-                raise LimitExceeded(
-                    f"{field} has {len(text.encode())} bytes, the limit is {self.text_bytes}", field=field
-                )
+            if len(text) * 4 + common > self.text_bytes and len(text.encode()) + common > self.text_bytes:
+                field, size = entry.format(index), len(text.encode()) + common
+                raise LimitExceeded(f"{field} has {size} bytes, the limit is {self.text_bytes}", field=field)
+        letters = sum(map(len, texts)) + len(prompt) * len(texts)
+        if letters > self.message_bytes:
+            raise LimitExceeded(f"texts and prompts have {letters} letters together, the limit is {self.message_bytes}")
 
     def check_count(self, count: int, field: str, limit: int) -> None:
         """How many."""
@@ -40,6 +53,20 @@ class Limits:
         """Tokens of a whole request."""
         if tokens > self.request_tokens:
             raise LimitExceeded(f"the request has {tokens} tokens, the limit is {self.request_tokens}")
+
+    def check_vectors(self, field: str, rows: int, dimensions: int) -> None:
+        """Rows and numbers of one side of a MaxSim."""
+        self.check_count(rows, f"{field}.data", self.request_rows)
+        if rows * dimensions > self.vector_elements:
+            raise LimitExceeded(
+                f"{field} holds {rows} x {dimensions} numbers, the limit is {self.vector_elements}",
+                field=f"{field}.data",
+            )
+
+    def check_similarities(self, count: int) -> None:
+        """Products of a query row with a document row in one MaxSim."""
+        if count > self.similarities:
+            raise LimitExceeded(f"{count} products of rows are asked for, the limit is {self.similarities}")
 
     def check_scores(self, rows: int, columns: int) -> None:
         """Scores of a whole request."""

@@ -1,5 +1,6 @@
 """What callers ask for: frozen, and free of what makes no sense for any model. Knows no protobuf and no model."""
 
+import operator
 from dataclasses import dataclass
 
 from shared.errors import InvalidInput
@@ -48,7 +49,7 @@ class EmbedRequest:
     tokenized: tuple[tuple[int, ...], ...]
     prompt: PromptChoice
     cut: Cut
-    outputs: frozenset[OutputKind]
+    outputs: tuple[OutputKind, ...]
     dimensions: int | None
     normalize: bool | None
     data_type: DataType
@@ -100,6 +101,13 @@ class MaxSimRequest:
     documents: MultiVectors
     layout: Layout
     normalize: bool
+
+    @property
+    def similarities(self) -> int:
+        """Products of a query row with a document row."""
+        if self.layout is Layout.PAIRS:
+            return sum(map(operator.mul, self.queries.lengths, self.documents.lengths))
+        return self.queries.rows * self.documents.rows
 
     def __post_init__(self) -> None:
         for field, vectors in (("queries", self.queries), ("documents", self.documents)):

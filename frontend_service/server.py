@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 
 from frontend_service import codec
-from frontend_service.service import Service
+from frontend_service.service import SHOWN_TOKEN_BYTES, Service
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1.embedding_pb2_grpc import EmbeddingServiceServicer, add_EmbeddingServiceServicer_to_server
 from selvage.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
@@ -39,7 +39,7 @@ class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
     """selvage.v1.EmbeddingService"""
 
     async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> embedding_pb2.EmbedResponse:
-        embed = codec.embed_request(request)
+        embed = await self._service.offload(request.ByteSize(), codec.embed_request, request)
         answer = await self._service.embed(embed, self._deadline(context))
         return await self._service.offload(answer.size, partial(codec.embed_response, answer), embed)
 
@@ -51,7 +51,7 @@ class RankingServicer(_Timed, RankingServiceServicer):
     """selvage.v1.RankingService"""
 
     async def Rerank(self, request: ranking_pb2.RerankRequest, context: Context) -> ranking_pb2.RerankResponse:
-        score = codec.rerank_request(request)
+        score = await self._service.offload(request.ByteSize(), codec.rerank_request, request)
         if request.return_documents:
             payload = sum(len(document.encode()) for document in score.documents) + 32 * len(score.documents)
             self._service.limits.check_reply(payload, "leave return_documents unset")
@@ -60,13 +60,14 @@ class RankingServicer(_Timed, RankingServiceServicer):
         return codec.rerank_response(answer, ranking, score.documents if request.return_documents else None)
 
     async def Score(self, request: ranking_pb2.ScoreRequest, context: Context) -> ranking_pb2.ScoreResponse:
-        score = codec.score_request(request)
-        return codec.score_response(await self._service.score(score, self._deadline(context)), score)
+        score = await self._service.offload(request.ByteSize(), codec.score_request, request)
+        answer = await self._service.score(score, self._deadline(context))
+        return await self._service.offload(answer.size, partial(codec.score_response, answer), score)
 
     async def MaxSim(self, request: ranking_pb2.MaxSimRequest, context: Context) -> ranking_pb2.MaxSimResponse:
         max_sim = await self._service.offload(request.ByteSize(), codec.max_sim_request, request)
         result = await self._service.max_sim(max_sim, self._deadline(context))
-        return codec.max_sim_response(max_sim, result.scores, result.queue, result.compute)
+        return await self._service.offload(len(result.scores), partial(codec.max_sim_response, max_sim), result)
 
 
 class ModelServicer(ModelServiceServicer):
@@ -83,9 +84,11 @@ class ModelServicer(ModelServiceServicer):
         return model_pb2.ListModelsResponse(cards=[card_to_pb(self._service.model("").card)])
 
     async def Tokenize(self, request: model_pb2.TokenizeRequest, context: Context) -> model_pb2.TokenizeResponse:
-        tokenize = codec.tokenize_request(request)
+        tokenize = await self._service.offload(request.ByteSize(), codec.tokenize_request, request)
         name = self._service.model(request.model).card.id
-        return codec.tokenize_response(name, await self._service.tokenize(tokenize))
+        texts = await self._service.tokenize(tokenize)
+        tokens = sum(len(text.encoding) for text in texts)
+        return await self._service.offload(tokens * SHOWN_TOKEN_BYTES, partial(codec.tokenize_response, name), texts)
 
     async def Detokenize(self, request: model_pb2.DetokenizeRequest, context: Context) -> model_pb2.DetokenizeResponse:
         name = self._service.model(request.model).card.id

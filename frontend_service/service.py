@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -12,19 +13,27 @@ from typing import Protocol, TypeVar
 
 from frontend_service import postprocess
 from frontend_service.limits import Limits
-from frontend_service.requests import Cut, EmbedRequest, MaxSimRequest, PromptChoice, ScoreRequest, TokenizeRequest
-from frontend_service.tokenization import Tokenization, Tokenized
+from frontend_service.requests import EmbedRequest, MaxSimRequest, PromptChoice, ScoreRequest, TokenizeRequest
+from frontend_service.tokenization import Tokenization, Tokenized, TokenizedText, Watch
 from shared.card import ModelCard
 from shared.deadline import Deadline
-from shared.errors import DimensionMismatch, InvalidInput, UnknownModel, UnsupportedDimensions, UnsupportedTask
+from shared.errors import DimensionMismatch, InvalidInput, UnknownModel, UnsupportedDimensions, UnsupportedTask, clip
 from shared.jobs import NO_TOKENS, Encode, Job, JobResult, MaxSim, Score
 from shared.offload import offload
 from shared.ragged import RaggedTokens
 from shared.vectors import InputType, OutputKind, ScoringMethod
 
+DOCUMENT = "documents[{}]"
+SHOWN_TOKEN_BYTES = 48
+"""Of a token in a Tokenize reply: id, text, offsets; long tokens are rare."""
+
 T = TypeVar("T")
 A = TypeVar("A")
 SMALLER = "ask for fewer texts, fewer dimensions or a smaller data type, or use EmbedStream once it is there"
+
+
+class Abandoned(Exception):
+    """Nobody waits for these tokens any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +75,11 @@ class Answer:
 class Service:
     """All rpcs of the public contract, on domain types."""
 
-    def __init__(self, worker: Worker, limits: Limits, threads: Executor) -> None:
-        """`threads`: where texts are tokenised and results finished."""
+    def __init__(self, worker: Worker, limits: Limits, threads: Executor, messages: Executor) -> None:
+        """`threads`: where texts are tokenised. `messages`: where large messages are read and made."""
         self._worker = worker
         self._threads = threads
+        self._messages = messages
         self._ids = itertools.count(random.getrandbits(62))
         self.limits = limits
 
@@ -77,14 +87,22 @@ class Service:
         """The model of that name; empty means the only one."""
         model = self._worker.model
         if name not in ("", model.card.id):
-            raise UnknownModel(f"no model is called {name!r}; there is {model.card.id}", field="model")
+            raise UnknownModel(f"no model is called {clip(name)}; there is {model.card.id}", field="model")
         return model
 
-    async def tokenize(self, request: TokenizeRequest) -> Tokenized:
+    async def tokenize(self, request: TokenizeRequest) -> list[TokenizedText]:
         model = self.model(request.model)
-        self.limits.check_texts(request.texts, "texts[{}]", self.limits.texts)
         prompt = model.tokenization.prompt(request.prompt)
-        return await self._in_thread(lambda: model.tokenization.texts(request.texts, prompt, request.cut, "texts[{}]"))
+        self.limits.check_texts(request.texts, "texts[{}]", self.limits.texts, prompt)
+
+        def work(watch: Watch) -> list[TokenizedText]:
+            def watch_reply(tokens: int) -> None:
+                watch(tokens)
+                self.limits.check_reply(tokens * SHOWN_TOKEN_BYTES, "ask for fewer texts")
+
+            return list(model.tokenization.each(request.texts, prompt, request.cut, "texts[{}]", watch_reply))
+
+        return await self._tokenising(work)
 
     async def detokenize(self, name: str, tokenized: tuple[tuple[int, ...], ...], skip_special: bool) -> list[str]:
         model = self.model(name)
@@ -106,71 +124,63 @@ class Service:
     async def embed(self, request: EmbedRequest, deadline: Deadline) -> Answer:
         model = self.model(request.model)
         encode = _encode(request, model.card)
-        self.limits.check_texts(request.texts, "texts[{}]", self.limits.texts)
+        prompt = model.tokenization.prompt(request.prompt)
+        self.limits.check_texts(request.texts, "texts[{}]", self.limits.texts, prompt)
         self.limits.check_count(len(request.tokenized), "tokenized", self.limits.texts)
         start = time.monotonic()
 
-        def work() -> tuple[RaggedTokens, tuple[bool, ...], int]:
+        def work(watch: Watch) -> Tokenized:
             if request.tokenized:
-                tokens = model.tokenization.given(request.tokenized, request.cut)
-                return tokens, (False,) * len(tokens), 0
-            prompt = model.tokenization.prompt(request.prompt)
-            tokenized = model.tokenization.texts(request.texts, prompt, request.cut, "texts[{}]")
-            return tokenized.tokens, tokenized.truncated, tokenized.prompt_length
+                return model.tokenization.given(request.tokenized, request.cut)
+            return model.tokenization.texts(request.texts, prompt, request.cut, "texts[{}]", watch)
 
-        tokens, truncated, prompt_length = await self._in_thread(work)
+        tokenized = await self._tokenising(work)
         tokenize = time.monotonic() - start
-        self.limits.check_tokens(tokens.total)
-        self.limits.check_reply(_reply_bytes(encode, model.card, tokens, request.return_token_ids), SMALLER)
-        job = Job(
-            id=next(self._ids),
-            work=encode,
-            tokens=tokens,
-            prompt_lengths=(prompt_length,) * len(tokens) if prompt_length else (),
-            remaining=deadline.remaining(),
-        )
-        result = await self._worker.run(job)
-        return Answer(model=model.card.id, result=result, tokens=tokens, truncated=truncated, tokenize=tokenize)
+        payload = _reply_bytes(encode, model.card, tokenized.tokens, request.return_token_ids)
+        self.limits.check_reply(payload, SMALLER)
+        return await self._answer(model, encode, tokenized, tokenize, deadline)
 
     async def score(self, request: ScoreRequest, deadline: Deadline) -> Answer:
         """Scores in the order of the request; the token counts are those of queries, then documents."""
         model = self.model(request.model)
-        work = _score(request, model.card)
+        score = _score(request, model.card)
         rows, columns = request.layout.shape(len(request.queries), len(request.documents))
-        self.limits.check_texts(request.queries, request.query_entry, self.limits.texts)
-        self.limits.check_texts(request.documents, "documents[{}]", self.limits.documents)
         self.limits.check_scores(rows, columns)
         self.limits.check_reply(rows * columns * 4, "ask for fewer scores")
+        choice = PromptChoice(literal=request.instruction, input_type=InputType.QUERY)
+        before_query = model.tokenization.prompt(choice)
+        before_document = model.tokenization.prompt(PromptChoice(input_type=InputType.DOCUMENT))
+        entry, limits = request.query_entry, self.limits
+        limits.check_texts(request.queries, entry, limits.texts, before_query, "instruction")
+        limits.check_texts(request.documents, DOCUMENT, limits.documents, before_document)
         start = time.monotonic()
 
-        def tokenise() -> tuple[RaggedTokens, tuple[bool, ...], tuple[int, ...]]:
-            queries = self._side(model, request.queries, InputType.QUERY, request)
-            documents = self._side(model, request.documents, InputType.DOCUMENT, request)
-            tokens = RaggedTokens.of([each.ids for side in (queries, documents) for each in side.encodings])
-            prompts = (queries.prompt_length,) * len(request.queries)
-            prompts += (documents.prompt_length,) * len(request.documents)
-            return tokens, queries.truncated + documents.truncated, prompts if any(prompts) else ()
+        def work(watch: Watch) -> Tokenized:
+            read = model.tokenization.texts
+            queries = read(request.queries, before_query, request.query_cut, entry, watch)
+            return queries + read(request.documents, before_document, request.document_cut, DOCUMENT, watch)
 
-        tokens, truncated, prompt_lengths = await self._in_thread(tokenise)
-        tokenize = time.monotonic() - start
-        self.limits.check_tokens(tokens.total)
+        tokenized = await self._tokenising(work)
+        return await self._answer(model, score, tokenized, time.monotonic() - start, deadline)
+
+    async def _answer(
+        self, model: ServedModel, work: Encode | Score, tokenized: Tokenized, tokenize: float, deadline: Deadline
+    ) -> Answer:
+        self.limits.check_tokens(tokenized.tokens.total)
         job = Job(
             id=next(self._ids),
             work=work,
-            tokens=tokens,
-            prompt_lengths=prompt_lengths,
+            tokens=tokenized.tokens,
+            prompt_lengths=tokenized.prompt_lengths if any(tokenized.prompt_lengths) else (),
             remaining=deadline.remaining(),
         )
-        result = await self._worker.run(job)
-        return Answer(model=model.card.id, result=result, tokens=tokens, truncated=truncated, tokenize=tokenize)
-
-    @staticmethod
-    def _side(model: ServedModel, texts: tuple[str, ...], kind: InputType, request: ScoreRequest) -> Tokenized:
-        is_query = kind is InputType.QUERY
-        literal = request.instruction if is_query else None
-        prompt = model.tokenization.prompt(PromptChoice(literal=literal, input_type=kind))
-        cut: Cut = request.query_cut if is_query else request.document_cut
-        return model.tokenization.texts(texts, prompt, cut, request.query_entry if is_query else "documents[{}]")
+        return Answer(
+            model=model.card.id,
+            result=await self._worker.run(job),
+            tokens=tokenized.tokens,
+            truncated=tokenized.truncated,
+            tokenize=tokenize,
+        )
 
     async def rerank(
         self, request: ScoreRequest, top_n: int | None, deadline: Deadline
@@ -190,10 +200,11 @@ class Service:
             )
         for field, vectors in (("queries", queries), ("documents", documents)):
             self.limits.check_count(len(vectors.lengths), f"{field}.lengths", self.limits.documents)
-            self.limits.check_count(vectors.rows, f"{field}.data", self.limits.request_rows)
+            self.limits.check_vectors(field, vectors.rows, vectors.dimensions)
         rows, columns = request.layout.shape(len(queries.lengths), len(documents.lengths))
         self.limits.check_scores(rows, columns)
         self.limits.check_reply(rows * columns * 4, "ask for fewer scores")
+        self.limits.check_similarities(request.similarities)
         for field, vectors in (("queries", queries), ("documents", documents)):
             await self._in_thread(partial(postprocess.check_finite, vectors, field))
         work = MaxSim(
@@ -208,7 +219,22 @@ class Service:
 
     async def offload(self, size: int, work: Callable[[A], T], argument: A) -> T:
         """Runs `work(argument)`, in a thread where it handles many bytes."""
-        return await offload(self._threads, size, work, argument)
+        return await offload(self._messages, size, work, argument)
+
+    async def _tokenising(self, work: Callable[[Watch], T]) -> T:
+        """Runs `work` in a thread, and stops it after its next slice when nobody waits any more."""
+        abandoned = threading.Event()
+
+        def watch(tokens: int) -> None:
+            self.limits.check_tokens(tokens)
+            if abandoned.is_set():
+                raise Abandoned
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work, watch)
+        except asyncio.CancelledError:
+            abandoned.set()
+            raise
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -217,15 +243,15 @@ class Service:
 def _encode(request: EmbedRequest, card: ModelCard) -> Encode:
     """What the worker is to do, settled against the model. Raises UnsupportedTask, UnsupportedDimensions."""
     fallback = OutputKind.DENSE if OutputKind.DENSE in card.outputs else card.outputs[0]
-    outputs = request.outputs or frozenset({fallback})
-    for index, kind in enumerate(sorted(outputs)):
+    outputs = request.outputs or (fallback,)
+    for index, kind in enumerate(outputs):
         if kind not in card.outputs:
             known = ", ".join(each.name for each in card.outputs)
             raise UnsupportedTask(f"the model has no {kind.name} output; it has {known}", field=f"outputs[{index}]")
     if request.return_token_ids and OutputKind.MULTI_VECTOR not in outputs:
         raise InvalidInput("return_token_ids needs the output MULTI_VECTOR", field="return_token_ids")
     return Encode(
-        outputs=outputs,
+        outputs=frozenset(outputs),
         dimensions=_dimensions(request.dimensions, card),
         normalize=card.normalizes if request.normalize is None else request.normalize,
         normalize_tokens=True if request.normalize is None else request.normalize,

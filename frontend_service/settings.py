@@ -3,12 +3,19 @@
 import os
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
 from frontend_service.limits import Limits
-from shared.settings import Address, ServiceSettings
+from shared.settings import Address, ServiceSettings, address
 
+
+def _target(value: str) -> str:
+    address(value.rpartition("/")[2])
+    return value
+
+
+Target = Annotated[str, AfterValidator(_target)]
 Count = Annotated[int, Field(ge=1)]
 _DEFAULTS = Limits()
 
@@ -21,14 +28,12 @@ class FrontendSettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="SELVAGE_FRONTEND_", cli_prog_name="python -m frontend_service")
 
-    worker: str = Field(
-        "127.0.0.1:50061", min_length=1, description="Where the worker serves: HOST:PORT or dns:///NAME:PORT."
-    )
+    worker: Target = Field("127.0.0.1:50061", description="Where the worker serves: HOST:PORT or dns:///NAME:PORT.")
     listen: Address = Field("127.0.0.1:50051", description="HOST:PORT to serve on; port 0 takes a free one.")
     threads: Annotated[int, Field(ge=0)] = Field(
         0, description="Threads that tokenise and finish results; 0: one a core, 8 at most."
     )
-    default_timeout: Annotated[float, Field(gt=0)] = Field(
+    default_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         30.0, description="Seconds for a call that brings no deadline of its own."
     )
     drain_delay: Annotated[float, Field(ge=0)] = Field(
@@ -39,6 +44,10 @@ class FrontendSettings(ServiceSettings):
     max_text_bytes: Count = Field(_DEFAULTS.text_bytes, description="UTF-8 bytes of one text.")
     max_request_tokens: Count = Field(_DEFAULTS.request_tokens, description="Tokens of one request.")
     max_request_rows: Count = Field(_DEFAULTS.request_rows, description="Rows of either side of one MaxSim.")
+    max_similarities: Count = Field(_DEFAULTS.similarities, description="Products of two rows in one MaxSim.")
+    max_vector_elements: Count = Field(
+        _DEFAULTS.vector_elements, description="Rows x dimensions of either side of one MaxSim."
+    )
     max_scores: Count = Field(_DEFAULTS.scores, description="Scores of one Score or MaxSim.")
 
     @property
@@ -51,6 +60,8 @@ class FrontendSettings(ServiceSettings):
             request_tokens=self.max_request_tokens,
             request_rows=self.max_request_rows,
             scores=self.max_scores,
+            similarities=self.max_similarities,
+            vector_elements=self.max_vector_elements,
         )
 
     @property

@@ -1,6 +1,7 @@
 """Texts <-> token ids, exactly as the model was trained: prompts, special tokens, truncation. Runs in threads."""
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -8,7 +9,7 @@ from tokenizers import Encoding, Tokenizer
 
 from frontend_service.requests import Cut, PromptChoice
 from shared.card import ModelCard
-from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask
+from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask, clip
 from shared.ragged import RaggedTokens
 from shared.vectors import InputType, TruncationSide
 
@@ -19,18 +20,38 @@ PROMPT_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokenized:
-    """Texts as the model sees them. `prompt_length` are the tokens at each start that pooling leaves out."""
+SLICE_LETTERS = 256 * 1024
+"""Texts are tokenised in slices of about this size: the tokenizer keeps some 600 bytes a token until it is done."""
 
-    encodings: tuple[Encoding, ...]
-    truncated: tuple[bool, ...]
+Watch = Callable[[int], None]
+"""Told, after each slice, how many tokens there are so far; raises to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizedText:
+    """One text as the model sees it. `prompt_length` are the tokens at its start that pooling leaves out."""
+
+    encoding: Encoding
+    truncated: bool = False
     prompt_length: int = 0
 
-    @property
-    def tokens(self) -> RaggedTokens:
-        """The ids, packed."""
-        return RaggedTokens.of([encoding.ids for encoding in self.encodings])
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenized:
+    """Several texts, without what only a person would want to see."""
+
+    tokens: RaggedTokens
+    truncated: tuple[bool, ...]
+    prompt_lengths: tuple[int, ...]
+
+    def __add__(self, other: "Tokenized") -> "Tokenized":
+        """These texts, then those."""
+        ids, lengths = self.tokens.ids + other.tokens.ids, self.tokens.lengths + other.tokens.lengths
+        return Tokenized(
+            tokens=RaggedTokens(ids=ids, lengths=lengths),
+            truncated=self.truncated + other.truncated,
+            prompt_lengths=self.prompt_lengths + other.prompt_lengths,
+        )
 
 
 class Tokenization:
@@ -42,7 +63,8 @@ class Tokenization:
         self._tokenizer.no_padding()
         self._card = card
         self._added = self._tokenizer.num_special_tokens_to_add(is_pair=False)
-        self._prompt_length = lru_cache(maxsize=256)(self._measure_prompt)
+        self._leading = (*self._tokenizer.encode("a").special_tokens_mask, 0).index(0)
+        self._prompt_length = lru_cache(maxsize=16)(self._measure_prompt)
 
     def prompt(self, choice: PromptChoice) -> str:
         """The text that goes before each text. Raises UnsupportedTask for a name that the model lacks."""
@@ -52,33 +74,61 @@ class Tokenization:
         if choice.name is not None:
             if choice.name not in prompts:
                 known = f"it has {', '.join(sorted(prompts))}" if prompts else "it has none"
-                raise UnsupportedTask(f"the model has no prompt {choice.name!r}; {known}", field="prompt_name")
+                raise UnsupportedTask(f"the model has no prompt {clip(choice.name)}; {known}", field="prompt_name")
             return prompts[choice.name]
         names = (*PROMPT_NAMES[choice.input_type], self._card.default_prompt_name)
         return next((prompts[name] for name in names if name in prompts), "")
 
-    def texts(self, texts: Sequence[str], prompt: str, cut: Cut, entry: str) -> Tokenized:
+    def texts(self, texts: Sequence[str], prompt: str, cut: Cut, entry: str, watch: Watch) -> Tokenized:
+        """Tokenises and packs; see `each`."""
+        ids, lengths, truncated, prompts = array("i"), [], [], []
+        for text in self.each(texts, prompt, cut, entry, watch):
+            ids.extend(text.encoding.ids)
+            lengths.append(len(text.encoding))
+            truncated.append(text.truncated)
+            prompts.append(text.prompt_length)
+        packed = RaggedTokens.packed(ids, lengths)
+        return Tokenized(tokens=packed, truncated=tuple(truncated), prompt_lengths=tuple(prompts))
+
+    def each(self, texts: Sequence[str], prompt: str, cut: Cut, entry: str, watch: Watch) -> Iterator[TokenizedText]:
         """Tokenises; a text over the limit is cut or, without `truncate`, refused as INPUT_TOO_LONG.
 
         `entry` is what errors call one of the texts: `texts[{}]`, or `query`.
         """
-        limit = self.limit(cut)
-        encodings = self._tokenizer.encode_batch([prompt + text for text in texts] if prompt else list(texts))
-        long = [index for index, encoding in enumerate(encodings) if len(encoding) > limit]
-        if long and not cut.truncate:
-            field = entry.format(long[0])
-            raise InputTooLong(
-                f"{field} has {len(encodings[long[0]])} tokens, the limit is {limit}; truncate would cut it",
-                field=field,
+        limit, total = self.limit(cut), 0
+        for start, stop in _slices([len(prompt) + len(text) for text in texts]):
+            for index, encoding in enumerate(
+                self._tokenizer.encode_batch([prompt + each for each in texts[start:stop]])
+            ):
+                text = self._fitted(encoding, prompt + texts[start + index], prompt, limit, cut, entry, start + index)
+                total += len(text.encoding)
+                yield text
+            watch(total)
+
+    def _fitted(
+        self, encoding: Encoding, text: str, prompt: str, limit: int, cut: Cut, entry: str, index: int
+    ) -> TokenizedText:
+        """Within the limit, or refused."""
+        field = entry.format(index)
+        if not len(encoding):
+            raise InvalidInput(
+                f"{field} has no tokens, and the model has no special ones that could stand for it", field=field
             )
-        for index in long:
-            encodings[index] = self._shorten(prompt + texts[index], limit, cut.side)
-        cut_ones = set(long)
-        return Tokenized(
-            encodings=tuple(encodings),
-            truncated=tuple(index in cut_ones for index in range(len(texts))),
-            prompt_length=0 if self._card.include_prompt or not prompt else self._prompt_length(prompt),
-        )
+        prompt_length = 0 if self._card.include_prompt or not prompt else self._prompt_length(prompt)
+        if len(encoding) <= limit:
+            return TokenizedText(encoding=encoding, prompt_length=prompt_length)
+        if not cut.truncate:
+            raise InputTooLong(
+                f"{field} has {len(encoding)} tokens, the limit is {limit}; truncate would cut it", field=field
+            )
+        dropped = len(encoding) - limit
+        if cut.side is TruncationSide.LEFT and prompt_length:
+            prompt_length = max(self._leading, prompt_length - dropped)
+        if prompt_length and prompt_length >= limit - (self._added - self._leading):
+            raise InvalidInput(
+                f"{field}: the prompt fills the limit of {limit} tokens, nothing is left to pool", field=field
+            )
+        return TokenizedText(encoding=self._shorten(text, limit, cut.side), truncated=True, prompt_length=prompt_length)
 
     def limit(self, cut: Cut) -> int:
         """Tokens that a text may have."""
@@ -92,7 +142,7 @@ class Tokenization:
             raise InvalidInput(f"{cut.field} is {asked}, the special tokens alone need {least}", field=cut.field)
         return asked
 
-    def given(self, tokenized: Sequence[Sequence[int]], cut: Cut) -> RaggedTokens:
+    def given(self, tokenized: Sequence[Sequence[int]], cut: Cut) -> Tokenized:
         """Checks ids that the caller brought."""
         limit, size = self.limit(cut), self._card.vocabulary_size
         for index, ids in enumerate(tokenized):
@@ -106,7 +156,8 @@ class Tokenization:
                     f"tokenized[{index}] has the id {wrong}, the vocabulary ends at {size - 1}",
                     field=f"tokenized[{index}]",
                 )
-        return RaggedTokens.of(tokenized)
+        nothing = (0,) * len(tokenized)
+        return Tokenized(tokens=RaggedTokens.of(tokenized), truncated=tuple(map(bool, nothing)), prompt_lengths=nothing)
 
     def detokenize(self, tokenized: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         """Ids back to texts."""
@@ -123,3 +174,14 @@ class Tokenization:
         encoding = self._tokenizer.encode(prompt)
         closing = bool(encoding.special_tokens_mask and encoding.special_tokens_mask[-1])
         return len(encoding) - closing
+
+
+def _slices(letters: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Ranges of texts with about SLICE_LETTERS together, at least one text each."""
+    start = held = 0
+    for index, count in enumerate(letters):
+        if held and held + count > SLICE_LETTERS:
+            yield start, index
+            start, held = index, 0
+        held += count
+    yield start, len(letters)

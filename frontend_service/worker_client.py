@@ -88,6 +88,9 @@ class WorkerClient:
                 await self._lose(error.code().name)
             except SelvageError as error:
                 await self._lose(error.message)
+            except Exception as error:  # a card or tokenizer of another version: stay alive, and say so
+                log.error("worker not understood", target=self._target, exc_info=error)
+                await self._lose("its card or tokenizer is not understood; the log of the frontend has it")
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(wait * 2, LONGEST_WAIT)
 

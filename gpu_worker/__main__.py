@@ -21,7 +21,7 @@ from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_serve
 from shared import logs
 from shared.jobs import Encode, Job
 from shared.ragged import RaggedTokens
-from shared.serving import Server, until_told_to_stop
+from shared.serving import LAST_WORDS, Server, until_told_to_stop
 
 log = structlog.get_logger("worker")
 
@@ -62,7 +62,7 @@ async def main(settings: WorkerSettings) -> None:
     try:
         model = await asyncio.get_running_loop().run_in_executor(device, load_model, settings)
     except ModelRefused as error:
-        await server.stop(0)
+        await server.stop()
         print(f"--model = {settings.model!r}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     scheduler = Scheduler(
@@ -93,13 +93,12 @@ async def _serve_until_told(
     if serving.done():
         serving.result()  # a bug of ours: the scheduler never ends by itself
     await server.announce_drain()
-    try:
-        await asyncio.wait_for(scheduler.drain(), drain_seconds)
-    except TimeoutError:
-        log.warning("drain cut short", jobs=scheduler.load.queued_jobs)
-    await server.stop(grace=1.0)
-    serving.cancel()
+    scheduler.refuse()
+    await server.finish(drain_seconds)
     scheduler.close()
+    await server.finish(LAST_WORDS)
+    await server.stop()
+    serving.cancel()
     log.info("stopped")
 
 

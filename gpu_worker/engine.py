@@ -17,7 +17,7 @@ from gpu_worker.outbox import Array, Outbox
 from gpu_worker.pooling import Counts
 from gpu_worker.progress import EncodeProgress, MaxSimProgress, ScoreProgress, TextProgress
 from gpu_worker.step import Member, Rows, Step, row_ranges
-from shared.errors import InputTooLong, InvalidInput, UnsupportedDimensions, UnsupportedTask
+from shared.errors import DimensionMismatch, InputTooLong, InvalidInput, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Encode, Job, MaxSim, Score
 from shared.vectors import Layout, OutputKind, ScoringMethod
 
@@ -36,6 +36,7 @@ class ModelEngine:
     def open(self, job: Job) -> Progress:
         """Raises InvalidInput and its kin for what this model cannot do."""
         if isinstance(job.work, MaxSim):
+            _check_given(job.work)
             return MaxSimProgress(job.work, self._model.flops_per_token)
         self._check_tokens(job)
         if isinstance(job.work, Encode):
@@ -46,7 +47,7 @@ class ModelEngine:
                 raise UnsupportedDimensions(f"dimensions must be 1 to {width}", field="dimensions")
             return EncodeProgress(job, job.work, self._model.hidden_size)
         self._check_score(job.work, len(job.tokens))
-        return ScoreProgress(job, job.work)
+        return ScoreProgress(job, job.work, self._model.hidden_size, self._model.flops_per_token)
 
     def _check_tokens(self, job: Job) -> None:
         if not len(job.tokens):
@@ -87,8 +88,10 @@ class ModelEngine:
         for part in parts:
             progress = part.progress
             assert isinstance(progress, TextProgress | MaxSimProgress)
-            progress.left -= part.stop - part.start
-            if progress.left == 0 and isinstance(progress, EncodeProgress | ScoreProgress | MaxSimProgress):
+            progress.served = part.stop  # parts come in order; set, not counted, so that a second try does no harm
+            if progress.served == len(progress.costs) and isinstance(
+                progress, EncodeProgress | ScoreProgress | MaxSimProgress
+            ):
                 progress.complete()
 
     def _texts(self, parts: Sequence[Part], outbox: Outbox) -> list[Delivery]:
@@ -107,9 +110,7 @@ class ModelEngine:
 
     def _given(self, part: Part, progress: MaxSimProgress, outbox: Outbox) -> Delivery:
         work = progress.work
-        queries, documents = (each.to(self._device) for each in progress.unpack())
-        if work.unit_rows:
-            queries, documents = (torch.nn.functional.normalize(each, dim=1) for each in (queries, documents))
+        queries, documents = progress.vectors(self._device)
         chosen = np.arange(part.start, part.stop)
         ends = np.concatenate([[0], np.cumsum(progress.documents)])
         rows, lengths = documents[ends[part.start] : ends[part.stop]], progress.documents[chosen]
@@ -126,6 +127,16 @@ class ModelEngine:
             progress.scores[where] = arrays[slot]
 
         return deliver
+
+
+def _check_given(work: MaxSim) -> None:
+    queries, documents = work.queries, work.documents
+    if not queries.lengths or not documents.lengths:
+        raise InvalidInput("max_sim needs a query and a document", field="documents")
+    if queries.dimensions != documents.dimensions:
+        raise DimensionMismatch("queries and documents have different dimensions", field="documents")
+    if work.layout is Layout.PAIRS and len(queries.lengths) != len(documents.lengths):
+        raise InvalidInput("pairs need as many queries as documents", field="documents")
 
 
 def _finite(step: Step, hidden: Tensor, outbox: Outbox) -> Delivery:
@@ -179,12 +190,11 @@ def _score(member: Member, progress: ScoreProgress, rows: Rows, outbox: Outbox) 
     kept = [*progress.query_rows, *((queries, each) for each in query_rows)]
     if document_rows is None:
         return lambda _: setattr(progress, "query_rows", kept)
-    known = np.concatenate([index for index, _ in kept])
-    counts = progress.rows_of(known)
-    slot = outbox.add(scoring.matrix(torch.cat([each for _, each in kept]), counts, document_rows, lengths, work.mean))
+    known, joined = np.concatenate([index for index, _ in kept]), torch.cat([each for _, each in kept])
+    slot = outbox.add(scoring.matrix(joined, progress.rows_of(known), document_rows, lengths, work.mean))
 
     def deliver(arrays: list[Array]) -> None:
-        progress.query_rows = kept
+        progress.query_rows = [(known, joined)]
         progress.scores[np.ix_(known, documents)] = arrays[slot]
 
     return deliver

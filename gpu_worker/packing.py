@@ -1,5 +1,6 @@
 """Rows <-> bytes in every data type of the contract, both directions side by side. Tensors without I/O."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,7 +38,6 @@ def unpack(vectors: MultiVectors) -> Tensor:
         scales = torch.frombuffer(bytearray(vectors.scales), dtype=torch.float32)
         return data.view(torch.int8).view(vectors.rows, -1).float() * scales[:, None]
     if vectors.data_type is DataType.BINARY:
-        weights = 2 ** torch.arange(7, -1, -1, dtype=torch.uint8)
-        bits = (data.view(vectors.rows, -1, 1) & weights).bool().flatten(1)[:, : vectors.dimensions]
-        return bits.float() * 2 - 1
+        bits = np.unpackbits(data.view(vectors.rows, -1).numpy(), axis=1, count=vectors.dimensions)
+        return torch.from_numpy(bits).float().mul_(2).sub_(1)
     return data.view(TORCH_TYPES[vectors.data_type]).view(vectors.rows, -1).float()

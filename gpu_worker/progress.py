@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_worker import packing
 from gpu_worker.pooling import Counts
-from gpu_worker.ragged_batch import Ids
-from shared.errors import Internal
+from gpu_worker.ragged_batch import Ids, to_device
+from shared.errors import Internal, InvalidInput
 from shared.jobs import Encode, Job, JobResult, MaxSim, Rows, Score
 from shared.vectors import Layout, OutputKind, ScoringMethod
 
@@ -30,7 +32,7 @@ class TextProgress:
         self.skip: Counts = np.array(job.prompt_lengths or [0] * len(self.lengths), dtype=np.int64)
         self.units = units
         self.costs: Sequence[int] = [sum(job.tokens.lengths[each] for each in unit) for unit in units]
-        self.left = len(units)
+        self.served = 0
         self.finite = True
 
     def sequence(self, index: int) -> Ids:
@@ -92,7 +94,8 @@ class EncodeProgress(TextProgress):
 class ScoreProgress(TextProgress):
     """Scores of queries with documents; sequences 0 to `queries` - 1 are the queries."""
 
-    def __init__(self, job: Job, work: Score) -> None:
+    def __init__(self, job: Job, work: Score, width: int, flops_per_token: float) -> None:
+        """`width`: dimensions of the rows that are compared."""
         lengths, queries = job.tokens.lengths, work.queries
         documents = len(lengths) - queries
         if work.layout is Layout.PAIRS:
@@ -103,6 +106,11 @@ class ScoreProgress(TextProgress):
             units = [(index,) for group in groups for index in sorted(group, key=lengths.__getitem__)]
         super().__init__(job, units)
         self.work = work
+        if self.late and work.layout is Layout.MATRIX:
+            rows = int(self.lengths[:queries].sum())
+            extra = rows * comparing_flops(width) / flops_per_token
+            known = [0.0] * queries + [extra] * documents
+            self.costs = [cost + int(cost * each) for cost, each in zip(self.costs, known, strict=True)]
         self.scores = np.empty(work.layout.shape(queries, documents), dtype=np.float32)
         self.query_rows: list[tuple[Counts, Tensor]] = []
 
@@ -132,23 +140,34 @@ class MaxSimProgress:
         self.work = work
         self.documents: Counts = np.array(work.documents.lengths, dtype=np.int64)
         self.queries: Counts = np.array(work.queries.lengths, dtype=np.int64)
-        partners = self.queries if work.layout is Layout.PAIRS else np.full_like(self.documents, self.queries.sum())
-        flops = self.documents * partners * work.documents.dimensions * 2
+        pairs = work.layout is Layout.PAIRS
+        partners = self.queries if pairs else np.full_like(self.documents, self.queries.sum())
+        flops = (self.documents * partners + self.documents) * comparing_flops(work.documents.dimensions)
         self.costs: Sequence[int] = (1 + flops // max(1, int(flops_per_token))).tolist()
-        self.left = len(self.costs)
+        self.served = 0
         shape = work.layout.shape(len(self.queries), len(self.documents))
         self.scores = np.empty(shape, dtype=np.float32)
-        self.vectors: tuple[Tensor, Tensor] | None = None
+        self._vectors: tuple[Tensor, Tensor] | None = None
 
-    def unpack(self) -> tuple[Tensor, Tensor]:
-        """Query and document rows in float32, made once, in the device thread."""
-        if self.vectors is None:
-            self.vectors = (packing.unpack(self.work.queries), packing.unpack(self.work.documents))
-        return self.vectors
+    def vectors(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Query and document rows in float32 on the device, of unit length if wanted; made once, in its thread."""
+        if self._vectors is None:
+            sides = (to_device(packing.unpack(each), device) for each in (self.work.queries, self.work.documents))
+            queries, documents = (F.normalize(each, dim=1) if self.work.unit_rows else each for each in sides)
+            self._vectors = (queries, documents)
+        return self._vectors
 
     def complete(self) -> None:
         """Frees the rows."""
-        self.vectors = None
+        self._vectors = None
 
     def result(self) -> JobResult:
+        """Raises InvalidInput where products of large numbers left float32."""
+        if not np.isfinite(self.scores).all():
+            raise InvalidInput("products of the given vectors overflow float32", field="documents.data")
         return JobResult(scores=self.scores.astype("<f4").tobytes())
+
+
+def comparing_flops(width: int) -> int:
+    """Of one similarity: the product, and a maximum that takes as long as about a hundred more (measured on a CPU)."""
+    return 2 * width + 100

@@ -80,6 +80,7 @@ class Scheduler:
                 f"{waiting} tokens wait, this job has {cost}, the limit is {self._queued_tokens}",
                 retry_after=min(max(retry_after, 0.1), 60.0),
             )
+        self._queue.add(job.id, progress.costs)
         now = time.monotonic()
         future: asyncio.Future[JobResult] = asyncio.get_running_loop().create_future()
         self._held[job.id] = _Held(
@@ -90,7 +91,6 @@ class Scheduler:
             deadline=None if job.remaining is None else now + job.remaining,
             unserved=len(progress.costs),
         )
-        self._queue.add(job.id, progress.costs)
         self._work.set()
         return future
 
@@ -120,16 +120,13 @@ class Scheduler:
             parts = [Part(progress=held.progress, start=share.start, stop=share.stop) for held, share in step]
             await self._serve([held for held, _ in step], parts)
 
-    async def drain(self) -> None:
-        """Refuses new jobs and returns when every held one is answered."""
+    def refuse(self) -> None:
+        """Takes no new jobs; what is held goes on."""
         self._draining = True
-        pending = [held.future for held in self._held.values()]
-        if pending:
-            await asyncio.wait(pending)
 
     def close(self) -> None:
         """Fails what is still held."""
-        self._draining = True
+        self.refuse()
         for held in list(self._held.values()):
             self._fail(held, WorkerUnavailable("the worker is shutting down"))
 
@@ -188,8 +185,8 @@ class Scheduler:
                 self._fail(held, DeadlineExceeded("the deadline passed while the job waited"))
 
     def _drop(self, held: _Held) -> None:
-        self._queue.remove(held.job.id)
-        if self._held.get(held.job.id) is held:
+        if self._held.get(held.job.id) is held:  # else another job has taken the id since
+            self._queue.remove(held.job.id)
             del self._held[held.job.id]
 
     def _fail(self, held: _Held, error: SelvageError) -> None:
@@ -205,6 +202,10 @@ class Scheduler:
             outcome = held.progress.result()
         except SelvageError as error:
             held.future.set_exception(error)
+            return
+        except Exception as error:
+            log.error("result failed", job=held.job.id, exc_info=error)
+            held.future.set_exception(Internal("the result could not be made; the log of the worker has it"))
             return
         started = held.started or held.submitted
         queue, compute = started - held.submitted, held.finished - started

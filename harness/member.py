@@ -67,6 +67,7 @@ class Member:
             env=self._environment | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'protos'}"},
             stderr=asyncio.subprocess.PIPE,
             limit=1 << 20,
+            start_new_session=True,  # Ctrl-C is for us; members are stopped in order
         )
         self._reader = asyncio.create_task(self._read(self._process))
         await self._first_of(self._listening.wait(), timeout=60, what="listen")

@@ -98,6 +98,11 @@ class Internal(SelvageError):
     reason = "INTERNAL"
 
 
+def clip(name: str, letters: int = 64) -> str:
+    """A name that a caller gave, quoted and of bounded length, for use in a message."""
+    return repr(name if len(name) <= letters else name[:letters] + "...")
+
+
 def error_classes(base: type[SelvageError] = SelvageError) -> dict[str, type[SelvageError]]:
     """All errors by reason."""
     classes = {base.reason: base} if base is not SelvageError else {}

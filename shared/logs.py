@@ -13,7 +13,10 @@ def configure(style: Format, level: str) -> None:
     """Sets up structlog for this process. Called by `__main__` only."""
     renderers: dict[Format, list[structlog.typing.Processor]] = {
         "json": [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
-        "console": [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())],
+        "console": [
+            # The default one prints local variables with a trace, and those may hold texts of users.
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        ],
     }
     structlog.configure(
         processors=[

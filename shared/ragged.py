@@ -31,9 +31,14 @@ class RaggedTokens:
         flat = array("i")
         for sequence in sequences:
             flat.extend(sequence)
+        return cls.packed(flat, list(map(len, sequences)))
+
+    @classmethod
+    def packed(cls, flat: "array[int]", lengths: Sequence[int]) -> "RaggedTokens":
+        """Takes ids of 4 bytes that lie end to end already."""
         if sys.byteorder == "big":
             flat.byteswap()
-        return cls(ids=flat.tobytes(), lengths=tuple(map(len, sequences)))
+        return cls(ids=flat.tobytes(), lengths=tuple(lengths))
 
     @property
     def total(self) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations  # grpcio's own classes take no type argument
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -33,6 +34,8 @@ from shared.offload import offload
 
 MESSAGE_BYTES = 64 * 1024 * 1024
 REQUEST_ID = "x-request-id"
+MESSAGE_LETTERS = 1000
+"""An error travels as metadata, three times over, and metadata has 8 KiB."""
 
 Options = list[tuple[str, int]]
 log = structlog.get_logger("rpc")
@@ -70,11 +73,13 @@ def to_status(error: SelvageError) -> status_pb2.Status:
     """The `google.rpc.Status` of an error: ErrorInfo always, BadRequest and RetryInfo where they apply."""
     details: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain="selvage")]
     if error.field:
-        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.message)
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=error.field, description=error.message[:MESSAGE_LETTERS]
+        )
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if error.retry_after is not None:
         details.append(error_details_pb2.RetryInfo(retry_delay=duration_to_pb(error.retry_after)))
-    status = status_pb2.Status(code=grpc.StatusCode[error.status].value[0], message=error.message)
+    status = status_pb2.Status(code=grpc.StatusCode[error.status].value[0], message=error.message[:MESSAGE_LETTERS])
     for detail in details:
         packed = AnyMessage()
         packed.Pack(detail)
@@ -88,7 +93,7 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: SelvageError
     trailers += rpc_status.to_status(to_status(error)).trailing_metadata
     if error.retry_after is not None:
         trailers.append(("grpc-retry-pushback-ms", str(round(error.retry_after * 1000))))
-    await context.abort(grpc.StatusCode[error.status], error.message, tuple(trailers))
+    await context.abort(grpc.StatusCode[error.status], error.message[:MESSAGE_LETTERS], tuple(trailers))
 
 
 def to_domain_error(error: grpc.aio.AioRpcError) -> SelvageError:
@@ -137,13 +142,31 @@ class Calls(grpc.aio.ServerInterceptor):
     """Around every call of ours: parses and serialises, bounds its time, turns errors into statuses, logs it.
 
     Handlers below it take raw bytes, so that a message that is none becomes INVALID_ARGUMENT (grpcio alone
-    says UNKNOWN and names a Python class), and large ones are parsed in a thread while health answers.
+    says UNKNOWN and names a Python class), and large ones are parsed in a thread.
     """
 
     def __init__(self, *, timeout: float | None, threads: Executor) -> None:
         """`timeout`: seconds for a call that brings no deadline; None for no bound."""
         self._timeout = timeout
         self._threads = threads
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def idle(self) -> None:
+        """Returns when no call of ours runs; health watches, which never end, do not count."""
+        await self._idle.wait()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
 
     async def intercept_service(
         self,
@@ -156,16 +179,17 @@ class Calls(grpc.aio.ServerInterceptor):
             return handler  # type: ignore[no-any-return]
 
         async def unary(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-            async with _Call(name, context):
-                async with asyncio.timeout(self._bound(context)):
+            with self._counted():
+                async with _Call(name, context), asyncio.timeout(self._bound(context)):
                     request = await self._parse(handler.request_deserializer, raw)
                     return await self._serialise(await handler.unary_unary(request, context))
 
         async def stream(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
-            async with _Call(name, context):
-                request = await self._parse(handler.request_deserializer, raw)
-                async for response in handler.unary_stream(request, context):
-                    yield await self._serialise(response)
+            with self._counted():
+                async with _Call(name, context):
+                    request = await self._parse(handler.request_deserializer, raw)
+                    async for response in handler.unary_stream(request, context):
+                        yield await self._serialise(response)
 
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(stream)

@@ -13,6 +13,9 @@ from grpc_reflection.v1alpha import reflection
 
 from shared.rpc import Calls, server_options
 
+LAST_WORDS = 0.2
+"""Seconds for what is already written to reach its client."""
+
 log = structlog.get_logger("server")
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -26,8 +29,8 @@ class Server:
     ) -> None:
         """`services`: full names; `timeout`: seconds for calls without a deadline; others as in `rpc`."""
         self._services = list(services)
-        calls = Calls(timeout=timeout, threads=threads)
-        self.grpc = grpc.aio.server(interceptors=[calls], options=server_options(connection_age=connection_age))
+        self._calls = Calls(timeout=timeout, threads=threads)
+        self.grpc = grpc.aio.server(interceptors=[self._calls], options=server_options(connection_age=connection_age))
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         if reflect:
@@ -40,7 +43,7 @@ class Server:
         try:
             port = self.grpc.add_insecure_port(listen)
         except RuntimeError:
-            await self.stop(0)
+            await self.stop()
             print(f"--listen = {listen!r}: the address cannot be bound", file=sys.stderr)
             raise SystemExit(2) from None
         await self._health.set("", SERVING)
@@ -57,9 +60,24 @@ class Server:
         """All names become NOT_SERVING for good, so that balancers look elsewhere."""
         await self._health.enter_graceful_shutdown()
 
-    async def stop(self, grace: float) -> None:
-        """Takes no new calls; gives those that run `grace` seconds."""
-        await self.grpc.stop(grace)
+    async def finish(self, seconds: float) -> bool:
+        """Returns when no call of ours runs any more, or after so many seconds; whether all were finished."""
+        try:
+            await asyncio.wait_for(self._calls.idle(), seconds)
+        except TimeoutError:
+            log.warning("drain cut short")
+            return False
+        return True
+
+    async def stop(self, grace: float = 0.0) -> None:
+        """Takes no new calls, and ends when those that run have ended, or after `grace` seconds.
+
+        Health watches never end by themselves, so grpc would always take the whole grace for them.
+        """
+        stopping = asyncio.create_task(self.grpc.stop(grace))
+        if grace:
+            await self.finish(grace)
+        await asyncio.gather(stopping, self.grpc.stop(LAST_WORDS))
 
 
 async def until_told_to_stop() -> None:
@@ -69,4 +87,6 @@ async def until_told_to_stop() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     await told.wait()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)  # a second one ends the process at once
     log.info("draining")

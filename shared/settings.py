@@ -9,14 +9,15 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from shared.logs import Format
 
 
-def _address(value: str) -> str:
+def address(value: str) -> str:
+    """HOST:PORT, or ValueError."""
     host, colon, port = value.rpartition(":")
     if not (host and colon and port.isdecimal() and int(port) < 65536):
         raise ValueError("must be HOST:PORT")
     return value
 
 
-Address = Annotated[str, AfterValidator(_address)]
+Address = Annotated[str, AfterValidator(address)]
 
 
 class ServiceSettings(BaseSettings):
@@ -29,7 +30,7 @@ class ServiceSettings(BaseSettings):
     log_format: Format = Field("json", description="json: one object a line. console: for a person.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level logged.")
     reflection: bool = Field(True, description="Whether clients may list the services (gRPC reflection).")
-    drain_seconds: Annotated[float, Field(ge=0)] = Field(
+    drain_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         30.0, description="After SIGTERM, time for accepted requests to finish, in seconds."
     )
 

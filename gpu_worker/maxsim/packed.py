@@ -11,36 +11,36 @@ from gpu_worker.ragged_batch import to_device
 
 BLOCK_ELEMENTS = 16_384 * 32
 """Similarities in memory at once: 16k document rows with a query of 32 rows stay in the processor's cache."""
+BEST_ELEMENTS = 4_194_304
+"""Maxima in memory at once, one a document and query row."""
 
 
 def maxsim(queries: Tensor, query_lengths: Sequence[int], documents: Tensor, document_lengths: Sequence[int]) -> Tensor:
     """Scores [Q, S] float32 of Q queries with S documents.
 
     queries [sum of query_lengths, D] and documents [sum of document_lengths, D] are float32 on one device, their
-    texts laid end to end; a length may be 0 (see `reference`).
+    texts laid end to end; a length may be 0 (see `reference`). Memory is bounded whatever the lengths.
     """
-    scores = torch.empty(len(query_lengths), len(document_lengths), device=queries.device)
-    ends = np.cumsum([0, *query_lengths])
-    for first, last in _query_blocks(query_lengths):
-        rows = queries[ends[first] : ends[last]]
-        best = _best(rows, documents, document_lengths)
-        owner = _segments(query_lengths[first:last], queries.device)
-        block = torch.zeros(last - first, len(document_lengths), device=queries.device)
-        scores[first:last] = block.index_add_(0, owner, best.T.contiguous())
+    scores = torch.zeros(len(query_lengths), len(document_lengths), device=queries.device)
+    query_of, document_of = (_segments(each, queries.device) for each in (query_lengths, document_lengths))
+    step = max(32, BEST_ELEMENTS // max(1, len(document_lengths)))
+    for start in range(0, len(queries), step):
+        rows = queries[start : start + step]
+        best = _best(rows, documents, document_of, len(document_lengths))
+        scores.index_add_(0, query_of[start : start + step], best.T.contiguous())
     empty = np.array(document_lengths, dtype=np.int64) == 0
     if empty.any():
         scores.masked_fill_(to_device(torch.from_numpy(empty), scores.device), EMPTY_DOCUMENT)
     return scores
 
 
-def _best(rows: Tensor, documents: Tensor, lengths: Sequence[int]) -> Tensor:
+def _best(rows: Tensor, documents: Tensor, document_of: Tensor, count: int) -> Tensor:
     """[S, q] the largest product of each query row with a row of each document; -inf for an empty one."""
-    best = torch.full((len(lengths), len(rows)), float("-inf"), device=rows.device)
-    owner = _segments(lengths, rows.device)
-    step = max(1, BLOCK_ELEMENTS // max(1, len(rows)))
+    best = torch.full((count, len(rows)), float("-inf"), device=rows.device)
+    step = max(1, BLOCK_ELEMENTS // len(rows))
     for start in range(0, len(documents), step):
         products = documents[start : start + step] @ rows.T
-        segments = owner[start : start + step, None].expand_as(products)
+        segments = document_of[start : start + step, None].expand_as(products)
         best.scatter_reduce_(0, segments, products, reduce="amax")
     return best
 
@@ -48,14 +48,3 @@ def _best(rows: Tensor, documents: Tensor, lengths: Sequence[int]) -> Tensor:
 def _segments(lengths: Sequence[int], device: torch.device) -> Tensor:
     """[sum of lengths] int64: to which text each row belongs."""
     return to_device(torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)), device)
-
-
-def _query_blocks(lengths: Sequence[int], rows: int = 4096) -> list[tuple[int, int]]:
-    """Ranges of queries with at most `rows` rows together, at least one query each."""
-    blocks, first, held = [], 0, 0
-    for index, length in enumerate(lengths):
-        if held and held + length > rows:
-            blocks.append((first, index))
-            first, held = index, 0
-        held += length
-    return [*blocks, (first, len(lengths))]

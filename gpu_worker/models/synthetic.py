@@ -117,44 +117,33 @@ def build(config: PretrainedConfig, placement: Placement) -> nn.Module:
 
 def tokenizer(vocabulary: int) -> TokenizerFile:
     """A WordPiece tokenizer: special tokens, characters, then words "w0", "w1", ... up to the vocabulary's size."""
-    names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-    entries = list(names.values())
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     characters = string.digits + string.ascii_lowercase + string.punctuation
-    entries += [prefix + character for prefix in ("", "##") for character in characters]
-    words = min(vocabulary - len(entries), 30_000)
-    entries += [f"w{number}" for number in range(words)]
+    entries = special + [prefix + character for prefix in ("", "##") for character in characters]
+    entries += [f"w{number}" for number in range(min(vocabulary - len(entries), 30_000))]
     vocab = {entry: number for number, entry in enumerate(entries)}
-    added = [
-        {"id": vocab[name], "content": name, "special": True}
-        | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        for name in names.values()
-    ]
-    ends = {name: {"id": name, "ids": [vocab[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")}
-    first, last = ({"SpecialToken": {"id": name, "type_id": 0}} for name in ("[CLS]", "[SEP]"))
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
     description = {
         "version": "1.0",
-        "added_tokens": added,
+        "added_tokens": [{"id": vocab[name], "content": name} | flags for name in special],
         "normalizer": {"type": "Lowercase"},
         "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [first, {"Sequence": {"id": "A", "type_id": 0}}, last],
-            "pair": [
-                first,
-                {"Sequence": {"id": "A", "type_id": 0}},
-                last,
-                {"Sequence": {"id": "B", "type_id": 1}},
-                last,
-            ],
-            "special_tokens": ends,
-        },
+        "post_processor": _template(vocab),
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-        "model": {
-            "type": "WordPiece",
-            "unk_token": "[UNK]",
-            "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100,
-            "vocab": vocab,
-        },
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
+        | {"max_input_chars_per_word": 100, "vocab": vocab},
     }
     return finish(description, SPECIAL)
+
+
+def _template(vocab: dict[str, int]) -> dict[str, Any]:
+    """[CLS] text [SEP], and a second text with a [SEP] of its own."""
+    first, last = ({"SpecialToken": {"id": name, "type_id": 0}} for name in ("[CLS]", "[SEP]"))
+    texts = [{"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB")]
+    ends = {name: {"id": name, "ids": [vocab[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")}
+    return {
+        "type": "TemplateProcessing",
+        "single": [first, texts[0], last],
+        "pair": [first, texts[0], last, texts[1], last],
+        "special_tokens": ends,
+    }

@@ -1,5 +1,6 @@
 """What the frontend asks of a worker, and what it refuses before that."""
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +11,7 @@ from fakes import FakeWorker, card
 from frontend_service import codec, postprocess
 from frontend_service.limits import Limits
 from frontend_service.service import Service
-from selvage.v1 import embedding_pb2, ranking_pb2
+from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.deadline import Deadline
 from shared.errors import LimitExceeded, ResultTooLarge, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Encode, Score
@@ -21,7 +22,7 @@ LATER = Deadline.after(3600)
 
 def service(limits: Limits | None = None, **changes: Any) -> tuple[Service, FakeWorker]:
     worker = FakeWorker(card(**changes))
-    return Service(worker, limits or Limits(), ThreadPoolExecutor(1)), worker
+    return Service(worker, limits or Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1)), worker
 
 
 def embed(**fields: Any) -> Any:
@@ -122,6 +123,44 @@ async def test_a_reply_that_would_not_fit_is_refused_before_it_is_computed() -> 
     with pytest.raises(ResultTooLarge, match="EmbedStream"):
         await made.embed(embed(texts=["a " * 500], outputs=[3]), LATER)
     assert worker.jobs == []
+
+
+async def test_prompts_count_against_the_limits() -> None:
+    """A literal prompt cannot smuggle in more than a text may hold, nor multiply it."""
+    made, _ = service(Limits(text_bytes=1000, message_bytes=70_000))
+    with pytest.raises(LimitExceeded) as raised:
+        await made.embed(embed(prompt="x" * 1001), LATER)
+    assert raised.value.field == "prompt"
+    with pytest.raises(LimitExceeded) as raised:
+        await made.embed(embed(texts=["a", "b" * 600], prompt="x" * 500), LATER)
+    assert raised.value.field == "texts[1]"
+    with pytest.raises(LimitExceeded, match="together"):
+        await made.embed(embed(texts=["a"] * 80, prompt="x" * 900), LATER)
+    with pytest.raises(LimitExceeded) as raised:
+        await made.rerank(rerank(instruction="x" * 1001), None, LATER)
+    assert raised.value.field == "instruction"
+
+
+async def test_tokenising_stops_when_the_caller_is_gone() -> None:
+    """After the slice under way; the thread is free for others."""
+    made, worker = service(max_tokens=10_000)
+    text = "a " * 4_000
+    waiting = asyncio.ensure_future(made.embed(embed(texts=[text] * 2000, outputs=[1]), LATER))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await made.embed(embed(), LATER)
+    assert [len(job.tokens) for job in worker.jobs] == [2]
+
+
+@pytest.mark.parametrize(("rows", "limit"), [(1000, "similarities"), (40, "vector_elements")])
+async def test_given_vectors_are_bounded_by_what_they_cost(rows: int, limit: str) -> None:
+    """Products of rows, and numbers of a side, whatever their bytes."""
+    made, _ = service(Limits(**{limit: 900}))
+    side = vectors_pb2.MultiVectors(data_type=5, dimensions=64, lengths=[rows], data=bytes(8 * rows))
+    request = codec.max_sim_request(ranking_pb2.MaxSimRequest(queries=side, documents=side))
+    with pytest.raises(LimitExceeded):
+        await made.max_sim(request, LATER)
 
 
 def test_ranking_is_stable_and_copes_with_the_lowest_scores() -> None:

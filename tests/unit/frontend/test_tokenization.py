@@ -1,10 +1,13 @@
 """Texts to ids and back, cut and refused."""
 
+import json
+
 import pytest
 from fakes import WORDS, card, tokenizer_json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frontend_service import tokenization as module
 from frontend_service.requests import Cut, PromptChoice
 from frontend_service.tokenization import Tokenization
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask
@@ -23,24 +26,24 @@ def spelled(ids: list[int]) -> str:
 @given(LETTERS, st.integers(2, 10), st.sampled_from(TruncationSide))
 def test_cutting_keeps_the_special_tokens_and_one_end(letters: list[str], limit: int, side: TruncationSide) -> None:
     """[CLS], as much content as fits from the chosen end, [SEP]."""
-    tokenized = PLAIN.texts([" ".join(letters)], "", Cut(truncate=True, side=side, max_tokens=limit), "texts[{}]")
+    tokenized = PLAIN.texts([" ".join(letters)], "", Cut(truncate=True, side=side, max_tokens=limit), "texts[{}]", bool)
     room = limit - 2
     kept = letters[:room] if side is TruncationSide.RIGHT else letters[max(0, len(letters) - room) :]
-    assert spelled(tokenized.encodings[0].ids) == " ".join(["[CLS]", *kept, "[SEP]"])
+    assert spelled(list(memoryview(tokenized.tokens.ids).cast("i"))) == " ".join(["[CLS]", *kept, "[SEP]"])
     assert tokenized.truncated == (len(letters) > room,)
 
 
 @given(st.lists(LETTERS, min_size=1, max_size=5))
 def test_the_files_own_truncation_and_padding_are_off(texts: list[list[str]]) -> None:
     """The ids are those of the text and nothing else."""
-    tokenized = PROMPTED.texts([" ".join(each) for each in texts], "", Cut(), "texts[{}]")
+    tokenized = PROMPTED.texts([" ".join(each) for each in texts], "", Cut(), "texts[{}]", bool)
     assert tokenized.tokens.lengths == tuple(len(each) + 2 for each in texts)
 
 
 def test_a_text_over_the_limit_is_named_with_both_numbers() -> None:
     """Which text, how long, and what the limit is."""
     with pytest.raises(InputTooLong, match=r"texts\[1\] has 11 tokens, the limit is 10") as raised:
-        PLAIN.texts(["a", "a " * 9], "", Cut(), "texts[{}]")
+        PLAIN.texts(["a", "a " * 9], "", Cut(), "texts[{}]", bool)
     assert raised.value.field == "texts[1]"
 
 
@@ -83,8 +86,8 @@ def test_an_unknown_prompt_tells_which_there_are() -> None:
 
 def test_a_prompt_left_out_of_pooling_is_counted_without_its_closing_token() -> None:
     """[CLS] query : makes three."""
-    assert PROMPTED.texts(["a b"], "query : ", Cut(), "texts[{}]").prompt_length == 3
-    assert PLAIN.texts(["a b"], "query : ", Cut(), "texts[{}]").prompt_length == 0
+    assert PROMPTED.texts(["a b"], "query : ", Cut(), "texts[{}]", bool).prompt_lengths == (3,)
+    assert PLAIN.texts(["a b"], "query : ", Cut(), "texts[{}]", bool).prompt_lengths == (0,)
 
 
 @pytest.mark.parametrize("wrong", [-1, len(WORDS)])
@@ -99,3 +102,48 @@ def test_ids_back_to_text() -> None:
     ids = [[WORDS.index(each) for each in ("[CLS]", "a", "b", "[SEP]")]]
     assert PLAIN.detokenize(ids, skip_special_tokens=True) == ["a b"]
     assert PLAIN.detokenize(ids, skip_special_tokens=False) == ["[CLS] a b [SEP]"]
+
+
+@pytest.mark.parametrize(("side", "kept", "left_out"), [("LEFT", "d e f g", 1), ("RIGHT", "query : a b", 3)])
+def test_a_cut_prompt_is_left_out_of_pooling_as_far_as_it_survived(side: str, kept: str, left_out: int) -> None:
+    """From the left the prompt goes first; then only [CLS] is left of what pooling leaves out."""
+    cut = Cut(truncate=True, side=TruncationSide[side], max_tokens=6)
+    tokenized = PROMPTED.texts(["a b c d e f g"], "query : ", cut, "texts[{}]", bool)
+    assert spelled(list(memoryview(tokenized.tokens.ids).cast("i"))) == f"[CLS] {kept} [SEP]"
+    assert tokenized.prompt_lengths == (left_out,)
+
+
+def test_a_prompt_that_fills_the_limit_is_refused_where_pooling_leaves_it_out() -> None:
+    """Rather than pooling nothing."""
+    cut = Cut(truncate=True, max_tokens=4)
+    with pytest.raises(InvalidInput, match="nothing is left to pool"):
+        PROMPTED.texts(["a b c"], "query : ", cut, "texts[{}]", bool)
+
+
+def test_an_empty_text_without_special_tokens_is_refused_by_name() -> None:
+    """Where the tokenizer adds none there is nothing to feed."""
+    bare = json.loads(tokenizer_json()) | {"post_processor": None}
+    with pytest.raises(InvalidInput, match=r"texts\[1\] has no tokens"):
+        Tokenization(json.dumps(bare).encode(), card()).texts(["a", ""], "", Cut(), "texts[{}]", bool)
+
+
+def test_texts_are_tokenised_in_slices_and_whoever_watches_can_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told after each slice how many tokens there are."""
+    monkeypatch.setattr(module, "SLICE_LETTERS", 4)
+    texts, told = ["a b", "c d", "e", "f", "a b c d e"], []
+    tokenized = PLAIN.texts(texts, "", Cut(), "texts[{}]", told.append)
+    assert tokenized.tokens.lengths == (4, 4, 3, 3, 7)
+    assert told == [4, 11, 14, 21]
+
+    def stop(tokens: int) -> None:
+        raise LimitExceeded(f"{tokens}")
+
+    with pytest.raises(LimitExceeded, match=r"^4$"):
+        PLAIN.texts(texts, "", Cut(), "texts[{}]", stop)
+
+
+def test_long_names_are_clipped_in_messages() -> None:
+    """An error travels as metadata, which has little room."""
+    with pytest.raises(UnsupportedTask) as raised:
+        PLAIN.prompt(PromptChoice(name="x" * 10_000))
+    assert len(raised.value.message) < 200

@@ -169,12 +169,38 @@ async def test_draining_answers_what_is_held_and_takes_no_more() -> None:
     engine = FakeEngine()
     async with scheduler(engine) as running:
         futures = [running.submit(job(identity, *[40] * 10)) for identity in range(5)]
-        draining = asyncio.create_task(running.drain())
-        await asyncio.sleep(0)
+        running.refuse()
         with pytest.raises(WorkerUnavailable):
             running.submit(job(99, 1))
-        await draining
         assert [await outcome(each) for each in futures] == [(40,) * 10] * 5
+
+
+async def test_a_result_that_cannot_be_made_fails_its_own_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any exception there; the others go on."""
+    engine = FakeEngine()
+
+    def fail(progress: FakeProgress) -> JobResult:
+        if progress.job.id == 1:
+            raise MemoryError
+        return JobResult(row_lengths=tuple(progress.served))
+
+    monkeypatch.setattr(FakeProgress, "result", fail)
+    async with scheduler(engine) as running:
+        futures = [running.submit(job(identity, 5)) for identity in (1, 2)]
+        assert [await outcome(each) for each in futures] == [Internal, (5,)]
+
+
+async def test_an_id_can_be_used_again_while_its_cancelled_job_ends() -> None:
+    """The second job is answered; the first one's last step does not touch it."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with scheduler(engine) as running:
+        running.submit(job(1, 50))
+        await asyncio.sleep(0)
+        running.cancel([1])
+        second = running.submit(job(1, 7))
+        engine.gate.set()
+        assert await asyncio.wait_for(outcome(second), 10) == (7,)
 
 
 async def test_closing_fails_what_is_still_held() -> None:
