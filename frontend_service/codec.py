@@ -212,7 +212,7 @@ def tokenize_response(name: str, tokenized: Sequence[TokenizedText]) -> model_pb
     return response
 
 
-def limits_to_pb(limits: Limits) -> model_pb2.Limits:
+def limits_to_pb(limits: Limits, queued_tokens: int) -> model_pb2.Limits:
     return model_pb2.Limits(
         texts=limits.texts,
         documents=limits.documents,
@@ -223,4 +223,5 @@ def limits_to_pb(limits: Limits) -> model_pb2.Limits:
         scores=limits.scores,
         similarities=limits.similarities,
         vector_elements=limits.vector_elements,
+        queued_tokens=queued_tokens,
     )

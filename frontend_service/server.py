@@ -77,8 +77,9 @@ class ModelServicer(ModelServiceServicer):
         self._service = service
 
     async def GetModel(self, request: model_pb2.GetModelRequest, context: Context) -> model_pb2.GetModelResponse:
-        card = self._service.model(request.model).card
-        return model_pb2.GetModelResponse(card=card_to_pb(card), limits=codec.limits_to_pb(self._service.limits))
+        model = self._service.model(request.model)
+        limits = codec.limits_to_pb(self._service.limits, model.queued_tokens)
+        return model_pb2.GetModelResponse(card=card_to_pb(model.card), limits=limits)
 
     async def ListModels(self, request: model_pb2.ListModelsRequest, context: Context) -> model_pb2.ListModelsResponse:
         return model_pb2.ListModelsResponse(cards=[card_to_pb(self._service.model("").card)])

@@ -38,10 +38,11 @@ class Abandoned(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A model behind a ready worker."""
+    """A model behind a ready worker, which refuses jobs over `queued_tokens` waiting tokens."""
 
     card: ModelCard
     tokenization: Tokenization
+    queued_tokens: int
 
 
 class Worker(Protocol):

@@ -108,7 +108,7 @@ class WorkerClient:
         elif card.fingerprint != self._model.card.fingerprint:
             log.error("fingerprint differs", worker=card.fingerprint, known=self._model.card.fingerprint)
             raise WorkerUnavailable("it came back with another model; restart this frontend to serve that")
-        self._model = ServedModel(card=card, tokenization=self._tokenization)
+        self._model = ServedModel(card=card, tokenization=self._tokenization, queued_tokens=describe.queued_tokens)
         self._ready = True
         log.info("worker ready", target=self._target, model=card.id, fingerprint=card.fingerprint)
         await self._on_ready(True)

@@ -142,6 +142,7 @@ class Scheduler:
             held.unserved -= part.stop - part.start
             failure = next((error for failed, error in failures if failed is held.progress), None)
             if failure is not None:
+                log.warning("job failed", job=held.job.id, reason=failure.reason)
                 self._fail(held, failure)
             elif held.unserved == 0:
                 self._finish(held)

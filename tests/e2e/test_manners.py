@@ -56,7 +56,7 @@ async def test_the_card_tells_limits_and_methods(calls: Calls) -> None:
     listed = await calls.model.ListModels(model_pb2.ListModelsRequest())
     assert [model.card] == list(listed.cards)
     assert (model.card.dimensions, model.card.max_tokens, model.card.pooling) == (384, 256, "mean")
-    assert model.limits.texts == 4096
+    assert (model.limits.texts, model.limits.queued_tokens) == (4096, 8_388_608)
     assert len(model.card.fingerprint) == 64
 
 

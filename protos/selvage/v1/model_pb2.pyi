@@ -71,7 +71,7 @@ class ModelCard(_message.Message):
     def __init__(self, id: _Optional[str] = ..., family: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., methods: _Optional[_Iterable[_Union[_vectors_pb2.ScoringMethod, str]]] = ..., default_method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., pooling: _Optional[str] = ..., dimensions: _Optional[int] = ..., allowed_dimensions: _Optional[_Iterable[int]] = ..., multi_vector_dimensions: _Optional[int] = ..., normalizes: bool = ..., prompts: _Optional[_Mapping[str, str]] = ..., default_prompt_name: _Optional[str] = ..., include_prompt: bool = ..., max_tokens: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., attention: _Optional[str] = ..., linear: _Optional[str] = ..., fingerprint: _Optional[str] = ..., special_tokens: _Optional[_Mapping[str, int]] = ..., notice: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("texts", "documents", "text_bytes", "message_bytes", "request_tokens", "request_rows", "scores", "similarities", "vector_elements")
+    __slots__ = ("texts", "documents", "text_bytes", "message_bytes", "request_tokens", "request_rows", "scores", "similarities", "vector_elements", "queued_tokens")
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
     TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,7 @@ class Limits(_message.Message):
     SCORES_FIELD_NUMBER: _ClassVar[int]
     SIMILARITIES_FIELD_NUMBER: _ClassVar[int]
     VECTOR_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     texts: int
     documents: int
     text_bytes: int
@@ -90,7 +91,8 @@ class Limits(_message.Message):
     scores: int
     similarities: int
     vector_elements: int
-    def __init__(self, texts: _Optional[int] = ..., documents: _Optional[int] = ..., text_bytes: _Optional[int] = ..., message_bytes: _Optional[int] = ..., request_tokens: _Optional[int] = ..., request_rows: _Optional[int] = ..., scores: _Optional[int] = ..., similarities: _Optional[int] = ..., vector_elements: _Optional[int] = ...) -> None: ...
+    queued_tokens: int
+    def __init__(self, texts: _Optional[int] = ..., documents: _Optional[int] = ..., text_bytes: _Optional[int] = ..., message_bytes: _Optional[int] = ..., request_tokens: _Optional[int] = ..., request_rows: _Optional[int] = ..., scores: _Optional[int] = ..., similarities: _Optional[int] = ..., vector_elements: _Optional[int] = ..., queued_tokens: _Optional[int] = ...) -> None: ...
 
 class GetModelRequest(_message.Message):
     __slots__ = ("model",)

@@ -63,7 +63,9 @@ class FakeWorker:
     """Remembers jobs; its scores are 1, 3, 3, 2 again and again."""
 
     def __init__(self, model_card: ModelCard) -> None:
-        self.model = ServedModel(card=model_card, tokenization=Tokenization(tokenizer_json(), model_card))
+        self.model = ServedModel(
+            card=model_card, tokenization=Tokenization(tokenizer_json(), model_card), queued_tokens=1000
+        )
         self.jobs: list[Job] = []
 
     async def run(self, job: Job) -> JobResult:
