@@ -96,8 +96,7 @@ async def _serve_until_told(
     scheduler.refuse()
     await server.finish(drain_seconds)
     scheduler.close()
-    await server.finish(LAST_WORDS)
-    await server.stop()
+    await server.stop(LAST_WORDS)
     serving.cancel()
     log.info("stopped")
 
