@@ -21,7 +21,7 @@ PROMPT_NAMES = {
 
 
 SLICE_LETTERS = 256 * 1024
-"""Texts are tokenised in slices of about this size: the tokenizer keeps some 600 bytes a token until it is done."""
+"""Texts are tokenised in slices of about this size: the tokenizer keeps hundreds of bytes a token until done."""
 
 Watch = Callable[[int], None]
 """Told, after each slice, how many tokens there are so far; raises to stop."""

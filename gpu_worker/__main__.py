@@ -57,7 +57,7 @@ async def main(settings: WorkerSettings) -> None:
     await server.start(settings.listen)
     log.info("loading", model=settings.model)
     # Loading shares the thread with computing: OpenMP keeps a pool for every thread that ever used it, and more pools
-    # than cores make each parallel region go to sleep (three times the time of a short step).
+    # than cores make each parallel region go to sleep.
     device = ThreadPoolExecutor(1, "device")
     try:
         model = await asyncio.get_running_loop().run_in_executor(device, load_model, settings)

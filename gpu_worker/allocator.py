@@ -9,7 +9,7 @@ def keep_freed_memory() -> None:
     """Lets glibc reuse large blocks instead of giving them back and faulting them in again at every layer.
 
     A step allocates tensors of many megabytes and frees them at once; by default each goes to the system and back,
-    which costs a sixth of a large step. One arena, since only the main one can hold such blocks. Other C libraries
+    which shows in every large step. One arena, since only the main one can hold such blocks. Other C libraries
     are left as they are.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

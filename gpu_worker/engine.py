@@ -70,7 +70,10 @@ class ModelEngine:
             raise InvalidInput("pairs need as many queries as documents", field="documents")
 
     def step(self, parts: Sequence[Part]) -> None:
-        """See `computing.Engine`. Raises OutOfMemory; whatever is raised, nothing was delivered."""
+        """See `computing.Engine`. Raises OutOfMemory.
+
+        Nothing is delivered before everything was computed, and delivering twice does no harm.
+        """
         outbox = Outbox()
         try:
             with torch.inference_mode():

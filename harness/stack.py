@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import grpc
 
 from harness.member import Member
-from shared.rpc import Options, channel_options
+from shared.rpc import channel_options
 
 WORKER_SERVICES = ("selvage.worker.v1.WorkerService",)
 PUBLIC_SERVICES = ("selvage.v1.EmbeddingService", "selvage.v1.RankingService", "selvage.v1.ModelService")
@@ -57,12 +57,11 @@ async def stack(
     worker: Mapping[str, object] | None = None,
     frontend: Mapping[str, object] | None = None,
     python: str | None = None,
-    options: Options | None = None,
 ) -> AsyncIterator[Stack]:
     """Starts the pair, waits for health, drains it at the end.
 
     `worker` and `frontend` are further flags by name (`{"max-tokens": 512}`); `python` another interpreter for the
-    frontends; `options` further channel options. Raises MemberFailed where a process does not become ready.
+    frontends. Raises MemberFailed where a process does not become ready.
     """
     async with AsyncExitStack() as cleanup:
         holder = Member("gpu_worker", WORKER_SERVICES, {"model": model, **(worker or {})})
@@ -79,9 +78,7 @@ async def stack(
         await asyncio.gather(*(_start(member, cleanup) for member in fronts))
         await asyncio.gather(*(member.wait_ready() for member in (holder, *fronts)))
         channels = [
-            await cleanup.enter_async_context(
-                grpc.aio.insecure_channel(member.address, options=[*channel_options(), *(options or [])])
-            )
+            await cleanup.enter_async_context(grpc.aio.insecure_channel(member.address, options=channel_options()))
             for member in fronts
         ]
         yield Stack(worker=holder, frontends=fronts, channels=channels)

@@ -113,23 +113,15 @@ def test_shared_is_ours() -> None:
     assert Path(str(shared.__file__)).is_relative_to(ROOT)
 
 
-def test_the_engine_imports_where_there_is_only_torch_and_transformers() -> None:
-    """As on a machine that is lent for measuring, without a network."""
-    program = (
-        "import sys\n"
-        "for name in ('grpc', 'google', 'structlog', 'pydantic', 'pydantic_settings'): sys.modules[name] = None\n"
-        "import gpu_worker.engine, gpu_worker.models.loading\n"
-    )
-    path = f"{ROOT}:{ROOT / 'protos'}"
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, env={"PYTHONPATH": path})
-
-
-def test_the_frontend_imports_where_torch_cannot() -> None:
-    """Its whole program, with torch, transformers and the worker blocked."""
-    program = (
-        "import sys\n"
-        "for name in ('torch', 'transformers', 'gpu_worker'): sys.modules[name] = None\n"
-        "import frontend_service.__main__\n"
-    )
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("frontend_service.__main__", ["torch", "transformers", "gpu_worker"]),
+        ("gpu_worker.engine", ["grpc", "google", "structlog", "pydantic", "pydantic_settings"]),
+    ],
+)
+def test_it_imports_where_these_are_absent(module: str, absent: list[str]) -> None:
+    """The frontend's whole program without torch; the engine with torch and transformers only, as for measuring."""
+    program = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\nimport {module}\n"
     path = f"{ROOT}:{ROOT / 'protos'}"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, env={"PYTHONPATH": path})
