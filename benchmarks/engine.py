@@ -22,7 +22,8 @@ from benchmarks.onnx_peer import OnnxPeer, Rows
 from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.computing import Part
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models.loading import EMBEDDED, load
+from gpu_worker.models.loading import load
+from gpu_worker.models.source import EMBEDDED
 from gpu_worker.placement import Dtype, Placement
 from gpu_worker.planning import FairQueue
 from shared.jobs import Encode, Job

@@ -14,7 +14,7 @@ from frontend_service.service import ServedModel
 from frontend_service.tokenization import Tokenization
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
-from shared import codec
+from shared import codec, job_codec, result_codec
 from shared.errors import SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult
 from shared.offload import offload
@@ -30,7 +30,7 @@ log = structlog.get_logger("worker_client")
 
 
 def _serialise(job: Job) -> bytes:
-    return codec.jobs_to_pb([job]).SerializeToString()
+    return job_codec.jobs_to_pb([job]).SerializeToString()
 
 
 class WorkerClient:
@@ -61,15 +61,15 @@ class WorkerClient:
 
     async def run(self, job: Job) -> JobResult:
         """Raises the job's own error, WorkerUnavailable or DeadlineExceeded."""
-        payload = await offload(self._threads, codec.job_bytes(job), _serialise, job)
-        assembly = codec.ResultAssembly()
+        payload = await offload(self._threads, job_codec.job_bytes(job), _serialise, job)
+        assembly = result_codec.ResultAssembly()
         timeout = None if job.remaining is None else job.remaining + DEADLINE_SLACK
         try:
             async for message in self._execute(payload, timeout=timeout, metadata=call_metadata()):
                 assembly.add(message)
         except grpc.aio.AioRpcError as error:
             raise to_domain_error(error) from None
-        return await offload(self._threads, assembly.size, codec.ResultAssembly.result, assembly)
+        return await offload(self._threads, assembly.size, result_codec.ResultAssembly.result, assembly)
 
     async def supervise(self) -> None:
         """Follows the worker's health for ever; after a failure tries again, soon and then less soon."""

@@ -12,7 +12,7 @@ from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.card import card_of
 from gpu_worker.engine import ModelEngine
 from gpu_worker.models.loading import Model, load
-from gpu_worker.models.repository import ModelRefused
+from gpu_worker.models.recipe import ModelRefused
 from gpu_worker.placement import Placement
 from gpu_worker.scheduler import Scheduler
 from gpu_worker.server import SERVICE, Ready, WorkerServicer

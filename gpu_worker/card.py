@@ -1,33 +1,44 @@
 """A loaded model -> the card that the outside sees."""
 
+from gpu_worker.abilities import Abilities
 from gpu_worker.models.loading import Model
 from shared.card import ModelCard
-from shared.vectors import OutputKind, ScoringMethod
+from shared.vectors import Activation, OutputKind
 
 
 def card_of(model: Model) -> ModelCard:
     """Tells everything that a caller may need to know."""
-    recipe = model.recipe
+    recipe, abilities = model.recipe, Abilities(model)
+    dense, classifier = recipe.dense, recipe.classifier
     return ModelCard(
         id=model.name,
         family=model.family,
-        outputs=(OutputKind.DENSE, OutputKind.MULTI_VECTOR),
-        methods=(ScoringMethod.DENSE, ScoringMethod.LATE_INTERACTION),
-        default_method=ScoringMethod.DENSE,
-        pooling=recipe.pooling,
-        dimensions=model.hidden_size,
-        allowed_dimensions=recipe.allowed_dimensions,
-        multi_vector_dimensions=model.hidden_size,
-        normalizes=recipe.normalize,
+        tasks=abilities.tasks,
+        outputs=abilities.outputs,
+        methods=abilities.methods,
+        default_method=abilities.default_method,
+        pooling="+".join(dense.poolings) if dense else "",
+        dimensions=abilities.widths[OutputKind.DENSE],
+        allowed_dimensions=dense.allowed_dimensions if dense else (),
+        normalizes=bool(dense and dense.normalize),
+        include_prompt=dense.include_prompt if dense else True,
+        multi_vector_dimensions=abilities.widths[OutputKind.MULTI_VECTOR],
+        multi_vector_head=abilities.own_multi_vectors,
+        averages_late_interaction=bool(recipe.multi_vector and recipe.multi_vector.mean),
+        sparse_head=recipe.sparse.kind if recipe.sparse else "",
+        labels=abilities.labels,
+        activation=classifier.activation if classifier else Activation.NONE,
+        pair_template=classifier.template if classifier else "",
+        default_instruction=classifier.instruction if classifier else "",
         prompts=recipe.prompts,
         default_prompt_name=recipe.default_prompt_name,
-        include_prompt=recipe.include_prompt,
         max_tokens=model.max_tokens,
         vocabulary_size=model.vocabulary_size,
         dtype=model.placement.dtype_name,
         device=str(model.placement.device),
         attention=model.trunk.attention.name,
         linear=model.linear,
+        weight_bytes=model.weight_bytes,
         fingerprint=model.fingerprint,
         special_tokens=model.tokenizer.special_tokens,
         notice=recipe.notice,

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from gpu_worker.models.repository import ModelRefused
+from gpu_worker.models.recipe import ModelRefused
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 

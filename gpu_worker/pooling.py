@@ -1,4 +1,9 @@
-"""Token rows to one row a sequence, over packed batches, without a loop over sequences. Tensors without I/O."""
+"""Token rows to one row a sequence, over packed batches, without a loop over sequences. Tensors without I/O.
+
+Modes and their details (a prompt that is left out, an empty rest) are those of sentence-transformers' Pooling.
+"""
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -6,25 +11,39 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_worker.ragged_batch import RaggedBatch, to_device
+from gpu_worker.ragged_batch import Counts, RaggedBatch, to_device
 
-Counts = npt.NDArray[np.int64]
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+"""In the order in which sentence-transformers concatenates them."""
 
 
-def pool(hidden: Tensor, batch: RaggedBatch, mode: str, skip: Counts | None = None) -> Tensor:
-    """Pools hidden [T, H] to float32 [S, H].
+def pool(hidden: Tensor, batch: RaggedBatch, modes: Sequence[str], skip: Counts | None = None) -> Tensor:
+    """Pools hidden [T, H] to float32 [S, H x modes], one mode beside the other.
 
-    `mode` is cls (first token), lasttoken or mean; `skip` [S] are tokens at the start of each sequence that a mean
-    leaves out (a sequence without any other token becomes zeros).
+    `skip` [S] are tokens at the start of each sequence that are left out: cls then takes the first token after them.
+    A sequence without any other token becomes zeros, but for cls and lasttoken, which take its first and last.
     """
-    offsets = batch.offsets
+    lengths = np.diff(batch.offsets)
+    left_out = np.zeros_like(lengths) if skip is None else np.minimum(skip, lengths)
+    return torch.cat([_pool(hidden, batch.offsets, mode, left_out) for mode in modes], dim=1)
+
+
+def _pool(hidden: Tensor, offsets: Counts, mode: str, skip: Counts) -> Tensor:
+    starts, lengths = offsets[:-1], np.diff(offsets)
     match mode:
         case "cls":
-            return _gather(hidden, offsets[:-1])
+            return _gather(hidden, starts + np.where(skip < lengths, skip, 0))
         case "lasttoken":
             return _gather(hidden, offsets[1:] - 1)
-        case "mean":
-            return _mean(hidden, offsets, skip)
+        case "max":
+            return _max(hidden, offsets, skip)
+        case "mean" | "mean_sqrt_len_tokens" | "weightedmean":
+            positions = np.arange(offsets[-1]) - np.repeat(starts, lengths)
+            kept = positions >= np.repeat(skip, lengths)
+            weights = (positions + 1.0 if mode == "weightedmean" else np.ones(len(positions))) * kept
+            sums = np.add.reduceat(weights, starts)
+            divisors = np.sqrt(sums) if mode == "mean_sqrt_len_tokens" else sums
+            return _weighted_sum(hidden, offsets, weights / np.repeat(np.maximum(divisors, 1e-9), lengths), skip)
     raise ValueError(f"no pooling is called {mode}")
 
 
@@ -32,17 +51,31 @@ def _gather(hidden: Tensor, rows: Counts) -> Tensor:
     return hidden.index_select(0, to_device(torch.from_numpy(rows), hidden.device)).float()
 
 
-def _mean(hidden: Tensor, offsets: Counts, skip: Counts | None) -> Tensor:
+def _kept(offsets: Counts, skip: Counts) -> tuple[Counts, Counts]:
+    """Rows that are not left out, and where each sequence begins among them."""
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    rows = np.arange(offsets[-1])
+    kept = rows[rows - np.repeat(starts, lengths) >= np.repeat(skip, lengths)]
+    return kept, np.concatenate([[0], np.cumsum(lengths - skip)[:-1]])
+
+
+def _weighted_sum(hidden: Tensor, offsets: Counts, weights: npt.NDArray[np.float64], skip: Counts) -> Tensor:
     """As one bag of rows a sequence: embedding_bag sums each in order, so batch mates cannot change a bit."""
-    rows, starts = np.arange(offsets[-1]), offsets[:-1]
-    if skip is not None and skip.any():
-        lengths = np.diff(offsets)
-        kept = np.maximum(lengths - skip, 0)
-        rows = rows[rows - np.repeat(starts, lengths) >= np.repeat(skip, lengths)]
-        starts = np.concatenate([[0], np.cumsum(kept)[:-1]])
-    index = to_device(torch.from_numpy(rows), hidden.device)
-    bags = to_device(torch.from_numpy(starts), hidden.device)
-    return F.embedding_bag(index, hidden.float(), bags, mode="mean")
+    rows, starts = _kept(offsets, skip)
+    index, bags = (to_device(torch.from_numpy(each), hidden.device) for each in (rows, starts))
+    scale = to_device(torch.from_numpy(weights[rows].astype(np.float32)), hidden.device)
+    return F.embedding_bag(index, hidden.float(), bags, mode="sum", per_sample_weights=scale)
+
+
+def _max(hidden: Tensor, offsets: Counts, skip: Counts) -> Tensor:
+    rows, _ = _kept(offsets, skip)
+    lengths = np.diff(offsets) - skip
+    segments = to_device(torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)), hidden.device)
+    chosen = hidden if len(rows) == len(hidden) else _gather(hidden, rows)
+    best = hidden.new_full((len(lengths), hidden.shape[1]), float("-inf"), dtype=torch.float32)
+    best.scatter_reduce_(0, segments[:, None].expand(-1, hidden.shape[1]), chosen.float(), reduce="amax")
+    empty = to_device(torch.from_numpy(lengths == 0), hidden.device)
+    return best.masked_fill_(empty[:, None], 0.0)
 
 
 def truncate(rows: Tensor, dimensions: npt.NDArray[np.int64]) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 Ids = npt.NDArray[np.int32]
+Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,23 +40,37 @@ class RaggedBatch:
     ids: Tensor
     positions: Tensor
     cu_seqlens: Tensor
+    token_types: Tensor | None = None
 
     @classmethod
-    def pack(cls, sequences: Sequence[Ids], device: torch.device, first_position: int = 0) -> "RaggedBatch":
-        """Lays sequences end to end; positions start at `first_position` in each of them."""
+    def pack(
+        cls,
+        sequences: Sequence[Ids],
+        device: torch.device,
+        first_position: int = 0,
+        second_segments: Sequence[int] | None = None,
+    ) -> "RaggedBatch":
+        """Lays sequences end to end; positions start at `first_position` in each of them.
+
+        `second_segments` are where tokens of type 1 begin in each sequence (0: nowhere); None: no types.
+        """
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
         total = int(offsets[-1])
-        staged = np.empty((2, total), dtype=np.int64)
+        staged = np.empty((2 if second_segments is None else 3, total), dtype=np.int64)
         np.concatenate(list(sequences), out=staged[0], casting="same_kind")
         staged[1] = np.arange(total) - np.repeat(offsets[:-1], lengths) + first_position
-        both = to_device(torch.from_numpy(staged), device)
+        if second_segments is not None:
+            seconds = np.where(np.array(second_segments) > 0, second_segments, lengths)
+            staged[2] = np.arange(total) - np.repeat(offsets[:-1], lengths) >= np.repeat(seconds, lengths)
+        rows = to_device(torch.from_numpy(staged), device)
         return cls(
             lengths=tuple(lengths.tolist()),
             offsets=offsets,
-            ids=both[:1],
-            positions=both[1:],
+            ids=rows[:1],
+            positions=rows[1:2],
+            token_types=None if second_segments is None else rows[2:],
             cu_seqlens=to_device(torch.from_numpy(offsets.astype(np.int32)), device),
         )
 
@@ -69,6 +84,10 @@ class RaggedBatch:
         """Tokens of the longest sequence."""
         return max(self.lengths)
 
+    def rows_of(self, places: Counts) -> Counts:
+        """Rows that belong to the sequences at these places, one sequence after the other."""
+        return row_ranges(self.offsets[places], np.diff(self.offsets)[places])
+
     def runs(self) -> list[Run]:
         """Neighbours of equal length; few where the batch is sorted by length."""
         runs, start = [], 0
@@ -77,6 +96,13 @@ class RaggedBatch:
             runs.append(run)
             start = run.stop
         return runs
+
+
+def row_ranges(starts: Counts, lengths: Counts) -> Counts:
+    """[sum of lengths] the numbers from starts[i] to starts[i] + lengths[i] - 1, for every i in turn."""
+    ends = np.cumsum(lengths)
+    rows: Counts = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
+    return rows
 
 
 def to_device(host: Tensor, device: torch.device) -> Tensor:

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.maxsim.packed import maxsim
-from gpu_worker.pooling import Counts
-from gpu_worker.ragged_batch import to_device
+from gpu_worker.ragged_batch import Counts, to_device
 
 
 def matrix(queries: Tensor, query_rows: Counts, documents: Tensor, document_rows: Counts, mean: bool) -> Tensor:

@@ -11,7 +11,7 @@ import grpc
 from gpu_worker.scheduler import Scheduler
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
-from shared import codec
+from shared import codec, job_codec, result_codec
 from shared.card import ModelCard
 from shared.errors import SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult
@@ -63,7 +63,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         scheduler = self._ready().scheduler
         waiting: dict[asyncio.Future[JobResult], Job] = {}
         try:
-            for job in await offload(self._threads, request.ByteSize(), codec.jobs_from_pb, request):
+            for job in await offload(self._threads, request.ByteSize(), job_codec.jobs_from_pb, request):
                 try:
                     waiting[scheduler.submit(job)] = job
                 except SelvageError as error:
@@ -94,4 +94,4 @@ def _answer(job_id: int, future: asyncio.Future[JobResult]) -> Iterator[pb.Execu
     if isinstance(error, SelvageError):
         yield codec.error_to_pb(job_id, error)
     else:
-        yield from codec.result_to_pb(job_id, future.result())
+        yield from result_codec.result_to_pb(job_id, future.result())

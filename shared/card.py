@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from shared.vectors import OutputKind, ScoringMethod
+from shared.vectors import Activation, OutputKind, ScoringMethod, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,7 +13,7 @@ class ModelCard:
     family: str
     outputs: tuple[OutputKind, ...]
     methods: tuple[ScoringMethod, ...]
-    default_method: ScoringMethod
+    default_method: ScoringMethod | None
     pooling: str
     dimensions: int
     multi_vector_dimensions: int
@@ -31,3 +31,12 @@ class ModelCard:
     include_prompt: bool = True
     special_tokens: dict[str, int] = field(default_factory=dict)
     notice: str = ""
+    tasks: tuple[Task, ...] = (Task.EMBED, Task.RERANK)
+    multi_vector_head: bool = False
+    sparse_head: str = ""
+    averages_late_interaction: bool = False
+    labels: tuple[str, ...] = ()
+    activation: Activation = Activation.NONE
+    pair_template: str = ""
+    default_instruction: str = ""
+    weight_bytes: int = 0

@@ -10,24 +10,49 @@ NO_TOKENS = RaggedTokens(ids=b"", lengths=())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encode:
-    """Vectors of each sequence. `dimensions` 0 means all."""
+    """Vectors of each sequence. `dimensions` 0 means all, `sparse_top_k` 0 all weights above zero."""
 
     outputs: frozenset[OutputKind]
     dimensions: int = 0
     normalize: bool
     normalize_tokens: bool
     data_type: DataType = DataType.FLOAT32
+    sparse_top_k: int = 0
+    token_ids: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridWeights:
+    """What the parts of a HYBRID score count; divided by their sum. Raises ValueError."""
+
+    dense: float = 1.0
+    sparse: float = 1.0
+    multi_vector: float = 1.0
+
+    def __post_init__(self) -> None:
+        parts = (self.dense, self.sparse, self.multi_vector)
+        if not all(0 <= part < float("inf") for part in parts) or not sum(parts):
+            raise ValueError("each weight must be a number of 0 or more, and one of them above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Scores of the first `queries` sequences against the others."""
+    """Scores of the first `queries` sequences against the others. `weights`: HYBRID only."""
 
     method: ScoringMethod
     layout: Layout
     queries: int
     unit_rows: bool
     mean: bool
+    weights: HybridWeights | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classify:
+    """Logits of every sequence, or with `tokens` of every token, or of the tokens with the id `token_id`."""
+
+    tokens: bool = False
+    token_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +66,23 @@ class MaxSim:
     mean: bool
 
 
+Work = Encode | Score | Classify | MaxSim
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One unit of work that is answered on its own.
 
     `remaining` is the time in seconds until nobody waits any more, None for ever; `prompt_lengths` are the
-    tokens at the start of each sequence that pooling leaves out, empty for none.
+    tokens at the start of each sequence that pooling leaves out, empty for none; `second_segments` are where the
+    second text of a pair begins in each sequence (0: nowhere), empty for none.
     """
 
     id: int
-    work: Encode | Score | MaxSim
+    work: Work
     tokens: RaggedTokens = NO_TOKENS
     prompt_lengths: tuple[int, ...] = ()
+    second_segments: tuple[int, ...] = ()
     remaining: float | None = None
 
 
@@ -66,15 +96,30 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SparseRows:
+    """Weighted vocabulary ids of S sequences, one after the other, ids ascending in each.
+
+    `lengths` [S], `indices` little-endian int32, `values` float32.
+    """
+
+    lengths: tuple[int, ...]
+    indices: bytes
+    values: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
     """The outcome of a job: what was asked for, in the order of its sequences, and its times in seconds.
 
-    `scores` is float32, row-major.
+    `scores` is float32, row-major: scores, or logits. `row_lengths` are the token rows, or the rows of token logits,
+    of each sequence; `token_ids` the int32 id of each token row, where asked for.
     """
 
     dense: Rows | None = None
+    sparse: SparseRows | None = None
     tokens: Rows | None = None
     row_lengths: tuple[int, ...] = ()
+    token_ids: bytes = b""
     scores: bytes = b""
     queue: float = 0.0
     compute: float = 0.0

@@ -58,6 +58,25 @@ class ScoringMethod(IntEnum):
     HYBRID = 5
 
 
+class Task(IntEnum):
+    """What a model is for."""
+
+    EMBED = 1
+    RERANK = 2
+    CLASSIFY = 3
+    CLASSIFY_TOKENS = 4
+
+
+class Activation(IntEnum):
+    """How a classifier's logits become scores; see model.proto."""
+
+    NONE = 0
+    IDENTITY = 1
+    SIGMOID = 2
+    SOFTMAX = 3
+    TANH = 4
+
+
 class Layout(IntEnum):
     """Which queries meet which documents."""
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.models.attention import NAME
-from gpu_worker.models.repository import ModelRefused
+from gpu_worker.models.recipe import ModelRefused
 from gpu_worker.models.trunk import Trunk
 from gpu_worker.ragged_batch import Ids, RaggedBatch
 
@@ -34,7 +34,7 @@ class Reference:
         model.set_attn_implementation("eager")
         with torch.inference_mode():
             self.own = self._one_by_one(model)
-            with _in_float32(model):
+            with in_float32(model):
                 self.exact = self._one_by_one(model)
                 self.padding_noise = self._padding_noise(model)
         model.set_attn_implementation(NAME)
@@ -112,7 +112,7 @@ def _random_texts(config: Any, positions: int) -> list[Ids]:
 
 
 @contextmanager
-def _in_float32(model: nn.Module) -> Iterator[None]:
+def in_float32(model: nn.Module) -> Iterator[None]:
     """Parameters in float32 for a while. Half numbers are float32 numbers too, so the way back is exact."""
     kept = {name: parameter.dtype for name, parameter in model.named_parameters()}
     try:

@@ -9,12 +9,23 @@ import string
 from typing import Any
 
 import torch
-from torch import nn
-from transformers import AutoConfig, AutoModel, PretrainedConfig
+from torch import Tensor, nn
+from transformers import AutoConfig, PretrainedConfig
 
-from gpu_worker.models.repository import ModelRefused, Recipe
+from gpu_worker.models import weights
+from gpu_worker.models.recipe import (
+    ClassifierRecipe,
+    DenseRecipe,
+    Layer,
+    ModelRefused,
+    MultiVectorRecipe,
+    Recipe,
+    SparseRecipe,
+    WeightsOf,
+)
 from gpu_worker.models.tokenizer import TokenizerFile, finish
 from gpu_worker.placement import Placement
+from shared.vectors import Activation
 
 SEED = 20_260_101
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4, "eos": 3, "bos": 2}
@@ -87,32 +98,100 @@ SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
 }
-NAMES = {name.lower(): name for name in SHAPES} | {"tiny": "tiny-bert", "xlm-r-large": "xlm-roberta-large"}
+LINEAR = {"weight": "weight", "bias": "bias"}
+PLAIN = {"weight": "weight"}
+
+# name -> (the shape of its trunk, what its recipe says of its heads)
+HEADED: dict[str, tuple[str, dict[str, Any]]] = {
+    "tiny-splade": ("tiny-bert", {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}),
+    "tiny-colbert": (
+        "tiny-bert",
+        {"multi_vector": MultiVectorRecipe(layers=(Layer(kind="dense", inputs=64, outputs=48, keys=PLAIN),))},
+    ),
+    "tiny-bge-m3": (
+        "tiny-xlm-roberta",
+        {
+            "dense": DenseRecipe(poolings=("cls",), normalize=True),
+            "multi_vector": MultiVectorRecipe(
+                layers=(Layer(kind="dense", inputs=64, outputs=64, keys=LINEAR),), skip_first=True, mean=True
+            ),
+            "sparse": SparseRecipe(kind="lexical", layer=Layer(kind="dense", inputs=64, outputs=1, keys=LINEAR)),
+        },
+    ),
+    "tiny-cross-encoder": (
+        "tiny-bert",
+        {
+            "weights_of": "sequence-classification",
+            "classifier": ClassifierRecipe(kind="sequence", activation=Activation.SIGMOID, labels=("relevant",)),
+        },
+    ),
+    "tiny-classifier": (
+        "tiny-roberta",
+        {
+            "weights_of": "sequence-classification",
+            "classifier": ClassifierRecipe(kind="sequence", activation=Activation.SOFTMAX, labels=("a", "b", "c")),
+        },
+    ),
+    "tiny-token-classifier": (
+        "tiny-bert",
+        {
+            "weights_of": "token-classification",
+            "classifier": ClassifierRecipe(kind="tokens", activation=Activation.SOFTMAX, labels=("O", "B", "I")),
+        },
+    ),
+    "tiny-yes-no": (
+        "tiny-qwen3",
+        {
+            "weights_of": "causal-lm",
+            "classifier": ClassifierRecipe(
+                kind="yes-no",
+                activation=Activation.SIGMOID,
+                labels=("yes",),
+                yes_no=(200, 201),
+                template="w7 {instruction} w8 {query} w9 {document} w10",
+                instruction="w11 w12",
+            ),
+        },
+    ),
+}
+NAMES = {name.lower(): name for name in [*SHAPES, *HEADED]} | {"tiny": "tiny-bert", "xlm-r-large": "xlm-roberta-large"}
 
 
-def shape_of(name: str) -> tuple[str, PretrainedConfig, Recipe]:
-    """The model type, config and recipe of a named shape. Raises ModelRefused for an unknown name."""
+def shape_of(name: str) -> tuple[PretrainedConfig, Recipe]:
+    """The config and recipe of a named shape. Raises ModelRefused for an unknown name."""
     known = NAMES.get(name.lower())
     if known is None:
-        raise ModelRefused(f"random:{name} is not known; there are {', '.join(sorted(SHAPES))}")
-    kind, pooling, values = SHAPES[known]
+        raise ModelRefused(f"random:{name} is not known; there are {', '.join(sorted([*SHAPES, *HEADED]))}")
+    shape, heads = HEADED.get(known, (known, None))
+    kind, pooling, values = SHAPES[shape]
+    config = AutoConfig.for_model(kind, **values)
+    if heads is None:
+        heads = {"dense": DenseRecipe(poolings=(pooling,), normalize=True), "multi_vector": MultiVectorRecipe()}
     recipe = Recipe(
-        pooling=pooling,
-        normalize=True,
         prompts={"query": "w1 w2 w3 ", "document": ""},
         notice="random weights: for tests and measuring only, its vectors mean nothing",
+        **heads,
     )
-    return kind, AutoConfig.for_model(kind, **values), recipe
+    if recipe.classifier is not None:
+        config.num_labels = len(recipe.classifier.labels)
+    return config, recipe
 
 
-def build(config: PretrainedConfig, placement: Placement) -> nn.Module:
-    """The trunk with seeded random weights, made straight on the device."""
+def build(config: PretrainedConfig, weights_of: WeightsOf, placement: Placement) -> nn.Module:
+    """The transformers class with seeded random weights, made straight on the device."""
     with torch.random.fork_rng(devices=[placement.device] if placement.device.type == "cuda" else []):
         torch.manual_seed(SEED)
         with torch.device(placement.device):
-            model = AutoModel.from_config(config, dtype=placement.dtype, attn_implementation="eager")
+            model = weights.from_config(config, weights_of, placement)
     assert isinstance(model, nn.Module)
     return model
+
+
+def tensors_of(layer: Layer) -> dict[str, Tensor]:
+    """Seeded random tensors for a head's layer, by role."""
+    generator = torch.Generator().manual_seed(SEED + layer.outputs)
+    shapes = dict.fromkeys(("weight", "residual"), (layer.outputs, layer.inputs)) | {"bias": (layer.outputs,)}
+    return {role: 0.2 * torch.randn(shapes[role], generator=generator) for role in layer.keys}
 
 
 def tokenizer(vocabulary: int) -> TokenizerFile:

@@ -1,11 +1,13 @@
 """What the frontend needs for tokenising, made once at load. The only place of the worker that knows tokenizers."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.models.repository import ModelRefused
+from gpu_worker.models.files import first_line
+from gpu_worker.models.recipe import ModelRefused
 
 ROLES = ("cls", "sep", "pad", "mask", "unk", "bos", "eos")
 
@@ -17,22 +19,42 @@ class TokenizerFile:
     content: bytes
     special_tokens: dict[str, int]
 
+    def marks(self, text: str) -> list[tuple[int, ...]]:
+        """The ids of a mark, after another text and at the beginning, which may differ."""
+        from tokenizers import Tokenizer
 
-def export(folder: Path, lowercase: bool) -> TokenizerFile:
-    """The tokenizer that transformers reads from `folder`. Raises ModelRefused.
+        reader = Tokenizer.from_buffer(self.content)
 
-    `lowercase`: sentence-transformers' own do_lower_case, which lowers a text before the tokenizer sees it.
-    """
+        def ids(content: str) -> Sequence[int]:
+            found: Sequence[int] = reader.encode(content, add_special_tokens=False).ids
+            return found
+
+        before = ids("a\n")
+        within = ids("a\n" + text)
+        return [tuple(within[len(before) :]), tuple(ids(text))]
+
+
+def read(folder: Path, trust_remote_code: bool) -> Any:
+    """What transformers reads from `folder`, converted where there is no tokenizer.json. Raises ModelRefused."""
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        description = json.loads(tokenizer.backend_tokenizer.to_str())
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
     except Exception as error:  # any of many: whatever it is, there is no tokenizer
-        raise ModelRefused(f"{folder}: the tokenizer cannot be loaded: {_first_line(error)}") from error
+        raise ModelRefused(f"{folder}: the tokenizer cannot be loaded: {first_line(error)}") from error
+
+
+def export(tokenizer: Any, lowercase: bool) -> TokenizerFile:
+    """What a frontend needs of transformers' tokenizer. Raises ModelRefused.
+
+    `lowercase`: sentence-transformers' own do_lower_case, which lowers a text before the tokenizer sees it.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ModelRefused(f"{type(tokenizer).__name__} cannot be written as a tokenizer.json, which frontends need")
     ids = {role: getattr(tokenizer, f"{role}_token_id", None) for role in ROLES}
     special = {role: identity for role, identity in ids.items() if identity is not None}
-    return finish(description, special, lowercase)
+    return finish(json.loads(backend.to_str()), special, lowercase)
 
 
 def finish(description: dict[str, Any], special: dict[str, int], lowercase: bool = False) -> TokenizerFile:
@@ -44,7 +66,3 @@ def finish(description: dict[str, Any], special: dict[str, int], lowercase: bool
             steps.append(description["normalizer"])
         description["normalizer"] = {"type": "Sequence", "normalizers": steps}
     return TokenizerFile(content=json.dumps(description).encode(), special_tokens=special)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).strip().splitlines()[0]

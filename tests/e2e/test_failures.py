@@ -12,7 +12,7 @@ from harness.member import Member, MemberFailed
 from harness.stack import WORKER_SERVICES, stack
 from selvage.v1 import embedding_pb2, model_pb2
 from selvage.worker.v1 import worker_pb2_grpc
-from shared import codec
+from shared import job_codec, result_codec
 from shared.jobs import Encode, Job
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind
@@ -110,9 +110,9 @@ async def test_a_draining_worker_waits_for_slow_readers() -> None:
     async with stack("random:tiny-bert") as pair, grpc.aio.insecure_channel(pair.worker.address) as channel:
         tokens = RaggedTokens.of([[5] * 500] * 300)
         work = Encode(outputs=frozenset({OutputKind.MULTI_VECTOR}), normalize=True, normalize_tokens=True)
-        request = codec.jobs_to_pb([Job(id=1, work=work, tokens=tokens)])
+        request = job_codec.jobs_to_pb([Job(id=1, work=work, tokens=tokens)])
         stream = aiter(worker_pb2_grpc.WorkerServiceStub(channel).Execute(request))
-        assembly = codec.ResultAssembly()
+        assembly = result_codec.ResultAssembly()
         assembly.add(await anext(stream))
         stopping = asyncio.create_task(pair.worker.stop())
         await eventually(lambda: any("draining" in line for line in pair.worker.log))

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selvage.worker.v1 import worker_pb2 as pb
-from shared import codec
+from shared import codec, job_codec, result_codec
 from shared.card import ModelCard
 from shared.errors import Internal, InvalidInput, UnsupportedTask
-from shared.jobs import Encode, Job, JobResult, MaxSim, Rows, Score
+from shared.jobs import Classify, Encode, HybridWeights, Job, JobResult, MaxSim, Rows, Score, SparseRows
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod
 
@@ -33,25 +33,43 @@ def test_ragged_tokens_refuse_what_does_not_add_up(ids: bytes, lengths: tuple[in
         RaggedTokens(ids=ids, lengths=lengths)
 
 
-@given(st.lists(SEQUENCES, min_size=1, max_size=3), st.none() | st.floats(0.001, 1e5))
+@given(st.lists(SEQUENCES, min_size=1, max_size=6), st.none() | st.floats(0.001, 1e5))
 def test_jobs_survive(groups: list[list[list[int]]], remaining: float | None) -> None:
     """Several jobs over one flat list, each with its own work."""
     works = [
         ENCODE,
         Score(method=ScoringMethod.DENSE, layout=Layout.MATRIX, queries=1, unit_rows=True, mean=False),
-        Encode(outputs=frozenset(OutputKind), dimensions=7, normalize=False, normalize_tokens=True),
+        Encode(
+            outputs=frozenset(OutputKind),
+            dimensions=7,
+            normalize=False,
+            normalize_tokens=True,
+            sparse_top_k=5,
+            token_ids=True,
+        ),
+        Score(
+            method=ScoringMethod.HYBRID,
+            layout=Layout.MATRIX,
+            queries=1,
+            unit_rows=True,
+            mean=True,
+            weights=HybridWeights(dense=0.5, sparse=0, multi_vector=2),
+        ),
+        Classify(tokens=True, token_id=0),
+        Classify(),
     ]
     jobs = [
         Job(
             id=2**63 + index,
-            work=works[index % 3],
+            work=works[index % len(works)],
             tokens=RaggedTokens.of(group),
-            prompt_lengths=tuple(range(len(group))),
+            prompt_lengths=tuple(len(each) % 2 for each in group),
+            second_segments=tuple(len(each) for each in group),
             remaining=None if remaining is None else round(remaining, 3),
         )
         for index, group in enumerate(groups)
     ]
-    assert codec.jobs_from_pb(pb.ExecuteRequest.FromString(codec.jobs_to_pb(jobs).SerializeToString())) == jobs
+    assert job_codec.jobs_from_pb(pb.ExecuteRequest.FromString(job_codec.jobs_to_pb(jobs).SerializeToString())) == jobs
 
 
 def test_given_vectors_survive() -> None:
@@ -59,53 +77,55 @@ def test_given_vectors_survive() -> None:
     vectors = MultiVectors(data_type=DataType.INT8, dimensions=2, lengths=(1, 0), data=b"ab", scales=b"1234")
     work = MaxSim(queries=vectors, documents=vectors, layout=Layout.PAIRS, unit_rows=True, mean=True)
     job = Job(id=1, work=work)
-    assert codec.jobs_from_pb(codec.jobs_to_pb([job])) == [job]
+    assert job_codec.jobs_from_pb(job_codec.jobs_to_pb([job])) == [job]
 
 
-@pytest.mark.parametrize("size", [0, 1, codec.CHUNK_BYTES, codec.CHUNK_BYTES * 2 + 1])
+@pytest.mark.parametrize("size", [0, 1, result_codec.CHUNK_BYTES, result_codec.CHUNK_BYTES * 2 + 1])
 def test_results_travel_in_messages_of_at_most_4_mib(size: int) -> None:
     """Cut and put together again."""
     result = JobResult(
         dense=Rows(dimensions=1, data=b"d" * size, scales=b"s" * size),
+        sparse=SparseRows(lengths=(size, 0), indices=b"i" * size, values=b"v" * size),
         tokens=Rows(dimensions=2, data=b"t" * size),
+        token_ids=b"n" * size,
         row_lengths=(3, 4),
         scores=b"x" * size,
         queue=0.25,
         compute=0.5,
     )
-    messages = [message.SerializeToString() for message in codec.result_to_pb(9, result)]
+    messages = [message.SerializeToString() for message in result_codec.result_to_pb(9, result)]
     assert max(map(len, messages)) <= 4 * 2**20
-    assembly = codec.ResultAssembly()
+    assembly = result_codec.ResultAssembly()
     for message in messages:
         with pytest.raises(Internal, match="without an answer"):
             assembly.result()
         assembly.add(pb.ExecuteResponse.FromString(message))
     assert assembly.result() == result
-    assert assembly.size == 4 * size
+    assert assembly.size == 7 * size
 
 
 def test_a_job_table_that_does_not_add_up_is_refused() -> None:
     """Naming what disagrees."""
-    request = codec.jobs_to_pb([Job(id=1, work=ENCODE, tokens=RaggedTokens.of([[1, 2]]))])
+    request = job_codec.jobs_to_pb([Job(id=1, work=ENCODE, tokens=RaggedTokens.of([[1, 2]]))])
     request.jobs[0].sequences = 2
     with pytest.raises(InvalidInput, match="sequences"):
-        codec.jobs_from_pb(request)
+        job_codec.jobs_from_pb(request)
     request.jobs[0].sequences = 1
     request.token_ids = b"123"
     with pytest.raises(InvalidInput, match="token_ids"):
-        codec.jobs_from_pb(request)
+        job_codec.jobs_from_pb(request)
 
 
-@pytest.mark.parametrize("field", ["priority", "second_segment_starts", "unattended_tails"])
+@pytest.mark.parametrize("field", ["priority", "unattended_tails"])
 def test_fields_of_later_days_are_refused_honestly(field: str) -> None:
     """Not ignored."""
-    request = codec.jobs_to_pb([Job(id=1, work=ENCODE, tokens=RaggedTokens.of([[1, 2]]))])
+    request = job_codec.jobs_to_pb([Job(id=1, work=ENCODE, tokens=RaggedTokens.of([[1, 2]]))])
     if field == "priority":
         request.jobs[0].priority = 1
     else:
         getattr(request.jobs[0], field).append(1)
     with pytest.raises(UnsupportedTask, match=field):
-        codec.jobs_from_pb(request)
+        job_codec.jobs_from_pb(request)
 
 
 def test_the_card_survives() -> None:

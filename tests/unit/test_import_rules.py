@@ -63,6 +63,8 @@ RULES = {
             "gpu_worker/step.py",
             "gpu_worker/outbox.py",
             "gpu_worker/maxsim/*.py",
+            "gpu_worker/heads/*.py",
+            "gpu_worker/sparse.py",
         ),
         {"asyncio", "socket", "pathlib", "grpc", "os"},
     ),
@@ -74,7 +76,17 @@ RULES = {
             "gpu_worker/models/*.py",
             "tests/gpu/*.py",
         ),
-        {"grpc", "gpu_worker.settings", "gpu_worker.server", "shared.rpc", "shared.codec", "pydantic", "structlog"},
+        {
+            "grpc",
+            "gpu_worker.settings",
+            "gpu_worker.server",
+            "shared.rpc",
+            "shared.codec",
+            "shared.job_codec",
+            "shared.result_codec",
+            "pydantic",
+            "structlog",
+        },
     ),
     "the service knows no protobuf and no gRPC": (
         files("frontend_service/service.py", "frontend_service/requests.py", "frontend_service/limits.py"),
@@ -82,7 +94,17 @@ RULES = {
     ),
     "the scheduler knows no torch and no gRPC": (files("gpu_worker/scheduler.py"), {"torch", "grpc", "selvage"}),
 }
-EDGE = {"codec.py", "server.py", "worker_client.py", "rpc.py", "serving.py", "__main__.py", "probe.py"}
+EDGE = {
+    "codec.py",
+    "job_codec.py",
+    "result_codec.py",
+    "server.py",
+    "worker_client.py",
+    "rpc.py",
+    "serving.py",
+    "__main__.py",
+    "probe.py",
+}
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -1,6 +1,7 @@
 from selvage.v1 import embedding_pb2 as _embedding_pb2
 from selvage.v1 import vectors_pb2 as _vectors_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -8,8 +9,34 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Task(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TASK_UNSPECIFIED: _ClassVar[Task]
+    TASK_EMBED: _ClassVar[Task]
+    TASK_RERANK: _ClassVar[Task]
+    TASK_CLASSIFY: _ClassVar[Task]
+    TASK_CLASSIFY_TOKENS: _ClassVar[Task]
+
+class Activation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACTIVATION_UNSPECIFIED: _ClassVar[Activation]
+    ACTIVATION_IDENTITY: _ClassVar[Activation]
+    ACTIVATION_SIGMOID: _ClassVar[Activation]
+    ACTIVATION_SOFTMAX: _ClassVar[Activation]
+    ACTIVATION_TANH: _ClassVar[Activation]
+TASK_UNSPECIFIED: Task
+TASK_EMBED: Task
+TASK_RERANK: Task
+TASK_CLASSIFY: Task
+TASK_CLASSIFY_TOKENS: Task
+ACTIVATION_UNSPECIFIED: Activation
+ACTIVATION_IDENTITY: Activation
+ACTIVATION_SIGMOID: Activation
+ACTIVATION_SOFTMAX: Activation
+ACTIVATION_TANH: Activation
+
 class ModelCard(_message.Message):
-    __slots__ = ("id", "family", "outputs", "methods", "default_method", "pooling", "dimensions", "allowed_dimensions", "multi_vector_dimensions", "normalizes", "prompts", "default_prompt_name", "include_prompt", "max_tokens", "vocabulary_size", "dtype", "device", "attention", "linear", "fingerprint", "special_tokens", "notice")
+    __slots__ = ("id", "family", "outputs", "methods", "default_method", "pooling", "dimensions", "allowed_dimensions", "multi_vector_dimensions", "normalizes", "prompts", "default_prompt_name", "include_prompt", "max_tokens", "vocabulary_size", "dtype", "device", "attention", "linear", "fingerprint", "special_tokens", "notice", "tasks", "multi_vector_head", "sparse_head", "averages_late_interaction", "labels", "activation", "pair_template", "default_instruction", "weight_bytes")
     class PromptsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +73,15 @@ class ModelCard(_message.Message):
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    MULTI_VECTOR_HEAD_FIELD_NUMBER: _ClassVar[int]
+    SPARSE_HEAD_FIELD_NUMBER: _ClassVar[int]
+    AVERAGES_LATE_INTERACTION_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVATION_FIELD_NUMBER: _ClassVar[int]
+    PAIR_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     id: str
     family: str
     outputs: _containers.RepeatedScalarFieldContainer[_vectors_pb2.OutputKind]
@@ -68,7 +104,16 @@ class ModelCard(_message.Message):
     fingerprint: str
     special_tokens: _containers.ScalarMap[str, int]
     notice: str
-    def __init__(self, id: _Optional[str] = ..., family: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., methods: _Optional[_Iterable[_Union[_vectors_pb2.ScoringMethod, str]]] = ..., default_method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., pooling: _Optional[str] = ..., dimensions: _Optional[int] = ..., allowed_dimensions: _Optional[_Iterable[int]] = ..., multi_vector_dimensions: _Optional[int] = ..., normalizes: bool = ..., prompts: _Optional[_Mapping[str, str]] = ..., default_prompt_name: _Optional[str] = ..., include_prompt: bool = ..., max_tokens: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., attention: _Optional[str] = ..., linear: _Optional[str] = ..., fingerprint: _Optional[str] = ..., special_tokens: _Optional[_Mapping[str, int]] = ..., notice: _Optional[str] = ...) -> None: ...
+    tasks: _containers.RepeatedScalarFieldContainer[Task]
+    multi_vector_head: bool
+    sparse_head: str
+    averages_late_interaction: bool
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    activation: Activation
+    pair_template: str
+    default_instruction: str
+    weight_bytes: int
+    def __init__(self, id: _Optional[str] = ..., family: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., methods: _Optional[_Iterable[_Union[_vectors_pb2.ScoringMethod, str]]] = ..., default_method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., pooling: _Optional[str] = ..., dimensions: _Optional[int] = ..., allowed_dimensions: _Optional[_Iterable[int]] = ..., multi_vector_dimensions: _Optional[int] = ..., normalizes: bool = ..., prompts: _Optional[_Mapping[str, str]] = ..., default_prompt_name: _Optional[str] = ..., include_prompt: bool = ..., max_tokens: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., attention: _Optional[str] = ..., linear: _Optional[str] = ..., fingerprint: _Optional[str] = ..., special_tokens: _Optional[_Mapping[str, int]] = ..., notice: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., multi_vector_head: bool = ..., sparse_head: _Optional[str] = ..., averages_late_interaction: bool = ..., labels: _Optional[_Iterable[str]] = ..., activation: _Optional[_Union[Activation, str]] = ..., pair_template: _Optional[str] = ..., default_instruction: _Optional[str] = ..., weight_bytes: _Optional[int] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("texts", "documents", "text_bytes", "message_bytes", "request_tokens", "request_rows", "scores", "similarities", "vector_elements", "queued_tokens")

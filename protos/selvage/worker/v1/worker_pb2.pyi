@@ -1,5 +1,6 @@
 from google.protobuf import duration_pb2 as _duration_pb2
 from selvage.v1 import model_pb2 as _model_pb2
+from selvage.v1 import ranking_pb2 as _ranking_pb2
 from selvage.v1 import vectors_pb2 as _vectors_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -18,12 +19,18 @@ class ChunkKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CHUNK_KIND_MULTI_VECTOR: _ClassVar[ChunkKind]
     CHUNK_KIND_MULTI_VECTOR_SCALES: _ClassVar[ChunkKind]
     CHUNK_KIND_SCORES: _ClassVar[ChunkKind]
+    CHUNK_KIND_SPARSE_INDICES: _ClassVar[ChunkKind]
+    CHUNK_KIND_SPARSE_VALUES: _ClassVar[ChunkKind]
+    CHUNK_KIND_TOKEN_IDS: _ClassVar[ChunkKind]
 CHUNK_KIND_UNSPECIFIED: ChunkKind
 CHUNK_KIND_DENSE: ChunkKind
 CHUNK_KIND_DENSE_SCALES: ChunkKind
 CHUNK_KIND_MULTI_VECTOR: ChunkKind
 CHUNK_KIND_MULTI_VECTOR_SCALES: ChunkKind
 CHUNK_KIND_SCORES: ChunkKind
+CHUNK_KIND_SPARSE_INDICES: ChunkKind
+CHUNK_KIND_SPARSE_VALUES: ChunkKind
+CHUNK_KIND_TOKEN_IDS: ChunkKind
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
@@ -62,7 +69,7 @@ class ExecuteRequest(_message.Message):
     def __init__(self, token_ids: _Optional[bytes] = ..., lengths: _Optional[_Iterable[int]] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "sequences", "remaining", "priority", "prompt_lengths", "second_segment_starts", "unattended_tails", "encode", "score", "max_sim")
+    __slots__ = ("id", "sequences", "remaining", "priority", "prompt_lengths", "second_segment_starts", "unattended_tails", "encode", "score", "max_sim", "classify")
     ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     REMAINING_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +80,7 @@ class Job(_message.Message):
     ENCODE_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     MAX_SIM_FIELD_NUMBER: _ClassVar[int]
+    CLASSIFY_FIELD_NUMBER: _ClassVar[int]
     id: int
     sequences: int
     remaining: _duration_pb2.Duration
@@ -83,35 +91,50 @@ class Job(_message.Message):
     encode: EncodeOptions
     score: ScoreOptions
     max_sim: MaxSimOptions
-    def __init__(self, id: _Optional[int] = ..., sequences: _Optional[int] = ..., remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., priority: _Optional[int] = ..., prompt_lengths: _Optional[_Iterable[int]] = ..., second_segment_starts: _Optional[_Iterable[int]] = ..., unattended_tails: _Optional[_Iterable[int]] = ..., encode: _Optional[_Union[EncodeOptions, _Mapping]] = ..., score: _Optional[_Union[ScoreOptions, _Mapping]] = ..., max_sim: _Optional[_Union[MaxSimOptions, _Mapping]] = ...) -> None: ...
+    classify: ClassifyOptions
+    def __init__(self, id: _Optional[int] = ..., sequences: _Optional[int] = ..., remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., priority: _Optional[int] = ..., prompt_lengths: _Optional[_Iterable[int]] = ..., second_segment_starts: _Optional[_Iterable[int]] = ..., unattended_tails: _Optional[_Iterable[int]] = ..., encode: _Optional[_Union[EncodeOptions, _Mapping]] = ..., score: _Optional[_Union[ScoreOptions, _Mapping]] = ..., max_sim: _Optional[_Union[MaxSimOptions, _Mapping]] = ..., classify: _Optional[_Union[ClassifyOptions, _Mapping]] = ...) -> None: ...
 
 class EncodeOptions(_message.Message):
-    __slots__ = ("outputs", "dimensions", "normalize", "data_type", "normalize_tokens")
+    __slots__ = ("outputs", "dimensions", "normalize", "data_type", "normalize_tokens", "sparse_top_k", "token_ids")
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_FIELD_NUMBER: _ClassVar[int]
     DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SPARSE_TOP_K_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     outputs: _containers.RepeatedScalarFieldContainer[_vectors_pb2.OutputKind]
     dimensions: int
     normalize: bool
     data_type: _vectors_pb2.DataType
     normalize_tokens: bool
-    def __init__(self, outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., dimensions: _Optional[int] = ..., normalize: bool = ..., data_type: _Optional[_Union[_vectors_pb2.DataType, str]] = ..., normalize_tokens: bool = ...) -> None: ...
+    sparse_top_k: int
+    token_ids: bool
+    def __init__(self, outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., dimensions: _Optional[int] = ..., normalize: bool = ..., data_type: _Optional[_Union[_vectors_pb2.DataType, str]] = ..., normalize_tokens: bool = ..., sparse_top_k: _Optional[int] = ..., token_ids: bool = ...) -> None: ...
 
 class ScoreOptions(_message.Message):
-    __slots__ = ("method", "layout", "queries", "unit_rows", "mean")
+    __slots__ = ("method", "layout", "queries", "unit_rows", "mean", "weights")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     QUERIES_FIELD_NUMBER: _ClassVar[int]
     UNIT_ROWS_FIELD_NUMBER: _ClassVar[int]
     MEAN_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     method: _vectors_pb2.ScoringMethod
     layout: _vectors_pb2.Layout
     queries: int
     unit_rows: bool
     mean: bool
-    def __init__(self, method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., queries: _Optional[int] = ..., unit_rows: bool = ..., mean: bool = ...) -> None: ...
+    weights: _ranking_pb2.HybridWeights
+    def __init__(self, method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., queries: _Optional[int] = ..., unit_rows: bool = ..., mean: bool = ..., weights: _Optional[_Union[_ranking_pb2.HybridWeights, _Mapping]] = ...) -> None: ...
+
+class ClassifyOptions(_message.Message):
+    __slots__ = ("tokens", "token_id")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    tokens: bool
+    token_id: int
+    def __init__(self, tokens: bool = ..., token_id: _Optional[int] = ...) -> None: ...
 
 class MaxSimOptions(_message.Message):
     __slots__ = ("queries", "documents", "layout", "unit_rows", "mean")
@@ -146,20 +169,22 @@ class Chunk(_message.Message):
     def __init__(self, kind: _Optional[_Union[ChunkKind, str]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class JobEnd(_message.Message):
-    __slots__ = ("error", "dense_dimensions", "row_lengths", "queue", "compute", "token_dimensions")
+    __slots__ = ("error", "dense_dimensions", "row_lengths", "queue", "compute", "token_dimensions", "sparse_lengths")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     DENSE_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     ROW_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    SPARSE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     error: JobError
     dense_dimensions: int
     row_lengths: _containers.RepeatedScalarFieldContainer[int]
     queue: _duration_pb2.Duration
     compute: _duration_pb2.Duration
     token_dimensions: int
-    def __init__(self, error: _Optional[_Union[JobError, _Mapping]] = ..., dense_dimensions: _Optional[int] = ..., row_lengths: _Optional[_Iterable[int]] = ..., queue: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., compute: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., token_dimensions: _Optional[int] = ...) -> None: ...
+    sparse_lengths: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, error: _Optional[_Union[JobError, _Mapping]] = ..., dense_dimensions: _Optional[int] = ..., row_lengths: _Optional[_Iterable[int]] = ..., queue: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., compute: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., token_dimensions: _Optional[int] = ..., sparse_lengths: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobError(_message.Message):
     __slots__ = ("reason", "message", "field", "retry_after")

@@ -1,0 +1,76 @@
+"""Logits of labels, for texts and for tokens. Tensors without I/O."""
+
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from gpu_worker.heads.dense import DenseHead
+from gpu_worker.heads.given import Head
+from gpu_worker.pooling import pool
+from gpu_worker.ragged_batch import RaggedBatch
+
+
+class SequenceClassifier(Protocol):
+    """Logits of whole texts."""
+
+    def __call__(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
+        """hidden [T, H] -> [S, labels] float32."""
+
+
+class HeadClassifier(nn.Module):
+    """A transformers ForSequenceClassification on the row that it reads: cls, mean or lasttoken."""
+
+    def __init__(self, head: Head, pooling: str) -> None:
+        super().__init__()
+        self.head, self.pooling = head, pooling
+
+    def forward(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
+        rows = pool(hidden, batch, (self.pooling,)).to(hidden.dtype)
+        output: Tensor = self.head(rows[:, None])
+        return output.float()
+
+
+class PooledClassifier(nn.Module):
+    """Layers over pooled rows, as a CrossEncoder of sentence-transformers modules has them."""
+
+    def __init__(self, dense: DenseHead) -> None:
+        super().__init__()
+        self.dense = dense
+
+    def forward(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
+        output: Tensor = self.dense(hidden, batch)
+        return output
+
+
+class YesNoClassifier(nn.Module):
+    """Log-odds of two next tokens after a text (Qwen3-Reranker, arXiv:2506.05176).
+
+    Two rows of the output matrix suffice; the logits of the vocabulary are never made.
+    """
+
+    def __init__(self, rows: Tensor, softcap: float | None) -> None:
+        """rows [2, H]: those of yes and no; [1, H]: yes alone. `softcap`: Gemma2's bound of logits."""
+        super().__init__()
+        self.register_buffer("rows", rows)
+        self.rows: Tensor
+        self.softcap = softcap
+
+    def forward(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
+        """hidden [T, H] -> [S, 1] float32."""
+        logits = pool(hidden, batch, ("lasttoken",)) @ self.rows.float().T
+        if self.softcap is not None:
+            logits = (logits / self.softcap).tanh() * self.softcap
+        return logits[:, :1] - logits[:, 1:] if len(self.rows) == 2 else logits
+
+
+class TokenClassifier(nn.Module):
+    """A transformers ForTokenClassification on any rows."""
+
+    def __init__(self, head: Head) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """rows [N, H] -> [N, labels] float32."""
+        output: Tensor = self.head(rows[None])
+        return output[0].float()

@@ -1,0 +1,51 @@
+"""An unmodified transformers head without its trunk: hidden states that were computed packed go straight in."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+
+
+class Given(nn.Module):
+    """Stands in a head's class where its trunk was, and answers with the rows that it is given.
+
+    Heads of some families look things up in their trunk (DeBERTa its word embeddings): what is missing here is found
+    there. The trunk is not registered as a child, so it is not counted, moved or changed twice.
+    """
+
+    def __init__(self, trunk: nn.Module) -> None:
+        super().__init__()
+        self.pooler = getattr(trunk, "pooler", None)
+        self.__dict__["_trunk"] = trunk
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["_trunk"], name)
+
+    def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> BaseModelOutputWithPoolingAndCrossAttentions:
+        """inputs_embeds [B, L, H] are the hidden states; a pooler of the trunk runs on them."""
+        pooled = None if self.pooler is None else self.pooler(inputs_embeds)
+        return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=inputs_embeds, pooler_output=pooled)
+
+
+class Head(nn.Module):
+    """A transformers class (ForMaskedLM, ForSequenceClassification, ForTokenClassification) on given hidden states."""
+
+    def __init__(self, model: Any) -> None:
+        """Takes the model apart: its trunk stays whole, and `Given` takes its place."""
+        super().__init__()
+        setattr(model, model.base_model_prefix, Given(model.base_model))
+        if model.config.get_text_config().pad_token_id is None:
+            model.config.get_text_config().pad_token_id = (
+                0  # decoders refuse batches without one, though none is padded
+            )
+        self.model = model
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """rows [B, L, H] -> logits [B, L, labels] or [B, labels], float32."""
+        ids = torch.zeros(rows.shape[:2], dtype=torch.long, device=rows.device)
+        logits: Tensor = self.model(input_ids=ids, inputs_embeds=rows, return_dict=True).logits
+        return logits

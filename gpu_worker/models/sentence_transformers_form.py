@@ -1,0 +1,256 @@
+"""The repositories that sentence-transformers and PyLate write: modules.json and a folder a module.
+
+All forms of versions 2 to 6: SentenceTransformer, SparseEncoder, CrossEncoder, MultiVectorEncoder and PyLate's ColBERT.
+Reads JSON only.
+"""
+
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gpu_worker.models import transformers_form
+from gpu_worker.models.files import read_object
+from gpu_worker.models.recipe import (
+    MARKERS_LATER,
+    ClassifierRecipe,
+    DenseRecipe,
+    Layer,
+    ModelRefused,
+    MultiVectorRecipe,
+    Recipe,
+    SparseRecipe,
+    WeightsOf,
+)
+from gpu_worker.pooling import POOLINGS
+from shared.vectors import Activation
+
+LEGACY_POOLINGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+TASKS: dict[str, WeightsOf] = {
+    "feature-extraction": "encoder",
+    "fill-mask": "masked-lm",
+    "sequence-classification": "sequence-classification",
+    "text-generation": "causal-lm",
+}
+LATE_INTERACTION = ("MultiVectorEncoder", "ColBERT")  # model_type of version 6 and of PyLate
+TOKENS, SENTENCE, SCORES = "token_embeddings", "sentence_embedding", "scores"
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What the modules said so far. Layers are collected by the feature that they write."""
+
+    path: Path
+    described: dict[str, Any]
+    trunk: str | None = None
+    weights_of: WeightsOf = "encoder"
+    limits: dict[str, Any] = field(default_factory=dict)
+    pooling: DenseRecipe | None = None
+    splade: SparseRecipe | None = None
+    yes_no: tuple[int, int | None] | None = None
+    layers: dict[str, list[Layer]] = field(default_factory=lambda: {TOKENS: [], SENTENCE: [], SCORES: []})
+
+    @property
+    def late(self) -> bool:
+        return self.described.get("model_type") in LATE_INTERACTION
+
+
+def read(path: Path, modules: list[dict[str, Any]], described: dict[str, Any]) -> Recipe:
+    """`described` is config_sentence_transformers.json. Raises ModelRefused, naming file and key."""
+    reading = _Reading(path, described)
+    if not isinstance(modules, list):
+        raise ModelRefused(f"{path / 'modules.json'} must hold a list of modules")
+    for module in modules:
+        try:
+            kind, folder = str(module["type"]).rpartition(".")[2], str(module["path"])
+        except (KeyError, TypeError):
+            raise ModelRefused(f"{path / 'modules.json'}: a module lacks type or path") from None
+        reader = READERS.get(kind)
+        if reader is None:
+            known = ", ".join(sorted(READERS))
+            raise ModelRefused(f"{path / 'modules.json'}: type {module['type']} is not one of {known}")
+        reader(reading, folder)
+    if reading.trunk is None:
+        raise ModelRefused(f"{path / 'modules.json'}: there is no Transformer module")
+    common = {"trunk": reading.trunk, "weights_of": reading.weights_of, **reading.limits}
+    return Recipe(**common, **_heads(reading))
+
+
+def _heads(reading: _Reading) -> dict[str, Any]:
+    """Which heads the modules make up."""
+    path = reading.path / (reading.trunk or "")
+    config = read_object(path / "config.json")
+    if reading.yes_no is not None:
+        activation = _activation(reading, Activation.SIGMOID)
+        found = ClassifierRecipe(kind="yes-no", activation=activation, labels=("yes",), yes_no=reading.yes_no)
+        return {"classifier": found}
+    if reading.weights_of == "sequence-classification":
+        found = transformers_form.classifier(path, config, "sequence")
+        return {"classifier": replace(found, activation=_activation(reading, found.activation))}
+    if reading.layers[SCORES]:
+        return {"classifier": _pooled_classifier(reading)}
+    if reading.splade is not None:
+        return {"sparse": reading.splade}
+    if reading.weights_of != "encoder":
+        raise ModelRefused(f"{reading.path / 'modules.json'}: no module makes vectors or scores of the model's logits")
+    if reading.late:
+        layers = tuple(each for each in reading.layers[TOKENS] if each.kind != "unit")
+        mean = reading.described.get("similarity_fn_name") == "meanmaxsim"
+        return {"multi_vector": MultiVectorRecipe(layers=layers, mean=mean), "notice": MARKERS_LATER}
+    if reading.layers[TOKENS]:
+        raise ModelRefused(f"{reading.path / 'modules.json'}: layers over token_embeddings need a MultiVectorEncoder")
+    dense = replace(reading.pooling or DenseRecipe(), allowed_dimensions=transformers_form.matryoshka(config))
+    return {"dense": _with_layers(dense, reading.layers[SENTENCE]), "multi_vector": MultiVectorRecipe()}
+
+
+def _with_layers(dense: DenseRecipe, layers: list[Layer]) -> DenseRecipe:
+    """A last Normalize becomes the recipe's own, which a request may switch off and a cut repeats."""
+    normalize = bool(layers) and layers[-1].kind == "unit"
+    return replace(dense, layers=tuple(layers[:-1] if normalize else layers), normalize=normalize)
+
+
+def _pooled_classifier(reading: _Reading) -> ClassifierRecipe:
+    """A CrossEncoder whose scores come from pooled rows through Dense layers."""
+    layers = reading.layers[SENTENCE] + reading.layers[SCORES]
+    width = layers[-1].outputs
+    activation = _activation(reading, Activation.SIGMOID if width == 1 else Activation.IDENTITY)
+    return ClassifierRecipe(
+        kind="sequence",
+        activation=activation,
+        labels=tuple(f"LABEL_{index}" for index in range(width)),
+        pooled=replace(reading.pooling or DenseRecipe(), layers=tuple(layers)),
+    )
+
+
+def _activation(reading: _Reading, fallback: Activation) -> Activation:
+    """A CrossEncoder's own; it applies none to several labels where its files say nothing."""
+    named = reading.described.get("activation_fn")
+    if named:
+        return transformers_form.activation_of(reading.path / "config_sentence_transformers.json", str(named))
+    return fallback
+
+
+def _transformer(reading: _Reading, folder: str) -> None:
+    path = reading.path / folder
+    settings = transformers_form.transformer_settings(path)
+    task = settings.get("transformer_task", "feature-extraction")
+    file = path / "sentence_bert_config.json"
+    if task not in TASKS:
+        raise ModelRefused(f"{file}: transformer_task {task} is not one of {', '.join(TASKS)}")
+    reading.weights_of = TASKS[task]
+    if "message" in settings.get("modality_config", {}) and reading.weights_of != "causal-lm":
+        raise ModelRefused(f"{file}: modality_config asks for a chat template, which only rerankers may have here")
+    read_object(path / "config.json")
+    reading.trunk, reading.limits = folder, transformers_form.text_limits(path)
+
+
+def _masked_lm(reading: _Reading, folder: str) -> None:
+    _transformer(reading, folder)
+    reading.weights_of = "masked-lm"
+
+
+def _pooling(reading: _Reading, folder: str) -> None:
+    file = reading.path / folder / "config.json"
+    config = read_object(file)
+    named = config.get("pooling_mode")
+    if named is None:
+        modes = [mode for key, mode in LEGACY_POOLINGS.items() if config.get(key)] or ["mean"]
+    else:
+        modes = [named] if isinstance(named, str) else list(named)
+    wrong = [mode for mode in modes if mode not in POOLINGS]
+    if wrong or not modes:
+        raise ModelRefused(f"{file}: pooling_mode {'+'.join(map(str, wrong))} is not one of {', '.join(POOLINGS)}")
+    reading.pooling = DenseRecipe(poolings=tuple(modes), include_prompt=bool(config.get("include_prompt", True)))
+
+
+def _dense(reading: _Reading, folder: str) -> None:
+    file = reading.path / folder / "config.json"
+    config = read_object(file)
+    source = config.get("module_input_name") or (TOKENS if reading.late else SENTENCE)
+    target = config.get("module_output_name") or source
+    if (source, target) not in ((TOKENS, TOKENS), (SENTENCE, SENTENCE), (SENTENCE, SCORES), (SCORES, SCORES)):
+        raise ModelRefused(f"{file}: module_input_name {source} with module_output_name {target} is not supported")
+    try:
+        inputs, outputs = int(config["in_features"]), int(config["out_features"])
+    except (KeyError, TypeError, ValueError):
+        raise ModelRefused(f"{file}: in_features and out_features must be numbers") from None
+    residual = bool(config.get("use_residual"))
+    keys = {"weight": "linear.weight"} | ({"bias": "linear.bias"} if config.get("bias", True) else {})
+    if residual and inputs != outputs:
+        keys["residual"] = "residual.weight"
+    activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
+    if not re.fullmatch(r"torch\.nn\.modules\.(activation|linear)\.\w+", activation):
+        raise ModelRefused(f"{file}: activation_function {activation} is none of torch.nn")
+    reading.layers[target].append(
+        Layer(
+            kind="dense",
+            inputs=inputs,
+            outputs=outputs,
+            activation=activation,
+            residual=residual,
+            weights=f"{folder}/model",
+            keys=keys,
+        )
+    )
+
+
+def _layer_norm(reading: _Reading, folder: str) -> None:
+    width = int(read_object(reading.path / folder / "config.json").get("dimension", 0))
+    keys = {"weight": "norm.weight", "bias": "norm.bias"}
+    layer = Layer(kind="layer-norm", inputs=width, outputs=width, weights=f"{folder}/model", keys=keys)
+    reading.layers[SENTENCE].append(layer)
+
+
+def _normalize(reading: _Reading, folder: str) -> None:
+    config = read_object(reading.path / folder / "config.json", missing={})
+    source = config.get("module_input_name") or SENTENCE
+    if source not in (TOKENS, SENTENCE) or config.get("module_output_name", source) not in (source, None):
+        raise ModelRefused(f"{reading.path / folder / 'config.json'}: module_input_name {source} is not supported")
+    reading.layers[source].append(Layer(kind="unit"))
+
+
+def _splade(reading: _Reading, folder: str) -> None:
+    file = reading.path / folder / "config.json"
+    config = read_object(file)
+    strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
+    if strategy not in ("max", "sum"):
+        raise ModelRefused(f"{file}: pooling_strategy {strategy} is not one of max, sum")
+    if activation not in ("relu", "log1p_relu"):
+        raise ModelRefused(f"{file}: activation_function {activation} is not one of relu, log1p_relu")
+    if reading.weights_of != "masked-lm":
+        raise ModelRefused(f"{file}: SpladePooling needs a Transformer with transformer_task fill-mask")
+    reading.splade = SparseRecipe(kind="splade", strategy=strategy, logs=2 if activation == "log1p_relu" else 1)
+
+
+def _logit_score(reading: _Reading, folder: str) -> None:
+    file = reading.path / folder / "config.json"
+    config = read_object(file)
+    yes, no = config.get("true_token_id"), config.get("false_token_id")
+    if not isinstance(yes, int) or not (no is None or isinstance(no, int)):
+        raise ModelRefused(f"{file}: true_token_id must be a token id, and false_token_id one or null")
+    reading.yes_no = (yes, no)
+
+
+def _nothing(reading: _Reading, folder: str) -> None:
+    """Modules that do nothing to vectors at inference, or that belong to the scoring of late interaction."""
+
+
+READERS = {
+    "Transformer": _transformer,
+    "MLMTransformer": _masked_lm,
+    "Pooling": _pooling,
+    "Dense": _dense,
+    "LayerNorm": _layer_norm,
+    "Normalize": _normalize,
+    "Dropout": _nothing,
+    "SpladePooling": _splade,
+    "LogitScore": _logit_score,
+    "MultiVectorMask": _nothing,
+}

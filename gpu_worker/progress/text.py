@@ -1,0 +1,79 @@
+"""What jobs over token ids have in common."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu_worker.outbox import Array, Outbox
+from gpu_worker.ragged_batch import Counts, Ids
+from shared.errors import Internal
+from shared.jobs import Job, JobResult
+
+if TYPE_CHECKING:
+    from gpu_worker.rows import Rows
+
+Delivery = Callable[[list[Array]], None]
+"""Takes what a step shipped and puts a job's share into place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One job's sequences of a step: their numbers in the job [n], and their places in the batch [n]."""
+
+    sequences: Counts
+    places: Counts
+
+
+class TextProgress:
+    """A job's sequences, and how their rows are wanted.
+
+    `dimensions`: leading ones to keep of every row, 0 for all. `unit_dense`, `unit_tokens`: whether rows get unit
+    length. `wants_sparse`: whether sparse vectors are needed. `kept` [T] are the tokens that have a vector.
+    """
+
+    dimensions = 0
+    unit_dense = True
+    unit_tokens = True
+    wants_sparse = False
+    fixed_cost: ClassVar[int] = 0
+
+    def __init__(self, job: Job, units: Sequence[tuple[int, ...]], skip: Counts | None = None) -> None:
+        """`skip` [S]: tokens at the start of each sequence that pooling leaves out."""
+        self.lengths: Counts = np.array(job.tokens.lengths, dtype=np.int64)
+        self.offsets: Counts = np.concatenate([[0], np.cumsum(self.lengths)])
+        self.ids: Ids = np.frombuffer(job.tokens.ids, dtype="<i4")
+        self.skip: Counts = np.zeros_like(self.lengths) if skip is None else skip
+        self.second_segments: Counts = np.array(job.second_segments or [0] * len(self.lengths), dtype=np.int64)
+        self.kept: npt.NDArray[np.bool_] = np.ones(len(self.ids), dtype=np.bool_)
+        self.units = units
+        self.costs: Sequence[int] = [sum(job.tokens.lengths[each] for each in unit) for unit in units]
+        self.served = 0
+        self.finite = True
+
+    def sequence(self, index: int) -> Ids:
+        """Token ids of one sequence."""
+        return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+    def kept_counts(self) -> Counts:
+        """[S] how many tokens of each sequence have a vector."""
+        counts: Counts = np.add.reduceat(self.kept.astype(np.int64), self.offsets[:-1])
+        return counts
+
+    def compute(self, member: Member, rows: "Rows", outbox: Outbox) -> list[Delivery]:
+        """Launches what this step gives the job; what it ships is delivered when the step is over."""
+        raise NotImplementedError
+
+    def complete(self) -> None:
+        """Called in the device thread once every sequence was served."""
+
+    def result(self) -> JobResult:
+        """The outcome. Raises the job's own error."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raises Internal where the model gave numbers that are none."""
+        if not self.finite:
+            raise Internal("the model gave numbers that are not finite")

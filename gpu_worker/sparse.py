@@ -1,0 +1,94 @@
+"""Sparse vectors on the host: made from what a step ships, joined, compared. numpy and torch on the CPU, no I/O.
+
+A vector is a pair of arrays: vocabulary ids [n] int32, ascending, and their weights [n] float32, all above zero.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+
+from gpu_worker.outbox import Array
+from gpu_worker.ragged_batch import Counts
+from shared.jobs import SparseRows
+
+Vector = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
+Weights = npt.NDArray[np.float32]
+Reading = Callable[[list[Array]], list[Vector]]
+"""What a step shipped -> the vectors of one job's sequences."""
+NOTHING: Vector = (np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
+QUERIES_AT_ONCE = 64
+
+
+def of_row(row: Weights, top_k: int) -> Vector:
+    """A row of weights [vocabulary] as a vector; `top_k` 0 keeps all."""
+    ids = np.flatnonzero(row > 0).astype(np.int32)
+    return strongest((ids, row[ids]), top_k)
+
+
+def of_pairs(ids: npt.NDArray[np.int32], weights: Weights) -> Vector:
+    """Ids in any order with their weights, those of zero left out."""
+    kept = weights > 0
+    ids, weights = ids[kept], weights[kept]
+    order = np.argsort(ids)
+    return ids[order], weights[order]
+
+
+def of_tokens(ids: npt.NDArray[np.int32], weights: Weights, dropped: npt.NDArray[np.int32], top_k: int) -> Vector:
+    """Weights of tokens [L] as a vector: the largest of each id, without the ids `dropped`."""
+    known, place = np.unique(ids, return_inverse=True)
+    best = np.zeros(len(known), dtype=np.float32)
+    np.maximum.at(best, place, weights)
+    kept = (best > 0) & ~np.isin(known, dropped)
+    return strongest((known[kept].astype(np.int32), best[kept]), top_k)
+
+
+def strongest(vector: Vector, top_k: int) -> Vector:
+    """The `top_k` largest weights (0: all), ids still ascending; of equal weights the smaller ids."""
+    ids, weights = vector
+    if not top_k or len(ids) <= top_k:
+        return vector
+    kept = np.sort(np.argsort(-weights, kind="stable")[:top_k])
+    return ids[kept], weights[kept]
+
+
+def pack(vectors: Sequence[Vector]) -> SparseRows:
+    """Vectors of texts, one after the other."""
+    return SparseRows(
+        lengths=tuple(len(ids) for ids, _ in vectors),
+        indices=b"".join(ids.astype("<i4").tobytes() for ids, _ in vectors),
+        values=b"".join(weights.astype("<f4").tobytes() for _, weights in vectors),
+    )
+
+
+def matrix(queries: Sequence[Vector], documents: Sequence[Vector], vocabulary: int) -> Weights:
+    """Dot products [Q, S] float32 of every query with every document; memory bounded by 64 queries at a time."""
+    ids, weights, starts = _joined(documents)
+    scores = np.empty((len(queries), len(documents)), dtype=np.float32)
+    for first in range(0, len(queries), QUERIES_AT_ONCE):
+        table = torch.zeros(vocabulary, min(QUERIES_AT_ONCE, len(queries) - first))
+        for column, (known, values) in enumerate(queries[first : first + QUERIES_AT_ONCE]):
+            table[torch.from_numpy(known.astype(np.int64)), column] = torch.from_numpy(values)
+        products = F.embedding_bag(ids, table, starts, mode="sum", per_sample_weights=weights)
+        scores[first : first + QUERIES_AT_ONCE] = products.T.numpy()
+    return scores
+
+
+def pairs(queries: Sequence[Vector], documents: Sequence[Vector]) -> Weights:
+    """Dot products [P] float32 of query i with document i."""
+    scores = np.empty(len(queries), dtype=np.float32)
+    for index, (query, document) in enumerate(zip(queries, documents, strict=True)):
+        _, left, right = np.intersect1d(query[0], document[0], assume_unique=True, return_indices=True)
+        scores[index] = query[1][left] @ document[1][right]
+    return scores
+
+
+def _joined(vectors: Sequence[Vector]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Ids, weights and starts of vectors laid end to end, as embedding_bag wants them."""
+    lengths: Counts = np.array([len(ids) for ids, _ in vectors], dtype=np.int64)
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    ids = np.concatenate([ids for ids, _ in vectors]).astype(np.int64)
+    weights = np.concatenate([weights for _, weights in vectors])
+    return torch.from_numpy(ids), torch.from_numpy(weights), torch.from_numpy(starts)
