@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, PretrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, PretrainedConfig
+from transformers import __version__ as installed
 
 from gpu_worker.models.repository import ModelRefused, Recipe
 from gpu_worker.models.tokenizer import TokenizerFile, finish
@@ -30,9 +31,11 @@ TINY = {
 }
 DECODER = {"num_key_value_heads": 2, "head_dim": 16, "bos_token_id": 2, "eos_token_id": 3}
 SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
+GEMMA = {"sliding_window": 16, "query_pre_attn_scalar": 16, "layer_types": SLIDING}
+BIDIRECTIONAL = {"is_causal": False}
 
 # name -> (model type, pooling, what its config says beside the type's defaults)
-SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
+ALL_SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "tiny-bert": ("bert", "mean", TINY),
     "tiny-roberta": ("roberta", "mean", TINY | {"pad_token_id": 1}),
     "tiny-xlm-roberta": ("xlm-roberta", "cls", TINY | {"pad_token_id": 1}),
@@ -40,16 +43,13 @@ SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "tiny-distilbert": (
         "distilbert",
         "cls",
-        {
-            "vocab_size": 1000,
-            "dim": 64,
-            "n_layers": 3,
-            "n_heads": 4,
-            "hidden_dim": 128,
-            "initializer_range": 0.2,
-        }
+        {"vocab_size": 1000, "dim": 64, "n_layers": 3, "n_heads": 4, "hidden_dim": 128, "initializer_range": 0.2}
         | {"max_position_embeddings": 640, "pad_token_id": 0},
     ),
+    "tiny-nomic-bert": ("nomic_bert", "mean", TINY),
+    "tiny-gte": ("gte", "cls", TINY),
+    "tiny-jina-v3": ("jina_embeddings_v3", "mean", TINY | {"pad_token_id": 1}),
+    "tiny-eurobert": ("eurobert", "mean", TINY | DECODER | {"mask_token_id": 4}),
     "tiny-modernbert": (
         "modernbert",
         "mean",
@@ -59,16 +59,13 @@ SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "tiny-qwen3": ("qwen3", "lasttoken", TINY | DECODER),
     "tiny-llama": ("llama", "lasttoken", TINY | DECODER),
     "tiny-mistral": ("mistral", "lasttoken", TINY | DECODER | {"sliding_window": 16}),
-    "tiny-gemma2": (
-        "gemma2",
-        "mean",
-        TINY | DECODER | {"sliding_window": 16, "query_pre_attn_scalar": 16, "layer_types": SLIDING},
-    ),
-    "tiny-gemma3": (
-        "gemma3_text",
-        "mean",
-        TINY | DECODER | {"sliding_window": 16, "query_pre_attn_scalar": 16, "layer_types": SLIDING},
-    ),
+    "tiny-gemma2": ("gemma2", "mean", TINY | DECODER | GEMMA),
+    "tiny-gemma3": ("gemma3_text", "mean", TINY | DECODER | GEMMA),
+    "tiny-embeddinggemma": ("gemma3_text", "mean", TINY | DECODER | GEMMA | {"use_bidirectional_attention": True}),
+    "tiny-qwen2-bidirectional": ("qwen2", "mean", TINY | DECODER | BIDIRECTIONAL),
+    "tiny-qwen3-bidirectional": ("qwen3", "mean", TINY | DECODER | BIDIRECTIONAL),
+    "tiny-llama-bidirectional": ("llama", "mean", TINY | DECODER | BIDIRECTIONAL),
+    "tiny-mistral-bidirectional": ("mistral", "mean", TINY | DECODER | BIDIRECTIONAL | {"sliding_window": 16}),
     "bge-base-en": ("bert", "cls", {"vocab_size": 30522, "pad_token_id": 0}),
     "multilingual-e5-base": (
         "xlm-roberta",
@@ -87,15 +84,19 @@ SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
 }
-NAMES = {name.lower(): name for name in SHAPES} | {"tiny": "tiny-bert", "xlm-r-large": "xlm-roberta-large"}
+SHAPES = {name: shape for name, shape in ALL_SHAPES.items() if shape[0] in CONFIG_MAPPING}
+"""Those whose model type the installed transformers has; GTE came after 5.17."""
+NAMES = {name.lower(): name for name in ALL_SHAPES} | {"tiny": "tiny-bert", "xlm-r-large": "xlm-roberta-large"}
 
 
 def shape_of(name: str) -> tuple[str, PretrainedConfig, Recipe]:
-    """The model type, config and recipe of a named shape. Raises ModelRefused for an unknown name."""
+    """The model type, config and recipe of a named shape. Raises ModelRefused for what is not known."""
     known = NAMES.get(name.lower())
     if known is None:
         raise ModelRefused(f"random:{name} is not known; there are {', '.join(sorted(SHAPES))}")
-    kind, pooling, values = SHAPES[known]
+    kind, pooling, values = ALL_SHAPES[known]
+    if known not in SHAPES:
+        raise ModelRefused(f"random:{name}: transformers {installed} has no model type {kind}")
     recipe = Recipe(
         pooling=pooling,
         normalize=True,

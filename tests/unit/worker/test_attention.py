@@ -23,6 +23,10 @@ CPU = torch.device("cpu")
 TINY = sorted(name for name in synthetic.SHAPES if name.startswith("tiny-"))
 
 
+RECENT = [f"tiny-{name}" for name in ("nomic-bert", "gte", "jina-v3", "eurobert") if f"tiny-{name}" in TINY]
+BIDIRECTIONAL = [name for name in TINY if name.endswith("-bidirectional")]
+
+
 def batch_of(lengths: list[int], vocabulary: int = 900) -> RaggedBatch:
     generator = np.random.default_rng(len(lengths))
     return RaggedBatch.pack([generator.integers(5, vocabulary, each, dtype=np.int32) for each in lengths], CPU)
@@ -65,23 +69,43 @@ def test_every_family_passes_its_gate(name: str, dtype: str) -> None:
     assert model.fingerprint == load(f"random:{name}", Placement.choose("cpu", dtype)).fingerprint  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["tiny-bert", "tiny-modernbert", "tiny-qwen3", "tiny-mistral"])
+@pytest.mark.parametrize("name", TINY)
 def test_a_row_is_the_same_whatever_its_batch_mates(name: str) -> None:
-    """First, last, alone or among 63 others, within 1e-6 on normalised rows."""
+    """Alone, first, in the middle or last among 1 or 63 others, within 1e-6 on normalised rows."""
     trunk = load(f"random:{name}", Placement.choose("cpu", "float32")).trunk
     generator = np.random.default_rng(3)
     texts = [generator.integers(5, 900, length, dtype=np.int32) for length in generator.integers(1, 120, 63)]
     text = generator.integers(5, 900, 37, dtype=np.int32)
 
-    def rows(sequences: list[np.ndarray], place: int) -> Tensor:
+    def rows(others: list[np.ndarray], place: int) -> Tensor:
         with torch.inference_mode():
-            batch = RaggedBatch.pack(sequences, CPU, trunk.first_position)
+            batch = RaggedBatch.pack([*others[:place], text, *others[place:]], CPU, trunk.first_position)
             start = int(batch.offsets[place])
             return torch.nn.functional.normalize(trunk(batch)[start : start + 37], dim=1)
 
-    alone = rows([text], 0)
-    for place in (0, 31, 63):
-        assert (rows([*texts[:place], text, *texts[place:]], place) - alone).abs().max() < 1e-6
+    alone = rows([], 0)
+    for others, place in ((1, 0), (1, 1), (63, 0), (63, 31), (63, 63)):
+        assert (rows(texts[:others], place) - alone).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_positions_start_where_the_model_starts_them(name: str) -> None:
+    """The gate gives the model's own run the positions that the packed run has, so it could not see a wrong start."""
+    _, config, _ = synthetic.shape_of(name)
+    model = synthetic.build(config, Placement.choose("cpu", "float32")).eval()
+    ids = torch.arange(10, 30)[None]
+    with torch.inference_mode():
+        own = model(input_ids=ids).last_hidden_state
+        ours = model(input_ids=ids, position_ids=torch.arange(20)[None] + first_position_of(model)).last_hidden_state
+    assert torch.equal(own, ours)
+
+
+def test_a_family_that_this_transformers_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its model type, and it is not among the names that there are."""
+    monkeypatch.setitem(synthetic.ALL_SHAPES, "tiny-bert", ("of-tomorrow", "mean", {}))
+    monkeypatch.delitem(synthetic.SHAPES, "tiny-bert")
+    with pytest.raises(ModelRefused, match=r"tiny-bert: transformers [\d.]+ has no model type of-tomorrow"):
+        synthetic.shape_of("tiny-bert")
 
 
 class Flawed:
@@ -119,6 +143,12 @@ class Flawed:
         ("tiny-gemma3", "window off by one"),
         ("tiny-roberta", "positions from zero"),
         ("tiny-bert", "positions not restarted"),
+        ("tiny-embeddinggemma", "flips causality"),
+        ("tiny-embeddinggemma", "window off by one"),
+        ("tiny-mistral-bidirectional", "ignores the window"),
+        ("tiny-mistral-bidirectional", "window off by one"),
+        *((name, "flips causality") for name in BIDIRECTIONAL),
+        *((name, "mixes sequences") for name in (*RECENT, *BIDIRECTIONAL)),
     ],
 )
 def test_the_gate_refuses_a_wrong_run(
