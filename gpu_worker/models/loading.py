@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from transformers import AutoModel
 
-from gpu_worker.models import attention, repository, synthetic, tokenizer
+from gpu_worker.models import attention, relative, repository, synthetic, tokenizer
 from gpu_worker.models.gate import Reference
 from gpu_worker.models.linear import STOCK, prepack
 from gpu_worker.models.repository import ModelRefused, Recipe
@@ -68,6 +68,7 @@ def load(name: str, placement: Placement, *, served_name: str = "", max_tokens: 
         placement.dtype,
         head=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
         softcap=getattr(config, "attn_logit_softcapping", None) is not None,
+        bias=relative.serves(config),
     )
     trunk = Trunk(source.model, chosen, first_position)
     reference.check(trunk)

@@ -46,6 +46,14 @@ ALL_SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"vocab_size": 1000, "dim": 64, "n_layers": 3, "n_heads": 4, "hidden_dim": 128, "initializer_range": 0.2}
         | {"max_position_embeddings": 640, "pad_token_id": 0},
     ),
+    "tiny-mpnet": ("mpnet", "mean", TINY | {"pad_token_id": 1}),
+    "tiny-deberta-v2": (
+        "deberta-v2",
+        "mean",
+        TINY
+        | {"relative_attention": True, "pos_att_type": "p2c|c2p", "share_att_key": True, "position_buckets": 16}
+        | {"norm_rel_ebd": "layer_norm", "position_biased_input": False},
+    ),
     "tiny-nomic-bert": ("nomic_bert", "mean", TINY),
     "tiny-gte": ("gte", "cls", TINY),
     "tiny-jina-v3": ("jina_embeddings_v3", "mean", TINY | {"pad_token_id": 1}),

@@ -1,6 +1,9 @@
 """Fast attention equals the obvious twin; the gate catches what is wrong."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -32,19 +35,31 @@ def batch_of(lengths: list[int], vocabulary: int = 900) -> RaggedBatch:
     return RaggedBatch.pack([generator.integers(5, vocabulary, each, dtype=np.int32) for each in lengths], CPU)
 
 
+def nearer(query: Tensor, key: Tensor) -> Tensor:
+    """A bias by distance, [L, L]."""
+    places = torch.arange(query.shape[-2])
+    return torch.cos((places[:, None] - places) / 3)
+
+
+def louder(query: Tensor, key: Tensor) -> Tensor:
+    """A bias by distance and content, [..., H, L, L]."""
+    return query.mean(-1, keepdim=True) * nearer(query, key)
+
+
 TERMS = st.builds(
     Terms,
     scale=st.just(0.25),
     causal=st.booleans(),
     window=st.none() | st.integers(1, 12),
     softcap=st.none() | st.just(5.0),
+    bias=st.sampled_from([None, nearer, louder]),
 )
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=8), TERMS, st.sampled_from([1, 2, 4]), st.sampled_from([0, 8]))
 def test_equal_runs_equal_one_by_one(lengths: list[int], terms: Terms, groups: int, written_out: int) -> None:
-    """Any lengths, causality, window, softcap, grouped heads, sorted or not."""
+    """Any lengths, causality, window, softcap, bias, grouped heads, sorted or not."""
     torch.manual_seed(0)
     batch = batch_of(lengths)
     query = torch.randn(batch.total, 4, 16).transpose(0, 1)
@@ -108,6 +123,14 @@ def test_a_family_that_this_transformers_lacks_is_refused(monkeypatch: pytest.Mo
         synthetic.shape_of("tiny-bert")
 
 
+def inside(bias: Callable[[Tensor, Tensor], Tensor], batch: RaggedBatch, query: Tensor, key: Tensor) -> Tensor:
+    """The bias [H, T, T] of a batch as one sequence: its own inside each text, none between texts."""
+    whole = query.new_zeros(len(query), batch.total, batch.total)
+    for start, stop in pairwise(batch.offsets.tolist()):
+        whole[:, start:stop, start:stop] = bias(query[:, start:stop], key[:, start:stop])
+    return whole
+
+
 class Flawed:
     """An attention with one mistake, for negative controls."""
 
@@ -118,11 +141,15 @@ class Flawed:
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
         if self._flaw == "mixes sequences":
+            if terms.bias is not None:
+                terms = replace(terms, bias=partial(inside, terms.bias, batch))
             batch = replace(batch, lengths=(batch.total,), offsets=np.array([0, batch.total]))
         if self._flaw == "flips causality":
             terms = replace(terms, causal=not terms.causal)
         if self._flaw == "ignores the window":
             terms = replace(terms, window=None)
+        if self._flaw == "ignores the bias":
+            terms = replace(terms, bias=None)
         if self._flaw == "window off by one":
             terms = replace(terms, window=None if terms.window is None else terms.window + 1)
         return OneByOne()(query, key, value, batch, terms)
@@ -143,6 +170,11 @@ class Flawed:
         ("tiny-gemma3", "window off by one"),
         ("tiny-roberta", "positions from zero"),
         ("tiny-bert", "positions not restarted"),
+        ("tiny-mpnet", "mixes sequences"),
+        ("tiny-mpnet", "ignores the bias"),
+        ("tiny-mpnet", "positions from zero"),
+        ("tiny-deberta-v2", "mixes sequences"),
+        ("tiny-deberta-v2", "ignores the bias"),
         ("tiny-embeddinggemma", "flips causality"),
         ("tiny-embeddinggemma", "window off by one"),
         ("tiny-mistral-bidirectional", "ignores the window"),
@@ -175,11 +207,11 @@ def test_the_gate_refuses_a_wrong_run(
 
 
 def test_a_model_without_foreign_attention_is_refused() -> None:
-    """MPNet would mix sequences in silence."""
-    from transformers import MPNetConfig, MPNetModel
+    """DeBERTa's first version would mix sequences in silence, and has no attention of ours."""
+    from transformers import DebertaConfig, DebertaModel
 
-    model = MPNetModel(MPNetConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
-    with pytest.raises(ModelRefused, match="MPNetModel"):
+    model = DebertaModel(DebertaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
+    with pytest.raises(ModelRefused, match="DebertaModel"):
         Reference(model.eval(), 0, 64)
 
 
