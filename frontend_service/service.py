@@ -273,7 +273,7 @@ def _dimensions(asked: int | None, card: ModelCard) -> int:
 def _score(request: ScoreRequest, card: ModelCard) -> Score:
     method = request.method or card.default_method
     if method not in card.methods:
-        known = ", ".join(each.name for each in card.methods)
+        known = ", ".join(each.name for each in card.methods) or "none"
         raise UnsupportedTask(f"the model cannot score by {method.name}; it has {known}", field="method")
     late = method is ScoringMethod.LATE_INTERACTION
     return Score(

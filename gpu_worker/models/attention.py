@@ -25,13 +25,15 @@ class Terms:
     """What restricts and shapes the scores of one layer.
 
     `window` is exclusive: token i sees j where i - j < window (causal) or |i - j| < window. `softcap` is
-    Gemma2's bound c x tanh(score / c).
+    Gemma2's bound c x tanh(score / c). `bias` is called with the query [..., H, L, D] and the key [..., Hkv, L, D]
+    of sequences of one length and gives what is added to their scaled scores, broadcastable to [..., H, L, L].
     """
 
     scale: float
     causal: bool = False
     window: int | None = None
     softcap: float | None = None
+    bias: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def mask(self, length: int, device: torch.device) -> Tensor | None:
         """[L, L] bool, True where token i (row) may see token j; None where it may see all."""
@@ -56,10 +58,13 @@ class PackedAttention(Protocol):
 
 def explicit(query: Tensor, key: Tensor, value: Tensor, terms: Terms) -> Tensor:
     """Softmax attention written out: query [..., H, L, D], key and value [..., Hkv, L, D] -> [..., H, L, D]."""
+    bias = None if terms.bias is None else terms.bias(query, key)
     groups = query.shape[-3] // key.shape[-3]
     if groups > 1:
         key, value = key.repeat_interleave(groups, dim=-3), value.repeat_interleave(groups, dim=-3)
     scores = torch.matmul(query, key.transpose(-1, -2)).mul_(terms.scale)
+    if bias is not None:
+        scores = scores.add_(bias)
     if terms.softcap is not None:
         scores = scores.div_(terms.softcap).tanh_().mul_(terms.softcap)
     mask = terms.mask(query.shape[-2], query.device)
@@ -71,12 +76,16 @@ def explicit(query: Tensor, key: Tensor, value: Tensor, terms: Terms) -> Tensor:
 def fused(query: Tensor, key: Tensor, value: Tensor, terms: Terms) -> Tensor:
     """The same through PyTorch's fused kernel; no softcap."""
     length = query.shape[-2]
-    plain_causal = terms.causal and (terms.window is None or terms.window >= length)
+    plain_causal = terms.bias is None and terms.causal and (terms.window is None or terms.window >= length)
+    mask = None if plain_causal else terms.mask(length, query.device)
+    if terms.bias is not None:
+        bias = terms.bias(query, key).expand(*query.shape[:-1], length)  # the kernels take masks of 2 or 4 dimensions
+        mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
     return F.scaled_dot_product_attention(
         query,
         key,
         value,
-        attn_mask=None if plain_causal else terms.mask(length, query.device),
+        attn_mask=mask,
         is_causal=plain_causal and length > 1,
         scale=terms.scale,
         enable_gqa=query.shape[-3] != key.shape[-3],
@@ -124,7 +133,7 @@ def _by_sequence(states: Tensor, run: Run) -> Tensor:
 
 
 class Varlen:
-    """PyTorch's FlashAttention over packed sequences: CUDA, half precision, no softcap.
+    """PyTorch's FlashAttention over packed sequences: CUDA, half precision, no softcap, no bias.
 
     Its signature grew: grouped heads must be announced from 2.13 on and are accepted as they are before.
     """
@@ -139,6 +148,7 @@ class Varlen:
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
         assert terms.softcap is None
+        assert terms.bias is None
         reach = -1 if terms.window is None else terms.window - 1
         options: dict[str, Any] = {"scale": terms.scale}
         if "window_size" in self._parameters:
@@ -220,11 +230,11 @@ def register() -> None:
     AttentionInterface.register(NAME, attend)
 
 
-def choose(device: torch.device, dtype: torch.dtype, head: int, softcap: bool) -> PackedAttention:
+def choose(device: torch.device, dtype: torch.dtype, head: int, *, softcap: bool, bias: bool) -> PackedAttention:
     """The fastest attention that this device, number format and model allow."""
     if device.type == "cpu":
         return EqualRuns(written_out=measure_written_out(dtype, head))
-    flash = device.type == "cuda" and dtype in (torch.float16, torch.bfloat16) and not softcap
+    flash = device.type == "cuda" and dtype in (torch.float16, torch.bfloat16) and not (softcap or bias)
     if flash and head % 8 == 0 and head <= 256 and torch.cuda.get_device_capability(device) >= (8, 0):
         return Varlen()
     return EqualRuns(written_out=0)

@@ -1,7 +1,7 @@
 """The gate of every load: a model is served only if its packed run equals its own attention, one text at a time.
 
-Models that accept a foreign attention by name and then ignore part of it (MPNet and DeBERTa-v2 mix sequences) would
-otherwise be served wrongly in silence. The reference is the model's own eager attention, not ours.
+Models that accept a foreign attention by name and then ignore part of it (DeBERTa mixes sequences) would otherwise
+be served wrongly in silence. The reference is the model's own eager attention, not ours.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gpu_worker.models import relative
 from gpu_worker.models.attention import NAME
 from gpu_worker.models.recipe import ModelRefused
 from gpu_worker.models.trunk import Trunk
@@ -25,19 +26,23 @@ LONGEST_PROBE = 2048
 class Reference:
     """Hidden states of a few random texts by the model's own attention, taken before anything is changed."""
 
-    def __init__(self, model: Any, first_position: int, positions: int) -> None:
-        if not getattr(model, "_supports_attention_backend", False):
+    def __init__(self, model: Any, positions: int) -> None:
+        own_packed = relative.serves(model.config)  # one of ours, since transformers has no way in
+        if not own_packed and not getattr(model, "_supports_attention_backend", False):
             raise ModelRefused(f"{type(model).__name__} takes no foreign attention, so it cannot run packed")
         self.texts = _random_texts(model.config, positions)
         self.layers = int(model.config.num_hidden_layers)
-        self._first_position = first_position
-        model.set_attn_implementation("eager")
+        if not own_packed:
+            model.set_attn_implementation("eager")
         with torch.inference_mode():
             self.own = self._one_by_one(model)
             with in_float32(model):
                 self.exact = self._one_by_one(model)
                 self.padding_noise = self._padding_noise(model)
-        model.set_attn_implementation(NAME)
+        if own_packed:
+            relative.install(model)
+        else:
+            model.set_attn_implementation(NAME)
 
     def check(self, trunk: Trunk) -> None:
         """Raises ModelRefused, with figures, where the packed run does not equal the reference."""
@@ -57,18 +62,16 @@ class Reference:
         return torch.cat([self._run(model, [text])[0] for text in self.texts]).float()
 
     def _run(self, model: nn.Module, texts: list[Ids]) -> Tensor:
-        """Hidden states [B, L, H] of texts padded to the longest, by the model as it stands."""
+        """Hidden states [B, L, H] of texts padded to the longest, by the model as it stands; it counts positions."""
         device = next(model.parameters()).device
         longest = max(map(len, texts))
         ids = np.zeros((len(texts), longest), dtype=np.int64)
         mask = np.zeros_like(ids)
         for row, text in enumerate(texts):
             ids[row, : len(text)], mask[row, : len(text)] = text, 1
-        positions = torch.arange(longest, device=device).expand(len(texts), -1) + self._first_position
         output: Tensor = model(
             input_ids=torch.from_numpy(ids).to(device),
             attention_mask=torch.from_numpy(mask).to(device),
-            position_ids=positions,
             use_cache=False,
             return_dict=True,
         ).last_hidden_state
@@ -102,8 +105,8 @@ def compare(hidden: Tensor, exact: Tensor, own: Tensor, padding_noise: float, dt
 
 
 def _random_texts(config: Any, positions: int) -> list[Ids]:
-    """Short, unequal and, where memory allows, one longer than the attention window."""
-    window = getattr(config, "sliding_window", None) or 0
+    """Short, unequal and, where memory allows, one longer than the attention window or the distances told apart."""
+    window = max(getattr(config, "sliding_window", None) or 0, relative.reach(config))
     longest = min(positions, max(40, 2 * window + 9 if 2 * window < LONGEST_PROBE else 40))
     lengths = [length for length in (5, longest, 1, 17, 17) if length <= positions]
     generator = np.random.default_rng(0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from gpu_worker.models import attention
+from gpu_worker.models import attention, relative
 from gpu_worker.models.gate import Reference
 from gpu_worker.models.head_building import HeadBuilder, Heads
 from gpu_worker.models.head_gate import HeadReference
@@ -88,7 +88,7 @@ def _prepare(source: Source, placement: Placement, first_position: int, position
     head_reference = None
     if source.recipe.weights_of != "encoder":
         head_reference = HeadReference(model, source.recipe, first_position, positions, segments)
-    reference = Reference(base, first_position, positions)
+    reference = Reference(base, positions)
     config = base.config.get_text_config()
     heads_count = int(config.num_attention_heads)
     builder = HeadBuilder(source.recipe, model, placement, source.layers)
@@ -100,6 +100,7 @@ def _prepare(source: Source, placement: Placement, first_position: int, position
         placement.dtype,
         head=int(getattr(config, "head_dim", None) or config.hidden_size // heads_count),
         softcap=getattr(config, "attn_logit_softcapping", None) is not None,
+        bias=relative.serves(config),
     )
     trunk = Trunk(base, chosen, first_position, token_types=segments)
     reference.check(trunk)

@@ -10,151 +10,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, PretrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
+from transformers import __version__ as installed
 
 from gpu_worker.models import weights
-from gpu_worker.models.recipe import (
-    ClassifierRecipe,
-    DenseRecipe,
-    Layer,
-    ModelRefused,
-    MultiVectorRecipe,
-    Recipe,
-    SparseRecipe,
-    WeightsOf,
-)
+from gpu_worker.models.recipe import DenseRecipe, Layer, ModelRefused, MultiVectorRecipe, Recipe, WeightsOf
+from gpu_worker.models.shapes import ALL_SHAPES, HEADED
 from gpu_worker.models.tokenizer import TokenizerFile, finish
 from gpu_worker.placement import Placement
-from shared.vectors import Activation
 
 SEED = 20_260_101
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4, "eos": 3, "bos": 2}
-TINY = {
-    "vocab_size": 1000,
-    "hidden_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 128,
-    "max_position_embeddings": 640,
-    "pad_token_id": 0,
-    "initializer_range": 0.2,
-}
-DECODER = {"num_key_value_heads": 2, "head_dim": 16, "bos_token_id": 2, "eos_token_id": 3}
-SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
-
-# name -> (model type, pooling, what its config says beside the type's defaults)
-SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "tiny-bert": ("bert", "mean", TINY),
-    "tiny-roberta": ("roberta", "mean", TINY | {"pad_token_id": 1}),
-    "tiny-xlm-roberta": ("xlm-roberta", "cls", TINY | {"pad_token_id": 1}),
-    "tiny-electra": ("electra", "cls", TINY | {"embedding_size": 32}),
-    "tiny-distilbert": (
-        "distilbert",
-        "cls",
-        {
-            "vocab_size": 1000,
-            "dim": 64,
-            "n_layers": 3,
-            "n_heads": 4,
-            "hidden_dim": 128,
-            "initializer_range": 0.2,
-        }
-        | {"max_position_embeddings": 640, "pad_token_id": 0},
-    ),
-    "tiny-modernbert": (
-        "modernbert",
-        "mean",
-        TINY | {"local_attention": 16, "global_attn_every_n_layers": 3, "cls_token_id": 2, "sep_token_id": 3},
-    ),
-    "tiny-qwen2": ("qwen2", "lasttoken", TINY | DECODER),
-    "tiny-qwen3": ("qwen3", "lasttoken", TINY | DECODER),
-    "tiny-llama": ("llama", "lasttoken", TINY | DECODER),
-    "tiny-mistral": ("mistral", "lasttoken", TINY | DECODER | {"sliding_window": 16}),
-    "tiny-gemma2": (
-        "gemma2",
-        "mean",
-        TINY | DECODER | {"sliding_window": 16, "query_pre_attn_scalar": 16, "layer_types": SLIDING},
-    ),
-    "tiny-gemma3": (
-        "gemma3_text",
-        "mean",
-        TINY | DECODER | {"sliding_window": 16, "query_pre_attn_scalar": 16, "layer_types": SLIDING},
-    ),
-    "bge-base-en": ("bert", "cls", {"vocab_size": 30522, "pad_token_id": 0}),
-    "multilingual-e5-base": (
-        "xlm-roberta",
-        "mean",
-        {"vocab_size": 250002, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
-    ),
-    "xlm-roberta-large": (
-        "xlm-roberta",
-        "cls",
-        {"vocab_size": 250002, "max_position_embeddings": 8194, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
-        | {
-            "hidden_size": 1024,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-            "intermediate_size": 4096,
-        },
-    ),
-}
-LINEAR = {"weight": "weight", "bias": "bias"}
-PLAIN = {"weight": "weight"}
-
-# name -> (the shape of its trunk, what its recipe says of its heads)
-HEADED: dict[str, tuple[str, dict[str, Any]]] = {
-    "tiny-splade": ("tiny-bert", {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}),
-    "tiny-colbert": (
-        "tiny-bert",
-        {"multi_vector": MultiVectorRecipe(layers=(Layer(kind="dense", inputs=64, outputs=48, keys=PLAIN),))},
-    ),
-    "tiny-bge-m3": (
-        "tiny-xlm-roberta",
-        {
-            "dense": DenseRecipe(poolings=("cls",), normalize=True),
-            "multi_vector": MultiVectorRecipe(
-                layers=(Layer(kind="dense", inputs=64, outputs=64, keys=LINEAR),), skip_first=True, mean=True
-            ),
-            "sparse": SparseRecipe(kind="lexical", layer=Layer(kind="dense", inputs=64, outputs=1, keys=LINEAR)),
-        },
-    ),
-    "tiny-cross-encoder": (
-        "tiny-bert",
-        {
-            "weights_of": "sequence-classification",
-            "classifier": ClassifierRecipe(kind="sequence", activation=Activation.SIGMOID, labels=("relevant",)),
-        },
-    ),
-    "tiny-classifier": (
-        "tiny-roberta",
-        {
-            "weights_of": "sequence-classification",
-            "classifier": ClassifierRecipe(kind="sequence", activation=Activation.SOFTMAX, labels=("a", "b", "c")),
-        },
-    ),
-    "tiny-token-classifier": (
-        "tiny-bert",
-        {
-            "weights_of": "token-classification",
-            "classifier": ClassifierRecipe(kind="tokens", activation=Activation.SOFTMAX, labels=("O", "B", "I")),
-        },
-    ),
-    "tiny-yes-no": (
-        "tiny-qwen3",
-        {
-            "weights_of": "causal-lm",
-            "classifier": ClassifierRecipe(
-                kind="yes-no",
-                activation=Activation.SIGMOID,
-                labels=("yes",),
-                yes_no=(200, 201),
-                template="w7 {instruction} w8 {query} w9 {document} w10",
-                instruction="w11 w12",
-            ),
-        },
-    ),
-}
-NAMES = {name.lower(): name for name in [*SHAPES, *HEADED]} | {"tiny": "tiny-bert", "xlm-r-large": "xlm-roberta-large"}
+SHAPES = {name: shape for name, shape in ALL_SHAPES.items() if shape[0] in CONFIG_MAPPING}
+"""Those whose model type the installed transformers has; GTE came after 5.17."""
+NAMES = {name.lower(): name for name in [*ALL_SHAPES, *HEADED]}
+NAMES |= {"tiny": "tiny-bert", "xlm-r-large": "xlm-roberta-large"}
 
 
 def shape_of(name: str) -> tuple[PretrainedConfig, Recipe]:
@@ -163,7 +33,9 @@ def shape_of(name: str) -> tuple[PretrainedConfig, Recipe]:
     if known is None:
         raise ModelRefused(f"random:{name} is not known; there are {', '.join(sorted([*SHAPES, *HEADED]))}")
     shape, heads = HEADED.get(known, (known, None))
-    kind, pooling, values = SHAPES[shape]
+    kind, pooling, values = ALL_SHAPES[shape]
+    if shape not in SHAPES:
+        raise ModelRefused(f"random:{name}: transformers {installed} has no model type {kind}")
     config = AutoConfig.for_model(kind, **values)
     if heads is None:
         heads = {"dense": DenseRecipe(poolings=(pooling,), normalize=True), "multi_vector": MultiVectorRecipe()}

@@ -56,7 +56,7 @@ class Trunk:
 def first_position_of(model: nn.Module) -> int:
     """Where the model's own code starts counting positions: RoBERTa-like embeddings skip the padding id."""
     for module in model.modules():
-        if hasattr(module, "create_position_ids_from_input_ids"):
+        if any(hasattr(module, f"create_position_ids_from_{source}") for source in ("input_ids", "inputs_embeds")):
             return int(module.padding_idx) + 1  # type: ignore[arg-type]
     return 0
 

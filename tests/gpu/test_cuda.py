@@ -13,6 +13,7 @@ from gpu_worker.engine import ModelEngine
 from gpu_worker.models import synthetic
 from gpu_worker.models.attention import OneByOne, Terms, Varlen
 from gpu_worker.models.loading import load
+from gpu_worker.models.recipe import WeightsOf
 from gpu_worker.placement import Placement
 from gpu_worker.ragged_batch import RaggedBatch
 from shared.jobs import Encode, Job, JobResult, MaxSim, Score
@@ -106,8 +107,8 @@ def same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Random weights are drawn on the CPU for every device, since generators differ between devices."""
     build = synthetic.build
 
-    def on_cpu(config: PretrainedConfig, placement: Placement) -> nn.Module:
-        model = build(config, Placement.choose("cpu", "float32")).to(placement.device)
+    def on_cpu(config: PretrainedConfig, weights_of: WeightsOf, placement: Placement) -> nn.Module:
+        model = build(config, weights_of, Placement.choose("cpu", "float32")).to(placement.device)
         for parameter in model.parameters():
             parameter.data = parameter.data.to(placement.dtype)
         return model

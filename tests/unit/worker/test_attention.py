@@ -1,6 +1,9 @@
 """Fast attention equals the obvious twin; the gate catches what is wrong."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ from gpu_worker.models import synthetic
 from gpu_worker.models.attention import EqualRuns, OneByOne, Terms
 from gpu_worker.models.gate import Reference, compare
 from gpu_worker.models.loading import load
-from gpu_worker.models.repository import ModelRefused
+from gpu_worker.models.recipe import ModelRefused
 from gpu_worker.models.trunk import Trunk, first_position_of, padding_free_positions
 from gpu_worker.placement import Placement
 from gpu_worker.ragged_batch import RaggedBatch
@@ -23,9 +26,24 @@ CPU = torch.device("cpu")
 TINY = sorted(name for name in synthetic.SHAPES if name.startswith("tiny-"))
 
 
+RECENT = [f"tiny-{name}" for name in ("nomic-bert", "gte", "jina-v3", "eurobert") if f"tiny-{name}" in TINY]
+BIDIRECTIONAL = [name for name in TINY if name.endswith("-bidirectional")]
+
+
 def batch_of(lengths: list[int], vocabulary: int = 900) -> RaggedBatch:
     generator = np.random.default_rng(len(lengths))
     return RaggedBatch.pack([generator.integers(5, vocabulary, each, dtype=np.int32) for each in lengths], CPU)
+
+
+def nearer(query: Tensor, key: Tensor) -> Tensor:
+    """A bias by distance, [L, L]."""
+    places = torch.arange(query.shape[-2])
+    return torch.cos((places[:, None] - places) / 3)
+
+
+def louder(query: Tensor, key: Tensor) -> Tensor:
+    """A bias by distance and content, [..., H, L, L]."""
+    return query.mean(-1, keepdim=True) * nearer(query, key)
 
 
 TERMS = st.builds(
@@ -34,13 +52,14 @@ TERMS = st.builds(
     causal=st.booleans(),
     window=st.none() | st.integers(1, 12),
     softcap=st.none() | st.just(5.0),
+    bias=st.sampled_from([None, nearer, louder]),
 )
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=8), TERMS, st.sampled_from([1, 2, 4]), st.sampled_from([0, 8]))
 def test_equal_runs_equal_one_by_one(lengths: list[int], terms: Terms, groups: int, written_out: int) -> None:
-    """Any lengths, causality, window, softcap, grouped heads, sorted or not."""
+    """Any lengths, causality, window, softcap, bias, grouped heads, sorted or not."""
     torch.manual_seed(0)
     batch = batch_of(lengths)
     query = torch.randn(batch.total, 4, 16).transpose(0, 1)
@@ -65,23 +84,51 @@ def test_every_family_passes_its_gate(name: str, dtype: str) -> None:
     assert model.fingerprint == load(f"random:{name}", Placement.choose("cpu", dtype)).fingerprint  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["tiny-bert", "tiny-modernbert", "tiny-qwen3", "tiny-mistral"])
+@pytest.mark.parametrize("name", TINY)
 def test_a_row_is_the_same_whatever_its_batch_mates(name: str) -> None:
-    """First, last, alone or among 63 others, within 1e-6 on normalised rows."""
+    """Alone, first, in the middle or last among 1 or 63 others, within 1e-6 on normalised rows."""
     trunk = load(f"random:{name}", Placement.choose("cpu", "float32")).trunk
     generator = np.random.default_rng(3)
     texts = [generator.integers(5, 900, length, dtype=np.int32) for length in generator.integers(1, 120, 63)]
     text = generator.integers(5, 900, 37, dtype=np.int32)
 
-    def rows(sequences: list[np.ndarray], place: int) -> Tensor:
+    def rows(others: list[np.ndarray], place: int) -> Tensor:
         with torch.inference_mode():
-            batch = RaggedBatch.pack(sequences, CPU, trunk.first_position)
+            batch = RaggedBatch.pack([*others[:place], text, *others[place:]], CPU, trunk.first_position)
             start = int(batch.offsets[place])
             return torch.nn.functional.normalize(trunk(batch)[start : start + 37], dim=1)
 
-    alone = rows([text], 0)
-    for place in (0, 31, 63):
-        assert (rows([*texts[:place], text, *texts[place:]], place) - alone).abs().max() < 1e-6
+    alone = rows([], 0)
+    for others, place in ((1, 0), (1, 1), (63, 0), (63, 31), (63, 63)):
+        assert (rows(texts[:others], place) - alone).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_positions_start_where_the_model_starts_them(name: str) -> None:
+    """The gate gives the model's own run the positions that the packed run has, so it could not see a wrong start."""
+    config, _ = synthetic.shape_of(name)
+    model = synthetic.build(config, "encoder", Placement.choose("cpu", "float32")).eval()
+    ids = torch.arange(10, 30)[None]
+    with torch.inference_mode():
+        own = model(input_ids=ids).last_hidden_state
+        ours = model(input_ids=ids, position_ids=torch.arange(20)[None] + first_position_of(model)).last_hidden_state
+    assert torch.equal(own, ours)
+
+
+def test_a_family_that_this_transformers_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its model type, and it is not among the names that there are."""
+    monkeypatch.setitem(synthetic.ALL_SHAPES, "tiny-bert", ("of-tomorrow", "mean", {}))
+    monkeypatch.delitem(synthetic.SHAPES, "tiny-bert")
+    with pytest.raises(ModelRefused, match=r"tiny-bert: transformers [\d.]+ has no model type of-tomorrow"):
+        synthetic.shape_of("tiny-bert")
+
+
+def inside(bias: Callable[[Tensor, Tensor], Tensor], batch: RaggedBatch, query: Tensor, key: Tensor) -> Tensor:
+    """The bias [H, T, T] of a batch as one sequence: its own inside each text, none between texts."""
+    whole = query.new_zeros(len(query), batch.total, batch.total)
+    for start, stop in pairwise(batch.offsets.tolist()):
+        whole[:, start:stop, start:stop] = bias(query[:, start:stop], key[:, start:stop])
+    return whole
 
 
 class Flawed:
@@ -94,11 +141,15 @@ class Flawed:
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
         if self._flaw == "mixes sequences":
+            if terms.bias is not None:
+                terms = replace(terms, bias=partial(inside, terms.bias, batch))
             batch = replace(batch, lengths=(batch.total,), offsets=np.array([0, batch.total]))
         if self._flaw == "flips causality":
             terms = replace(terms, causal=not terms.causal)
         if self._flaw == "ignores the window":
             terms = replace(terms, window=None)
+        if self._flaw == "ignores the bias":
+            terms = replace(terms, bias=None)
         if self._flaw == "window off by one":
             terms = replace(terms, window=None if terms.window is None else terms.window + 1)
         return OneByOne()(query, key, value, batch, terms)
@@ -119,6 +170,17 @@ class Flawed:
         ("tiny-gemma3", "window off by one"),
         ("tiny-roberta", "positions from zero"),
         ("tiny-bert", "positions not restarted"),
+        ("tiny-mpnet", "mixes sequences"),
+        ("tiny-mpnet", "ignores the bias"),
+        ("tiny-mpnet", "positions from zero"),
+        ("tiny-deberta-v2", "mixes sequences"),
+        ("tiny-deberta-v2", "ignores the bias"),
+        ("tiny-embeddinggemma", "flips causality"),
+        ("tiny-embeddinggemma", "window off by one"),
+        ("tiny-mistral-bidirectional", "ignores the window"),
+        ("tiny-mistral-bidirectional", "window off by one"),
+        *((name, "flips causality") for name in BIDIRECTIONAL),
+        *((name, "mixes sequences") for name in (*RECENT, *BIDIRECTIONAL)),
     ],
 )
 def test_the_gate_refuses_a_wrong_run(
@@ -127,10 +189,10 @@ def test_the_gate_refuses_a_wrong_run(
     """Negative controls: each mistake that a packed run can make."""
     module.register()
     placement = Placement(device=CPU, dtype=dtype)
-    _, config, _ = synthetic.shape_of(name)
-    model = synthetic.build(config, placement).eval()
+    config, _ = synthetic.shape_of(name)
+    model = synthetic.build(config, "encoder", placement).eval()
     first = first_position_of(model)
-    reference = Reference(model, first, padding_free_positions(config, first))
+    reference = Reference(model, padding_free_positions(config, first))
     reference.check(Trunk(model, Flawed("none"), first))
     if flaw == "positions not restarted":
         honest = RaggedBatch.pack
@@ -145,12 +207,12 @@ def test_the_gate_refuses_a_wrong_run(
 
 
 def test_a_model_without_foreign_attention_is_refused() -> None:
-    """MPNet would mix sequences in silence."""
-    from transformers import MPNetConfig, MPNetModel
+    """DeBERTa's first version would mix sequences in silence, and has no attention of ours."""
+    from transformers import DebertaConfig, DebertaModel
 
-    model = MPNetModel(MPNetConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
-    with pytest.raises(ModelRefused, match="MPNetModel"):
-        Reference(model.eval(), 0, 64)
+    model = DebertaModel(DebertaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
+    with pytest.raises(ModelRefused, match="DebertaModel"):
+        Reference(model.eval(), 64)
 
 
 def test_numbers_that_are_none_are_refused() -> None:

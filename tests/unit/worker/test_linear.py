@@ -64,8 +64,8 @@ def test_without_the_operator_everything_stays_as_it_is(flaw: str, monkeypatch: 
 
 def test_every_linear_layer_of_a_model_is_packed() -> None:
     """And BERT's GELUs with them."""
-    _, config, _ = synthetic.shape_of("tiny-bert")
-    model = synthetic.build(config, Placement(device=torch.device("cpu"), dtype=torch.float32)).eval()
+    config, _ = synthetic.shape_of("tiny-bert")
+    model = synthetic.build(config, "encoder", Placement(device=torch.device("cpu"), dtype=torch.float32)).eval()
     with torch.inference_mode():
         assert prepack(model) == PREPACKED
     assert not any(type(each) is nn.Linear for each in model.modules())

@@ -1,0 +1,143 @@
+"""Known shapes of models: trunks of every family, tiny ones for tests and published ones for measuring, and heads."""
+
+from typing import Any
+
+from gpu_worker.models.recipe import (
+    ClassifierRecipe,
+    DenseRecipe,
+    Layer,
+    MultiVectorRecipe,
+    SparseRecipe,
+)
+from shared.vectors import Activation
+
+TINY = {
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "max_position_embeddings": 640,
+    "pad_token_id": 0,
+    "initializer_range": 0.2,
+}
+DECODER = {"num_key_value_heads": 2, "head_dim": 16, "bos_token_id": 2, "eos_token_id": 3}
+SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
+GEMMA = {"sliding_window": 16, "query_pre_attn_scalar": 16, "layer_types": SLIDING}
+BIDIRECTIONAL = {"is_causal": False}
+
+# name -> (model type, pooling, what its config says beside the type's defaults)
+ALL_SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "tiny-bert": ("bert", "mean", TINY),
+    "tiny-roberta": ("roberta", "mean", TINY | {"pad_token_id": 1}),
+    "tiny-xlm-roberta": ("xlm-roberta", "cls", TINY | {"pad_token_id": 1}),
+    "tiny-electra": ("electra", "cls", TINY | {"embedding_size": 32}),
+    "tiny-distilbert": (
+        "distilbert",
+        "cls",
+        {"vocab_size": 1000, "dim": 64, "n_layers": 3, "n_heads": 4, "hidden_dim": 128, "initializer_range": 0.2}
+        | {"max_position_embeddings": 640, "pad_token_id": 0},
+    ),
+    "tiny-mpnet": ("mpnet", "mean", TINY | {"pad_token_id": 1}),
+    "tiny-deberta-v2": (
+        "deberta-v2",
+        "mean",
+        TINY
+        | {"relative_attention": True, "pos_att_type": "p2c|c2p", "share_att_key": True, "position_buckets": 16}
+        | {"norm_rel_ebd": "layer_norm", "position_biased_input": False},
+    ),
+    "tiny-nomic-bert": ("nomic_bert", "mean", TINY),
+    "tiny-gte": ("gte", "cls", TINY),
+    "tiny-jina-v3": ("jina_embeddings_v3", "mean", TINY | {"pad_token_id": 1}),
+    "tiny-eurobert": ("eurobert", "mean", TINY | DECODER | {"mask_token_id": 4}),
+    "tiny-modernbert": (
+        "modernbert",
+        "mean",
+        TINY | {"local_attention": 16, "global_attn_every_n_layers": 3, "cls_token_id": 2, "sep_token_id": 3},
+    ),
+    "tiny-qwen2": ("qwen2", "lasttoken", TINY | DECODER),
+    "tiny-qwen3": ("qwen3", "lasttoken", TINY | DECODER),
+    "tiny-llama": ("llama", "lasttoken", TINY | DECODER),
+    "tiny-mistral": ("mistral", "lasttoken", TINY | DECODER | {"sliding_window": 16}),
+    "tiny-gemma2": ("gemma2", "mean", TINY | DECODER | GEMMA),
+    "tiny-gemma3": ("gemma3_text", "mean", TINY | DECODER | GEMMA),
+    "tiny-embeddinggemma": ("gemma3_text", "mean", TINY | DECODER | GEMMA | {"use_bidirectional_attention": True}),
+    "tiny-qwen2-bidirectional": ("qwen2", "mean", TINY | DECODER | BIDIRECTIONAL),
+    "tiny-qwen3-bidirectional": ("qwen3", "mean", TINY | DECODER | BIDIRECTIONAL),
+    "tiny-llama-bidirectional": ("llama", "mean", TINY | DECODER | BIDIRECTIONAL),
+    "tiny-mistral-bidirectional": ("mistral", "mean", TINY | DECODER | BIDIRECTIONAL | {"sliding_window": 16}),
+    "bge-base-en": ("bert", "cls", {"vocab_size": 30522, "pad_token_id": 0}),
+    "multilingual-e5-base": (
+        "xlm-roberta",
+        "mean",
+        {"vocab_size": 250002, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    ),
+    "xlm-roberta-large": (
+        "xlm-roberta",
+        "cls",
+        {"vocab_size": 250002, "max_position_embeddings": 8194, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+        | {
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "intermediate_size": 4096,
+        },
+    ),
+}
+
+LINEAR = {"weight": "weight", "bias": "bias"}
+PLAIN = {"weight": "weight"}
+
+# name -> (the shape of its trunk, what its recipe says of its heads)
+HEADED: dict[str, tuple[str, dict[str, Any]]] = {
+    "tiny-splade": ("tiny-bert", {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}),
+    "tiny-colbert": (
+        "tiny-bert",
+        {"multi_vector": MultiVectorRecipe(layers=(Layer(kind="dense", inputs=64, outputs=48, keys=PLAIN),))},
+    ),
+    "tiny-bge-m3": (
+        "tiny-xlm-roberta",
+        {
+            "dense": DenseRecipe(poolings=("cls",), normalize=True),
+            "multi_vector": MultiVectorRecipe(
+                layers=(Layer(kind="dense", inputs=64, outputs=64, keys=LINEAR),), skip_first=True, mean=True
+            ),
+            "sparse": SparseRecipe(kind="lexical", layer=Layer(kind="dense", inputs=64, outputs=1, keys=LINEAR)),
+        },
+    ),
+    "tiny-cross-encoder": (
+        "tiny-bert",
+        {
+            "weights_of": "sequence-classification",
+            "classifier": ClassifierRecipe(kind="sequence", activation=Activation.SIGMOID, labels=("relevant",)),
+        },
+    ),
+    "tiny-classifier": (
+        "tiny-roberta",
+        {
+            "weights_of": "sequence-classification",
+            "classifier": ClassifierRecipe(kind="sequence", activation=Activation.SOFTMAX, labels=("a", "b", "c")),
+        },
+    ),
+    "tiny-token-classifier": (
+        "tiny-bert",
+        {
+            "weights_of": "token-classification",
+            "classifier": ClassifierRecipe(kind="tokens", activation=Activation.SOFTMAX, labels=("O", "B", "I")),
+        },
+    ),
+    "tiny-yes-no": (
+        "tiny-qwen3",
+        {
+            "weights_of": "causal-lm",
+            "classifier": ClassifierRecipe(
+                kind="yes-no",
+                activation=Activation.SIGMOID,
+                labels=("yes",),
+                yes_no=(200, 201),
+                template="w7 {instruction} w8 {query} w9 {document} w10",
+                instruction="w11 w12",
+            ),
+        },
+    ),
+}
