@@ -95,6 +95,6 @@ def _template(vocab: dict[str, int]) -> dict[str, Any]:
     return {
         "type": "TemplateProcessing",
         "single": [first, texts[0], last],
-        "pair": [first, texts[0], last, texts[1], last],
+        "pair": [first, texts[0], last, texts[1], {"SpecialToken": {"id": "[SEP]", "type_id": 1}}],
         "special_tokens": ends,
     }
