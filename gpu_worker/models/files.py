@@ -77,4 +77,7 @@ def check_weight_files(folder: Path) -> None:
 
 def first_line(error: BaseException) -> str:
     """What a library says, in one line."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    said = str(error).strip() or type(error).__name__
+    if "trust_remote_code" in said:
+        return "it needs Python code of its repository, which only --trust-remote-code runs"
+    return said.splitlines()[0]
