@@ -1,13 +1,11 @@
 """Fast attention equals the obvious twin; the gate catches what is wrong."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from flaws import Flawed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -121,38 +119,6 @@ def test_a_family_that_this_transformers_lacks_is_refused(monkeypatch: pytest.Mo
     monkeypatch.delitem(synthetic.SHAPES, "tiny-bert")
     with pytest.raises(ModelRefused, match=r"tiny-bert: transformers [\d.]+ has no model type of-tomorrow"):
         synthetic.shape_of("tiny-bert")
-
-
-def inside(bias: Callable[[Tensor, Tensor], Tensor], batch: RaggedBatch, query: Tensor, key: Tensor) -> Tensor:
-    """The bias [H, T, T] of a batch as one sequence: its own inside each text, none between texts."""
-    whole = query.new_zeros(len(query), batch.total, batch.total)
-    for start, stop in pairwise(batch.offsets.tolist()):
-        whole[:, start:stop, start:stop] = bias(query[:, start:stop], key[:, start:stop])
-    return whole
-
-
-class Flawed:
-    """An attention with one mistake, for negative controls."""
-
-    name = "flawed"
-
-    def __init__(self, flaw: str) -> None:
-        self._flaw = flaw
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
-        if self._flaw == "mixes sequences":
-            if terms.bias is not None:
-                terms = replace(terms, bias=partial(inside, terms.bias, batch))
-            batch = replace(batch, lengths=(batch.total,), offsets=np.array([0, batch.total]))
-        if self._flaw == "flips causality":
-            terms = replace(terms, causal=not terms.causal)
-        if self._flaw == "ignores the window":
-            terms = replace(terms, window=None)
-        if self._flaw == "ignores the bias":
-            terms = replace(terms, bias=None)
-        if self._flaw == "window off by one":
-            terms = replace(terms, window=None if terms.window is None else terms.window + 1)
-        return OneByOne()(query, key, value, batch, terms)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

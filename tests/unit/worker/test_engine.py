@@ -1,11 +1,12 @@
 """The engine on a tiny model: jobs mixed in one step, spread over steps, and refused."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from tiny import DENSE, MULTI, SPARSE, assert_same, dense_rows, encode, raw, run, score, token_rows, tokens
 
 from gpu_worker.computing import OutOfMemory, Part
 from gpu_worker.engine import ModelEngine
@@ -14,31 +15,14 @@ from gpu_worker.models.trunk import Trunk
 from gpu_worker.placement import Placement
 from gpu_worker.ragged_batch import RaggedBatch
 from shared.errors import InputTooLong, Internal, InvalidInput, UnsupportedDimensions, UnsupportedTask
-from shared.jobs import Encode, Job, JobResult, MaxSim, Score
+from shared.jobs import Classify, Encode, Job, MaxSim
 from shared.ragged import RaggedTokens
-from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod
-
-DENSE, MULTI = OutputKind.DENSE, OutputKind.MULTI_VECTOR
+from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 
 
 @pytest.fixture(scope="module")
 def engine() -> ModelEngine:
     return ModelEngine(load("random:tiny-bert", Placement.choose("cpu", "float32")))
-
-
-def tokens(*lengths: int, seed: int = 0) -> RaggedTokens:
-    generator = np.random.default_rng(seed)
-    return RaggedTokens.of([generator.integers(5, 900, length).tolist() for length in lengths])
-
-
-def encode(*outputs: OutputKind, dimensions: int = 0, data_type: DataType = DataType.FLOAT32) -> Encode:
-    return Encode(
-        outputs=frozenset(outputs), dimensions=dimensions, normalize=True, normalize_tokens=True, data_type=data_type
-    )
-
-
-def score(method: ScoringMethod, queries: int, layout: Layout = Layout.MATRIX, mean: bool = False) -> Score:
-    return Score(method=method, layout=layout, queries=queries, unit_rows=True, mean=mean)
 
 
 def given(*lengths: int, seed: int) -> MultiVectors:
@@ -67,36 +51,6 @@ JOBS = [
 ]
 
 
-def run(engine: ModelEngine, jobs: Sequence[Job], width: int | None = None) -> list[JobResult]:
-    """All jobs in one step, or `width` units of each a step."""
-    progresses = [engine.open(job) for job in jobs]
-    longest = max(len(each.costs) for each in progresses)
-    for start in range(0, longest, width or longest):
-        stop = start + (width or longest)
-        engine.step(
-            [
-                Part(progress=each, start=start, stop=min(stop, len(each.costs)))
-                for each in progresses
-                if start < len(each.costs)
-            ]
-        )
-    return [each.result() for each in progresses]
-
-
-def assert_same(ours: JobResult, theirs: JobResult, data_type: DataType = DataType.FLOAT32) -> None:
-    assert ours.row_lengths == theirs.row_lengths
-    for mine, other in ((ours.dense, theirs.dense), (ours.tokens, theirs.tokens)):
-        assert (mine is None) == (other is None)
-        if mine is None or other is None:
-            continue
-        assert mine.dimensions == other.dimensions
-        kind = np.int8 if data_type is DataType.INT8 else np.float32
-        a, b = (np.frombuffer(each.data, dtype=kind).astype(np.float64) for each in (mine, other))
-        assert np.abs(a - b).max() <= (1 if data_type is DataType.INT8 else 1e-6)
-    a, b = (np.frombuffer(each.scores, dtype="<f4") for each in (ours, theirs))
-    assert np.allclose(a, b, atol=1e-5)
-
-
 @pytest.mark.parametrize("width", [None, 1, 2, 3])
 def test_mixed_jobs_equal_the_same_jobs_alone(engine: ModelEngine, width: int | None) -> None:
     """Whatever travels in a step, and however a job is cut into steps."""
@@ -118,19 +72,15 @@ def test_pairs_are_the_diagonal_of_the_matrix(engine: ModelEngine) -> None:
 
 def test_a_prompt_can_be_left_out_of_the_mean(engine: ModelEngine) -> None:
     """Pooled rows with skipped tokens equal the mean of the others."""
-    job = Job(id=1, work=encode(DENSE, MULTI), tokens=tokens(6, seed=12), prompt_lengths=(2,))
-    raw = Encode(outputs=frozenset({DENSE, MULTI}), normalize=False, normalize_tokens=False)
-    result = run(engine, [Job(id=1, work=raw, tokens=job.tokens, prompt_lengths=(2,))])[0]
-    assert result.dense is not None
-    assert result.tokens is not None
-    rows = np.frombuffer(result.tokens.data, dtype="<f4").reshape(6, -1)
-    assert np.allclose(np.frombuffer(result.dense.data, dtype="<f4"), rows[2:].mean(axis=0), atol=1e-5)
+    job = Job(id=1, work=raw(DENSE, MULTI), tokens=tokens(6, seed=12), prompt_lengths=(2,))
+    result = run(engine, [job])[0]
+    assert np.allclose(dense_rows(result)[0], token_rows(result)[0][2:].mean(axis=0), atol=1e-5)
 
 
 class FakeTrunk:
     """The real trunk, with what a test wants to happen to its hidden states."""
 
-    first_position = 0
+    first_position, token_types = 0, False
 
     def __init__(self, trunk: Trunk, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._trunk, self._change = trunk, change
@@ -179,12 +129,17 @@ def test_a_device_without_room_says_so(engine: ModelEngine, error: Exception) ->
     [
         (Job(id=1, work=encode(DENSE)), InvalidInput),
         (Job(id=1, work=encode(), tokens=tokens(1)), UnsupportedTask),
-        (Job(id=1, work=encode(OutputKind.SPARSE), tokens=tokens(1)), UnsupportedTask),
+        (Job(id=1, work=encode(SPARSE), tokens=tokens(1)), UnsupportedTask),
         (Job(id=1, work=encode(DENSE, dimensions=65), tokens=tokens(1)), UnsupportedDimensions),
         (Job(id=1, work=encode(DENSE), tokens=tokens(641)), InputTooLong),
         (Job(id=1, work=encode(DENSE), tokens=RaggedTokens.of([[1000]])), InvalidInput),
         (Job(id=1, work=encode(DENSE), tokens=RaggedTokens.of([[-1]])), InvalidInput),
         (Job(id=1, work=score(ScoringMethod.SPARSE, 1), tokens=tokens(1, 1)), UnsupportedTask),
+        (Job(id=1, work=score(ScoringMethod.HYBRID, 1), tokens=tokens(1, 1)), UnsupportedTask),
+        (Job(id=1, work=score(ScoringMethod.CROSS_ENCODER, 1), tokens=tokens(1, 1)), UnsupportedTask),
+        (Job(id=1, work=Classify(), tokens=tokens(1)), UnsupportedTask),
+        (Job(id=1, work=Classify(tokens=True), tokens=tokens(1)), UnsupportedTask),
+        (Job(id=1, work=encode(DENSE, sparse_top_k=-1), tokens=tokens(1)), InvalidInput),
         (Job(id=1, work=score(ScoringMethod.DENSE, 2), tokens=tokens(1, 1)), InvalidInput),
         (Job(id=1, work=score(ScoringMethod.DENSE, 1, Layout.PAIRS), tokens=tokens(1, 1, 1)), InvalidInput),
     ],

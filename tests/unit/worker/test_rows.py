@@ -23,22 +23,6 @@ def hidden_of(lengths: list[int], width: int = 6) -> tuple[torch.Tensor, RaggedB
     return hidden, batch, list(hidden.split(lengths))
 
 
-@given(LENGTHS, st.data())
-def test_pooling_equals_a_loop(lengths: list[int], data: st.DataObject) -> None:
-    """cls, lasttoken, and a mean that leaves a prompt out."""
-    hidden, batch, texts = hidden_of(lengths)
-    skip = data.draw(st.lists(st.integers(0, 10), min_size=len(lengths), max_size=len(lengths)))
-    assert torch.equal(pooling.pool(hidden, batch, "cls"), torch.stack([each[0] for each in texts]))
-    assert torch.equal(pooling.pool(hidden, batch, "lasttoken"), torch.stack([each[-1] for each in texts]))
-    means = [
-        each[left:].mean(dim=0) if left < len(each) else torch.zeros(6) for each, left in zip(texts, skip, strict=True)
-    ]
-    assert torch.allclose(pooling.pool(hidden, batch, "mean", np.array(skip)), torch.stack(means), atol=1e-6)
-    assert torch.allclose(
-        pooling.pool(hidden, batch, "mean"), torch.stack([each.mean(dim=0) for each in texts]), atol=1e-6
-    )
-
-
 @given(st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=8))
 def test_dimensions_and_normalising_mix_in_one_batch(wishes: list[tuple[int, bool]]) -> None:
     """Each row is cut and normalised as its own job wants."""

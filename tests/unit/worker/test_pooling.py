@@ -1,0 +1,90 @@
+"""Pooling over packed rows against a loop and against sentence-transformers' own module."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sentence_transformers.sentence_transformer.modules import Pooling
+from torch import Tensor
+
+from gpu_worker import pooling
+from gpu_worker.ragged_batch import RaggedBatch
+
+WIDTH = 6
+TEXTS = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 14)), min_size=1, max_size=8)
+"""Lengths, and tokens that are left out; these may be more than there are."""
+MODES = st.lists(st.sampled_from(pooling.POOLINGS), min_size=1, max_size=6, unique=True)
+
+
+def hidden_of(lengths: list[int], dtype: torch.dtype = torch.float32) -> tuple[Tensor, RaggedBatch]:
+    batch = RaggedBatch.pack([np.zeros(each, dtype=np.int32) for each in lengths], torch.device("cpu"))
+    generator = torch.Generator().manual_seed(sum(lengths))
+    return torch.randn(batch.total, WIDTH, generator=generator).to(dtype), batch
+
+
+def oracle(rows: Tensor, modes: list[str], left_out: int) -> Tensor:
+    """One text by sentence-transformers."""
+    module = Pooling(WIDTH, tuple(modes), include_prompt=not left_out)
+    ones = torch.ones(1, len(rows), dtype=torch.long)
+    given = {"token_embeddings": rows[None], "attention_mask": ones, "prompt_length": left_out}
+    result: Tensor = module(given)["sentence_embedding"]
+    return result[0]
+
+
+@settings(deadline=None, max_examples=150)
+@given(TEXTS, MODES, st.sampled_from([torch.float32, torch.bfloat16]))
+def test_every_mode_is_that_of_sentence_transformers(
+    texts: list[tuple[int, int]], modes: list[str], dtype: torch.dtype
+) -> None:
+    """Several concatenated in the order given, ragged lengths, prompts left out, both number formats."""
+    texts = [(length, min(skip, length - 1)) for length, skip in texts]
+    lengths = [length for length, _ in texts]
+    hidden, batch = hidden_of(lengths, dtype)
+    ours = pooling.pool(hidden, batch, modes, np.array([skip for _, skip in texts]))
+    rows = hidden.float().split(lengths)
+    expected = [oracle(row, modes, skip) for row, (_, skip) in zip(rows, texts, strict=True)]
+    assert torch.allclose(ours, torch.stack(expected), atol=1e-6)
+
+
+@given(TEXTS)
+def test_pooling_equals_a_loop(texts: list[tuple[int, int]]) -> None:
+    """cls, lasttoken and mean, with tokens left out, up to all of them."""
+    lengths, skip = [length for length, _ in texts], np.array([skip for _, skip in texts])
+    hidden, batch = hidden_of(lengths)
+    rows = hidden.split(lengths)
+    firsts = [row[left if left < len(row) else 0] for row, left in zip(rows, skip, strict=True)]
+    assert torch.equal(pooling.pool(hidden, batch, ("cls",), skip), torch.stack(firsts))
+    assert torch.equal(pooling.pool(hidden, batch, ("lasttoken",), skip), torch.stack([row[-1] for row in rows]))
+    means = [
+        row[left:].mean(dim=0) if left < len(row) else torch.zeros(WIDTH) for row, left in zip(rows, skip, strict=True)
+    ]
+    assert torch.allclose(pooling.pool(hidden, batch, ("mean",), skip), torch.stack(means), atol=1e-6)
+    whole = torch.stack([row.mean(dim=0) for row in rows])
+    assert torch.allclose(pooling.pool(hidden, batch, ("mean",)), whole, atol=1e-6)
+
+
+@given(TEXTS)
+def test_a_text_that_is_all_prompt_becomes_zeros(texts: list[tuple[int, int]]) -> None:
+    """Not NaN and not minus infinity, in every mode that sums or compares; its neighbours are not touched."""
+    lengths = [length for length, _ in texts]
+    hidden, batch = hidden_of(lengths)
+    modes = [mode for mode in pooling.POOLINGS if mode not in ("cls", "lasttoken")]
+    empty = np.arange(len(texts)) % 2 == 0
+    ours = pooling.pool(hidden, batch, modes, np.where(empty, lengths, 0))
+    assert not ours[torch.from_numpy(empty)].any()
+    others = torch.from_numpy(~empty)
+    assert torch.equal(ours[others], pooling.pool(hidden, batch, modes)[others])
+
+
+@settings(deadline=None)
+@given(TEXTS, st.sampled_from(pooling.POOLINGS), st.data())
+def test_a_pooled_row_does_not_depend_on_its_neighbours(
+    texts: list[tuple[int, int]], mode: str, data: st.DataObject
+) -> None:
+    """Not in one bit."""
+    lengths, skip = [length for length, _ in texts], np.array([skip for _, skip in texts])
+    hidden, batch = hidden_of(lengths)
+    place = data.draw(st.integers(0, len(texts) - 1))
+    _, alone = hidden_of([lengths[place]])
+    row = pooling.pool(hidden.split(lengths)[place], alone, (mode,), skip[place : place + 1])
+    assert torch.equal(pooling.pool(hidden, batch, (mode,), skip)[place], row[0])
