@@ -17,14 +17,20 @@ class SequenceClassifier(Protocol):
         """hidden [T, H] -> [S, labels] float32."""
 
 
+LATE = "late"
+"""A head that reads every row, the mean of whose logits is the text's (EuroBERT, arXiv:2503.05500)."""
+
+
 class HeadClassifier(nn.Module):
-    """A transformers ForSequenceClassification on the row that it reads: cls, mean or lasttoken."""
+    """A transformers ForSequenceClassification on the rows that it reads: cls, mean, lasttoken or late."""
 
     def __init__(self, head: Head, pooling: str) -> None:
         super().__init__()
         self.head, self.pooling = head, pooling
 
     def forward(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
+        if self.pooling == LATE:
+            return pool(self.head(hidden[:, None]), batch, ("mean",))
         rows = pool(hidden, batch, (self.pooling,)).to(hidden.dtype)
         output: Tensor = self.head(rows[:, None])
         return output.float()

@@ -1,7 +1,7 @@
 """The gate of heads: logits on packed rows must equal those of the unmodified class, one text at a time.
 
-It also tells which row a classifier reads (the first, the last, the mean): the one whose logits agree. So no family has
-to be known by name.
+It also tells which row a classifier reads (the first, the last, the mean, each of them): the one whose logits agree. So
+no family has to be known by name.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.heads.classifier import HeadClassifier
+from gpu_worker.heads.classifier import LATE, HeadClassifier
 from gpu_worker.heads.sparse import SpladeHead
 from gpu_worker.models.gate import in_float32
 from gpu_worker.models.head_building import Heads
@@ -20,7 +20,7 @@ from gpu_worker.ragged_batch import Ids, RaggedBatch
 
 LENGTHS = (7, 2, 19, 12, 1, 30)
 TOLERANCE = 1e-4
-ROWS_READ = ("cls", "lasttoken", "mean")
+ROWS_READ = ("cls", "lasttoken", "mean", LATE)
 """What a ForSequenceClassification may look at."""
 HALF_RATIO = 3.0
 """Few numbers are compared here, and the trunk was judged before: a wrong row is off by much more."""

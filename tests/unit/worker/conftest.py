@@ -1,0 +1,45 @@
+"""What tests of the worker share, made once a run: the cells of the parity table."""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import parity
+import pytest
+import torch
+from parity import Oracle, Tables
+
+from gpu_worker.engine import ModelEngine
+from gpu_worker.models.loading import load
+from gpu_worker.placement import Placement
+
+
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    """Family, output and number format -> folder, engine, oracle."""
+
+    @cache
+    def folder(name: str, output: str) -> Path:
+        path = tmp_path_factory.mktemp("table") / f"{name}-reranker"
+        path.mkdir()
+        parity.write(path, name, output)
+        return path
+
+    @cache
+    def engine(name: str, output: str, dtype: str) -> ModelEngine:
+        return ModelEngine(load(str(folder(name, output)), Placement.choose("cpu", dtype)))  # type: ignore[arg-type]
+
+    @cache
+    def oracle(name: str, output: str, dtype: str) -> Oracle:
+        return Oracle(folder(name, output), output, getattr(torch, dtype))
+
+    return Tables(folder=folder, engine=engine, oracle=oracle)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Tiny tensors gain nothing from several, and wait for each other on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -1,0 +1,81 @@
+"""The parity table: every family and every output, packed and mixed in one step, against transformers one by one."""
+
+from dataclasses import replace
+
+import parity
+import pytest
+import torch
+from flaws import Flawed
+from parity import Expected, Tables, Texts, assert_parity
+
+from gpu_worker.engine import ModelEngine
+from gpu_worker.models.trunk import Trunk
+from gpu_worker.ragged_batch import RaggedBatch
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+DTYPES = ["float32", "bfloat16"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "output"), parity.TABLE)
+def test_every_output_of_every_family_is_that_of_transformers(
+    tables: Tables, name: str, output: str, dtype: str
+) -> None:
+    """From the files to the numbers."""
+    found = parity.ours(tables.engine(name, output, dtype), output, Texts.of(name, output, dtype))
+    assert_parity(found, Expected.of(tables, name, output, dtype), dtype)
+
+
+def test_the_table_covers_what_transformers_has() -> None:
+    """So that a renamed class or mapping cannot empty it in silence."""
+    outputs = [{name for name, output in parity.TABLE if output == wanted} for wanted in parity.OUTPUTS]
+    vectors, splade, cross, labels, tokens, yes_no = outputs
+    assert vectors == set(parity.TINY)
+    assert {f"tiny-{name}" for name in ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "mpnet")} <= splade
+    assert {"tiny-deberta-v2", "tiny-modernbert"} <= splade
+    assert {f"tiny-{name}" for name in (*parity.DECODERS, "bert", "deberta-v2", "mpnet", "modernbert")} <= cross
+    assert labels == set(parity.SEVERAL_LABELS)
+    assert {"tiny-bert", "tiny-roberta", "tiny-deberta-v2", "tiny-qwen3"} <= tokens
+    assert yes_no == {f"tiny-{name}" for name in parity.DECODERS}
+
+
+CONTROLS = [
+    ("tiny-bert", "vectors", "mixes sequences"),
+    ("tiny-bert", "splade", "mixes sequences"),
+    ("tiny-bert", "cross-encoder", "mixes sequences"),
+    ("tiny-bert", "token labels", "mixes sequences"),
+    ("tiny-bert", "labels", "flips causality"),
+    ("tiny-qwen3", "vectors", "flips causality"),
+    ("tiny-qwen3", "yes-no", "flips causality"),
+    ("tiny-qwen3", "yes-no", "mixes sequences"),
+    ("tiny-mistral", "vectors", "ignores the window"),
+    ("tiny-mistral", "yes-no", "ignores the window"),
+    ("tiny-modernbert", "splade", "ignores the window"),
+    ("tiny-modernbert", "token labels", "ignores the window"),
+    ("tiny-bert", "vectors", "positions not restarted"),
+    ("tiny-bert", "cross-encoder", "positions not restarted"),
+    ("tiny-roberta", "splade", "positions not restarted"),
+    ("tiny-bert", "labels", "segments ignored"),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "output", "flaw"), CONTROLS)
+def test_the_table_sees_every_mistake(
+    tables: Tables, name: str, output: str, flaw: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative controls: the same assertion, after the gate was passed."""
+    expected = Expected.of(tables, name, output, dtype)
+    model = tables.engine(name, output, dtype)._model
+    if flaw == "positions not restarted":
+        honest = RaggedBatch.pack
+
+        def running_on(*arguments: object) -> RaggedBatch:
+            batch = honest(*arguments)  # type: ignore[arg-type]
+            return replace(batch, positions=torch.arange(batch.total)[None] % 600)
+
+        monkeypatch.setattr(RaggedBatch, "pack", running_on)
+    trunk = Trunk(model.trunk.model, Flawed(flaw), model.trunk.first_position, flaw != "segments ignored")
+    found = parity.ours(ModelEngine(replace(model, trunk=trunk)), output, Texts.of(name, output, dtype))
+    with pytest.raises(AssertionError, match="times"):
+        assert_parity(found, expected, dtype)
