@@ -22,6 +22,8 @@ from gpu_worker.models.recipe import (
 )
 from shared.vectors import Activation
 
+PROCESS_REWARDS = "Qwen2ForProcessRewardModel"
+"""Rewards of steps, at the tokens that end them (Qwen2.5-Math-PRM, arXiv:2501.07301)."""
 GRITLM_MARK = "<|embed|>\n"
 """Ends the instruction of a GritLM prompt (arXiv:2402.09906)."""
 ACTIVATIONS = {
@@ -50,6 +52,14 @@ def read(path: Path) -> Recipe:
             multi_vector=MultiVectorRecipe(),
             **limits,
         )
+    if architecture == PROCESS_REWARDS:
+        # Two layers over every token; its own code adds them to Qwen2, which transformers has.
+        layers = tuple(
+            Layer(kind="dense", activation=f"torch.nn.{activation}", weights="model", keys=_keys(f"score.{place}"))
+            for place, activation in ((0, "ReLU"), (2, "Identity"))
+        )
+        rewards = replace(classifier(path, config, "tokens"), layers=layers)
+        return Recipe(classifier=rewards, **limits)
     if architecture.endswith("ForSequenceClassification"):
         return Recipe(weights_of="sequence-classification", classifier=classifier(path, config, "sequence"), **limits)
     if architecture.endswith("ForTokenClassification"):
@@ -62,6 +72,11 @@ def read(path: Path) -> Recipe:
         splade = SparseRecipe(kind="splade")
         return Recipe(weights_of="masked-lm", dense=dense, sparse=splade, multi_vector=MultiVectorRecipe(), **limits)
     return Recipe(dense=dense, multi_vector=MultiVectorRecipe(), **limits)
+
+
+def _keys(name: str) -> dict[str, str]:
+    """Names of a linear layer's tensors by role."""
+    return {role: f"{name}.{role}" for role in ("weight", "bias")}
 
 
 def matryoshka(config: dict[str, Any]) -> tuple[int, ...]:
