@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,14 @@ ROLES = ("cls", "sep", "pad", "mask", "unk", "bos", "eos")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerFile:
-    """A tokenizer.json (format of the `tokenizers` library) without truncation and padding, and its special ids."""
+    """A tokenizer.json (format of the `tokenizers` library) without truncation and padding, and its special ids.
+
+    `token_types`: whether transformers passes on to the model where the second text of a pair begins.
+    """
 
     content: bytes
     special_tokens: dict[str, int]
+    token_types: bool = True
 
     def marks(self, text: str) -> list[tuple[int, ...]]:
         """The ids of a mark, after another text and at the beginning, which may differ."""
@@ -54,7 +58,8 @@ def export(tokenizer: Any, lowercase: bool) -> TokenizerFile:
         raise ModelRefused(f"{type(tokenizer).__name__} cannot be written as a tokenizer.json, which frontends need")
     ids = {role: getattr(tokenizer, f"{role}_token_id", None) for role in ROLES}
     special = {role: identity for role, identity in ids.items() if identity is not None}
-    return finish(json.loads(backend.to_str()), special, lowercase)
+    made = finish(json.loads(backend.to_str()), special, lowercase)
+    return replace(made, token_types="token_type_ids" in tokenizer.model_input_names)
 
 
 def finish(description: dict[str, Any], special: dict[str, int], lowercase: bool = False) -> TokenizerFile:
