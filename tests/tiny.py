@@ -131,7 +131,9 @@ def write_trunk(folder: Path, name: str, weights_of: WeightsOf = "encoder", labe
     config, _ = synthetic.shape_of(name)
     if labels:
         config.num_labels = labels
-    model = synthetic.build(config, weights_of, CPU).bfloat16().float().eval()
+    model = synthetic.build(config, weights_of, CPU).eval()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16().float()
     model.save_pretrained(folder, **saving)
     reader().save_pretrained(folder)
     return model

@@ -73,7 +73,8 @@ def test_the_legacy_form_of_sparse_encoders(tmp_path: Path) -> None:
     kinds = {"MLMTransformer": "", "SpladePooling": "1_Splade"}
     modules = [{"name": path, "type": f"{base}.{kind}", "path": path} for kind, path in kinds.items()]
     settings = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": 1000}
-    write_json(tmp_path, modules=modules, **{"1_Splade__config": settings})
+    described = {"model_type": "SparseEncoder"}
+    write_json(tmp_path, modules=modules, config_sentence_transformers=described, **{"1_Splade__config": settings})
     expected = SparseEncoder(str(tmp_path), device="cpu").encode(TEXTS, convert_to_tensor=True).to_dense().numpy()
     model = load(str(tmp_path), CPU)
     ours = sparse_rows(ask(ModelEngine(model), encode(SPARSE), ids_of(model, TEXTS)))
