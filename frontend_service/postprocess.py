@@ -3,7 +3,7 @@
 import numpy as np
 
 from shared.errors import InvalidInput
-from shared.vectors import DataType, MultiVectors
+from shared.vectors import Activation, DataType, MultiVectors
 
 
 def rank(scores: bytes, top_n: int | None) -> list[tuple[int, float]]:
@@ -11,6 +11,22 @@ def rank(scores: bytes, top_n: int | None) -> list[tuple[int, float]]:
     values = np.frombuffer(scores, dtype="<f4")
     order = np.argsort(-values, kind="stable")[:top_n]
     return list(zip(order.tolist(), values[order].tolist(), strict=True))
+
+
+def activate(logits: bytes, labels: int, activation: Activation) -> bytes:
+    """float32 logits [N, labels] -> scores of the same shape, computed in float64."""
+    values = np.frombuffer(logits, dtype="<f4").astype(np.float64).reshape(-1, labels)
+    match activation:
+        case Activation.SIGMOID:
+            values = 0.5 * (1 + np.tanh(values / 2))  # 1 / (1 + exp(-x)) without overflow
+        case Activation.TANH:
+            values = np.tanh(values)
+        case Activation.SOFTMAX:
+            powers = np.exp(values - values.max(axis=1, keepdims=True))
+            values = powers / powers.sum(axis=1, keepdims=True)
+        case _:
+            return logits
+    return values.astype("<f4").tobytes()
 
 
 def check_finite(vectors: MultiVectors, field: str) -> None:

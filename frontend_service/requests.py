@@ -4,6 +4,7 @@ import operator
 from dataclasses import dataclass
 
 from shared.errors import InvalidInput
+from shared.jobs import HybridWeights
 from shared.vectors import DataType, InputType, Layout, MultiVectors, OutputKind, ScoringMethod, TruncationSide
 
 
@@ -54,6 +55,7 @@ class EmbedRequest:
     normalize: bool | None
     data_type: DataType
     return_token_ids: bool
+    sparse_top_k: int | None = None
 
     def __post_init__(self) -> None:
         if self.texts and self.tokenized:
@@ -81,6 +83,7 @@ class ScoreRequest:
     query_cut: Cut
     document_cut: Cut
     query_entry: str = "queries[{}]"
+    weights: HybridWeights | None = None
 
     def __post_init__(self) -> None:
         for field, texts in (("queries", self.queries), ("documents", self.documents)):
@@ -91,6 +94,43 @@ class ScoreRequest:
                 f"pairs need as many documents as queries: {len(self.queries)} and {len(self.documents)}",
                 field="documents",
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifyRequest:
+    """Texts, or pairs of texts, to classify."""
+
+    model: str
+    texts: tuple[str, ...]
+    pairs: tuple[str, ...]
+    prompt: PromptChoice
+    cut: Cut
+    normalize: bool | None
+
+    def __post_init__(self) -> None:
+        if not self.texts:
+            raise InvalidInput("texts is empty", field="texts")
+        if self.pairs and len(self.pairs) != len(self.texts):
+            raise InvalidInput(
+                f"text_pairs must be empty or as many as texts: {len(self.pairs)} and {len(self.texts)}",
+                field="text_pairs",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifyTokensRequest:
+    """Texts whose tokens are to be classified; with `token_id` only the tokens of that id."""
+
+    model: str
+    texts: tuple[str, ...]
+    prompt: PromptChoice
+    cut: Cut
+    token_id: int | None
+    normalize: bool | None
+
+    def __post_init__(self) -> None:
+        if not self.texts:
+            raise InvalidInput("texts is empty", field="texts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

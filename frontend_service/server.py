@@ -5,16 +5,21 @@ from typing import Any
 
 import grpc
 
-from frontend_service import codec
+from frontend_service.classification import Classification
+from frontend_service.codec import classification, embedding, fields, model, ranking
 from frontend_service.service import SHOWN_TOKEN_BYTES, Service
-from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
+from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
+from selvage.v1.classification_pb2_grpc import (
+    ClassificationServiceServicer,
+    add_ClassificationServiceServicer_to_server,
+)
 from selvage.v1.embedding_pb2_grpc import EmbeddingServiceServicer, add_EmbeddingServiceServicer_to_server
 from selvage.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
 from selvage.v1.ranking_pb2_grpc import RankingServiceServicer, add_RankingServiceServicer_to_server
 from shared.codec import card_to_pb
 from shared.deadline import Deadline
 
-SERVICES = ("selvage.v1.EmbeddingService", "selvage.v1.RankingService", "selvage.v1.ModelService")
+SERVICES = tuple(f"selvage.v1.{name}Service" for name in ("Embedding", "Ranking", "Classification", "Model"))
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -22,6 +27,7 @@ def register(service: Service, server: grpc.aio.Server, default_timeout: float) 
     """Adds all public services to a server; calls without a deadline get `default_timeout` seconds."""
     add_EmbeddingServiceServicer_to_server(EmbeddingServicer(service, default_timeout), server)
     add_RankingServiceServicer_to_server(RankingServicer(service, default_timeout), server)
+    add_ClassificationServiceServicer_to_server(ClassificationServicer(service, default_timeout), server)
     add_ModelServiceServicer_to_server(ModelServicer(service), server)
 
 
@@ -39,9 +45,9 @@ class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
     """selvage.v1.EmbeddingService"""
 
     async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> embedding_pb2.EmbedResponse:
-        embed = await self._service.offload(request.ByteSize(), codec.embed_request, request)
+        embed = await self._service.offload(request.ByteSize(), embedding.embed_request, request)
         answer = await self._service.embed(embed, self._deadline(context))
-        return await self._service.offload(answer.size, partial(codec.embed_response, answer), embed)
+        return await self._service.offload(answer.size, partial(embedding.embed_response, answer), embed)
 
     async def EmbedStream(self, request_iterator: Any, context: Context) -> None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "EmbedStream is not built yet; use Embed")
@@ -51,23 +57,46 @@ class RankingServicer(_Timed, RankingServiceServicer):
     """selvage.v1.RankingService"""
 
     async def Rerank(self, request: ranking_pb2.RerankRequest, context: Context) -> ranking_pb2.RerankResponse:
-        score = await self._service.offload(request.ByteSize(), codec.rerank_request, request)
+        score = await self._service.offload(request.ByteSize(), ranking.rerank_request, request)
         if request.return_documents:
             payload = sum(len(document.encode()) for document in score.documents) + 32 * len(score.documents)
             self._service.limits.check_reply(payload, "leave return_documents unset")
         top_n = request.top_n if request.HasField("top_n") else None
-        answer, ranking = await self._service.rerank(score, top_n, self._deadline(context))
-        return codec.rerank_response(answer, ranking, score.documents if request.return_documents else None)
+        answer, order = await self._service.rerank(score, top_n, self._deadline(context))
+        return ranking.rerank_response(answer, order, score.documents if request.return_documents else None)
 
     async def Score(self, request: ranking_pb2.ScoreRequest, context: Context) -> ranking_pb2.ScoreResponse:
-        score = await self._service.offload(request.ByteSize(), codec.score_request, request)
+        score = await self._service.offload(request.ByteSize(), ranking.score_request, request)
         answer = await self._service.score(score, self._deadline(context))
-        return await self._service.offload(answer.size, partial(codec.score_response, answer), score)
+        return await self._service.offload(answer.size, partial(ranking.score_response, answer), score)
 
     async def MaxSim(self, request: ranking_pb2.MaxSimRequest, context: Context) -> ranking_pb2.MaxSimResponse:
-        max_sim = await self._service.offload(request.ByteSize(), codec.max_sim_request, request)
+        max_sim = await self._service.offload(request.ByteSize(), ranking.max_sim_request, request)
         result = await self._service.max_sim(max_sim, self._deadline(context))
-        return await self._service.offload(len(result.scores), partial(codec.max_sim_response, max_sim), result)
+        return await self._service.offload(len(result.scores), partial(ranking.max_sim_response, max_sim), result)
+
+
+class ClassificationServicer(_Timed, ClassificationServiceServicer):
+    """selvage.v1.ClassificationService"""
+
+    def __init__(self, service: Service, default_timeout: float) -> None:
+        super().__init__(service, default_timeout)
+        self._classification = Classification(service)
+
+    async def Classify(
+        self, request: classification_pb2.ClassifyRequest, context: Context
+    ) -> classification_pb2.ClassifyResponse:
+        classify = await self._service.offload(request.ByteSize(), classification.classify_request, request)
+        card, answer = await self._classification.texts(classify, self._deadline(context))
+        return await self._service.offload(answer.size, partial(classification.classify_response, card), answer)
+
+    async def ClassifyTokens(
+        self, request: classification_pb2.ClassifyTokensRequest, context: Context
+    ) -> classification_pb2.ClassifyTokensResponse:
+        classify = await self._service.offload(request.ByteSize(), classification.classify_tokens_request, request)
+        card, tokens = await self._classification.tokens(classify, self._deadline(context))
+        size = tokens.answer.size
+        return await self._service.offload(size, partial(classification.classify_tokens_response, card), tokens)
 
 
 class ModelServicer(ModelServiceServicer):
@@ -77,22 +106,22 @@ class ModelServicer(ModelServiceServicer):
         self._service = service
 
     async def GetModel(self, request: model_pb2.GetModelRequest, context: Context) -> model_pb2.GetModelResponse:
-        model = self._service.model(request.model)
-        limits = codec.limits_to_pb(self._service.limits, model.queued_tokens)
-        return model_pb2.GetModelResponse(card=card_to_pb(model.card), limits=limits)
+        served = self._service.model(request.model)
+        limits = model.limits_to_pb(self._service.limits, served.queued_tokens)
+        return model_pb2.GetModelResponse(card=card_to_pb(served.card), limits=limits)
 
     async def ListModels(self, request: model_pb2.ListModelsRequest, context: Context) -> model_pb2.ListModelsResponse:
         return model_pb2.ListModelsResponse(cards=[card_to_pb(self._service.model("").card)])
 
     async def Tokenize(self, request: model_pb2.TokenizeRequest, context: Context) -> model_pb2.TokenizeResponse:
-        tokenize = await self._service.offload(request.ByteSize(), codec.tokenize_request, request)
+        tokenize = await self._service.offload(request.ByteSize(), model.tokenize_request, request)
         name = self._service.model(request.model).card.id
         texts = await self._service.tokenize(tokenize)
         tokens = sum(len(text.encoding) for text in texts)
-        return await self._service.offload(tokens * SHOWN_TOKEN_BYTES, partial(codec.tokenize_response, name), texts)
+        return await self._service.offload(tokens * SHOWN_TOKEN_BYTES, partial(model.tokenize_response, name), texts)
 
     async def Detokenize(self, request: model_pb2.DetokenizeRequest, context: Context) -> model_pb2.DetokenizeResponse:
         name = self._service.model(request.model).card.id
-        ids = codec.id_lists(request.tokenized)
+        ids = fields.id_lists(request.tokenized)
         texts = await self._service.detokenize(request.model, ids, request.skip_special_tokens)
         return model_pb2.DetokenizeResponse(model=name, texts=texts)

@@ -7,21 +7,23 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from frontend_service import postprocess
+from frontend_service import postprocess, settling
 from frontend_service.limits import Limits
-from frontend_service.requests import EmbedRequest, MaxSimRequest, PromptChoice, ScoreRequest, TokenizeRequest
-from frontend_service.tokenization import Tokenization, Tokenized, TokenizedText, Watch
+from frontend_service.pairs import PairTexts
+from frontend_service.requests import Cut, EmbedRequest, MaxSimRequest, PromptChoice, ScoreRequest, TokenizeRequest
+from frontend_service.tokenization import Tokenization, TokenizedText
+from frontend_service.tokenized import Tokenized, Watch
 from shared.card import ModelCard
 from shared.deadline import Deadline
-from shared.errors import DimensionMismatch, InvalidInput, UnknownModel, UnsupportedDimensions, UnsupportedTask, clip
-from shared.jobs import NO_TOKENS, Encode, Job, JobResult, MaxSim, Score
+from shared.errors import DimensionMismatch, InvalidInput, UnknownModel, clip
+from shared.jobs import NO_TOKENS, Classify, Encode, Job, JobResult, MaxSim, Score
 from shared.offload import offload
 from shared.ragged import RaggedTokens
-from shared.vectors import InputType, OutputKind, ScoringMethod
+from shared.vectors import InputType, Layout, ScoringMethod
 
 DOCUMENT = "documents[{}]"
 SHOWN_TOKEN_BYTES = 48
@@ -69,8 +71,9 @@ class Answer:
     @property
     def size(self) -> int:
         """Bytes of vectors and scores."""
-        rows = (self.result.dense, self.result.tokens)
-        return len(self.result.scores) + sum(len(each.data) for each in rows if each is not None)
+        rows, sparse = (self.result.dense, self.result.tokens), self.result.sparse
+        pairs = len(sparse.indices) + len(sparse.values) if sparse is not None else 0
+        return len(self.result.scores) + pairs + sum(len(each.data) for each in rows if each is not None)
 
 
 class Service:
@@ -103,7 +106,7 @@ class Service:
 
             return list(model.tokenization.each(request.texts, prompt, request.cut, "texts[{}]", watch_reply))
 
-        return await self._tokenising(work)
+        return await self.tokenising(work)
 
     async def detokenize(self, name: str, tokenized: tuple[tuple[int, ...], ...], skip_special: bool) -> list[str]:
         model = self.model(name)
@@ -120,11 +123,11 @@ class Service:
                     )
             return model.tokenization.detokenize(tokenized, skip_special)
 
-        return await self._in_thread(work)
+        return await self.in_thread(work)
 
     async def embed(self, request: EmbedRequest, deadline: Deadline) -> Answer:
         model = self.model(request.model)
-        encode = _encode(request, model.card)
+        encode = settling.encode_of(request, model.card)
         prompt = model.tokenization.prompt(request.prompt)
         self.limits.check_texts(request.texts, "texts[{}]", self.limits.texts, prompt)
         self.limits.check_count(len(request.tokenized), "tokenized", self.limits.texts)
@@ -135,25 +138,29 @@ class Service:
                 return model.tokenization.given(request.tokenized, request.cut)
             return model.tokenization.texts(request.texts, prompt, request.cut, "texts[{}]", watch)
 
-        tokenized = await self._tokenising(work)
+        tokenized = await self.tokenising(work)
         tokenize = time.monotonic() - start
-        payload = _reply_bytes(encode, model.card, tokenized.tokens, request.return_token_ids)
-        self.limits.check_reply(payload, SMALLER)
-        return await self._answer(model, encode, tokenized, tokenize, deadline)
+        self.limits.check_reply(settling.reply_bytes(encode, model.card, tokenized.tokens), SMALLER)
+        answer = await self.answer(model, encode, tokenized, tokenize, deadline)
+        self.limits.check_reply(
+            answer.size, "set sparse_top_k, or ask for fewer texts"
+        )  # weights could not be foreseen
+        return answer
 
     async def score(self, request: ScoreRequest, deadline: Deadline) -> Answer:
         """Scores in the order of the request; the token counts are those of queries, then documents."""
         model = self.model(request.model)
-        score = _score(request, model.card)
+        method = settling.method_of(request, model.card)
         rows, columns = request.layout.shape(len(request.queries), len(request.documents))
         self.limits.check_scores(rows, columns)
         self.limits.check_reply(rows * columns * 4, "ask for fewer scores")
+        if method is ScoringMethod.CROSS_ENCODER:
+            return await self._score_pairs(model, request, deadline)
         choice = PromptChoice(literal=request.instruction, input_type=InputType.QUERY)
         before_query = model.tokenization.prompt(choice)
         before_document = model.tokenization.prompt(PromptChoice(input_type=InputType.DOCUMENT))
-        entry, limits = request.query_entry, self.limits
-        limits.check_texts(request.queries, entry, limits.texts, before_query, "instruction")
-        limits.check_texts(request.documents, DOCUMENT, limits.documents, before_document)
+        entry = request.query_entry
+        self._check_sides(request, before_query, before_document)
         start = time.monotonic()
 
         def work(watch: Watch) -> Tokenized:
@@ -161,18 +168,60 @@ class Service:
             queries = read(request.queries, before_query, request.query_cut, entry, watch)
             return queries + read(request.documents, before_document, request.document_cut, DOCUMENT, watch)
 
-        tokenized = await self._tokenising(work)
-        return await self._answer(model, score, tokenized, time.monotonic() - start, deadline)
+        tokenized = await self.tokenising(work)
+        score = settling.score_of(request, method, model.card)
+        return await self.answer(model, score, tokenized, time.monotonic() - start, deadline)
 
-    async def _answer(
-        self, model: ServedModel, work: Encode | Score, tokenized: Tokenized, tokenize: float, deadline: Deadline
+    async def _score_pairs(self, model: ServedModel, request: ScoreRequest, deadline: Deadline) -> Answer:
+        """By a cross-encoder: every pair is a sequence, and its only logit the score."""
+        texts = PairTexts(
+            firsts=request.queries,
+            seconds=request.documents,
+            matrix=request.layout is Layout.MATRIX,
+            entry=DOCUMENT,
+            cut=Cut(truncate=request.document_cut.truncate),
+            first_cut=request.query_cut,
+            second_cut=request.document_cut,
+            prompt=PromptChoice(literal=request.instruction),
+        )
+        self._check_sides(request, model.tokenization.prompt(texts.prompt), "")
+        return await self.classify_pairs(model, texts, request.normalize, deadline)
+
+    def _check_sides(self, request: ScoreRequest, before_query: str, before_document: str) -> None:
+        self.limits.check_texts(request.queries, request.query_entry, self.limits.texts, before_query, "instruction")
+        self.limits.check_texts(request.documents, DOCUMENT, self.limits.documents, before_document)
+
+    async def classify_pairs(
+        self, model: ServedModel, texts: PairTexts, normalize: bool | None, deadline: Deadline
     ) -> Answer:
+        """Scores of pairs, row-major, activated; one token count a pair."""
+        start = time.monotonic()
+        tokenized = await self.tokenising(partial(model.tokenization.pairs, texts))
+        answer = await self.answer(model, Classify(), tokenized, time.monotonic() - start, deadline)
+        return await self.activated(answer, model.card, normalize)
+
+    async def activated(self, answer: Answer, card: ModelCard, normalize: bool | None) -> Answer:
+        """The same with scores instead of logits."""
+        activation, labels = settling.activation_of(card, normalize), len(card.labels)
+        scores = await self.in_thread(lambda: postprocess.activate(answer.result.scores, labels, activation))
+        return replace(answer, result=replace(answer.result, scores=scores))
+
+    async def answer(
+        self,
+        model: ServedModel,
+        work: Encode | Score | Classify,
+        tokenized: Tokenized,
+        tokenize: float,
+        deadline: Deadline,
+    ) -> Answer:
+        """Runs one job. Raises the job's own error."""
         self.limits.check_tokens(tokenized.tokens.total)
         job = Job(
             id=next(self._ids),
             work=work,
             tokens=tokenized.tokens,
             prompt_lengths=tokenized.prompt_lengths if any(tokenized.prompt_lengths) else (),
+            second_segments=tokenized.second_segments if any(tokenized.second_segments) else (),
             remaining=deadline.remaining(),
         )
         return Answer(
@@ -190,7 +239,7 @@ class Service:
         if top_n is not None and top_n < 1:
             raise InvalidInput(f"top_n is {top_n}, must be at least 1", field="top_n")
         answer = await self.score(request, deadline)
-        return answer, await self._in_thread(lambda: postprocess.rank(answer.result.scores, top_n))
+        return answer, await self.in_thread(lambda: postprocess.rank(answer.result.scores, top_n))
 
     async def max_sim(self, request: MaxSimRequest, deadline: Deadline) -> JobResult:
         queries, documents = request.queries, request.documents
@@ -207,7 +256,7 @@ class Service:
         self.limits.check_reply(rows * columns * 4, "ask for fewer scores")
         self.limits.check_similarities(request.similarities)
         for field, vectors in (("queries", queries), ("documents", documents)):
-            await self._in_thread(partial(postprocess.check_finite, vectors, field))
+            await self.in_thread(partial(postprocess.check_finite, vectors, field))
         work = MaxSim(
             queries=queries,
             documents=documents,
@@ -222,7 +271,7 @@ class Service:
         """Runs `work(argument)`, in a thread where it handles many bytes."""
         return await offload(self._messages, size, work, argument)
 
-    async def _tokenising(self, work: Callable[[Watch], T]) -> T:
+    async def tokenising(self, work: Callable[[Watch], T]) -> T:
         """Runs `work` in a thread, and stops it after its next slice when nobody waits any more."""
         abandoned = threading.Event()
 
@@ -237,58 +286,5 @@ class Service:
             abandoned.set()
             raise
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-
-def _encode(request: EmbedRequest, card: ModelCard) -> Encode:
-    """What the worker is to do, settled against the model. Raises UnsupportedTask, UnsupportedDimensions."""
-    fallback = OutputKind.DENSE if OutputKind.DENSE in card.outputs else card.outputs[0]
-    outputs = request.outputs or (fallback,)
-    for index, kind in enumerate(outputs):
-        if kind not in card.outputs:
-            known = ", ".join(each.name for each in card.outputs)
-            raise UnsupportedTask(f"the model has no {kind.name} output; it has {known}", field=f"outputs[{index}]")
-    if request.return_token_ids and OutputKind.MULTI_VECTOR not in outputs:
-        raise InvalidInput("return_token_ids needs the output MULTI_VECTOR", field="return_token_ids")
-    return Encode(
-        outputs=frozenset(outputs),
-        dimensions=_dimensions(request.dimensions, card),
-        normalize=card.normalizes if request.normalize is None else request.normalize,
-        normalize_tokens=True if request.normalize is None else request.normalize,
-        data_type=request.data_type,
-    )
-
-
-def _dimensions(asked: int | None, card: ModelCard) -> int:
-    if asked is None:
-        return 0
-    allowed = {*card.allowed_dimensions, card.dimensions} if card.allowed_dimensions else None
-    if (allowed and asked not in allowed) or not 1 <= asked <= card.dimensions:
-        choice = ", ".join(map(str, sorted(allowed))) if allowed else f"1 to {card.dimensions}"
-        raise UnsupportedDimensions(f"dimensions is {asked}, the model can give {choice}", field="dimensions")
-    return asked
-
-
-def _score(request: ScoreRequest, card: ModelCard) -> Score:
-    method = request.method or card.default_method
-    if method not in card.methods:
-        known = ", ".join(each.name for each in card.methods) or "none"
-        raise UnsupportedTask(f"the model cannot score by {method.name}; it has {known}", field="method")
-    late = method is ScoringMethod.LATE_INTERACTION
-    return Score(
-        method=method,
-        layout=request.layout,
-        queries=len(request.queries),
-        unit_rows=True if request.normalize is None else request.normalize,
-        mean=late and bool(request.normalize),
-    )
-
-
-def _reply_bytes(encode: Encode, card: ModelCard, tokens: RaggedTokens, token_ids: bool) -> int:
-    """Bytes of the vectors that an Embed would return."""
-    width = encode.dimensions or card.dimensions
-    row = encode.data_type.row_bytes(width) + encode.data_type.scale_bytes
-    rows = len(tokens) * (OutputKind.DENSE in encode.outputs)
-    rows += tokens.total * (OutputKind.MULTI_VECTOR in encode.outputs)
-    return rows * row + 5 * tokens.total * token_ids + 8 * len(tokens)

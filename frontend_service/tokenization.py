@@ -1,13 +1,16 @@
 """Texts <-> token ids, exactly as the model was trained: prompts, special tokens, truncation. Runs in threads."""
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from tokenizers import Encoding, Tokenizer
 
+from frontend_service import pairs
+from frontend_service.pairs import PairTexts
 from frontend_service.requests import Cut, PromptChoice
+from frontend_service.tokenized import Tokenized, Watch, slices
 from shared.card import ModelCard
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask, clip
 from shared.ragged import RaggedTokens
@@ -20,13 +23,6 @@ PROMPT_NAMES = {
 }
 
 
-SLICE_LETTERS = 256 * 1024
-"""Texts are tokenised in slices of about this size: the tokenizer keeps hundreds of bytes a token until done."""
-
-Watch = Callable[[int], None]
-"""Told, after each slice, how many tokens there are so far; raises to stop."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizedText:
     """One text as the model sees it. `prompt_length` are the tokens at its start that pooling leaves out."""
@@ -36,34 +32,16 @@ class TokenizedText:
     prompt_length: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokenized:
-    """Several texts, without what only a person would want to see."""
-
-    tokens: RaggedTokens
-    truncated: tuple[bool, ...]
-    prompt_lengths: tuple[int, ...]
-
-    def __add__(self, other: "Tokenized") -> "Tokenized":
-        """These texts, then those."""
-        ids, lengths = self.tokens.ids + other.tokens.ids, self.tokens.lengths + other.tokens.lengths
-        return Tokenized(
-            tokens=RaggedTokens(ids=ids, lengths=lengths),
-            truncated=self.truncated + other.truncated,
-            prompt_lengths=self.prompt_lengths + other.prompt_lengths,
-        )
-
-
 class Tokenization:
     """The tokenizer of one model. Its methods may run in several threads at once."""
 
     def __init__(self, tokenizer_json: bytes, card: ModelCard) -> None:
-        self._tokenizer = Tokenizer.from_buffer(tokenizer_json)
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+        self.tokenizer = Tokenizer.from_buffer(tokenizer_json)
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
         self._card = card
-        self._added = self._tokenizer.num_special_tokens_to_add(is_pair=False)
-        self._leading = (*self._tokenizer.encode("a").special_tokens_mask, 0).index(0)
+        self._added = self.tokenizer.num_special_tokens_to_add(is_pair=False)
+        self._leading = (*self.tokenizer.encode("a").special_tokens_mask, 0).index(0)
         self._prompt_length = lru_cache(maxsize=16)(self._measure_prompt)
 
     def prompt(self, choice: PromptChoice) -> str:
@@ -96,14 +74,21 @@ class Tokenization:
         `entry` is what errors call one of the texts: `texts[{}]`, or `query`.
         """
         limit, total = self.limit(cut), 0
-        for start, stop in _slices([len(prompt) + len(text) for text in texts]):
+        for start, stop in slices([len(prompt) + len(text) for text in texts]):
             for index, encoding in enumerate(
-                self._tokenizer.encode_batch([prompt + each for each in texts[start:stop]])
+                self.tokenizer.encode_batch([prompt + each for each in texts[start:stop]])
             ):
                 text = self._fitted(encoding, prompt + texts[start + index], prompt, limit, cut, entry, start + index)
                 total += len(text.encoding)
                 yield text
             watch(total)
+
+    def pairs(self, texts: PairTexts, watch: Watch) -> Tokenized:
+        """Pairs for a cross-encoder; see `pairs.tokenize`."""
+        prompt = self.prompt(texts.prompt)
+        chosen = texts.prompt.literal is not None or texts.prompt.name is not None
+        asked = prompt if prompt or chosen else None
+        return pairs.tokenize(self.tokenizer, self._card, texts, asked, self.limit(texts.cut), watch)
 
     def _fitted(
         self, encoding: Encoding, text: str, prompt: str, limit: int, cut: Cut, entry: str, index: int
@@ -161,27 +146,16 @@ class Tokenization:
 
     def detokenize(self, tokenized: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         """Ids back to texts."""
-        return self._tokenizer.decode_batch([list(ids) for ids in tokenized], skip_special_tokens=skip_special_tokens)
+        return self.tokenizer.decode_batch([list(ids) for ids in tokenized], skip_special_tokens=skip_special_tokens)
 
     def _shorten(self, text: str, limit: int, side: TruncationSide) -> Encoding:
         """Cuts the content so that it fits together with its special tokens."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
         encoding.truncate(limit - self._added, direction="left" if side is TruncationSide.LEFT else "right")
-        return self._tokenizer.post_process(encoding)
+        return self.tokenizer.post_process(encoding)
 
     def _measure_prompt(self, prompt: str) -> int:
         """Tokens of a prompt alone without the closing special token, as sentence-transformers counts them."""
-        encoding = self._tokenizer.encode(prompt)
+        encoding = self.tokenizer.encode(prompt)
         closing = bool(encoding.special_tokens_mask and encoding.special_tokens_mask[-1])
         return len(encoding) - closing
-
-
-def _slices(letters: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ranges of texts with about SLICE_LETTERS together, at least one text each."""
-    start = held = 0
-    for index, count in enumerate(letters):
-        if held and held + count > SLICE_LETTERS:
-            yield start, index
-            start, held = index, 0
-        held += count
-    yield start, len(letters)

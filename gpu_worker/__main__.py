@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import structlog
 import torch
@@ -10,6 +11,7 @@ from transformers.utils import logging as transformers_logging
 
 from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.card import card_of
+from gpu_worker.checking import check, rehearsal
 from gpu_worker.engine import ModelEngine
 from gpu_worker.models.loading import Model, load
 from gpu_worker.models.recipe import ModelRefused
@@ -19,8 +21,6 @@ from gpu_worker.server import SERVICE, Ready, WorkerServicer
 from gpu_worker.settings import WorkerSettings
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 from shared import logs
-from shared.jobs import Encode, Job
-from shared.ragged import RaggedTokens
 from shared.serving import LAST_WORDS, Server, until_told_to_stop
 
 log = structlog.get_logger("worker")
@@ -31,16 +31,19 @@ def load_model(settings: WorkerSettings) -> Model:
     if settings.threads:
         torch.set_num_threads(settings.threads)
     placement = Placement.choose(settings.device, settings.dtype)
-    return load(settings.model, placement, served_name=settings.served_name, max_tokens=settings.max_tokens)
+    return load(
+        settings.model,
+        placement,
+        served_name=settings.served_name,
+        max_tokens=settings.max_tokens,
+        trust_remote_code=settings.trust_remote_code,
+    )
 
 
 async def warm_up(scheduler: Scheduler, model: Model) -> None:
     """Runs every path once, so that no request pays for first-time work."""
-    lengths = [length for length in (1, 8, 64, 256) if length <= model.max_tokens]
-    tokens = RaggedTokens.of([[0] * length for length in lengths])
-    for output in card_of(model).outputs:
-        work = Encode(outputs=frozenset({output}), normalize=True, normalize_tokens=True)
-        await scheduler.submit(Job(id=0, work=work, tokens=tokens))
+    for job in rehearsal(model):
+        await scheduler.submit(job)
 
 
 async def main(settings: WorkerSettings) -> None:
@@ -106,4 +109,6 @@ if __name__ == "__main__":
     logs.configure(chosen.log_format, chosen.log_level)
     transformers_logging.disable_progress_bar()
     keep_freed_memory()
+    if chosen.check:
+        raise SystemExit(check(chosen.model, partial(load_model, chosen)))
     asyncio.run(main(chosen))

@@ -34,7 +34,7 @@ class ModelEngine:
     """The `Engine` of a loaded model."""
 
     def __init__(self, model: Model) -> None:
-        self._model = model
+        self.model = model
         self._device = model.placement.device
         self._abilities = Abilities(model)
         special = model.tokenizer.special_tokens
@@ -42,7 +42,7 @@ class ModelEngine:
 
     def open(self, job: Job) -> Progress:
         """Raises InvalidInput and its kin for what this model cannot do."""
-        model, work = self._model, job.work
+        model, work = self.model, job.work
         if isinstance(work, MaxSim):
             return MaxSimProgress(work, model.flops_per_token)
         self._check_tokens(job)
@@ -58,20 +58,20 @@ class ModelEngine:
         if not len(job.tokens):
             raise InvalidInput("a job has no sequences", field="jobs")
         longest = max(job.tokens.lengths)
-        if longest > self._model.max_tokens:
-            raise InputTooLong(f"a sequence has {longest} tokens, the limit is {self._model.max_tokens}")
+        if longest > self.model.max_tokens:
+            raise InputTooLong(f"a sequence has {longest} tokens, the limit is {self.model.max_tokens}")
         ids = np.frombuffer(job.tokens.ids, dtype="<i4")
-        if ids.min() < 0 or ids.max() >= self._model.vocabulary_size:
-            raise InvalidInput(f"a token id is outside 0 to {self._model.vocabulary_size - 1}")
+        if ids.min() < 0 or ids.max() >= self.model.vocabulary_size:
+            raise InvalidInput(f"a token id is outside 0 to {self.model.vocabulary_size - 1}")
 
     def _left_out(self, job: Job) -> Counts:
         """[S] tokens at the start of each sequence that pooling leaves out: a prompt, or all up to a mark."""
         lengths = job.tokens.lengths
         prompts = np.array(job.prompt_lengths or [0] * len(lengths), dtype=np.int64)
-        if not self._model.instruction_marks:
+        if not self.model.instruction_marks:
             return prompts
         ids = np.frombuffer(job.tokens.ids, dtype="<i4")
-        found = instruction.ends(ids, np.array(job.tokens.offsets), self._model.instruction_marks)
+        found = instruction.ends(ids, np.array(job.tokens.offsets), self.model.instruction_marks)
         return np.maximum(prompts, found)
 
     def step(self, parts: Sequence[Part]) -> None:
@@ -103,10 +103,10 @@ class ModelEngine:
     def _texts(self, parts: Sequence[Part], outbox: Outbox) -> list[Delivery]:
         if not parts:
             return []
-        trunk = self._model.trunk
+        trunk = self.model.trunk
         step = Step.of(parts, self._device, trunk.first_position, trunk.token_types)
         hidden = trunk(step.batch)
-        rows = Rows(hidden, step, self._model.heads, self._dropped)
+        rows = Rows(hidden, step, self.model.heads, self._dropped)
         deliveries = [_finite(step, hidden, outbox)]
         for progress, member in step.members:
             deliveries += progress.compute(member, rows, outbox)

@@ -35,4 +35,10 @@ class WorkerSettings(ServiceSettings):
     queued_tokens: Annotated[int, Field(ge=1)] = Field(
         8_388_608, description="Tokens that may wait; above it jobs are refused as OVERLOADED (one is always taken)."
     )
+    trust_remote_code: bool = Field(
+        False, description="Run Python files of the model's repository. Only for repositories that you have read."
+    )
+    check: bool = Field(
+        False, description="Load the model, test it, print its card and the memory it takes, and exit; serve nothing."
+    )
     threads: Annotated[int, Field(ge=0)] = Field(0, description="CPU threads for the model; 0: one a core.")

@@ -12,7 +12,7 @@ import numpy as np
 from google.rpc import error_details_pb2, status_pb2
 
 from harness.stack import Stack
-from selvage.v1 import embedding_pb2_grpc, model_pb2_grpc, ranking_pb2_grpc
+from selvage.v1 import classification_pb2_grpc, embedding_pb2_grpc, model_pb2_grpc, ranking_pb2_grpc
 from selvage.worker.v1 import worker_pb2, worker_pb2_grpc
 
 WORDS = [
@@ -50,6 +50,7 @@ class Calls:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.embedding: Any = embedding_pb2_grpc.EmbeddingServiceStub(channel)
         self.ranking: Any = ranking_pb2_grpc.RankingServiceStub(channel)
+        self.classification: Any = classification_pb2_grpc.ClassificationServiceStub(channel)
         self.model: Any = model_pb2_grpc.ModelServiceStub(channel)
 
 
@@ -79,6 +80,14 @@ def multi_vectors(response: Any) -> list[np.ndarray]:
     vectors = response.multi_vector
     rows = np.frombuffer(vectors.data, dtype="<f4").reshape(-1, vectors.dimensions)
     return np.split(rows, np.cumsum(vectors.lengths)[:-1])
+
+
+def sparse_rows(response: Any, vocabulary: int) -> np.ndarray:
+    """[texts, vocabulary] float32, zero where a sparse vector has no weight."""
+    vectors = response.sparse
+    rows = np.zeros((len(vectors.lengths), vocabulary), dtype=np.float32)
+    rows[np.repeat(np.arange(len(rows)), vectors.lengths), vectors.indices] = vectors.values
+    return rows
 
 
 def refusal(error: grpc.aio.AioRpcError) -> tuple[str, str, str]:

@@ -70,9 +70,9 @@ class YesNoClassifier(nn.Module):
 
 
 class TokenClassifier(nn.Module):
-    """A transformers ForTokenClassification on any rows."""
+    """A transformers ForTokenClassification, or layers, on any rows."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: nn.Module) -> None:
         super().__init__()
         self.head = head
 

@@ -43,6 +43,14 @@ def tensor_file(folder: Path, stems: tuple[str, ...]) -> Path:
     raise ModelRefused(f"{folder} has none of {wanted}")
 
 
+def tensor_files(folder: Path, stem: str, names: set[str]) -> list[Path]:
+    """The files that hold tensors of these names: shards by their index, else one file. Raises ModelRefused."""
+    shards = read_object(folder / f"{stem}.safetensors.index.json", missing={}).get("weight_map", {})
+    if not shards:
+        return [tensor_file(folder, (stem, "pytorch_model") if stem == "model" else (stem,))]
+    return sorted({folder / shards[name] for name in names & set(shards)})
+
+
 def read_tensors(path: Path, wanted: set[str] | None = None) -> dict[str, Tensor]:
     """Tensors by name; of a safetensors file only the `wanted` ones. Raises ModelRefused."""
     try:
@@ -77,4 +85,7 @@ def check_weight_files(folder: Path) -> None:
 
 def first_line(error: BaseException) -> str:
     """What a library says, in one line."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    said = str(error).strip() or type(error).__name__
+    if "trust_remote_code" in said:
+        return "it needs Python code of its repository, which only --trust-remote-code runs"
+    return said.splitlines()[0]

@@ -95,6 +95,8 @@ class HeadBuilder:
             ids = [each for each in classifier.yes_no if each is not None]
             softcap = getattr(self._model.config.get_text_config(), "final_logit_softcapping", None)
             return YesNoClassifier(self._model.get_output_embeddings().weight.detach()[ids].clone(), softcap)
+        if classifier.layers:
+            return TokenClassifier(self._chain(classifier.layers, self._width, self._placement.dtype)[0])
         head = Head(self._model)
         return TokenClassifier(head) if classifier.kind == "tokens" else HeadClassifier(head, "cls")
 

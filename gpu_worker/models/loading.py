@@ -84,7 +84,7 @@ def load(
 def _prepare(source: Source, placement: Placement, first_position: int, positions: int) -> tuple[Trunk, Heads, str]:
     """Takes references, takes the model apart, makes it fast, and compares."""
     model, base = source.model, source.model.base_model
-    segments = takes_token_types(base) and source.tokenizer.token_types
+    segments = source.tokenizer.token_types and takes_token_types(base)
     head_reference = None
     if source.recipe.weights_of != "encoder":
         head_reference = HeadReference(model, source.recipe, first_position, positions, segments)

@@ -74,16 +74,18 @@ class SparseRecipe:
 class ClassifierRecipe:
     """Labels of texts or tokens.
 
-    sequence: the head of the transformers class, or `pooled` rows. tokens: its head on every token. yes-no: the logits
-    of the next token after the text; `yes_no` are the vocabulary ids whose difference is the one score (the second may
-    be missing), None for the words yes and no. `template` is how a pair is asked, with `instruction` for its
-    {instruction}; both are found with the tokenizer, and with `builtin_template` there is one in any case.
+    sequence: the head of the transformers class, or `pooled` rows. tokens: its head, or `layers`, on every token.
+    yes-no: the logits of the next token after the text; `yes_no` are the vocabulary ids whose difference is the one
+    score (the second may be missing), None for the words yes and no. `template` is how a pair is asked, with
+    `instruction` for its {instruction}; both are found with the tokenizer, and with `builtin_template` there is one in
+    any case.
     """
 
     kind: Literal["sequence", "tokens", "yes-no"]
     activation: Activation
     labels: tuple[str, ...] = ()
     pooled: DenseRecipe | None = None
+    layers: tuple[Layer, ...] = ()
     yes_no: tuple[int, int | None] | None = None
     template: str = ""
     builtin_template: bool = False

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from gpu_worker.models import repository, synthetic, tokenizer, weights, yes_no
-from gpu_worker.models.files import first_line, read_tensors, tensor_file
+from gpu_worker.models.files import first_line, read_tensors, tensor_files
 from gpu_worker.models.head_building import Read
 from gpu_worker.models.recipe import Layer, ModelRefused, Recipe
 from gpu_worker.models.tokenizer import TokenizerFile
@@ -75,11 +75,14 @@ def _from_disk(name: str, placement: Placement, trust_remote_code: bool) -> Sour
 def _tensors_of(path: Path, layer: Layer) -> dict[str, Tensor]:
     """Tensors of a head's layer by role, in float32. Raises ModelRefused, naming file and key."""
     folder, stem = (path / layer.weights).parent, Path(layer.weights).name
-    file = tensor_file(folder, (stem, "pytorch_model") if stem == "model" else (stem,))
-    found = read_tensors(file, set(layer.keys.values()))
+    wanted = set(layer.keys.values())
+    files = tensor_files(folder, stem, wanted)
+    found: dict[str, Tensor] = {}
+    for file in files:
+        found |= read_tensors(file, wanted)
     for key in layer.keys.values():
         if key not in found:
-            raise ModelRefused(f"{file} has no {key}")
+            raise ModelRefused(f"{files[0] if files else folder} has no {key}")
     return {role: found[key].float() for role, key in layer.keys.items()}
 
 

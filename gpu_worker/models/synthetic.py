@@ -88,14 +88,13 @@ def tokenizer(vocabulary: int) -> TokenizerFile:
 
 
 def _template(vocab: dict[str, int]) -> dict[str, Any]:
-    """[CLS] text [SEP], and a second text with a [SEP] of its own, of type 1 with it."""
-    marks = (("[CLS]", 0), ("[SEP]", 0), ("[SEP]", 1))
-    first, last, second_last = ({"SpecialToken": {"id": name, "type_id": number}} for name, number in marks)
+    """[CLS] text [SEP], and a second text with a [SEP] of its own."""
+    first, last = ({"SpecialToken": {"id": name, "type_id": 0}} for name in ("[CLS]", "[SEP]"))
     texts = [{"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB")]
     ends = {name: {"id": name, "ids": [vocab[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")}
     return {
         "type": "TemplateProcessing",
         "single": [first, texts[0], last],
-        "pair": [first, texts[0], last, texts[1], second_last],
+        "pair": [first, texts[0], last, texts[1], {"SpecialToken": {"id": "[SEP]", "type_id": 1}}],
         "special_tokens": ends,
     }

@@ -16,7 +16,7 @@ ROLES = ("cls", "sep", "pad", "mask", "unk", "bos", "eos")
 class TokenizerFile:
     """A tokenizer.json (format of the `tokenizers` library) without truncation and padding, and its special ids.
 
-    `token_types`: whether transformers passes on to the model where the second text of a pair begins.
+    `token_types`: whether the model is told which of two texts a token belongs to.
     """
 
     content: bytes

@@ -22,6 +22,10 @@ from gpu_worker.models.recipe import (
 )
 from shared.vectors import Activation
 
+PROCESS_REWARDS = "Qwen2ForProcessRewardModel"
+"""Rewards of steps, at the tokens that end them (Qwen2.5-Math-PRM, arXiv:2501.07301)."""
+HARMLESS = {"max_length", "padding", "padding_side", "pad_to_multiple_of", "return_tensors", "truncation"}
+"""Arguments of a tokenizer that matter to padded batches only, and the limit."""
 GRITLM_MARK = "<|embed|>\n"
 """Ends the instruction of a GritLM prompt (arXiv:2402.09906)."""
 ACTIVATIONS = {
@@ -50,6 +54,14 @@ def read(path: Path) -> Recipe:
             multi_vector=MultiVectorRecipe(),
             **limits,
         )
+    if architecture == PROCESS_REWARDS:
+        # Two layers over every token; its own code adds them to Qwen2, which transformers has.
+        layers = tuple(
+            Layer(kind="dense", activation=f"torch.nn.{activation}", weights="model", keys=_keys(f"score.{place}"))
+            for place, activation in ((0, "ReLU"), (2, "Identity"))
+        )
+        rewards = replace(classifier(path, config, "tokens"), layers=layers)
+        return Recipe(classifier=rewards, **limits)
     if architecture.endswith("ForSequenceClassification"):
         return Recipe(weights_of="sequence-classification", classifier=classifier(path, config, "sequence"), **limits)
     if architecture.endswith("ForTokenClassification"):
@@ -64,6 +76,11 @@ def read(path: Path) -> Recipe:
     return Recipe(dense=dense, multi_vector=MultiVectorRecipe(), **limits)
 
 
+def _keys(name: str) -> dict[str, str]:
+    """Names of a linear layer's tensors by role."""
+    return {role: f"{name}.{role}" for role in ("weight", "bias")}
+
+
 def matryoshka(config: dict[str, Any]) -> tuple[int, ...]:
     """Dimensions that the model was trained to be cut to, where config.json tells."""
     return tuple(sorted(config.get("matryoshka_dimensions") or ()))
@@ -72,7 +89,7 @@ def matryoshka(config: dict[str, Any]) -> tuple[int, ...]:
 def text_limits(folder: Path) -> dict[str, Any]:
     """How long a text may be, and whether it is lowered first."""
     settings = transformer_settings(folder)
-    limit = settings.get("max_seq_length")
+    limit = settings.get("max_seq_length") or _processing(folder, settings).get("max_length")
     if limit is None:
         limit = read_object(folder / "tokenizer_config.json", missing={}).get("model_max_length")
     sensible = isinstance(limit, int | float) and 0 < limit < 10_000_000  # tokenizers write 1e30 for "none"
@@ -80,6 +97,16 @@ def text_limits(folder: Path) -> dict[str, Any]:
         "max_tokens": int(limit or 0) if sensible else None,
         "lowercase": bool(settings.get("do_lower_case")),
     }
+
+
+def _processing(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """How sentence-transformers 6 calls the tokenizer. Raises ModelRefused for what would change token ids."""
+    kinds = settings.get("processing_kwargs") or {}
+    found = {key: value for kind in ("common", "text") for key, value in (kinds.get(kind) or {}).items()}
+    unknown = sorted(set(found) - HARMLESS)
+    if unknown:
+        raise ModelRefused(f"{folder / 'sentence_bert_config.json'}: processing_kwargs {unknown[0]} is not supported")
+    return found
 
 
 def transformer_settings(folder: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig
 
+from gpu_worker.checking import rehearsal
 from gpu_worker.computing import Part
 from gpu_worker.engine import ModelEngine
 from gpu_worker.models import synthetic
@@ -130,13 +131,44 @@ def test_mixed_jobs_equal_the_cpus_float32(name: str, dtype: str, least: float) 
         assert cosines.min() > least
 
 
-def test_a_step_waits_for_its_results_only(cuda: torch.device) -> None:
+@pytest.mark.usefixtures("same_weights")
+@pytest.mark.parametrize("name", ["tiny-bert", *synthetic.HEADED])
+def test_every_head_equals_the_cpus(name: str) -> None:
+    """One job of every kind that the model can do, in float32."""
+    exact, device = (
+        numbers(rehearse(ModelEngine(load(f"random:{name}", placement))))
+        for placement in (Placement.choose("cpu", "float32"), Placement.choose(DEVICE, "float32"))
+    )
+    for ours, theirs in zip(device, exact, strict=True):
+        assert ours.shape == theirs.shape
+        assert np.abs(ours - theirs).max(initial=0) <= 1e-3 * np.abs(theirs).max(initial=1)
+
+
+@pytest.mark.parametrize("name", ["tiny-bert", *synthetic.HEADED])
+def test_a_step_waits_for_its_results_only(cuda: torch.device, name: str) -> None:
     """Nothing else in it synchronises: CUDA's own debug mode raises where something does."""
-    engine = ModelEngine(load("random:tiny-bert", Placement.choose(DEVICE, "bfloat16")))
-    run(engine)
+    engine = ModelEngine(load(f"random:{name}", Placement.choose(DEVICE, "bfloat16")))
+    rehearse(engine)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        results = run(engine)
+        results = rehearse(engine)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert all(np.isfinite(each).all() for each in arrays(results))
+    assert all(np.isfinite(each).all() for each in numbers(results))
+
+
+def rehearse(engine: ModelEngine) -> list[JobResult]:
+    """The results of one job of every kind, all in one step."""
+    progresses = [engine.open(job) for job in rehearsal(engine.model)]
+    engine.step([Part(progress=each, start=0, stop=len(each.costs)) for each in progresses])
+    return [each.result() for each in progresses]
+
+
+def numbers(results: list[JobResult]) -> Iterator[np.ndarray]:
+    """All float32 numbers of results; sparse vectors by their sums, since tiny weights may be there or not."""
+    for result in results:
+        for data in (result.scores, *(each.data for each in (result.dense, result.tokens) if each)):
+            yield np.frombuffer(data, dtype="<f4")
+        if result.sparse is not None:
+            values = np.frombuffer(result.sparse.values, dtype="<f4")
+            yield np.array([each.sum() for each in np.split(values, np.cumsum(result.sparse.lengths)[:-1])])

@@ -5,7 +5,7 @@ import json
 from frontend_service.service import ServedModel
 from frontend_service.tokenization import Tokenization
 from shared.card import ModelCard
-from shared.jobs import Job, JobResult, Rows, Score
+from shared.jobs import Classify, Job, JobResult, Rows, Score
 from shared.vectors import OutputKind, ScoringMethod
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *"abcdefghijklmnopqrstuvwxyz", "query", "passage", ":"]
@@ -39,6 +39,7 @@ def tokenizer_json() -> bytes:
     special = {name: {"id": name, "ids": [vocab[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")}
     single = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     single.append({"SpecialToken": {"id": "[SEP]", "type_id": 0}})
+    pair = [*single, {"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": "[SEP]", "type_id": 1}}]
     added = [
         {"id": vocab[name], "content": name, "special": True}
         | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -52,7 +53,7 @@ def tokenizer_json() -> bytes:
         "added_tokens": added,
         "normalizer": None,
         "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": special},
+        "post_processor": {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special},
         "decoder": None,
         "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "[UNK]"},
     }
@@ -75,4 +76,12 @@ class FakeWorker:
         if isinstance(job.work, Score):
             count = (len(job.tokens) - job.work.queries) * job.work.queries
             return JobResult(scores=np.resize(np.array([1, 3, 3, 2], dtype="<f4"), count).tobytes())
+        if isinstance(job.work, Classify):
+            labels = len(self.model.card.labels)
+            ids = np.frombuffer(job.tokens.ids, dtype="<i4")
+            kept = np.isin(ids, ids if job.work.token_id is None else [job.work.token_id])
+            counts = np.add.reduceat(kept, job.tokens.offsets[:-1], dtype=np.int64)
+            rows = int(counts.sum()) if job.work.tokens else len(job.tokens)
+            logits = np.resize(np.array([1, 3, 3, 2], dtype="<f4"), rows * labels).tobytes()
+            return JobResult(scores=logits, row_lengths=tuple(counts.tolist()) if job.work.tokens else ())
         return JobResult(dense=Rows(dimensions=8, data=b"\0" * 32 * len(job.tokens)))

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from fakes import FakeWorker, card
 
-from frontend_service import codec, postprocess
+from frontend_service import postprocess
+from frontend_service.codec import embedding, ranking
 from frontend_service.limits import Limits
 from frontend_service.service import Service
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
@@ -26,12 +27,12 @@ def service(limits: Limits | None = None, **changes: Any) -> tuple[Service, Fake
 
 
 def embed(**fields: Any) -> Any:
-    return codec.embed_request(embedding_pb2.EmbedRequest(**{"texts": ["a", "b c"]} | fields))
+    return embedding.embed_request(embedding_pb2.EmbedRequest(**{"texts": ["a", "b c"]} | fields))
 
 
 def rerank(**fields: Any) -> Any:
     message = ranking_pb2.RerankRequest(**{"query": "a", "documents": ["b", "c d", "e", "f"]} | fields)
-    return codec.rerank_request(message)
+    return ranking.rerank_request(message)
 
 
 async def test_an_embed_becomes_one_job_with_the_models_own_choices() -> None:
@@ -158,7 +159,7 @@ async def test_given_vectors_are_bounded_by_what_they_cost(rows: int, limit: str
     """Products of rows, and numbers of a side, whatever their bytes."""
     made, _ = service(Limits(**{limit: 900}))
     side = vectors_pb2.MultiVectors(data_type=5, dimensions=64, lengths=[rows], data=bytes(8 * rows))
-    request = codec.max_sim_request(ranking_pb2.MaxSimRequest(queries=side, documents=side))
+    request = ranking.max_sim_request(ranking_pb2.MaxSimRequest(queries=side, documents=side))
     with pytest.raises(LimitExceeded):
         await made.max_sim(request, LATER)
 

@@ -7,7 +7,7 @@ from fakes import WORDS, card, tokenizer_json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend_service import tokenization as module
+from frontend_service import tokenized as module
 from frontend_service.requests import Cut, PromptChoice
 from frontend_service.tokenization import Tokenization
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask

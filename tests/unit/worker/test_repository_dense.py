@@ -17,6 +17,7 @@ from gpu_worker.models import repository
 from gpu_worker.models.loading import load
 from gpu_worker.pooling import POOLINGS
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3", "w7", "", "w5 " * 60, "w9 w8 w7 w6"]
 
 

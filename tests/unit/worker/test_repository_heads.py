@@ -37,6 +37,7 @@ from gpu_worker.models.loading import Model, load
 from shared.jobs import Classify
 from shared.vectors import Activation
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3", "w7", "w5 " * 60, "w9 w8 w7 w6"]
 PAIRS = [("w1 w2", "w3 w4 w5"), ("w7", "w8 " * 30), ("w1", "w1")]
 ASKED = (
@@ -71,7 +72,7 @@ def test_the_legacy_form_of_sparse_encoders(tmp_path: Path) -> None:
     write_trunk(tmp_path, "tiny-bert", "masked-lm")
     base = "sentence_transformers.sparse_encoder.models"
     kinds = {"MLMTransformer": "", "SpladePooling": "1_Splade"}
-    modules = [{"name": path, "type": f"{base}.{kind}", "path": path} for kind, path in kinds.items()]
+    modules = [{"name": kind, "type": f"{base}.{kind}", "path": path} for kind, path in kinds.items()]
     settings = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": 1000}
     described = {"model_type": "SparseEncoder"}
     write_json(tmp_path, modules=modules, config_sentence_transformers=described, **{"1_Splade__config": settings})

@@ -18,6 +18,7 @@ from torch import nn
 from gpu_worker.engine import ModelEngine
 from gpu_worker.models.loading import load
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 IDS = random_ids([5, 1, 40, 12], seed=7)
 TOKENS = "token_embeddings"
 

@@ -15,6 +15,7 @@ from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 
 VECTORS = MultiVectors(data_type=DataType.BINARY, dimensions=8, lengths=(2, 0, 3), data=bytes(range(5)))
+pytestmark = pytest.mark.usefixtures("one_thread")
 CASES: dict[str, tuple[str, list[Encode | Score | Classify]]] = {
     "dense": ("tiny-bert", [encode(DENSE), encode(DENSE, dimensions=16), raw(DENSE)]),
     "every data type": ("tiny-bert", [encode(DENSE, MULTI, data_type=each) for each in DataType]),

@@ -1,0 +1,106 @@
+"""Labels of texts, of pairs and of tokens. Knows no protobuf and no gRPC."""
+
+import time
+from array import array
+from dataclasses import dataclass
+
+from frontend_service import settling
+from frontend_service.pairs import PairTexts
+from frontend_service.requests import ClassifyRequest, ClassifyTokensRequest
+from frontend_service.service import Answer, ServedModel, Service
+from frontend_service.tokenized import Tokenized, Watch
+from shared.card import ModelCard
+from shared.deadline import Deadline
+from shared.errors import InvalidInput
+from shared.jobs import Classify
+from shared.ragged import RaggedTokens
+from shared.vectors import Task
+
+TEXT, PAIR = "texts[{}]", "text_pairs[{}]"
+TOKEN_BYTES = 12
+"""Of a classified token in a reply: id and offsets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenAnswer:
+    """Scores of tokens, with the id of each and where it lies in its text with its prompt, in characters."""
+
+    answer: Answer
+    ids: "array[int]"
+    starts: "array[int]"
+    ends: "array[int]"
+
+
+class Classification:
+    """The rpcs of ClassificationService, on domain types."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def texts(self, request: ClassifyRequest, deadline: Deadline) -> tuple[ModelCard, Answer]:
+        """Scores [texts x labels] of texts or pairs."""
+        service, model = self._service, self._service.model(request.model)
+        card = model.card
+        settling.check_task(card, Task.CLASSIFY)
+        if request.pairs or card.pair_template:
+            return card, await self._pairs(model, request, deadline)
+        prompt = model.tokenization.prompt(request.prompt)
+        service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
+        start = time.monotonic()
+
+        def work(watch: Watch) -> Tokenized:
+            return model.tokenization.texts(request.texts, prompt, request.cut, TEXT, watch)
+
+        tokenized = await service.tokenising(work)
+        service.limits.check_reply(4 * len(request.texts) * len(card.labels), "ask for fewer texts")
+        answer = await service.answer(model, Classify(), tokenized, time.monotonic() - start, deadline)
+        return card, await service.activated(answer, card, request.normalize)
+
+    async def _pairs(self, model: ServedModel, request: ClassifyRequest, deadline: Deadline) -> Answer:
+        if not request.pairs:
+            raise InvalidInput("the model asks about pairs: text_pairs is empty", field="text_pairs")
+        limits = self._service.limits
+        limits.check_texts(request.texts, TEXT, limits.texts, model.tokenization.prompt(request.prompt))
+        limits.check_texts(request.pairs, PAIR, limits.texts)
+        pairs = PairTexts(
+            firsts=request.texts,
+            seconds=request.pairs,
+            matrix=False,
+            entry=PAIR,
+            cut=request.cut,
+            prompt=request.prompt,
+        )
+        return await self._service.classify_pairs(model, pairs, request.normalize, deadline)
+
+    async def tokens(self, request: ClassifyTokensRequest, deadline: Deadline) -> tuple[ModelCard, TokenAnswer]:
+        """Scores [tokens x labels], of the tokens of one id where asked so."""
+        service, model = self._service, self._service.model(request.model)
+        card = model.card
+        settling.check_task(card, Task.CLASSIFY_TOKENS)
+        if request.token_id is not None and not 0 <= request.token_id < card.vocabulary_size:
+            raise InvalidInput(
+                f"token_id is {request.token_id}, the vocabulary ends at {card.vocabulary_size - 1}", field="token_id"
+            )
+        prompt = model.tokenization.prompt(request.prompt)
+        service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
+        start, shown = time.monotonic(), (array("i"), array("i"), array("i"))
+
+        def work(watch: Watch) -> Tokenized:
+            flat, lengths, truncated = array("i"), [], []
+            for text in model.tokenization.each(request.texts, prompt, request.cut, TEXT, watch):
+                flat.extend(text.encoding.ids)
+                lengths.append(len(text.encoding))
+                truncated.append(text.truncated)
+                for identity, (begin, end) in zip(text.encoding.ids, text.encoding.offsets, strict=True):
+                    if request.token_id in (None, identity):
+                        for column, value in zip(shown, (identity, begin, end), strict=True):
+                            column.append(value)
+            tokens = RaggedTokens.packed(flat, lengths)
+            return Tokenized(tokens=tokens, truncated=tuple(truncated), prompt_lengths=(0,) * len(lengths))
+
+        tokenized = await service.tokenising(work)
+        service.limits.check_reply(len(shown[0]) * (4 * len(card.labels) + TOKEN_BYTES), "ask for fewer texts")
+        job = Classify(tokens=True, token_id=request.token_id)
+        answer = await service.answer(model, job, tokenized, time.monotonic() - start, deadline)
+        activated = await service.activated(answer, card, request.normalize)
+        return card, TokenAnswer(answer=activated, ids=shown[0], starts=shown[1], ends=shown[2])

@@ -1,0 +1,49 @@
+"""Classify and ClassifyTokens: public messages <-> domain types, both directions side by side."""
+
+from frontend_service.classification import TokenAnswer
+from frontend_service.codec.fields import costs, cut, floats, optional, prompt
+from frontend_service.requests import ClassifyRequest, ClassifyTokensRequest
+from frontend_service.service import Answer
+from selvage.v1 import classification_pb2 as pb
+from shared.card import ModelCard
+
+
+def classify_request(message: pb.ClassifyRequest) -> ClassifyRequest:
+    return ClassifyRequest(
+        model=message.model,
+        texts=tuple(message.texts),
+        pairs=tuple(message.text_pairs),
+        prompt=prompt(message),
+        cut=cut(message),
+        normalize=optional(message, "normalize"),
+    )
+
+
+def classify_response(card: ModelCard, answer: Answer) -> pb.ClassifyResponse:
+    scores = floats(answer.result.scores)
+    return pb.ClassifyResponse(model=answer.model, labels=card.labels, scores=scores, **costs(answer))
+
+
+def classify_tokens_request(message: pb.ClassifyTokensRequest) -> ClassifyTokensRequest:
+    return ClassifyTokensRequest(
+        model=message.model,
+        texts=tuple(message.texts),
+        prompt=prompt(message),
+        cut=cut(message),
+        token_id=optional(message, "token_id"),
+        normalize=optional(message, "normalize"),
+    )
+
+
+def classify_tokens_response(card: ModelCard, tokens: TokenAnswer) -> pb.ClassifyTokensResponse:
+    answer = tokens.answer
+    return pb.ClassifyTokensResponse(
+        model=answer.model,
+        labels=card.labels,
+        lengths=answer.result.row_lengths,
+        scores=floats(answer.result.scores),
+        token_ids=tokens.ids,
+        starts=tokens.starts,
+        ends=tokens.ends,
+        **costs(answer),
+    )

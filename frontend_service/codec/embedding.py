@@ -1,0 +1,58 @@
+"""Embed: public messages <-> domain types, both directions side by side."""
+
+from typing import Any
+
+from frontend_service.codec.fields import costs, cut, enum, floats, id_lists, integers, optional, positive, prompt
+from frontend_service.requests import EmbedRequest
+from frontend_service.service import Answer
+from selvage.v1 import embedding_pb2, vectors_pb2
+from shared.codec import number
+from shared.errors import InvalidInput
+from shared.jobs import Rows
+from shared.vectors import DataType, OutputKind
+
+
+def embed_request(message: embedding_pb2.EmbedRequest) -> EmbedRequest:
+    outputs: dict[OutputKind, None] = {}
+    for index, kind in enumerate(message.outputs):
+        if kind == 0:
+            raise InvalidInput(f"outputs[{index}] is unspecified", field=f"outputs[{index}]")
+        outputs[enum(OutputKind, kind, f"outputs[{index}]", OutputKind.DENSE)] = None
+    return EmbedRequest(
+        model=message.model,
+        texts=tuple(message.texts),
+        tokenized=id_lists(message.tokenized),
+        prompt=prompt(message),
+        cut=cut(message),
+        outputs=tuple(outputs),
+        dimensions=optional(message, "dimensions"),
+        normalize=optional(message, "normalize"),
+        data_type=enum(DataType, message.data_type, "data_type", DataType.FLOAT32),
+        return_token_ids=message.return_token_ids,
+        sparse_top_k=positive(message, "sparse_top_k"),
+    )
+
+
+def embed_response(answer: Answer, request: EmbedRequest) -> embedding_pb2.EmbedResponse:
+    result, kind = answer.result, number(request.data_type)
+    response = embedding_pb2.EmbedResponse(model=answer.model, **costs(answer))
+    if result.dense is not None:
+        response.dense.count = len(answer.tokens)
+        _set_rows(response.dense, kind, result.dense)
+    if result.sparse is not None:
+        response.sparse.lengths.extend(result.sparse.lengths)
+        response.sparse.indices.extend(integers(result.sparse.indices))
+        response.sparse.values.extend(floats(result.sparse.values))
+    if result.tokens is not None:
+        response.multi_vector.lengths.extend(result.row_lengths)
+        _set_rows(response.multi_vector, kind, result.tokens)
+        if request.return_token_ids:
+            response.multi_vector.token_ids.extend(integers(result.token_ids))
+    return response
+
+
+def _set_rows(message: vectors_pb2.DenseVectors | vectors_pb2.MultiVectors, data_type: Any, rows: Rows) -> None:
+    message.data_type = data_type
+    message.dimensions = rows.dimensions
+    message.data = rows.data
+    message.scales = rows.scales

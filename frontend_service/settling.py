@@ -1,0 +1,108 @@
+"""Requests settled against a model's card: what the worker is to do, or why it cannot. Knows no protobuf, no gRPC."""
+
+from frontend_service.requests import EmbedRequest, ScoreRequest
+from shared.card import ModelCard
+from shared.errors import InvalidInput, UnsupportedDimensions, UnsupportedTask
+from shared.jobs import Encode, Score
+from shared.ragged import RaggedTokens
+from shared.vectors import Activation, OutputKind, ScoringMethod, Task
+
+SPARSE_PAIR_BYTES = 8
+"""A vocabulary id and its weight."""
+
+
+def encode_of(request: EmbedRequest, card: ModelCard) -> Encode:
+    """What an Embed asks of the worker. Raises UnsupportedTask, UnsupportedDimensions."""
+    check_task(card, Task.EMBED)
+    fallback = OutputKind.DENSE if OutputKind.DENSE in card.outputs else card.outputs[0]
+    outputs = request.outputs or (fallback,)
+    for index, kind in enumerate(outputs):
+        if kind not in card.outputs:
+            known = ", ".join(each.name for each in card.outputs)
+            raise UnsupportedTask(f"the model has no {kind.name} output; it has {known}", field=f"outputs[{index}]")
+    for field, given, needed in (
+        ("return_token_ids", request.return_token_ids, OutputKind.MULTI_VECTOR),
+        ("sparse_top_k", request.sparse_top_k is not None, OutputKind.SPARSE),
+    ):
+        if given and needed not in outputs:
+            raise InvalidInput(f"{field} needs the output {needed.name}", field=field)
+    for kind in outputs:
+        _check_dimensions(request.dimensions, kind, card)
+    return Encode(
+        outputs=frozenset(outputs),
+        dimensions=request.dimensions or 0,
+        normalize=card.normalizes if request.normalize is None else request.normalize,
+        normalize_tokens=True if request.normalize is None else request.normalize,
+        data_type=request.data_type,
+        sparse_top_k=request.sparse_top_k or 0,
+        token_ids=request.return_token_ids,
+    )
+
+
+def _check_dimensions(asked: int | None, kind: OutputKind, card: ModelCard) -> None:
+    if asked is None or kind is OutputKind.SPARSE:
+        return
+    dense = kind is OutputKind.DENSE
+    width = card.dimensions if dense else card.multi_vector_dimensions
+    allowed = {*card.allowed_dimensions, width} if dense and card.allowed_dimensions else None
+    if (allowed and asked not in allowed) or not 1 <= asked <= width:
+        choice = ", ".join(map(str, sorted(allowed))) if allowed else f"1 to {width}"
+        raise UnsupportedDimensions(
+            f"dimensions is {asked}, {kind.name} of the model can have {choice}", field="dimensions"
+        )
+
+
+def method_of(request: ScoreRequest, card: ModelCard) -> ScoringMethod:
+    """How a Score or Rerank compares. Raises UnsupportedTask."""
+    check_task(card, Task.RERANK)
+    method = request.method or card.default_method
+    if method is None or method not in card.methods:
+        known = ", ".join(each.name for each in card.methods)
+        asked = "" if method is None else f" by {method.name}"
+        raise UnsupportedTask(f"the model cannot score{asked}; it has {known}", field="method")
+    return method
+
+
+def score_of(request: ScoreRequest, method: ScoringMethod, card: ModelCard) -> Score:
+    """What a Score by vectors asks of the worker."""
+    late = method is ScoringMethod.LATE_INTERACTION
+    mean = card.averages_late_interaction if request.normalize is None else request.normalize
+    return Score(
+        method=method,
+        layout=request.layout,
+        queries=len(request.queries),
+        unit_rows=True if request.normalize is None else request.normalize,
+        mean=late and mean,
+        weights=request.weights,
+    )
+
+
+def activation_of(card: ModelCard, normalize: bool | None) -> Activation:
+    """What is applied to logits: by default what the files say."""
+    if normalize is None:
+        return card.activation
+    if not normalize:
+        return Activation.IDENTITY
+    if card.activation is not Activation.IDENTITY:
+        return card.activation
+    return Activation.SIGMOID if len(card.labels) == 1 else Activation.SOFTMAX
+
+
+def check_task(card: ModelCard, task: Task) -> None:
+    """Raises UnsupportedTask."""
+    if task not in card.tasks:
+        known = ", ".join(each.name for each in card.tasks)
+        raise UnsupportedTask(f"the model is not for {task.name}; it is for {known}", field="model")
+
+
+def reply_bytes(encode: Encode, card: ModelCard, tokens: RaggedTokens) -> int:
+    """Bytes of the vectors that an Embed would return; of sparse ones what is certain before they are there."""
+    kind, sequences, payload = encode.data_type, len(tokens), 8 * len(tokens)
+    if OutputKind.DENSE in encode.outputs:
+        payload += sequences * (kind.row_bytes(encode.dimensions or card.dimensions) + kind.scale_bytes)
+    if OutputKind.MULTI_VECTOR in encode.outputs:
+        width = encode.dimensions or card.multi_vector_dimensions
+        payload += tokens.total * (kind.row_bytes(width) + kind.scale_bytes + 5 * encode.token_ids)
+    if OutputKind.SPARSE in encode.outputs and encode.sparse_top_k:
+        payload += sequences * min(encode.sparse_top_k, card.vocabulary_size) * SPARSE_PAIR_BYTES
+    return payload

@@ -1,0 +1,116 @@
+"""A worker that cannot serve a model says so in one line and ends with 2; `--check` says what it would serve."""
+
+import asyncio
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+from tiny import write_json, write_trunk
+
+ROOT = Path(__file__).parents[2]
+
+
+async def worker(*arguments: str) -> tuple[int | None, str, str]:
+    """Exit code, output and errors of a worker that is expected to end."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "gpu_worker", "--listen", "127.0.0.1:0", *arguments),
+        cwd=ROOT,
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'protos'}", "PATH": "", "HOME": "/nonexistent"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await asyncio.wait_for(process.communicate(), 120)
+    return process.returncode, output.decode(), errors.decode()
+
+
+class Trap:
+    """What a pickle with code does when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> object:
+        return open, (str(self.path), "w")
+
+
+def truncated(folder: Path) -> str:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    return "model.safetensors cannot be read"
+
+
+def poisoned(folder: Path) -> str:
+    (folder / "model.safetensors").unlink()
+    weights = {"embeddings.word_embeddings.weight": Trap(folder / "ran")}
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(weights))
+    return "the weights cannot be loaded"
+
+
+def unknown_module(folder: Path) -> str:
+    write_json(folder, modules=[{"type": "sentence_transformers.models.WordEmbeddings", "path": ""}])
+    return "modules.json: type sentence_transformers.models.WordEmbeddings is not one of"
+
+
+@pytest.mark.parametrize("spoil", [truncated, poisoned, unknown_module])
+@pytest.mark.parametrize("arguments", [(), ("--check",)], ids=["serving", "checking"])
+async def test_a_broken_repository(tmp_path: Path, spoil: object, arguments: tuple[str, ...]) -> None:
+    """One line that names the file, exit code 2, nothing executed."""
+    write_trunk(tmp_path, "tiny-bert")
+    assert callable(spoil)
+    said = spoil(tmp_path)
+    code, output, errors = await worker("--model", str(tmp_path), *arguments)
+    lines = [line for line in errors.splitlines() if line.startswith("--model")]
+    assert code == 2, errors
+    assert len(lines) == 1
+    assert said in lines[0]
+    assert "Traceback" not in errors + output
+    assert not (tmp_path / "ran").exists()
+
+
+CODE = """
+from pathlib import Path
+from transformers import BertConfig, BertModel
+
+Path(__file__).with_name("ran").touch()
+Path({trace!r}).touch()
+
+class OwnConfig(BertConfig):
+    model_type = "own"
+
+class OwnModel(BertModel):
+    config_class = OwnConfig
+"""
+
+
+async def test_code_of_a_repository_runs_only_where_it_is_trusted(tmp_path: Path) -> None:
+    """Without the flag it is refused and not run; with it, it has to pass the same gate."""
+    repository, trace = tmp_path / "repository", tmp_path / "ran"
+    write_trunk(repository, "tiny-bert")
+    config = json.loads((repository / "config.json").read_text())
+    own = {"AutoConfig": "modeling_own.OwnConfig", "AutoModel": "modeling_own.OwnModel"}
+    write_json(repository, config=config | {"model_type": "own", "architectures": ["OwnModel"], "auto_map": own})
+    (repository / "modeling_own.py").write_text(CODE.format(trace=str(trace)))
+    code, _, errors = await worker("--model", str(repository), "--check")
+    assert code == 2, errors
+    assert "only --trust-remote-code runs" in errors
+    assert not trace.exists()
+    code, output, errors = await worker("--model", str(repository), "--check", "--trust-remote-code")
+    assert code == 0, errors
+    assert trace.exists()
+    assert "own" in output.split("family")[1].splitlines()[0]
+
+
+async def test_check_prints_the_card_and_the_memory() -> None:
+    """Everything that GetModel tells, and 0."""
+    code, output, _ = await worker("--model", "random:tiny-bge-m3", "--check")
+    assert code == 0
+    card = {line.split()[0]: line.split(maxsplit=1)[-1] for line in output.splitlines()}
+    assert card["outputs"] == "DENSE, SPARSE, MULTI_VECTOR"
+    assert card["methods"] == "DENSE, SPARSE, LATE_INTERACTION, HYBRID"
+    assert card["sparse_head"] == "lexical"
+    assert int(card["weight_bytes"]) > 800_000
+    assert card["process,"].endswith("MiB")
+    assert "it can be served" in output

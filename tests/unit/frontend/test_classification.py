@@ -1,0 +1,186 @@
+"""Labels and scores of pairs, from request to job and from logits to answer."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import fakes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontend_service import postprocess
+from frontend_service.classification import Classification
+from frontend_service.codec import classification, ranking
+from frontend_service.limits import Limits
+from frontend_service.service import Service
+from selvage.v1 import classification_pb2 as pb
+from selvage.v1 import ranking_pb2, vectors_pb2
+from shared.card import ModelCard
+from shared.deadline import Deadline
+from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedTask
+from shared.jobs import Classify
+from shared.vectors import Activation, ScoringMethod, Task
+
+CROSS = {
+    "outputs": (),
+    "methods": (ScoringMethod.CROSS_ENCODER,),
+    "default_method": ScoringMethod.CROSS_ENCODER,
+    "tasks": (Task.RERANK, Task.CLASSIFY),
+    "labels": ("relevant",),
+    "activation": Activation.SIGMOID,
+}
+SIGMOIDS = 1 / (1 + np.exp(-np.array([1, 3, 3, 2.0])))
+
+
+def card(**changes: object) -> ModelCard:
+    return replace(fakes.card(**CROSS), **changes)  # type: ignore[arg-type]
+
+
+class Frontend:
+    """A service over a fake worker."""
+
+    def __init__(self, model_card: ModelCard, **limits: Any) -> None:
+        self.worker = fakes.FakeWorker(model_card)
+        self.service = Service(self.worker, Limits(**limits), ThreadPoolExecutor(1), ThreadPoolExecutor(1))
+        self.classification = Classification(self.service)
+
+    async def classify(self, **fields: Any) -> pb.ClassifyResponse:
+        request = classification.classify_request(pb.ClassifyRequest(**fields))
+        return classification.classify_response(*await self.classification.texts(request, Deadline.after(9)))
+
+    async def tokens(self, **fields: Any) -> pb.ClassifyTokensResponse:
+        request = classification.classify_tokens_request(pb.ClassifyTokensRequest(**fields))
+        return classification.classify_tokens_response(*await self.classification.tokens(request, Deadline.after(9)))
+
+    async def score(self, **fields: Any) -> Any:
+        request = ranking.score_request(ranking_pb2.ScoreRequest(**fields))
+        return ranking.score_response(await self.service.score(request, Deadline.after(9)), request)
+
+
+@given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=2, max_size=8))
+def test_activations(values: list[float]) -> None:
+    """As torch has them, without overflow."""
+    logits = np.array(values[: len(values) // 2 * 2], dtype="<f4")
+    rows = logits.astype(np.float64).reshape(-1, 2)
+
+    def of(activation: Activation) -> np.ndarray:
+        return np.frombuffer(postprocess.activate(logits.tobytes(), 2, activation), "<f4").reshape(-1, 2)
+
+    with np.errstate(over="ignore"):
+        assert np.allclose(of(Activation.SIGMOID), 1 / (1 + np.exp(-rows)), atol=1e-6)
+    assert np.allclose(of(Activation.SOFTMAX)[:, 0], _share(rows), atol=1e-6)
+    assert np.allclose(of(Activation.TANH), np.tanh(rows), atol=1e-6)
+    assert np.array_equal(of(Activation.IDENTITY), logits.reshape(-1, 2))
+
+
+def _share(rows: np.ndarray) -> np.ndarray:
+    """The softmax of the first of two, written as a sigmoid."""
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(rows[:, 1] - rows[:, 0]))
+
+
+async def test_a_cross_encoder_scores_pairs_as_one_job() -> None:
+    """Every pair a sequence with its second segment; logits come back activated, or not."""
+    frontend = Frontend(card())
+    reply = await frontend.score(queries=["a"], documents=["b", "c", "d", "e"])
+    assert np.allclose(reply.scores, SIGMOIDS)
+    job = frontend.worker.jobs[0]
+    assert job.work == Classify()
+    assert job.tokens.lengths == (5, 5, 5, 5)
+    assert job.second_segments == (3, 3, 3, 3)
+    assert list(reply.usage.token_counts) == [5] * 4
+    raw = await frontend.score(queries=["a"], documents=["b", "c", "d", "e"], normalize=False)
+    assert list(raw.scores) == [1, 3, 3, 2]
+
+
+async def test_normalize_gives_an_activation_where_the_files_name_none() -> None:
+    """Sigmoid for one label, softmax for several; unset means as the files say."""
+    ask = {"queries": ["a"], "documents": ["b", "c", "d", "e"]}
+    frontend = Frontend(card(activation=Activation.IDENTITY))
+    assert list((await frontend.score(**ask)).scores) == [1, 3, 3, 2]
+    assert np.allclose((await frontend.score(**ask, normalize=True)).scores, SIGMOIDS)
+    several = Frontend(card(activation=Activation.IDENTITY, labels=("x", "y")))
+    scores = np.reshape((await several.classify(texts=["a", "b"], normalize=True)).scores, (2, 2))
+    assert np.allclose(scores.sum(axis=1), 1)
+
+
+async def test_labels_of_texts() -> None:
+    """One row a text, one column a label."""
+    frontend = Frontend(card(labels=("x", "y"), activation=Activation.SOFTMAX))
+    reply = await frontend.classify(texts=["a", "b c"])
+    assert list(reply.labels) == ["x", "y"]
+    assert np.allclose(np.reshape(reply.scores, (2, 2))[0], np.exp([1, 3]) / np.exp([1, 3]).sum())
+    assert frontend.worker.jobs[0].tokens.lengths == (3, 4)
+    pairs = await frontend.classify(texts=["a"], text_pairs=["b"])
+    assert list(pairs.usage.token_counts) == [5]
+
+
+async def test_tokens_of_one_id() -> None:
+    """Only they are scored and shown, with their places."""
+    tagger = card(tasks=(Task.CLASSIFY_TOKENS,), methods=(), default_method=None, labels=("x", "y"))
+    frontend = Frontend(tagger)
+    mark = fakes.WORDS.index("b")
+    reply = await frontend.tokens(texts=["a b", "b b c"], token_id=mark, normalize=False)
+    assert list(reply.lengths) == [1, 2]
+    assert list(reply.token_ids) == [mark] * 3
+    assert list(zip(reply.starts, reply.ends, strict=True)) == [(2, 3), (0, 1), (2, 3)]
+    assert len(reply.scores) == 6
+    every = await frontend.tokens(texts=["a b"])
+    assert list(every.lengths) == [4]
+    assert (every.starts[0], every.ends[0]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields", "error", "field"),
+    [
+        ({}, {"texts": []}, InvalidInput, "texts"),
+        ({}, {"texts": ["a"], "text_pairs": ["b", "c"]}, InvalidInput, "text_pairs"),
+        ({"pair_template": "{query} {document}"}, {"texts": ["a"]}, InvalidInput, "text_pairs"),
+        ({"tasks": (Task.EMBED,)}, {"texts": ["a"]}, UnsupportedTask, "model"),
+        ({}, {"texts": ["a"] * 5}, LimitExceeded, "texts"),
+        ({}, {"texts": ["a"], "prompt_name": "none"}, UnsupportedTask, "prompt_name"),
+    ],
+)
+async def test_what_cannot_be_classified_is_named(
+    changes: dict[str, Any], fields: dict[str, Any], error: type[InvalidInput], field: str
+) -> None:
+    """The field at fault; nothing reaches the worker."""
+    frontend = Frontend(card(**changes), texts=4)
+    with pytest.raises(error) as raised:
+        await frontend.classify(**fields)
+    assert raised.value.field == field
+    assert frontend.worker.jobs == []
+
+
+async def test_what_tokens_cannot_be_classified_is_named() -> None:
+    """A wrong id, a wrong model, a reply over the message."""
+    tagger = card(tasks=(Task.CLASSIFY_TOKENS,), labels=("x",) * 10_000)
+    with pytest.raises(InvalidInput, match="the vocabulary ends at"):
+        await Frontend(tagger).tokens(texts=["a"], token_id=10_000)
+    with pytest.raises(UnsupportedTask, match="it is for RERANK, CLASSIFY"):
+        await Frontend(card()).tokens(texts=["a"])
+    with pytest.raises(ResultTooLarge, match="fewer texts"):
+        await Frontend(tagger, message_bytes=100_000).tokens(texts=["a"])
+
+
+async def test_a_method_that_the_model_lacks_is_refused() -> None:
+    """Naming those that it has."""
+    with pytest.raises(UnsupportedTask, match="cannot score by DENSE; it has CROSS_ENCODER"):
+        await Frontend(card()).score(queries=["a"], documents=["b"], method=vectors_pb2.SCORING_METHOD_DENSE)
+    several = card(tasks=(Task.CLASSIFY,), methods=(), default_method=None)
+    with pytest.raises(UnsupportedTask, match="not for RERANK"):
+        await Frontend(several).score(queries=["a"], documents=["b"])
+
+
+@pytest.mark.parametrize("weights", [{"dense": -1}, {"dense": 0}, {"sparse": float("nan")}])
+async def test_weights_that_make_no_sense_are_refused(weights: dict[str, float]) -> None:
+    """Negative, all zero, no numbers; and weights without HYBRID."""
+    message = ranking_pb2.HybridWeights(**weights)
+    hybrid = ranking_pb2.ScoreRequest(method=vectors_pb2.SCORING_METHOD_HYBRID, weights=message)
+    dense = ranking_pb2.ScoreRequest(method=vectors_pb2.SCORING_METHOD_DENSE, weights=message)
+    for request in (hybrid, dense):
+        with pytest.raises(InvalidInput) as raised:
+            ranking.score_request(request)
+        assert raised.value.field == "weights"

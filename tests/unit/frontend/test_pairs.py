@@ -1,0 +1,121 @@
+"""Pairs of texts as a cross-encoder reads them."""
+
+from itertools import pairwise
+
+import fakes
+import pytest
+from fakes import WORDS
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from frontend_service.pairs import PairTexts, longest_first
+from frontend_service.requests import Cut, PromptChoice
+from frontend_service.tokenization import Tokenization
+from frontend_service.tokenized import Tokenized
+from shared.errors import InputTooLong, InvalidInput
+
+LETTERS = st.lists(st.sampled_from("abcdefghij"), max_size=12).map(" ".join)
+TEMPLATE = "query : {instruction} {query} passage {document} z :"
+
+
+def pairs(
+    firsts: list[str], seconds: list[str], *, matrix: bool = False, template: str = "", **options: object
+) -> Tokenized:
+    card = fakes.card(pair_template=template, default_instruction="b", max_tokens=options.pop("max_tokens", 10))
+    values: dict[str, object] = {"cut": Cut(), "entry": "documents[{}]"} | options
+    texts = PairTexts(firsts=firsts, seconds=seconds, matrix=matrix, **values)  # type: ignore[arg-type]
+    return Tokenization(fakes.tokenizer_json(), card).pairs(texts, lambda tokens: None)
+
+
+def words(tokenized: Tokenized) -> list[str]:
+    ids = memoryview(tokenized.tokens.ids).cast("i")
+    offsets = tokenized.tokens.offsets
+    return [" ".join(WORDS[each] for each in ids[a:b]) for a, b in pairwise(offsets)]
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(2, 20))
+def test_the_longer_text_loses_tokens_first(first: int, second: int, room: int) -> None:
+    """As the tokenizers library does it."""
+    tokenizer = Tokenizer.from_str(fakes.tokenizer_json().decode())
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(room + 3, strategy="longest_first")
+    ids = tokenizer.encode(" ".join("a" * first), " ".join("b" * second)).ids
+    kept = tuple(ids.count(WORDS.index(letter)) for letter in "ab")
+    assert longest_first(first, second, room) == kept
+
+
+@given(st.lists(LETTERS, min_size=1, max_size=4), st.lists(LETTERS, min_size=1, max_size=4), st.booleans())
+def test_pairs_equal_the_tokenizers_own(firsts: list[str], seconds: list[str], truncate: bool) -> None:
+    """Every first with every second, row-major: ids, where the second segment begins, what was cut."""
+    tokenizer = Tokenizer.from_str(fakes.tokenizer_json().decode())
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    whole = [tokenizer.encode(first, second) for first in firsts for second in seconds]
+    if not truncate and max(map(len, whole)) > 10:
+        with pytest.raises(InputTooLong, match="limit is 10"):
+            pairs(firsts, seconds, matrix=True)
+        return
+    tokenizer.enable_truncation(10, strategy="longest_first")
+    expected = [tokenizer.encode(first, second) for first in firsts for second in seconds]
+    found = pairs(firsts, seconds, matrix=True, cut=Cut(truncate=True))
+    assert words(found) == [" ".join(each.tokens) for each in expected]
+    assert found.second_segments == tuple(each.type_ids.index(1) for each in expected)
+    assert found.truncated == tuple(len(each) > 10 for each in whole)
+
+
+def test_one_by_one() -> None:
+    """Second i with first i."""
+    assert words(pairs(["a", "b"], ["c d", ""])) == ["[CLS] a [SEP] c d [SEP]", "[CLS] b [SEP] [SEP]"]
+
+
+def test_a_prompt_goes_before_the_first_text() -> None:
+    """As sentence-transformers' CrossEncoder has it."""
+    found = pairs(["a"], ["c"], prompt=PromptChoice(literal="query : "))
+    assert words(found) == ["[CLS] query : a [SEP] c [SEP]"]
+
+
+def test_each_side_has_a_limit_of_its_own() -> None:
+    """Counted without special tokens; refused, or cut."""
+    sides = {"first_cut": Cut(truncate=True, max_tokens=1), "second_cut": Cut(truncate=True, max_tokens=2)}
+    found = pairs(["a b"], ["c d e", "f"], matrix=True, **sides)
+    assert words(found) == ["[CLS] a [SEP] c d [SEP]", "[CLS] a [SEP] f [SEP]"]
+    assert found.truncated == (True, True)
+    with pytest.raises(InputTooLong, match=r"has 2 tokens, max_tokens_per_query is 1") as raised:
+        pairs(["a b"], ["c"], first_cut=Cut(max_tokens=1, field="max_tokens_per_query"))
+    assert raised.value.field == "max_tokens_per_query"
+
+
+def test_a_template_asks_one_text() -> None:
+    """The model's own instruction, another, none."""
+    ask = {"template": TEMPLATE, "matrix": True, "max_tokens": 20}
+    assert words(pairs(["a"], ["c", "d"], **ask)) == ["query : b a passage c z :", "query : b a passage d z :"]
+    assert words(pairs(["a"], ["c"], **ask, prompt=PromptChoice(literal="x y"))) == ["query : x y a passage c z :"]
+    assert words(pairs(["a"], ["c"], **ask, prompt=PromptChoice(literal=""))) == ["query : a passage c z :"]
+    braces = pairs(["{document}"], ["{query}"], **ask)
+    assert words(braces) == ["query : b [UNK] passage [UNK] z :"]
+    assert braces.second_segments == (0,)
+
+
+def test_a_template_keeps_its_end() -> None:
+    """The document is cut, not what the model answers after."""
+    ask = {"template": TEMPLATE, "cut": Cut(truncate=True), "max_tokens": 9}
+    found = pairs(["a"], ["c d e f g h"], **ask)
+    assert words(found) == ["query : b a passage c d z :"]
+    assert found.truncated == (True,)
+    with pytest.raises(InputTooLong, match=r"documents\[1\] and its partner have 10 tokens together, the limit is 9"):
+        pairs(["a"], ["c", "d e f"], matrix=True, template=TEMPLATE, max_tokens=9)
+
+
+def test_a_template_without_a_place_for_it_refuses_an_instruction() -> None:
+    """Instead of dropping it."""
+    with pytest.raises(InvalidInput, match="no place for an instruction"):
+        pairs(["a"], ["c"], template="{query} {document}", prompt=PromptChoice(literal="x"))
+
+
+def test_a_limit_below_what_every_pair_has_is_refused() -> None:
+    """Special tokens, or the end of a template."""
+    with pytest.raises(InvalidInput, match="needs 3"):
+        pairs(["a"], ["c"], cut=Cut(truncate=True, max_tokens=3))
+    with pytest.raises(InvalidInput, match="needs 2"):
+        pairs(["a"], ["c"], template=TEMPLATE, cut=Cut(truncate=True, max_tokens=2))

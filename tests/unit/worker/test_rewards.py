@@ -1,0 +1,78 @@
+"""Rewards of steps: scores at the tokens of one id."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import CPU, ask, random_ids, scores, write_trunk
+from transformers import AutoModel
+
+from gpu_worker.engine import ModelEngine
+from gpu_worker.models.loading import load
+from shared.errors import InvalidInput, UnsupportedTask
+from shared.jobs import Classify
+
+MARK = 7
+
+
+def write_rewards(folder: Path) -> tuple[torch.nn.Module, torch.nn.Sequential]:
+    """A process reward model as Qwen2.5-Math-PRM is on disk: Qwen2, and two layers over every token."""
+    write_trunk(folder, "tiny-qwen2")
+    trunk = AutoModel.from_pretrained(folder, attn_implementation="eager")
+    torch.manual_seed(0)
+    head = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
+    weights = {f"model.{name}": each for name, each in load_file(folder / "model.safetensors").items()}
+    weights |= {f"score.{name}": each.contiguous() for name, each in head.state_dict().items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    own = {"AutoModel": "modeling_qwen2_rm.Qwen2ForProcessRewardModel"}
+    config |= {"architectures": ["Qwen2ForProcessRewardModel"], "auto_map": own}
+    (folder / "config.json").write_text(json.dumps(config))
+    return trunk, head
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[list[int]]:
+    """Two texts with marks, one without, one that is nothing but a mark."""
+    first, second, third = random_ids([9, 30, 4])
+    first[3] = first[8] = second[29] = MARK
+    return [first, second, third, [MARK]]
+
+
+def test_rewards_equal_the_two_layers_on_the_marked_tokens(tmp_path: Path, texts: list[list[int]]) -> None:
+    """Against transformers' Qwen2 and the layers written out, one text at a time."""
+    trunk, head = write_rewards(tmp_path)
+    engine = ModelEngine(load(str(tmp_path), CPU))
+    result = ask(engine, Classify(tokens=True, token_id=MARK), texts)
+    expected = []
+    with torch.inference_mode():
+        for text in texts:
+            hidden = trunk(torch.tensor([text])).last_hidden_state[0]
+            expected.append(head(hidden[torch.tensor(text) == MARK]))
+    assert result.row_lengths == (2, 1, 0, 1)
+    rows = torch.cat(expected).numpy()
+    assert np.abs(scores(result, 2) - rows).max() <= 2e-5 * max(1.0, np.abs(rows).max())
+
+
+def test_without_an_id_every_token_is_scored(tmp_path: Path, texts: list[list[int]]) -> None:
+    """The marked ones among them."""
+    write_rewards(tmp_path)
+    engine = ModelEngine(load(str(tmp_path), CPU))
+    every = ask(engine, Classify(tokens=True), texts)
+    marked = ask(engine, Classify(tokens=True, token_id=MARK), texts)
+    assert every.row_lengths == tuple(map(len, texts))
+    is_mark = np.concatenate([np.array(text) == MARK for text in texts])
+    assert np.allclose(scores(every, 2)[is_mark], scores(marked, 2), atol=1e-6)
+
+
+def test_what_such_a_model_cannot_do_is_refused(tmp_path: Path, texts: list[list[int]]) -> None:
+    """Labels of whole texts; an id without tokens."""
+    write_rewards(tmp_path)
+    engine = ModelEngine(load(str(tmp_path), CPU))
+    with pytest.raises(UnsupportedTask, match="classifies no texts"):
+        ask(engine, Classify(), texts)
+    with pytest.raises(InvalidInput, match="needs tokens"):
+        ask(ModelEngine(load("random:tiny-classifier", CPU)), Classify(token_id=MARK), texts)
