@@ -96,7 +96,7 @@ def _by_mask(arguments: Any) -> bool:
 
 
 def _weights(engine: ModelEngine) -> Iterator[Tensor]:
-    model = engine._model
+    model = engine.model
     for module in (model.trunk.model, *model.heads.modules()):
         yield from (*module.parameters(), *module.buffers())
 

@@ -190,7 +190,7 @@ def test_the_card_tells_a_hybrid_model(paper_and_engine: tuple[Paper, ModelEngin
     """Three outputs, and scores of late interaction that are means."""
     from gpu_worker.card import card_of
 
-    card = card_of(paper_and_engine[1]._model)
+    card = card_of(paper_and_engine[1].model)
     assert card.outputs == (DENSE, SPARSE, MULTI)
     assert set(card.methods) == set(METHODS)
     assert (card.multi_vector_dimensions, card.averages_late_interaction, card.sparse_head) == (48, True, "lexical")

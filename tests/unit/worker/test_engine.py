@@ -90,7 +90,7 @@ class FakeTrunk:
 
 
 def broken(engine: ModelEngine, change: Callable[[torch.Tensor], torch.Tensor]) -> ModelEngine:
-    model = engine._model
+    model = engine.model
     return ModelEngine(replace(model, trunk=FakeTrunk(model.trunk, change)))
 
 

@@ -127,7 +127,7 @@ def test_weights_in_several_files(tmp_path: Path, trunk: Path) -> None:
     """Shards with an index give the rows of the whole."""
     write_trunk(tmp_path, "tiny-bert", max_shard_size="100KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
-    assert np.array_equal(embed(tmp_path, TEXTS), embed(trunk, TEXTS))
+    assert np.abs(embed(tmp_path, TEXTS) - embed(trunk, TEXTS)).max() < 2e-5
 
 
 def test_weights_as_a_pickle(tmp_path: Path, trunk: Path) -> None:
@@ -135,7 +135,7 @@ def test_weights_as_a_pickle(tmp_path: Path, trunk: Path) -> None:
     model = write_trunk(tmp_path, "tiny-bert")
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     (tmp_path / "model.safetensors").unlink()
-    assert np.array_equal(embed(tmp_path, TEXTS), embed(trunk, TEXTS))
+    assert np.abs(embed(tmp_path, TEXTS) - embed(trunk, TEXTS)).max() < 2e-5
 
 
 def test_a_tokenizer_that_has_only_a_vocabulary(tmp_path: Path) -> None:

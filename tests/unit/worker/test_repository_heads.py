@@ -188,8 +188,8 @@ def test_grit_lm_pools_what_follows_its_mark(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_str(json.dumps(description))
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **NAMES).save_pretrained(tmp_path)
     engine = ModelEngine(load(str(tmp_path), CPU))
-    assert engine._model.recipe.instruction_mark == "<|embed|>\n"
-    assert set(engine._model.instruction_marks) == {(place,)}
+    assert engine.model.recipe.instruction_mark == "<|embed|>\n"
+    assert set(engine.model.instruction_marks) == {(place,)}
     texts = [[20, 21, place, *random_ids([25], seed=1)[0]], [place, 30, 31], random_ids([9], seed=2)[0]]
     ours = dense_rows(ask(engine, encode(DENSE), texts))
     for row, text in zip(ours, texts, strict=True):
