@@ -91,9 +91,9 @@ def paper_and_engine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Paper, M
 
 
 def texts_of(*lengths: int, seed: int) -> list[list[int]]:
-    """[CLS], words of a small vocabulary so that some are common, sometimes an unknown one, [SEP]."""
+    """[CLS], words of a small vocabulary so that some are common, unknown ones among them, [SEP]."""
     generator = np.random.default_rng(seed)
-    return [[2, *generator.choice([1, *range(100, 140)], length - 2).tolist(), 3] for length in lengths]
+    return [[2, *generator.choice([1, 1, 1, 1, 1, 1, *range(100, 140)], length - 2).tolist(), 3] for length in lengths]
 
 
 def given_vectors(*lengths: int, seed: int) -> MultiVectors:
