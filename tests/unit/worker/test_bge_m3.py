@@ -46,7 +46,10 @@ class Paper:
         generator = torch.Generator().manual_seed(5)
         shapes = {"colbert": (48, 64), "sparse": (1, 64)}
         self.linear = {
-            name: {"weight": 0.2 * torch.randn(shape, generator=generator), "bias": torch.ones(shape[0])}
+            name: {
+                "weight": 0.2 * torch.randn(shape, generator=generator),
+                "bias": torch.full(shape[:1], 3.0 if name == "sparse" else 0.1),
+            }
             for name, shape in shapes.items()
         }
 
@@ -93,7 +96,7 @@ def paper_and_engine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Paper, M
 def texts_of(*lengths: int, seed: int) -> list[list[int]]:
     """[CLS], words of a small vocabulary so that some are common, unknown ones among them, [SEP]."""
     generator = np.random.default_rng(seed)
-    return [[2, *generator.choice([1, 1, 1, 1, 1, 1, *range(100, 140)], length - 2).tolist(), 3] for length in lengths]
+    return [[2, *generator.choice([*[1] * 6, *range(100, 140)], length - 2).tolist(), 3] for length in lengths]
 
 
 def given_vectors(*lengths: int, seed: int) -> MultiVectors:
