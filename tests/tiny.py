@@ -22,7 +22,14 @@ from shared.vectors import DataType, Layout, OutputKind, ScoringMethod
 
 CPU = Placement(device=torch.device("cpu"), dtype=torch.float32)
 DENSE, SPARSE, MULTI = OutputKind.DENSE, OutputKind.SPARSE, OutputKind.MULTI_VECTOR
-NAMES = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]", "mask_token": "[MASK]"}
+NAMES = {
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "mask_token": "[MASK]",
+    "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+}
 
 
 def random_ids(lengths: Sequence[int], seed: int = 0, vocabulary: int = 900) -> list[list[int]]:
@@ -124,7 +131,9 @@ def write_trunk(folder: Path, name: str, weights_of: WeightsOf = "encoder", labe
     config, _ = synthetic.shape_of(name)
     if labels:
         config.num_labels = labels
-    model = synthetic.build(config, weights_of, CPU).bfloat16().float().eval()
+    model = synthetic.build(config, weights_of, CPU).eval()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16().float()
     model.save_pretrained(folder, **saving)
     reader().save_pretrained(folder)
     return model

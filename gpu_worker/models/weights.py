@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 from transformers import (
+    AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -33,17 +34,20 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
     Pickles are read as plain tensors only, and code beside the weights is not run unless `trust_remote_code`.
     """
     check_weight_files(folder)
+    where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     try:
+        config = AutoConfig.from_pretrained(folder, **where)
+        for key, value in recipe.config.items():
+            setattr(config, key, value)  # a keyword would be refused where config.json does not have the key
         model, report = CLASSES[recipe.weights_of].from_pretrained(
             folder,
+            config=config,
             dtype=placement.dtype,
             attn_implementation="eager",
-            local_files_only=True,
-            trust_remote_code=trust_remote_code,
             weights_only=True,
             ignore_mismatched_sizes=True,  # told below, by name
             output_loading_info=True,
-            **recipe.config,
+            **where,
         )
     except Exception as error:  # transformers and safetensors raise many kinds; all mean that it cannot be loaded
         raise ModelRefused(f"{folder}: the weights cannot be loaded: {first_line(error)}") from error

@@ -8,6 +8,7 @@ import parity
 import pytest
 import torch
 from parity import Oracle, Tables
+from tiny import write_trunk
 
 from gpu_worker.engine import ModelEngine
 from gpu_worker.models.loading import load
@@ -34,6 +35,14 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
         return Oracle(folder(name, output), output, getattr(torch, dtype))
 
     return Tables(folder=folder, engine=engine, oracle=oracle)
+
+
+@pytest.fixture(scope="session")
+def trunk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT with a tokenizer, as transformers writes it. Not to be changed."""
+    folder = tmp_path_factory.mktemp("trunk")
+    write_trunk(folder, "tiny-bert")
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def test_the_table_sees_every_mistake(
 ) -> None:
     """Negative controls: the same assertion, after the gate was passed."""
     expected = Expected.of(tables, name, output, dtype)
-    model = tables.engine(name, output, dtype)._model
+    model = tables.engine(name, output, dtype).model
     if flaw == "positions not restarted":
         honest = RaggedBatch.pack
 

@@ -1,4 +1,4 @@
-"""Repositories as they are on disk."""
+"""Repositories as they are on disk: what their files say, and what the worker makes of it."""
 
 import json
 from pathlib import Path
@@ -6,63 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from references import mini_lm_path, words
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from tiny import CPU, embed, write_json
 from tokenizers import Tokenizer
 
-from gpu_worker.computing import Part
-from gpu_worker.engine import ModelEngine
 from gpu_worker.models import repository, synthetic, tokenizer
 from gpu_worker.models.loading import load
-from gpu_worker.models.repository import ModelRefused
+from gpu_worker.models.recipe import DenseRecipe, ModelRefused, MultiVectorRecipe, Recipe
 from gpu_worker.placement import Placement
-from shared.jobs import Encode, Job
-from shared.ragged import RaggedTokens
-from shared.vectors import OutputKind
-
-CPU = Placement(device=torch.device("cpu"), dtype=torch.float32)
-
-
-@pytest.fixture(scope="module")
-def trunk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny transformers repository with a tokenizer, as transformers writes it."""
-    from transformers import PreTrainedTokenizerFast
-
-    folder = tmp_path_factory.mktemp("trunk")
-    _, config, _ = synthetic.shape_of("tiny-bert")
-    synthetic.build(config, CPU).save_pretrained(folder)
-    made = synthetic.tokenizer(1000)
-    names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
-    PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_buffer(made.content), **names).save_pretrained(folder)
-    return folder
-
-
-def dense(path: Path, texts: list[str]) -> np.ndarray:
-    """Rows that the engine gives for texts, without services."""
-    model = load(str(path), CPU)
-    reader = Tokenizer.from_buffer(model.tokenizer.content)
-    tokens = RaggedTokens.of([encoding.ids for encoding in reader.encode_batch(texts)])
-    work = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=model.recipe.normalize, normalize_tokens=True)
-    engine = ModelEngine(model)
-    progress = engine.open(Job(id=1, work=work, tokens=tokens))
-    engine.step([Part(progress=progress, start=0, stop=len(texts))])
-    result = progress.result()
-    assert result.dense is not None
-    return np.frombuffer(result.dense.data, dtype="<f4").reshape(len(texts), -1)
-
-
-@pytest.mark.parametrize("pooling", repository.POOLINGS)
-def test_a_repository_that_sentence_transformers_writes(trunk: Path, tmp_path: Path, pooling: str) -> None:
-    """The form of version 6, for every pooling, without Normalize: raw rows equal."""
-    oracle = SentenceTransformer(modules=[Transformer(str(trunk)), Pooling(64, pooling)], device="cpu")
-    oracle.save(str(tmp_path))
-    recipe = repository.read(tmp_path)
-    assert (recipe.pooling, recipe.normalize) == (pooling, False)
-    texts = ["w1 w2 w3", "w7", "", "w5 " * 60]
-    expected = oracle.encode(texts)
-    assert np.abs(dense(tmp_path, texts) - expected).max() < 2e-5 * max(1.0, np.abs(expected).max())
 
 
 def test_the_old_form_and_the_new_form_say_the_same(tmp_path: Path) -> None:
@@ -71,24 +23,17 @@ def test_the_old_form_and_the_new_form_say_the_same(tmp_path: Path) -> None:
     oracle = SentenceTransformer(mini_lm_path(), device="cpu")
     oracle.save(str(tmp_path))
     new = repository.read(tmp_path)
-    assert (old.pooling, old.normalize, old.max_tokens) == (new.pooling, new.normalize, new.max_tokens)
+    assert old.dense == new.dense == DenseRecipe(poolings=("mean",), normalize=True)
+    assert old.max_tokens == new.max_tokens == 256
     text = [words(30, seed=1)]
-    assert np.abs(dense(tmp_path, text) - oracle.encode(text)).max() < 1e-6
+    assert np.abs(embed(tmp_path, text) - oracle.encode(text)).max() < 1e-6
 
 
 def test_a_plain_transformers_repository_gets_a_mean(trunk: Path) -> None:
     """As sentence-transformers reads it."""
     texts = ["w1 w2 w3", "w9 w8"]
     expected = SentenceTransformer(str(trunk), device="cpu").encode(texts)
-    assert np.abs(dense(trunk, texts) - expected).max() < 2e-5 * max(1.0, np.abs(expected).max())
-
-
-def write(folder: Path, **files: Any) -> Path:
-    for name, content in files.items():
-        path = folder / f"{name.replace('__', '/')}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return folder
+    assert np.abs(embed(trunk, texts) - expected).max() < 2e-5 * max(1.0, np.abs(expected).max())
 
 
 MODULES = [
@@ -99,7 +44,7 @@ MODULES = [
 
 def test_prompts_limits_and_settings_are_read(tmp_path: Path) -> None:
     """Prompts with a default, include_prompt, max_seq_length, do_lower_case, Matryoshka dimensions."""
-    folder = write(
+    folder = write_json(
         tmp_path,
         modules=MODULES,
         config={"matryoshka_dimensions": [64, 32]},
@@ -107,14 +52,13 @@ def test_prompts_limits_and_settings_are_read(tmp_path: Path) -> None:
         config_sentence_transformers={"prompts": {"query": "q: "}, "default_prompt_name": "query"},
         **{"1_Pooling__config": {"pooling_mode_cls_token": True, "include_prompt": False}},
     )
-    assert repository.read(folder) == repository.Recipe(
-        pooling="cls",
-        include_prompt=False,
+    assert repository.read(folder) == Recipe(
+        dense=DenseRecipe(poolings=("cls",), include_prompt=False, allowed_dimensions=(32, 64)),
+        multi_vector=MultiVectorRecipe(),
         max_tokens=77,
         lowercase=True,
         prompts={"query": "q: "},
         default_prompt_name="query",
-        allowed_dimensions=(32, 64),
     )
 
 
@@ -124,11 +68,11 @@ def test_prompts_limits_and_settings_are_read(tmp_path: Path) -> None:
         ({"modules": MODULES[:1]}, r"config\.json is missing"),
         ({"modules": "{"}, r"modules\.json cannot be read"),
         ({"modules": [{"path": ""}]}, "lacks type or path"),
-        ({"modules": [{"type": "x.CLIPModel", "path": ""}]}, r"x\.CLIPModel is not supported"),
+        ({"modules": [{"type": "x.CLIPModel", "path": ""}]}, r"x\.CLIPModel is not one of Dense, Dropout"),
         ({"modules": MODULES, "config": {}}, r"1_Pooling/config\.json is missing"),
         (
-            {"modules": MODULES, "config": {}, "1_Pooling__config": {"pooling_mode": "max"}},
-            "pooling_mode max is not one of cls, mean, lasttoken",
+            {"modules": MODULES, "config": {}, "1_Pooling__config": {"pooling_mode": "median"}},
+            r"1_Pooling/config\.json: pooling_mode median is not one of cls, max, mean",
         ),
         (
             {"config": {}, "config_sentence_transformers": {"default_prompt_name": "x"}},
@@ -139,7 +83,7 @@ def test_prompts_limits_and_settings_are_read(tmp_path: Path) -> None:
 def test_a_broken_repository_names_the_file_and_the_key(tmp_path: Path, files: dict[str, Any], said: str) -> None:
     """One line."""
     with pytest.raises(ModelRefused, match=said) as raised:
-        repository.read(write(tmp_path, **files))
+        repository.read(write_json(tmp_path, **files))
     assert "\n" not in str(raised.value)
 
 
@@ -155,7 +99,7 @@ def test_weights_that_are_missing_or_broken_are_refused(trunk: Path, tmp_path: P
     with pytest.raises(ModelRefused, match=r"lacks encoder\.layer\.1\.output\.dense\.weight"):
         load(str(tmp_path), CPU)
     (tmp_path / "model.safetensors").write_bytes(b"not a tensor")
-    with pytest.raises(ModelRefused, match="weights cannot be loaded"):
+    with pytest.raises(ModelRefused, match=r"model\.safetensors cannot be read"):
         load(str(tmp_path), CPU)
 
 
@@ -177,6 +121,6 @@ def test_the_fingerprint_changes_with_everything_that_changes_a_row(trunk: Path,
         load(str(trunk), CPU, max_tokens=100).fingerprint,
         load(str(trunk), Placement.choose("cpu", "bfloat16")).fingerprint,
     }
-    write(tmp_path, config_sentence_transformers={"prompts": {"query": "q: "}})
+    write_json(tmp_path, config_sentence_transformers={"prompts": {"query": "q: "}})
     prints.add(load(str(tmp_path), CPU).fingerprint)
     assert len(prints) == 4

@@ -1,0 +1,64 @@
+"""A process that makes sparse vectors of 16,384 tokens and prints how much memory that took beside the weights.
+
+Arguments: tokens a text, and the elements of logits that may be in memory at once (0: as the worker has it).
+"""
+
+import json
+import resource
+import sys
+
+from tiny import CPU, SPARSE, encode, random_ids
+
+from gpu_worker.computing import Part
+from gpu_worker.engine import ModelEngine
+from gpu_worker.heads import sparse
+from gpu_worker.models import shapes, synthetic
+from gpu_worker.models.loading import load
+from gpu_worker.planning import FairQueue
+from shared.jobs import Job
+from shared.ragged import RaggedTokens
+
+TOKENS, VOCABULARY = 16_384, 30_522
+SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+
+
+def loaded() -> ModelEngine:
+    """BERT's vocabulary on a trunk that weighs nothing."""
+    values = SMALL | {"vocab_size": VOCABULARY, "pad_token_id": 0, "initializer_range": 0.2}
+    for known in (shapes.ALL_SHAPES, synthetic.SHAPES):
+        known["small-bert"] = ("bert", "mean", values)
+    shapes.HEADED["small-splade"] = ("small-bert", shapes.HEADED["tiny-splade"][1])
+    synthetic.NAMES["small-splade"] = "small-splade"
+    return ModelEngine(load("random:small-splade", CPU))
+
+
+def resident() -> int:
+    """Bytes in memory now; the high-water mark of loading does not count."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def main(length: int, elements: int) -> None:
+    sparse.CHUNK_ELEMENTS = elements or sparse.CHUNK_ELEMENTS
+    engine = loaded()
+    texts = RaggedTokens.of(random_ids([length] * (TOKENS // length), vocabulary=VOCABULARY))
+    progress = engine.open(Job(id=1, work=encode(SPARSE, sparse_top_k=64), tokens=texts))
+    before, steps = resident(), 0
+    if length > 1:
+        engine.step([Part(progress=progress, start=0, stop=len(texts))])
+        steps = 1
+    else:
+        queue = FairQueue(quantum=TOKENS)
+        queue.add(1, progress.costs)
+        while queue.waiting:
+            for share in queue.next_step(TOKENS):
+                engine.step([Part(progress=progress, start=share.start, stop=share.stop)])
+                steps += 1
+    found = progress.result().sparse
+    assert found is not None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"bytes": peak - before, "steps": steps, "vectors": len(found.lengths)}))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

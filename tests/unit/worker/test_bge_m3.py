@@ -1,0 +1,201 @@
+"""BGE-M3's three outputs and its hybrid score, mixed in one step, against the paper written out (arXiv:2402.03216)."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import (
+    CPU,
+    DENSE,
+    MULTI,
+    SPARSE,
+    assert_same,
+    dense_rows,
+    encode,
+    reader,
+    run,
+    score,
+    scores,
+    sparse_rows,
+    token_rows,
+    write_json,
+    write_trunk,
+)
+from torch import Tensor
+
+from gpu_worker.engine import ModelEngine
+from gpu_worker.models.loading import load
+from shared.jobs import HybridWeights, Job, MaxSim
+from shared.ragged import RaggedTokens
+from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
+
+SPECIAL = {"cls": 2, "eos": 3, "pad": 0, "unk": 1}
+WEIGHTS = HybridWeights(dense=0.4, sparse=0.2, multi_vector=0.4)
+Known = dict[str, Any]
+
+
+class Paper:
+    """One text at a time, by a plain XLM-RoBERTa and two matrices."""
+
+    def __init__(self, trunk: Any) -> None:
+        self.trunk = trunk
+        generator = torch.Generator().manual_seed(5)
+        shapes = {"colbert": (48, 64), "sparse": (1, 64)}
+        self.linear = {
+            name: {
+                "weight": 0.2 * torch.randn(shape, generator=generator),
+                "bias": torch.full(shape[:1], 3.0 if name == "sparse" else 0.1),
+            }
+            for name, shape in shapes.items()
+        }
+
+    @torch.inference_mode()
+    def of(self, ids: list[int]) -> Known:
+        positions = 2 + torch.arange(len(ids))[None]  # told, since the tokenizer's [UNK] is this trunk's padding id
+        hidden = self.trunk(input_ids=torch.tensor([ids]), position_ids=positions).last_hidden_state[0]
+        tokens = F.linear(hidden[1:], **self.linear["colbert"])
+        weights: dict[int, float] = defaultdict(float)
+        for identity, weight in zip(ids, F.linear(hidden, **self.linear["sparse"]).relu().flatten(), strict=True):
+            if identity not in SPECIAL.values():
+                weights[identity] = max(weights[identity], float(weight))
+        return {"dense": F.normalize(hidden[0], dim=0), "tokens": F.normalize(tokens, dim=1), "sparse": dict(weights)}
+
+    def score(self, query: Known, document: Known) -> dict[ScoringMethod, float]:
+        products: Tensor = query["tokens"] @ document["tokens"].T
+        late = float(products.amax(dim=1).sum() / len(products))
+        common = query["sparse"].keys() & document["sparse"].keys()
+        lexical = sum(query["sparse"][each] * document["sparse"][each] for each in common)
+        dense = float(query["dense"] @ document["dense"])
+        parts = WEIGHTS.dense * dense + WEIGHTS.sparse * lexical + WEIGHTS.multi_vector * late
+        return {
+            ScoringMethod.DENSE: dense,
+            ScoringMethod.SPARSE: lexical,
+            ScoringMethod.LATE_INTERACTION: late,
+            ScoringMethod.HYBRID: parts / (WEIGHTS.dense + WEIGHTS.sparse + WEIGHTS.multi_vector),
+        }
+
+
+@pytest.fixture(scope="module")
+def paper_and_engine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Paper, ModelEngine]:
+    """The reference, and the worker with the directory that it wrote."""
+    folder: Path = tmp_path_factory.mktemp("bge-m3")
+    paper = Paper(write_trunk(folder, "tiny-xlm-roberta"))
+    reader(eos_token="[SEP]").save_pretrained(folder)
+    for name, tensors in paper.linear.items():
+        torch.save(tensors, folder / f"{name}_linear.pt")
+    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds.items()]
+    write_json(folder, modules=modules, **{"1_Pooling__config": {"pooling_mode_cls_token": True}})
+    return paper, ModelEngine(load(str(folder), CPU))
+
+
+def texts_of(*lengths: int, seed: int) -> list[list[int]]:
+    """[CLS], words of a small vocabulary so that some are common, unknown ones among them, [SEP]."""
+    generator = np.random.default_rng(seed)
+    return [[2, *generator.choice([*[1] * 6, *range(100, 140)], length - 2).tolist(), 3] for length in lengths]
+
+
+def given_vectors(*lengths: int, seed: int) -> MultiVectors:
+    rows = np.random.default_rng(seed).standard_normal((sum(lengths), 8)).astype("<f4")
+    return MultiVectors(data_type=DataType.FLOAT32, dimensions=8, lengths=lengths, data=rows.tobytes())
+
+
+METHODS = (ScoringMethod.DENSE, ScoringMethod.SPARSE, ScoringMethod.LATE_INTERACTION, ScoringMethod.HYBRID)
+TEXTS = {
+    "short": texts_of(3, 50, 12, seed=1),
+    "even": texts_of(9, 9, 30, seed=2),
+    "odd": texts_of(7, 21, 4, 33, seed=3),
+    "scored": texts_of(5, 11, 20, 3, 40, seed=4),
+    "paired": texts_of(5, 11, 3, 20, 8, 41, seed=5),
+}
+ENCODES = {
+    "48 dimensions": ("short", encode(DENSE, dimensions=48)),
+    "16 dimensions": ("even", encode(DENSE, dimensions=16)),
+    "all three": ("odd", encode(DENSE, SPARSE, MULTI, token_ids=True)),
+    "weights": ("short", encode(SPARSE)),
+    "strongest": ("odd", encode(SPARSE, sparse_top_k=5)),
+    "tokens": ("even", encode(MULTI, token_ids=True)),
+}
+
+
+def mixed_jobs() -> dict[str, Job]:
+    """One step's worth of everything that the model can do."""
+    works = {name: (texts, work) for name, (texts, work) in ENCODES.items()}
+    for method in METHODS:
+        options = {"mean": method is ScoringMethod.LATE_INTERACTION}
+        if method is ScoringMethod.HYBRID:
+            options["weights"] = WEIGHTS
+        works[f"{method.name} matrix"] = ("scored", score(method, 2, Layout.MATRIX, **options))
+        works[f"{method.name} pairs"] = ("paired", score(method, 3, Layout.PAIRS, **options))
+    jobs = {
+        name: Job(id=number, work=work, tokens=RaggedTokens.of(TEXTS[texts]))
+        for number, (name, (texts, work)) in enumerate(works.items())
+    }
+    given = {"queries": given_vectors(3, 1, seed=8), "documents": given_vectors(2, 0, 5, seed=9)}
+    jobs["given"] = Job(id=100, work=MaxSim(**given, layout=Layout.MATRIX, unit_rows=True, mean=True))
+    return jobs
+
+
+@pytest.mark.parametrize("width", [None, 1, 2])
+def test_a_mixed_step_equals_each_job_alone(paper_and_engine: tuple[Paper, ModelEngine], width: int | None) -> None:
+    """Vectors at three widths, weights with and without a limit, scores by every method in both layouts."""
+    engine, jobs = paper_and_engine[1], list(mixed_jobs().values())
+    for job, ours in zip(jobs, run(engine, jobs, width), strict=True):
+        assert_same(ours, run(engine, [job])[0])
+
+
+def test_a_mixed_step_gives_what_the_paper_says(paper_and_engine: tuple[Paper, ModelEngine]) -> None:
+    """Every vector, token id, weight and score of that step."""
+    paper, engine = paper_and_engine
+    jobs = mixed_jobs()
+    found = dict(zip(jobs, run(engine, list(jobs.values())), strict=True))
+    known = {name: [paper.of(text) for text in texts] for name, texts in TEXTS.items()}
+    for name, (texts, work) in ENCODES.items():
+        for row, expected in enumerate(known[texts]):
+            if DENSE in work.outputs:
+                cut = F.normalize(expected["dense"][: work.dimensions or 64], dim=0)
+                assert np.abs(dense_rows(found[name])[row] - cut.numpy()).max() < 2e-5
+            if MULTI in work.outputs:
+                assert np.abs(token_rows(found[name])[row] - expected["tokens"].numpy()).max() < 2e-5
+            if SPARSE in work.outputs:
+                strongest = sorted(expected["sparse"].values(), reverse=True)[: work.sparse_top_k or None]
+                weights = np.zeros(1000)
+                for identity, weight in expected["sparse"].items():
+                    weights[identity] = weight if weight >= strongest[-1] else 0.0
+                assert np.abs(sparse_rows(found[name])[row] - weights).max() < 2e-5
+        if MULTI in work.outputs:
+            ids = [identity for text in TEXTS[texts] for identity in text[1:]]
+            assert np.frombuffer(found[name].token_ids, dtype="<i4").tolist() == ids
+    for method in METHODS:
+        queries, documents = known["scored"][:2], known["scored"][2:]
+        matrix = [[paper.score(query, document)[method] for document in documents] for query in queries]
+        assert np.allclose(scores(found[f"{method.name} matrix"], 3), matrix, rtol=1e-5, atol=1e-4)
+        sides = zip(known["paired"][:3], known["paired"][3:], strict=True)
+        pairs = [paper.score(query, document)[method] for query, document in sides]
+        assert np.allclose(scores(found[f"{method.name} pairs"])[:, 0], pairs, rtol=1e-5, atol=1e-4)
+
+
+def test_parts_of_a_hybrid_that_count_nothing_are_not_computed(paper_and_engine: tuple[Paper, ModelEngine]) -> None:
+    """A hybrid of one part is that part."""
+    _, engine = paper_and_engine
+    alone = {"dense": ScoringMethod.DENSE, "sparse": ScoringMethod.SPARSE}
+    for part, method in alone.items():
+        weights = HybridWeights(**(dict.fromkeys(("dense", "sparse", "multi_vector"), 0.0) | {part: 7.0}))
+        works = [score(ScoringMethod.HYBRID, 2, weights=weights), score(method, 2)]
+        jobs = [Job(id=1, work=work, tokens=RaggedTokens.of(TEXTS["scored"])) for work in works]
+        hybrid, single = (run(engine, [job])[0].scores for job in jobs)
+        assert hybrid == single
+
+
+def test_the_card_tells_a_hybrid_model(paper_and_engine: tuple[Paper, ModelEngine]) -> None:
+    """Three outputs, and scores of late interaction that are means."""
+    from gpu_worker.card import card_of
+
+    card = card_of(paper_and_engine[1].model)
+    assert card.outputs == (DENSE, SPARSE, MULTI)
+    assert set(card.methods) == set(METHODS)
+    assert (card.multi_vector_dimensions, card.averages_late_interaction, card.sparse_head) == (48, True, "lexical")

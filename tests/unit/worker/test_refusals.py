@@ -1,0 +1,199 @@
+"""What cannot be served is refused at load: in one line, with the file and the key at fault; nothing is executed."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import CPU, write_json, write_trunk
+
+from gpu_worker.models.loading import load
+from gpu_worker.models.recipe import ModelRefused
+
+KINDS = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense", "3_Normalize": "Normalize"}
+MODULES = [{"type": f"sentence_transformers.models.{kind}", "path": path} for path, kind in KINDS.items()]
+DENSE = {"in_features": 64, "out_features": 32, "activation_function": "torch.nn.modules.activation.Tanh"}
+
+
+@pytest.fixture
+def whole(trunk: Path, tmp_path: Path) -> Path:
+    """A repository that loads: trunk, pooling, a dense layer, unit length."""
+    folder = tmp_path / "model"
+    shutil.copytree(trunk, folder)
+    write_json(folder, modules=MODULES, **{"1_Pooling__config": {"pooling_mode": "cls"}, "2_Dense__config": DENSE})
+    save_dense(folder, 32)
+    return folder
+
+
+def save_dense(folder: Path, outputs: int, inputs: int = 64) -> None:
+    tensors = {"linear.weight": torch.ones(outputs, inputs), "linear.bias": torch.zeros(outputs)}
+    save_file(tensors, folder / "2_Dense" / "model.safetensors")
+
+
+def refusal(folder: Path) -> str:
+    """What the load says, on its one line."""
+    with pytest.raises(ModelRefused) as raised:
+        load(str(folder), CPU)
+    said = str(raised.value)
+    assert "\n" not in said
+    return said
+
+
+def test_the_repository_itself_loads(whole: Path) -> None:
+    """So that every refusal below is for its own reason."""
+    assert load(str(whole), CPU).heads.dense is not None
+
+
+def settings(name: str, **values: Any) -> Callable[[Path], object]:
+    """Changes values of a JSON file."""
+
+    def change(folder: Path) -> None:
+        path = folder / name
+        known = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(known | values))
+
+    return change
+
+
+def text(name: str, content: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(content)
+
+
+def without(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).unlink()
+
+
+def cut(name: str, size: int = 1000) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size])
+
+
+def modules(**changed: str) -> Callable[[Path], object]:
+    """One module more, of that type and path."""
+    return lambda folder: write_json(folder, modules=[*MODULES, changed])
+
+
+def drop(key: str) -> Callable[[Path], object]:
+    """Takes a tensor out of the dense layer."""
+
+    def change(folder: Path) -> None:
+        path = folder / "2_Dense" / "model.safetensors"
+        save_file({name: tensor for name, tensor in load_file(path).items() if name != key}, path)
+
+    return change
+
+
+def reshape(folder: Path) -> None:
+    """A weight of another width than config.json says."""
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.layer.0.output.dense.weight"] = torch.ones(64, 100)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+POOLING, LINEAR, LENGTHS = "1_Pooling/config.json", "2_Dense/config.json", "sentence_bert_config.json"
+CHAT = {"message": {"method": "forward", "method_output_name": "last_hidden_state"}}
+BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
+    "no config": (without("config.json"), ["config.json", "missing"]),
+    "a config that is a list": (text("config.json", "[1]"), ["config.json", "JSON object", "list"]),
+    "a config that is no JSON": (text("config.json", "{"), ["config.json", "cannot be read"]),
+    "a pooling that is a list": (text(POOLING, "[]"), [POOLING, "JSON object"]),
+    "modules that are an object": (text("modules.json", '{"a": 1}'), ["modules.json", "list"]),
+    "a weight of another shape": (reshape, ["encoder.layer.0.output.dense.weight", "[64, 100]", "[64, 128]"]),
+    "truncated weights": (cut("model.safetensors"), ["model.safetensors", "cannot be read"]),
+    "an unknown pooling": (settings(POOLING, pooling_mode="median"), [POOLING, "pooling_mode", "median"]),
+    "an unknown pooling among others": (settings(POOLING, pooling_mode=["cls", "x"]), [POOLING, "pooling_mode x"]),
+    "an unknown module": (modules(type="x.CLIPModel", path="4"), ["modules.json", "type x.CLIPModel"]),
+    "a module without a path": (modules(type="x.Dense"), ["modules.json", "type or path"]),
+    "an unknown activation": (
+        settings(LINEAR, activation_function="torch.nn.modules.activation.Nothing"),
+        ["activation_function", "Nothing"],
+    ),
+    "an activation from elsewhere": (
+        settings(LINEAR, activation_function="os.system"),
+        [LINEAR, "activation_function os.system"],
+    ),
+    "an activation that wants arguments": (
+        settings(LINEAR, activation_function="torch.nn.modules.activation.MultiheadAttention"),
+        ["activation_function", "MultiheadAttention", "arguments"],
+    ),
+    "widths that are no numbers": (settings(LINEAR, in_features="many"), [LINEAR, "in_features"]),
+    "a dense layer of another width": (lambda folder: save_dense(folder, 16), ["2_Dense", "[16, 64]", "[32, 64]"]),
+    "a dense layer for another trunk": (lambda folder: save_dense(folder, 32, 48), ["2_Dense", "[32, 48]", "[32, 64]"]),
+    "a dense layer without weights": (without("2_Dense/model.safetensors"), ["2_Dense", "model.safetensors"]),
+    "a dense layer without its bias": (drop("linear.bias"), ["2_Dense/model.safetensors", "linear.bias"]),
+    "a dense layer that is cut off": (
+        cut("2_Dense/model.safetensors", 60),
+        ["2_Dense/model.safetensors", "cannot be read"],
+    ),
+    "a chat template for an encoder": (settings(LENGTHS, modality_config=CHAT), [LENGTHS, "modality_config"]),
+    "an unknown task": (settings(LENGTHS, transformer_task="any-to-any"), [LENGTHS, "transformer_task any-to-any"]),
+    "a head of another task": (settings(LENGTHS, transformer_task="fill-mask"), ["modules.json"]),
+    "an unknown default prompt": (
+        settings("config_sentence_transformers.json", default_prompt_name="q"),
+        ["config_sentence_transformers.json", "default_prompt_name 'q'"],
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_repository_is_refused_by_file_and_key(whole: Path, broken: str) -> None:
+    """One thing wrong each."""
+    change, named = BROKEN[broken]
+    change(whole)
+    said = refusal(whole)
+    assert [part for part in named if part not in said] == [], said
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    """By its file and by the index that wants it."""
+    write_trunk(tmp_path, "tiny-bert", max_shard_size="100KB")
+    shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    shard.unlink()
+    said = refusal(tmp_path)
+    assert shard.name in said
+    assert "model.safetensors.index.json" in said
+
+
+class Poison:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.write_text, (self._path, "executed")
+
+
+@pytest.mark.parametrize(
+    "name", ["pytorch_model.bin", "2_Dense/pytorch_model.bin", "colbert_linear.pt", "sparse_linear.pt"]
+)
+def test_code_in_a_pickle_is_not_executed(whole: Path, tmp_path: Path, name: str) -> None:
+    """Wherever a pickle may lie: refused by its name, and its code has not run."""
+    written = tmp_path / "executed"
+    (whole / name).with_name("model.safetensors").unlink() if name.endswith(".bin") else None
+    torch.save({"weight": torch.ones(1), "linear.weight": Poison(written)}, whole / name)
+    said = refusal(whole)
+    assert not written.exists()
+    assert str(whole if name == "pytorch_model.bin" else whole / name) in said
+
+
+def test_the_poison_works(tmp_path: Path) -> None:
+    """Negative control: read without care, it does what it says."""
+    torch.save({"weight": Poison(tmp_path / "executed")}, tmp_path / "poison.pt")
+    torch.load(tmp_path / "poison.pt", weights_only=False)
+    assert (tmp_path / "executed").read_text() == "executed"
+
+
+def test_a_pickle_of_something_else_is_refused(whole: Path) -> None:
+    """Tensors by name, and nothing but."""
+    torch.save([torch.ones(1)], whole / "colbert_linear.pt")
+    assert "colbert_linear.pt holds something else than tensors by name" in refusal(whole)
+
+
+def test_lexical_weights_are_one_number_a_token(whole: Path) -> None:
+    """A sparse_linear.pt of another width."""
+    torch.save({"weight": torch.ones(2, 64), "bias": torch.ones(2)}, whole / "sparse_linear.pt")
+    assert "sparse_linear" in refusal(whole)

@@ -1,0 +1,151 @@
+"""Dense repositories that sentence-transformers writes: its vectors and ours are equal, without services."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.sentence_transformer.modules import Dropout, LayerNorm, Normalize, Pooling, Transformer
+from tiny import CPU, DENSE, ask, dense_rows, embed, encode, random_ids, write_json, write_trunk
+from torch import nn
+
+from gpu_worker.engine import ModelEngine
+from gpu_worker.models import repository
+from gpu_worker.models.loading import load
+from gpu_worker.pooling import POOLINGS
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+TEXTS = ["w1 w2 w3", "w7", "", "w5 " * 60, "w9 w8 w7 w6"]
+
+
+def saved(folder: Path, trunk: Path, *modules: Any) -> SentenceTransformer:
+    """An oracle with seeded layers, written to `folder`."""
+    torch.manual_seed(1)
+    for module in modules:
+        for parameter in module.parameters():
+            nn.init.normal_(parameter, std=0.2)
+    oracle = SentenceTransformer(modules=[Transformer(str(trunk)), *modules], device="cpu")
+    oracle.save(str(folder))
+    return oracle
+
+
+def assert_equal(folder: Path, oracle: SentenceTransformer) -> None:
+    expected = oracle.encode(TEXTS)
+    assert np.abs(embed(folder, TEXTS) - expected).max() < 2e-5 * max(1.0, np.abs(expected).max())
+
+
+@pytest.mark.parametrize("pooling", [*POOLINGS, ("cls", "mean"), POOLINGS, ("lasttoken", "max")])
+def test_every_pooling(trunk: Path, tmp_path: Path, pooling: str | tuple[str, ...]) -> None:
+    """One, and several side by side in the order of the file; raw rows."""
+    oracle = saved(tmp_path, trunk, Pooling(64, pooling))
+    recipe = repository.read(tmp_path).dense
+    assert recipe is not None
+    assert recipe.poolings == ((pooling,) if isinstance(pooling, str) else pooling)
+    assert not recipe.normalize
+    assert_equal(tmp_path, oracle)
+
+
+CHAINS: dict[str, tuple[str | tuple[str, ...], list[Any]]] = {
+    "tanh": ("mean", [Dense(64, 32)]),
+    "identity": ("cls", [Dense(64, 96, activation_function=None)]),
+    "without bias": ("mean", [Dense(64, 16, bias=False, activation_function=nn.Identity())]),
+    "gelu": ("mean", [Dense(64, 32, activation_function=nn.GELU())]),
+    "residual": ("mean", [Dense(64, 64, use_residual=True)]),
+    "projected residual": ("mean", [Dense(64, 24, use_residual=True)]),
+    "several": ("mean", [Dense(64, 128, bias=False), Dense(128, 32), Normalize()]),
+    "over several poolings": (("cls", "mean"), [Dense(128, 32), Normalize()]),
+    "norm": ("mean", [LayerNorm(64)]),
+    "norm after dense": ("mean", [Dense(64, 32), LayerNorm(32), Normalize()]),
+    "unit in the middle": ("mean", [Normalize(), Dense(64, 32, activation_function=nn.Identity())]),
+    "unit twice": ("mean", [Normalize(), Dense(64, 32), Normalize()]),
+    "dropout": ("mean", [Dropout(0.5), Normalize()]),
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_layers_after_pooling(trunk: Path, tmp_path: Path, chain: str) -> None:
+    """Dense, LayerNorm and Normalize in any order, at the widths that they say."""
+    pooling, layers = CHAINS[chain]
+    oracle = saved(tmp_path, trunk, Pooling(64, pooling), *layers)
+    assert_equal(tmp_path, oracle)
+    assert load(str(tmp_path), CPU).heads.dense.width == oracle.get_embedding_dimension()  # type: ignore[union-attr]
+
+
+def test_layers_as_pickles(trunk: Path, tmp_path: Path) -> None:
+    """pytorch_model.bin in a module's folder, as versions before 3 wrote it."""
+    oracle = saved(tmp_path, trunk, Pooling(64, "mean"), Dense(64, 32))
+    weights = next(tmp_path.glob("2_Dense/model.safetensors"))
+    torch.save(oracle[2].state_dict(), weights.with_name("pytorch_model.bin"))
+    weights.unlink()
+    assert_equal(tmp_path, oracle)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_prompt_that_is_left_out(trunk: Path, tmp_path: Path, pooling: str) -> None:
+    """include_prompt false: the worker is told how many tokens a prompt has, and pools the others."""
+    oracle = saved(tmp_path, trunk, Pooling(64, pooling, include_prompt=False))
+    model = load(str(tmp_path), CPU)
+    assert model.recipe.dense is not None
+    assert not model.recipe.dense.include_prompt
+    texts = random_ids([5, 12, 30])
+    features = [{"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids)).long()} for ids in texts]
+    with torch.inference_mode():
+        expected = [oracle(each | {"prompt_length": 3})["sentence_embedding"][0] for each in features]
+    ours = dense_rows(ask(ModelEngine(model), encode(DENSE, normalize=False), texts, prompt_lengths=(3, 3, 3)))
+    assert np.abs(ours - torch.stack(expected).numpy()).max() < 2e-5 * max(1.0, np.abs(ours).max())
+
+
+LEGACY = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+@pytest.mark.parametrize("chosen", [[key] for key in LEGACY] + [list(LEGACY), []])
+def test_the_legacy_form_of_pooling(tmp_path: Path, chosen: list[str]) -> None:
+    """Booleans and word_embedding_dimension; the mean where none is true; as the oracle reads them."""
+    config = {"word_embedding_dimension": 64} | {key: key in chosen for key in LEGACY}
+    modules = [
+        {"type": "sentence_transformers.models.Transformer", "path": ""},
+        {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+    ]
+    write_json(tmp_path, modules=modules, config={}, **{"1_Pooling__config": config})
+    modes = Pooling.load(str(tmp_path), subfolder="1_Pooling").pooling_mode
+    recipe = repository.read(tmp_path).dense
+    assert recipe is not None
+    assert recipe.poolings == ((modes,) if isinstance(modes, str) else modes)
+
+
+def test_weights_in_several_files(tmp_path: Path, trunk: Path) -> None:
+    """Shards with an index give the rows of the whole."""
+    write_trunk(tmp_path, "tiny-bert", max_shard_size="100KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    assert np.abs(embed(tmp_path, TEXTS) - embed(trunk, TEXTS)).max() < 2e-5
+
+
+def test_weights_as_a_pickle(tmp_path: Path, trunk: Path) -> None:
+    """pytorch_model.bin, as many repositories still have it."""
+    model = write_trunk(tmp_path, "tiny-bert")
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    assert np.abs(embed(tmp_path, TEXTS) - embed(trunk, TEXTS)).max() < 2e-5
+
+
+def test_a_tokenizer_that_has_only_a_vocabulary(tmp_path: Path) -> None:
+    """vocab.txt of BERT becomes a tokenizer.json, with its own casing."""
+    write_trunk(tmp_path, "tiny-bert")
+    for file in tmp_path.glob("*token*"):
+        file.unlink()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "copper", "river", "##s", "."]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    oracle = SentenceTransformer(str(tmp_path), device="cpu")
+    texts = ["Copper rivers.", "river"]
+    assert np.abs(embed(tmp_path, texts) - oracle.encode(texts)).max() < 2e-5 * np.abs(oracle.encode(texts)).max()
+    assert load(str(tmp_path), CPU).tokenizer.special_tokens["mask"] == 4

@@ -1,0 +1,199 @@
+"""Sparse encoders, cross-encoders and yes/no rerankers as sentence-transformers writes them, and GritLM."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import CrossEncoder, SparseEncoder
+from sentence_transformers.base.modules import Dense, Transformer
+from sentence_transformers.cross_encoder.modules import LogitScore
+from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
+from tiny import (
+    CPU,
+    DENSE,
+    NAMES,
+    SPARSE,
+    ask,
+    dense_rows,
+    encode,
+    ids_of,
+    random_ids,
+    reader,
+    scores,
+    sparse_rows,
+    write_json,
+    write_trunk,
+)
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+
+from gpu_worker.engine import ModelEngine
+from gpu_worker.models.loading import Model, load
+from shared.jobs import Classify
+from shared.vectors import Activation
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+TEXTS = ["w1 w2 w3", "w7", "w5 " * 60, "w9 w8 w7 w6"]
+PAIRS = [("w1 w2", "w3 w4 w5"), ("w7", "w8 " * 30), ("w1", "w1")]
+ASKED = (
+    "{% set told = namespace(how='w24 w25') %}{% for m in messages %}"
+    "{% if m.role == 'system' %}{% set told.how = m.content %}{% endif %}{% endfor %}w20 {{ told.how }} "
+    "{% for m in messages %}{% if m.role == 'query' %}w21 {{ m.content }} "
+    "{% elif m.role == 'document' %}w22 {{ m.content }} w23{% endif %}{% endfor %}"
+)
+TEMPLATES = {
+    "a default instruction": (ASKED, "w20 {instruction} w21 {query} w22 {document} w23"),
+    "no instruction": (ASKED.replace("w20 {{ told.how }} ", ""), "w21 {query} w22 {document} w23"),
+    "none": (None, ""),
+}
+
+
+@pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
+@pytest.mark.parametrize("strategy", ["max", "sum"])
+def test_sparse_encoders(tmp_path: Path, strategy: Any, activation: Any) -> None:
+    """SPLADE with a maximum and with a sum, one logarithm and two."""
+    write_trunk(tmp_path / "mlm", "tiny-bert", "masked-lm")
+    modules = [MLMTransformer(str(tmp_path / "mlm")), SpladePooling(strategy, activation)]
+    oracle = SparseEncoder(modules=modules, device="cpu")
+    oracle.save(str(tmp_path / "saved"))
+    expected = oracle.encode(TEXTS, convert_to_tensor=True).to_dense().numpy()
+    model = load(str(tmp_path / "saved"), CPU)
+    ours = sparse_rows(ask(ModelEngine(model), encode(SPARSE), ids_of(model, TEXTS)))
+    assert np.abs(ours - expected).max() < 2e-5 * max(1.0, expected.max())
+
+
+def test_the_legacy_form_of_sparse_encoders(tmp_path: Path) -> None:
+    """MLMTransformer by its old name, and word_embedding_dimension."""
+    write_trunk(tmp_path, "tiny-bert", "masked-lm")
+    base = "sentence_transformers.sparse_encoder.models"
+    kinds = {"MLMTransformer": "", "SpladePooling": "1_Splade"}
+    modules = [{"name": kind, "type": f"{base}.{kind}", "path": path} for kind, path in kinds.items()]
+    settings = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": 1000}
+    described = {"model_type": "SparseEncoder"}
+    write_json(tmp_path, modules=modules, config_sentence_transformers=described, **{"1_Splade__config": settings})
+    expected = SparseEncoder(str(tmp_path), device="cpu").encode(TEXTS, convert_to_tensor=True).to_dense().numpy()
+    model = load(str(tmp_path), CPU)
+    ours = sparse_rows(ask(ModelEngine(model), encode(SPARSE), ids_of(model, TEXTS)))
+    assert np.abs(ours - expected).max() < 2e-5 * max(1.0, expected.max())
+
+
+def logits(model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
+    """Pairs as a frontend makes them: with the second text's segment."""
+    encodings = Tokenizer.from_buffer(model.tokenizer.content).encode_batch(pairs)
+    seconds = tuple(each.type_ids.index(1) for each in encodings)
+    assert model.recipe.classifier is not None
+    result = ask(ModelEngine(model), Classify(), [each.ids for each in encodings], second_segments=seconds)
+    return scores(result, len(model.recipe.classifier.labels))
+
+
+FUNCTIONS = {Activation.SIGMOID: nn.Sigmoid(), Activation.IDENTITY: nn.Identity()}
+
+
+@pytest.mark.parametrize("activation", list(FUNCTIONS))
+@pytest.mark.parametrize("labels", [1, 3])
+def test_cross_encoders(tmp_path: Path, labels: int, activation: Activation) -> None:
+    """One label and several; the activation that the files name is told, and left to the frontend."""
+    write_trunk(tmp_path / "plain", "tiny-bert", "sequence-classification", labels=labels)
+    oracle = CrossEncoder(str(tmp_path / "plain"), activation_fn=FUNCTIONS[activation], device="cpu")
+    oracle.save(str(tmp_path / "saved"))
+    model = load(str(tmp_path / "saved"), CPU)
+    assert model.recipe.classifier is not None
+    assert model.recipe.classifier.activation is activation
+    found = FUNCTIONS[activation](torch.tensor(logits(model, PAIRS))).numpy().reshape(-1, labels).squeeze()
+    assert np.abs(found - oracle.predict(PAIRS)).max() < 1e-4
+
+
+def test_segments_count_only_where_the_tokenizer_gives_them(tmp_path: Path) -> None:
+    """transformers passes on what model_input_names lists, whatever the model could embed."""
+    write_trunk(tmp_path / "plain", "tiny-bert", "sequence-classification", labels=1)
+    reader(model_input_names=["input_ids", "attention_mask"]).save_pretrained(tmp_path / "plain")
+    oracle = CrossEncoder(str(tmp_path / "plain"), activation_fn=nn.Identity(), device="cpu")
+    oracle.save(str(tmp_path / "saved"))
+    assert np.abs(logits(load(str(tmp_path / "saved"), CPU), PAIRS)[:, 0] - oracle.predict(PAIRS)).max() < 1e-4
+
+
+def test_a_plain_classifier_has_the_labels_and_the_activation_of_its_config(tmp_path: Path) -> None:
+    """Without modules.json; a softmax where there are several labels and nothing is said."""
+    write_trunk(tmp_path, "tiny-bert", "sequence-classification", labels=3)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"id2label": {"0": "no", "2": "yes", "1": "maybe"}, "label2id": {"no": 0, "yes": 2, "maybe": 1}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    recipe = load(str(tmp_path), CPU).recipe.classifier
+    assert recipe is not None
+    assert (recipe.labels, recipe.activation) == (("no", "maybe", "yes"), Activation.SOFTMAX)
+
+
+def test_a_cross_encoder_over_pooled_rows(trunk: Path, tmp_path: Path) -> None:
+    """Transformer, Pooling, Dense, Dense to scores."""
+    torch.manual_seed(3)
+    head = Dense(32, 1, activation_function=nn.Identity(), module_output_name="scores")
+    modules = [Transformer(str(trunk)), Pooling(64, "cls"), Dense(64, 32, activation_function=nn.GELU()), head]
+    oracle = CrossEncoder(modules=modules, activation_fn=nn.Identity(), device="cpu")
+    oracle.save(str(tmp_path))
+    found = logits(load(str(tmp_path), CPU), PAIRS)[:, 0]
+    assert np.abs(found - oracle.predict(PAIRS)).max() < 1e-4
+
+
+@pytest.mark.parametrize("no", [801, None])
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_yes_no_rerankers(tmp_path: Path, template: str, no: int | None) -> None:
+    """LogitScore on a causal model: its ids, its difference, and its template around query and document."""
+    write_trunk(tmp_path / "plain", "tiny-qwen3", "causal-lm")
+    content, expected = TEMPLATES[template]
+    named = reader()
+    named.chat_template = content
+    named.save_pretrained(tmp_path / "plain")
+    modules = [Transformer(str(tmp_path / "plain"), transformer_task="text-generation"), LogitScore(800, no)]
+    oracle = CrossEncoder(modules=modules, activation_fn=nn.Identity(), device="cpu")
+    oracle.save(str(tmp_path / "saved"))
+    model = load(str(tmp_path / "saved"), CPU)
+    recipe = model.recipe.classifier
+    assert recipe is not None
+    assert (recipe.yes_no, recipe.template) == ((800, no), expected)
+    features = [oracle.preprocess([pair])["input_ids"][0].tolist() for pair in PAIRS]
+    if expected:
+        texts = [recipe.template.format(instruction=recipe.instruction, query=q, document=d) for q, d in PAIRS]
+        assert features == [named(text, add_special_tokens=False)["input_ids"] for text in texts]
+    ours = scores(ask(ModelEngine(model), Classify(), features))[:, 0]
+    assert np.abs(ours - oracle.predict(PAIRS)).max() < 1e-4
+
+
+def test_a_reranker_without_modules_asks_for_yes_and_no(tmp_path: Path) -> None:
+    """By its name and its architecture; the words' ids and the built-in question."""
+    write_trunk(tmp_path / "Tiny-Reranker", "tiny-qwen3", "causal-lm")
+    recipe = load(str(tmp_path / "Tiny-Reranker"), CPU).recipe.classifier
+    assert recipe is not None
+    assert recipe.yes_no == tuple(reader().convert_tokens_to_ids(["yes", "no"]))
+    assert "{instruction}" in recipe.template
+    assert "<|im_start|>assistant" in recipe.template
+
+
+def test_grit_lm_pools_what_follows_its_mark(tmp_path: Path) -> None:
+    """Bidirectional Mistral, the mean of the tokens behind the mark, unit length; of all where there is none."""
+    model = write_trunk(tmp_path, "tiny-mistral-bidirectional")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config.pop("is_causal", None)
+    config |= {"architectures": ["MistralForCausalLM"], "auto_map": {"AutoModel": "modeling_gritlm7b.GritLM"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    description = json.loads(reader().backend_tokenizer.to_str())
+    place = description["model"]["vocab"].pop("w850")
+    added = {"id": place, "content": "<|embed|>\n", "special": True}
+    description["added_tokens"].append({**description["added_tokens"][0], **added})
+    description["model"]["vocab"]["<|embed|>\n"] = place
+    tokenizer = Tokenizer.from_str(json.dumps(description))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **NAMES).save_pretrained(tmp_path)
+    engine = ModelEngine(load(str(tmp_path), CPU))
+    assert engine.model.recipe.instruction_mark == "<|embed|>\n"
+    assert set(engine.model.instruction_marks) == {(place,)}
+    texts = [[20, 21, place, *random_ids([25], seed=1)[0]], [place, 30, 31], random_ids([9], seed=2)[0]]
+    ours = dense_rows(ask(engine, encode(DENSE), texts))
+    for row, text in zip(ours, texts, strict=True):
+        with torch.inference_mode():
+            hidden = model(input_ids=torch.tensor([text])).last_hidden_state[0]
+        kept = hidden[text.index(place) + 1 if place in text else 0 :].mean(dim=0)
+        assert np.abs(row - (kept / kept.norm()).numpy()).max() < 2e-5

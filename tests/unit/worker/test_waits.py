@@ -1,0 +1,106 @@
+"""A step launches and never waits: nothing is read back from the device before everything is shipped."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from device import ReadBack, watched
+from tiny import CPU, DENSE, MULTI, SPARSE, encode, raw, run, score, tokens
+from torch import Tensor, nn
+
+from gpu_worker.engine import ModelEngine
+from gpu_worker.models.loading import load
+from shared.jobs import Classify, Encode, Job, MaxSim, Score
+from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
+
+VECTORS = MultiVectors(data_type=DataType.BINARY, dimensions=8, lengths=(2, 0, 3), data=bytes(range(5)))
+pytestmark = pytest.mark.usefixtures("one_thread")
+CASES: dict[str, tuple[str, list[Encode | Score | Classify]]] = {
+    "dense": ("tiny-bert", [encode(DENSE), encode(DENSE, dimensions=16), raw(DENSE)]),
+    "every data type": ("tiny-bert", [encode(DENSE, MULTI, data_type=each) for each in DataType]),
+    "decoder": ("tiny-gemma2", [encode(DENSE, MULTI, token_ids=True)]),
+    "relative positions": ("tiny-deberta-v2", [encode(DENSE, MULTI)]),
+    "relative distances": ("tiny-mpnet", [encode(DENSE, MULTI)]),
+    "projected token rows": ("tiny-colbert", [encode(MULTI, token_ids=True), score(ScoringMethod.LATE_INTERACTION, 2)]),
+    "splade": ("tiny-splade", [encode(SPARSE), encode(SPARSE, sparse_top_k=3), score(ScoringMethod.SPARSE, 2)]),
+    "lexical": ("tiny-bge-m3", [encode(DENSE, SPARSE, MULTI), encode(SPARSE, sparse_top_k=3)]),
+    "scores": (
+        "tiny-bge-m3",
+        [
+            score(method, 2, layout, mean=True)
+            for layout in Layout
+            for method in ScoringMethod
+            if method is not ScoringMethod.CROSS_ENCODER
+        ],
+    ),
+    "classify": ("tiny-classifier", [Classify()]),
+    "pairs of texts": ("tiny-cross-encoder", [Classify()]),
+    "classify tokens": ("tiny-token-classifier", [Classify(tokens=True), Classify(tokens=True, token_id=300)]),
+    "yes or no": ("tiny-yes-no", [Classify()]),
+}
+
+
+def jobs_of(works: list[Encode | Score | Classify]) -> list[Job]:
+    seconds = {"second_segments": (1, 0, 5, 2)}
+    texts = [
+        Job(id=number, work=work, tokens=tokens(3, 19, 7, 7, seed=number), prompt_lengths=(1, 2, 0, 0), **seconds)
+        for number, work in enumerate(works)
+    ]
+    given = [
+        MaxSim(queries=VECTORS, documents=VECTORS, layout=layout, unit_rows=True, mean=layout is Layout.PAIRS)
+        for layout in Layout
+    ]
+    return texts + [Job(id=100 + number, work=work) for number, work in enumerate(given)]
+
+
+@pytest.mark.parametrize("width", [None, 1])
+@pytest.mark.parametrize("case", CASES)
+def test_no_step_reads_from_the_device(case: str, width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kind of job and every head, with given vectors in the same steps."""
+    name, works = CASES[case]
+    engine = ModelEngine(load(f"random:{name}", CPU))
+    with watched(engine, monkeypatch) as device:
+        run(engine, jobs_of(works), width)
+    assert device.computed > 100  # it saw the steps at all
+
+
+READS: dict[str, Callable[[Tensor], object]] = {
+    "item": lambda rows: rows.sum().item(),
+    "tolist": lambda rows: rows.tolist(),
+    "cpu": lambda rows: rows.cpu(),
+    "numpy": lambda rows: rows.numpy(),
+    "float": lambda rows: float(rows.sum()),
+    "a condition": lambda rows: 1 if rows.sum() > 0 else 0,
+    "equal": lambda rows: torch.equal(rows, rows),
+    "nonzero": lambda rows: rows.nonzero(),
+    "unique": lambda rows: torch.unique(rows),
+    "a mask": lambda rows: rows[rows > 0],
+    "filling by a mask": lambda rows: rows.clone().__setitem__(rows > 0, torch.zeros(1)),
+    "where": lambda rows: torch.where(rows > 0),
+}
+
+
+class Reading(nn.Module):
+    """A head that looks at its rows."""
+
+    def __init__(self, head: nn.Module, read: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.head, self.read, self.width = head, read, head.width
+
+    def forward(self, *arguments: object) -> Tensor:
+        rows: Tensor = self.head(*arguments)
+        self.read(rows)
+        return rows
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_head_that_reads_is_caught(read: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative controls."""
+    model = load("random:tiny-bert", CPU)
+    assert model.heads.dense is not None
+    heads = replace(model.heads, dense=Reading(model.heads.dense, READS[read]))
+    engine = ModelEngine(replace(model, heads=heads))
+    run(engine, jobs_of([encode(DENSE)]))
+    with watched(engine, monkeypatch), pytest.raises(ReadBack):
+        run(engine, jobs_of([encode(DENSE)]))
