@@ -135,15 +135,16 @@ def _room(limit: int, fixed: int, texts: PairTexts) -> int:
 
 def _parts(card: ModelCard, instruction: str | None) -> tuple[str, str, str]:
     """The template before the query, between, and after the document."""
-    head, mark, rest = card.pair_template.partition("{instruction}")
-    if instruction is not None and not mark:
+    if not instruction:
+        template = card.pair_template
+    elif not card.instructed_pair_template:
         raise InvalidInput("the model's template has no place for an instruction", field="instruction")
-    chosen = card.default_instruction if instruction is None else instruction
-    whole = head + chosen + rest if mark else head
-    # Marks of the template only: an instruction may hold the same words.
-    offset = len(head) + len(chosen) if mark else 0
-    query, document = whole.index("{query}", offset), whole.index("{document}", offset)
-    return whole[:query], whole[query + len("{query}") : document], whole[document + len("{document}") :]
+    else:
+        template = card.instructed_pair_template
+    before, _, rest = template.partition("{query}")
+    between, _, after = rest.partition("{document}")
+    filled = [part.replace("{instruction}", instruction or "") for part in (before, between, after)]
+    return filled[0], filled[1], filled[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

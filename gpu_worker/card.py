@@ -29,7 +29,7 @@ def card_of(model: Model) -> ModelCard:
         labels=abilities.labels,
         activation=classifier.activation if classifier else Activation.NONE,
         pair_template=classifier.template if classifier else "",
-        default_instruction=classifier.instruction if classifier else "",
+        instructed_pair_template=classifier.instructed_template if classifier else "",
         prompts=recipe.prompts,
         default_prompt_name=recipe.default_prompt_name,
         max_tokens=model.max_tokens,

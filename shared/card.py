@@ -38,5 +38,5 @@ class ModelCard:
     labels: tuple[str, ...] = ()
     activation: Activation = Activation.NONE
     pair_template: str = ""
-    default_instruction: str = ""
+    instructed_pair_template: str = ""
     weight_bytes: int = 0

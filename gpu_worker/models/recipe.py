@@ -76,9 +76,9 @@ class ClassifierRecipe:
 
     sequence: the head of the transformers class, or `pooled` rows. tokens: its head, or `layers`, on every token.
     yes-no: the logits of the next token after the text; `yes_no` are the vocabulary ids whose difference is the one
-    score (the second may be missing), None for the words yes and no. `template` is how a pair is asked, with
-    `instruction` for its {instruction}; both are found with the tokenizer, and with `builtin_template` there is one in
-    any case.
+    score (the second may be missing), None for the words yes and no. `template` is how a pair is asked about,
+    `instructed_template` the same with an {instruction}; both are found with the tokenizer, and with `builtin_template`
+    there is one in any case.
     """
 
     kind: Literal["sequence", "tokens", "yes-no"]
@@ -89,7 +89,7 @@ class ClassifierRecipe:
     yes_no: tuple[int, int | None] | None = None
     template: str = ""
     builtin_template: bool = False
-    instruction: str = ""
+    instructed_template: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,16 @@ from gpu_worker.models.files import read_json, read_object
 from gpu_worker.models.recipe import Layer, ModelRefused, MultiVectorRecipe, Recipe, SparseRecipe
 
 
-def read(path: Path) -> Recipe:
-    """Reads the recipe of the repository at `path`. Raises ModelRefused."""
+def read(path: Path, name: str = "") -> Recipe:
+    """Reads the recipe of the repository at `path`, known by `name` (default: its folder's). Raises ModelRefused."""
     if not path.is_dir():
         raise ModelRefused(f"{path} is not a directory")
     modules = read_json(path / "modules.json", missing=[])
     described = read_object(path / "config_sentence_transformers.json", missing={})
-    recipe = sentence_transformers_form.read(path, modules, described) if modules else transformers_form.read(path)
+    if modules:
+        recipe = sentence_transformers_form.read(path, modules, described)
+    else:
+        recipe = transformers_form.read(path, name or path.name)
     return _with_bge_m3(path, replace(recipe, **_prompts(path, described)))
 
 

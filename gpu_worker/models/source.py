@@ -56,14 +56,15 @@ def _synthetic(name: str, placement: Placement) -> Source:
 
 def _from_disk(name: str, placement: Placement, trust_remote_code: bool) -> Source:
     path = _locate(name, trust_remote_code)
-    recipe = repository.read(path)
+    known_as = "all-MiniLM-L6-v2" if name == "minilm" else path.name if Path(name).is_dir() else name.split("/")[-1]
+    recipe = repository.read(path, known_as)
     folder = path / recipe.trunk
     reader = tokenizer.read(folder, trust_remote_code)
     if recipe.classifier and recipe.classifier.kind == "yes-no":
         recipe = replace(recipe, classifier=yes_no.resolve(recipe.classifier, reader))
     exported = tokenizer.export(reader, recipe.lowercase)
     return Source(
-        name="all-MiniLM-L6-v2" if name == "minilm" else path.name if Path(name).is_dir() else name.split("/")[-1],
+        name=known_as,
         recipe=recipe,
         model=weights.load(folder, recipe, placement, trust_remote_code),
         tokenizer=exported,

@@ -36,8 +36,8 @@ ACTIVATIONS = {
 }
 
 
-def read(path: Path) -> Recipe:
-    """The recipe of a repository without modules.json. Raises ModelRefused."""
+def read(path: Path, name: str) -> Recipe:
+    """The recipe of a repository without modules.json, known by `name`. Raises ModelRefused."""
     config = read_object(path / "config.json")
     limits = text_limits(path)
     architecture = str((config.get("architectures") or [""])[0])
@@ -66,7 +66,7 @@ def read(path: Path) -> Recipe:
         return Recipe(weights_of="sequence-classification", classifier=classifier(path, config, "sequence"), **limits)
     if architecture.endswith("ForTokenClassification"):
         return Recipe(weights_of="token-classification", classifier=classifier(path, config, "tokens"), **limits)
-    if architecture.endswith("ForCausalLM") and re.search("rerank", path.name, re.IGNORECASE):
+    if architecture.endswith("ForCausalLM") and re.search("rerank", name, re.IGNORECASE):
         yes_no = ClassifierRecipe(kind="yes-no", activation=Activation.SIGMOID, labels=("yes",), builtin_template=True)
         return Recipe(weights_of="causal-lm", classifier=yes_no, **limits)
     if architecture.endswith("ForMaskedLM"):

@@ -50,7 +50,9 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
             **where,
         )
     except Exception as error:  # transformers and safetensors raise many kinds; all mean that it cannot be loaded
-        raise ModelRefused(f"{folder}: the weights cannot be loaded: {first_line(error)}") from error
+        pickled = folder / "pytorch_model.bin"
+        file = pickled if pickled.is_file() and not any(folder.glob("*.safetensors")) else folder
+        raise ModelRefused(f"{file}: the weights cannot be loaded: {first_line(error)}") from error
     mismatched = sorted(report["mismatched_keys"], key=str)
     if mismatched:
         name, found, wanted = mismatched[0]

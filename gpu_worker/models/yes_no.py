@@ -22,12 +22,14 @@ MARKS = {"system": "{instruction}", "query": "{query}", "document": "{document}"
 
 
 def resolve(recipe: ClassifierRecipe, tokenizer: Any) -> ClassifierRecipe:
-    """Fills in ids, template and default instruction. `tokenizer` is transformers'. Raises ModelRefused."""
+    """Fills in ids and templates. `tokenizer` is transformers'. Raises ModelRefused."""
     ids = recipe.yes_no or (_id_of(tokenizer, "yes"), _id_of(tokenizer, "no"))
-    template, instruction = _template(tokenizer)
+    template, instructed = _templates(tokenizer)
     if not template and recipe.builtin_template:
-        template, instruction = QWEN3, QWEN3_INSTRUCTION
-    return replace(recipe, yes_no=ids, template=template, instruction=instruction)
+        template, instructed = QWEN3.replace(MARKS["system"], QWEN3_INSTRUCTION), QWEN3
+    elif not template and getattr(tokenizer, "chat_template", None):
+        raise ModelRefused("its chat template does not render one message of the role query and then one document")
+    return replace(recipe, yes_no=ids, template=template, instructed_template=instructed)
 
 
 def _id_of(tokenizer: Any, word: str) -> int:
@@ -37,19 +39,22 @@ def _id_of(tokenizer: Any, word: str) -> int:
     return int(identity)
 
 
-def _template(tokenizer: Any) -> tuple[str, str]:
-    """The text around query and document, and what stands for {instruction}; empty where the files have none."""
+def _templates(tokenizer: Any) -> tuple[str, str]:
+    """The text around query and document, without and with an instruction; empty where the files have none."""
     if not getattr(tokenizer, "chat_template", None):
         return "", ""
     messages = [{"role": role, "content": mark} for role, mark in MARKS.items()]
     try:
-        asked = str(tokenizer.apply_chat_template(messages, tokenize=False))
+        instructed = str(tokenizer.apply_chat_template(messages, tokenize=False))
         plain = str(tokenizer.apply_chat_template(messages[1:], tokenize=False))
     except Exception as error:  # the template is a program of the repository's; whatever it says, it cannot be used
         raise ModelRefused(f"the chat template cannot be rendered: {first_line(error)}") from error
-    if MARKS["query"] not in plain or MARKS["document"] not in plain:
+    if not _asks(plain):
         return "", ""
-    before, mark, after = asked.partition(MARKS["system"])
-    if mark and plain.startswith(before) and plain.endswith(after):
-        return asked, plain[len(before) : len(plain) - len(after)]
-    return plain, ""
+    return plain, instructed if _asks(instructed) and instructed.count(MARKS["system"]) == 1 else ""
+
+
+def _asks(text: str) -> bool:
+    """Whether a query and then a document stand in it, once each."""
+    query, document = MARKS["query"], MARKS["document"]
+    return text.count(query) == text.count(document) == 1 and text.index(query) < text.index(document)

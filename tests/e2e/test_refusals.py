@@ -46,7 +46,7 @@ def poisoned(folder: Path) -> str:
     (folder / "model.safetensors").unlink()
     weights = {"embeddings.word_embeddings.weight": Trap(folder / "ran")}
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(weights))
-    return "the weights cannot be loaded"
+    return "pytorch_model.bin: the weights cannot be loaded"
 
 
 def unknown_module(folder: Path) -> str:

@@ -22,7 +22,11 @@ TEMPLATE = "query : {instruction} {query} passage {document} z :"
 def pairs(
     firsts: list[str], seconds: list[str], *, matrix: bool = False, template: str = "", **options: object
 ) -> Tokenized:
-    card = fakes.card(pair_template=template, default_instruction="b", max_tokens=options.pop("max_tokens", 10))
+    card = fakes.card(
+        pair_template=template.replace("{instruction}", "b"),
+        instructed_pair_template=template if "{i" in template else "",
+        max_tokens=options.pop("max_tokens", 10),
+    )
     values: dict[str, object] = {"cut": Cut(), "entry": "documents[{}]"} | options
     texts = PairTexts(firsts=firsts, seconds=seconds, matrix=matrix, **values)  # type: ignore[arg-type]
     return Tokenization(fakes.tokenizer_json(), card).pairs(texts, lambda tokens: None)
@@ -91,7 +95,7 @@ def test_a_template_asks_one_text() -> None:
     ask = {"template": TEMPLATE, "matrix": True, "max_tokens": 20}
     assert words(pairs(["a"], ["c", "d"], **ask)) == ["query : b a passage c z :", "query : b a passage d z :"]
     assert words(pairs(["a"], ["c"], **ask, prompt=PromptChoice(literal="x y"))) == ["query : x y a passage c z :"]
-    assert words(pairs(["a"], ["c"], **ask, prompt=PromptChoice(literal=""))) == ["query : a passage c z :"]
+    assert words(pairs(["a"], ["c"], **ask, prompt=PromptChoice(literal=""))) == ["query : b a passage c z :"]
     braces = pairs(["{document}"], ["{query}"], **ask)
     assert words(braces) == ["query : b [UNK] passage [UNK] z :"]
     assert braces.second_segments == (0,)

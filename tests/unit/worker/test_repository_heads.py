@@ -46,10 +46,13 @@ ASKED = (
     "{% for m in messages %}{% if m.role == 'query' %}w21 {{ m.content }} "
     "{% elif m.role == 'document' %}w22 {{ m.content }} w23{% endif %}{% endfor %}"
 )
+IF_TOLD = "{% if messages[0].role == 'system' %}w20 {{ told.how }} {% endif %}"
+REST = "w21 {query} w22 {document} w23"
 TEMPLATES = {
-    "a default instruction": (ASKED, "w20 {instruction} w21 {query} w22 {document} w23"),
-    "no instruction": (ASKED.replace("w20 {{ told.how }} ", ""), "w21 {query} w22 {document} w23"),
-    "none": (None, ""),
+    "a default instruction": (ASKED, f"w20 w24 w25 {REST}", "w20 {instruction} " + REST),
+    "one where told": (ASKED.replace("w20 {{ told.how }} ", IF_TOLD), REST, "w20 {instruction} " + REST),
+    "no instruction": (ASKED.replace("w20 {{ told.how }} ", ""), REST, ""),
+    "none": (None, "", ""),
 }
 
 
@@ -144,7 +147,7 @@ def test_a_cross_encoder_over_pooled_rows(trunk: Path, tmp_path: Path) -> None:
 def test_yes_no_rerankers(tmp_path: Path, template: str, no: int | None) -> None:
     """LogitScore on a causal model: its ids, its difference, and its template around query and document."""
     write_trunk(tmp_path / "plain", "tiny-qwen3", "causal-lm")
-    content, expected = TEMPLATES[template]
+    content, *expected = TEMPLATES[template]
     named = reader()
     named.chat_template = content
     named.save_pretrained(tmp_path / "plain")
@@ -154,10 +157,11 @@ def test_yes_no_rerankers(tmp_path: Path, template: str, no: int | None) -> None
     model = load(str(tmp_path / "saved"), CPU)
     recipe = model.recipe.classifier
     assert recipe is not None
-    assert (recipe.yes_no, recipe.template) == ((800, no), expected)
+    assert recipe.yes_no == (800, no)
+    assert [recipe.template, recipe.instructed_template] == expected
     features = [oracle.preprocess([pair])["input_ids"][0].tolist() for pair in PAIRS]
-    if expected:
-        texts = [recipe.template.format(instruction=recipe.instruction, query=q, document=d) for q, d in PAIRS]
+    if recipe.template:
+        texts = [recipe.template.format(query=query, document=document) for query, document in PAIRS]
         assert features == [named(text, add_special_tokens=False)["input_ids"] for text in texts]
     ours = scores(ask(ModelEngine(model), Classify(), features))[:, 0]
     assert np.abs(ours - oracle.predict(PAIRS)).max() < 1e-4
@@ -169,8 +173,9 @@ def test_a_reranker_without_modules_asks_for_yes_and_no(tmp_path: Path) -> None:
     recipe = load(str(tmp_path / "Tiny-Reranker"), CPU).recipe.classifier
     assert recipe is not None
     assert recipe.yes_no == tuple(reader().convert_tokens_to_ids(["yes", "no"]))
-    assert "{instruction}" in recipe.template
+    assert "{instruction}" in recipe.instructed_template
     assert "<|im_start|>assistant" in recipe.template
+    assert "<Instruct>: Given a web search query, retrieve" in recipe.template
 
 
 def test_grit_lm_pools_what_follows_its_mark(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker import instruction, sparse
+from gpu_worker.heads.sparse import LexicalHead
 from gpu_worker.sparse import Vector
 
 VOCABULARY = 12
@@ -132,3 +134,14 @@ def test_an_instruction_ends_with_its_first_mark(texts: list[list[int]], marks: 
     offsets = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
     ids = np.array([identity for text in texts for identity in text], dtype=np.int32)
     assert instruction.ends(ids, offsets, marks).tolist() == [end_of(text, marks) for text in texts]
+
+
+def test_lexical_weights_are_never_negative() -> None:
+    """relu of the one linear layer."""
+    torch.manual_seed(0)
+    linear, hidden = torch.nn.Linear(8, 1), torch.randn(40, 8)
+    with torch.inference_mode():
+        weights = LexicalHead(torch.nn.Sequential(linear))(hidden)
+        expected = linear(hidden)[:, 0].clamp(min=0)
+    assert torch.equal(weights, expected)
+    assert (expected == 0).any()
