@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bge_m3
 import numpy as np
 import pytest
 import torch
@@ -250,3 +251,34 @@ async def test_several_models_can_be_asked_at_once() -> None:
         if ours.multi_vector.data:
             near(np.concatenate(multi_vectors(ours)), np.concatenate(multi_vectors(theirs)), 1e-6)
     assert [each.index for each in together[-1].results] == [each.index for each in ranked.results]
+
+
+async def test_bge_m3(tmp_path: Path) -> None:
+    """Three outputs of one pass with their ids, and every score, against the paper written out."""
+    paper = bge_m3.write(tmp_path)
+    tokenizer = reader()
+    known = [paper.of(tokenizer(text)["input_ids"]) for text in TEXTS]
+    asked = paper.of(tokenizer(QUERY)["input_ids"])
+    async with stack(str(tmp_path)) as pair:
+        calls = Calls(pair.channel)
+        request = embedding_pb2.EmbedRequest(texts=TEXTS, outputs=[DENSE, SPARSE, MULTI], return_token_ids=True)
+        reply = await calls.embedding.Embed(request)
+        card = (await calls.model.GetModel(model_pb2.GetModelRequest())).card
+        scores = {}
+        for method in (*card.methods, vectors_pb2.SCORING_METHOD_UNSPECIFIED):
+            hybrid = method == vectors_pb2.SCORING_METHOD_HYBRID
+            weights = ranking_pb2.HybridWeights(dense=0.4, sparse=0.2, multi_vector=0.4) if hybrid else None
+            request = ranking_pb2.ScoreRequest(queries=[QUERY], documents=TEXTS, method=method, weights=weights)
+            scores[method] = (await calls.ranking.Score(request)).scores
+    near(dense(reply), torch.stack([each["dense"] for each in known]).numpy())
+    near(np.concatenate(multi_vectors(reply)), torch.cat([each["tokens"] for each in known]).numpy())
+    ids = [tokenizer(text)["input_ids"][1:] for text in TEXTS]
+    assert list(reply.multi_vector.token_ids) == [each for text in ids for each in text]
+    weights = [sorted(each["sparse"].items()) for each in known]
+    assert list(reply.sparse.indices) == [identity for text in weights for identity, weight in text if weight > 0]
+    near(np.array(reply.sparse.values), [weight for text in weights for _, weight in text if weight > 0])
+    expected = [paper.score(asked, each) for each in known]
+    for method in card.methods:
+        near(np.array(scores[method]), [each[method] for each in expected], 1e-4)
+    assert len(card.methods) == 4
+    assert scores[vectors_pb2.SCORING_METHOD_UNSPECIFIED] == scores[vectors_pb2.SCORING_METHOD_LATE_INTERACTION]
