@@ -39,7 +39,7 @@ class PairTexts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sequence:
-    ids: Sequence[int]
+    ids: "array[int]"
     second_segment: int = 0
     truncated: bool = False
 
@@ -60,9 +60,7 @@ def tokenize(
         for column, row, sequence in join(start, stop):
             done[row * width + column if texts.matrix else column] = sequence
             total += len(sequence.ids)
-            if len(texts.firsts) > 1:
-                watch(total)  # one slice meets many firsts
-        watch(total)
+            watch(total)  # after each: small texts may meet a long one many times
     return _packed([each for each in done if each is not None])
 
 
@@ -189,12 +187,12 @@ def _check_cut(texts: PairTexts, column: int, tokens: int, limit: int) -> None:
         )
 
 
-def _some(texts: PairTexts, column: int, ids: Sequence[int]) -> Sequence[int]:
-    """At least one token."""
+def _some(texts: PairTexts, column: int, ids: Sequence[int]) -> "array[int]":
+    """At least one token, 4 bytes each."""
     if not ids:
         field = texts.entry.format(column)
         raise InvalidInput(f"{field} and its partner have no tokens, not even special ones", field=field)
-    return ids
+    return array("i", ids)
 
 
 def _shortened(encoding: Encoding, length: int) -> Encoding:

@@ -5,7 +5,7 @@ from shared.card import ModelCard
 from shared.errors import InvalidInput, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Encode, Score
 from shared.ragged import RaggedTokens
-from shared.vectors import Activation, OutputKind, ScoringMethod, Task
+from shared.vectors import Activation, DataType, OutputKind, ScoringMethod, Task
 
 SPARSE_PAIR_BYTES = 8
 """A vocabulary id and its weight."""
@@ -20,12 +20,17 @@ def encode_of(request: EmbedRequest, card: ModelCard) -> Encode:
         if kind not in card.outputs:
             known = ", ".join(each.name for each in card.outputs)
             raise UnsupportedTask(f"the model has no {kind.name} output; it has {known}", field=f"outputs[{index}]")
+    rows = (OutputKind.DENSE, OutputKind.MULTI_VECTOR)
     for field, given, needed in (
-        ("return_token_ids", request.return_token_ids, OutputKind.MULTI_VECTOR),
-        ("sparse_top_k", request.sparse_top_k is not None, OutputKind.SPARSE),
+        ("return_token_ids", request.return_token_ids, rows[1:]),
+        ("sparse_top_k", request.sparse_top_k is not None, (OutputKind.SPARSE,)),
+        ("dimensions", request.dimensions is not None, rows),
+        ("normalize", request.normalize is not None, rows),
+        ("data_type", request.data_type is not DataType.FLOAT32, rows),
     ):
-        if given and needed not in outputs:
-            raise InvalidInput(f"{field} needs the output {needed.name}", field=field)
+        if given and not set(needed) & set(outputs):
+            names = " or ".join(each.name for each in needed)
+            raise InvalidInput(f"{field} needs the output {names}", field=field)
     for kind in outputs:
         _check_dimensions(request.dimensions, kind, card)
     return Encode(

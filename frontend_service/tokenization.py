@@ -88,6 +88,8 @@ class Tokenization:
         prompt = self.prompt(texts.prompt)
         chosen = texts.prompt.literal is not None or texts.prompt.name is not None
         asked = prompt if prompt or chosen else None
+        for side in (texts.first_cut, texts.second_cut):
+            self._check_limit(side)
         return pairs.tokenize(self.tokenizer, self._card, texts, asked, self.limit(texts.cut), watch)
 
     def _fitted(
@@ -117,15 +119,20 @@ class Tokenization:
 
     def limit(self, cut: Cut) -> int:
         """Tokens that a text may have."""
-        asked, own = cut.max_tokens, self._card.max_tokens
+        asked = cut.max_tokens
         if asked is None:
-            return own
-        if asked > own:
-            raise LimitExceeded(f"{cut.field} is {asked}, the model's limit is {own}", field=cut.field)
+            return self._card.max_tokens
+        self._check_limit(cut)
         least = max(1, self._added)
         if asked < least:
             raise InvalidInput(f"{cut.field} is {asked}, the special tokens alone need {least}", field=cut.field)
         return asked
+
+    def _check_limit(self, cut: Cut) -> None:
+        """A request may lower the model's limit, not raise it."""
+        own = self._card.max_tokens
+        if cut.max_tokens is not None and cut.max_tokens > own:
+            raise LimitExceeded(f"{cut.field} is {cut.max_tokens}, the model's limit is {own}", field=cut.field)
 
     def given(self, tokenized: Sequence[Sequence[int]], cut: Cut) -> Tokenized:
         """Checks ids that the caller brought."""

@@ -21,6 +21,7 @@ from gpu_worker.server import SERVICE, Ready, WorkerServicer
 from gpu_worker.settings import WorkerSettings
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 from shared import logs
+from shared.errors import SelvageError
 from shared.serving import LAST_WORDS, Server, until_told_to_stop
 
 log = structlog.get_logger("worker")
@@ -75,7 +76,12 @@ async def main(settings: WorkerSettings) -> None:
         queued_tokens=settings.queued_tokens,
     )
     serving = asyncio.create_task(scheduler.run())
-    await warm_up(scheduler, model)
+    try:
+        await warm_up(scheduler, model)
+    except SelvageError as error:
+        await server.stop()
+        print(f"--model = {settings.model!r}: it fails on its first texts: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     card = card_of(model)
     servicer.ready = Ready(
         card=card, tokenizer=model.tokenizer.content, scheduler=scheduler, queued_tokens=settings.queued_tokens

@@ -7,7 +7,12 @@ from torch import Tensor
 
 Array = npt.NDArray[np.generic]
 
-NUMPY_TYPES = {torch.float32: np.float32, torch.uint8: np.uint8, torch.bool: np.bool_}
+NUMPY_TYPES = {
+    torch.float32: np.float32,
+    torch.int32: np.int32,
+    torch.uint8: np.uint8,
+    torch.bool: np.bool_,
+}
 
 
 class Outbox:
@@ -17,7 +22,8 @@ class Outbox:
         self._tensors: list[Tensor] = []
 
     def add(self, tensor: Tensor) -> int:
-        """Takes a float32, uint8 or bool tensor; returns its place in what `ship` returns."""
+        """Takes a float32, int32, uint8 or bool tensor; returns its place in what `ship` returns."""
+        assert tensor.dtype in NUMPY_TYPES, tensor.dtype
         self._tensors.append(tensor)
         return len(self._tensors) - 1
 

@@ -25,7 +25,7 @@ def pack(rows: Tensor, data_type: DataType) -> tuple[Tensor, Tensor | None]:
     if data_type is DataType.BINARY:
         bits = torch.nn.functional.pad((rows >= 0).to(torch.uint8), (0, -rows.shape[1] % 8))
         weights = 2 ** torch.arange(7, -1, -1, dtype=torch.uint8, device=rows.device)
-        return (bits.view(len(bits), -1, 8) * weights).sum(dim=2, dtype=torch.uint8), None
+        return (bits.view(len(bits), bits.shape[1] // 8, 8) * weights).sum(dim=2, dtype=torch.uint8), None
     return rows.to(TORCH_TYPES[data_type]).contiguous().view(torch.uint8), None
 
 

@@ -66,14 +66,16 @@ class Rows:
         weights = self._once("splade", lambda: self._splade(head))
         assert self._sparse_rows is not None
         own = self._take(weights, self._sparse_rows[member.places])
-        if not top_k or top_k >= own.shape[1]:
-            slot = outbox.add(own)
-            return lambda arrays: [sparse.of_row(row, 0) for row in arrays[slot]]
-        values, ids = own.topk(top_k, dim=1)
-        slots = outbox.add(ids.int()), outbox.add(values)
+        sound = outbox.add(torch.isfinite(own).all().reshape(1))
+        whole = not top_k or top_k >= own.shape[1]
+        values, ids = (own, own.new_empty(0)) if whole else own.topk(top_k, dim=1)
+        slots = outbox.add(values), outbox.add(ids.int())
 
         def read(arrays: list[Array]) -> list[sparse.Vector]:
-            pairs = zip(arrays[slots[0]], arrays[slots[1]], strict=True)
+            progress.finite &= bool(arrays[sound][0])
+            if whole:
+                return [sparse.of_row(row) for row in arrays[slots[0]]]
+            pairs = zip(arrays[slots[1]], arrays[slots[0]], strict=True)
             return [sparse.of_pairs(known, weights) for known, weights in pairs]
 
         return read
@@ -112,8 +114,9 @@ class Rows:
         slot = outbox.add(self._take(weights, self._step.batch.rows_of(member.places)))
 
         def read(arrays: list[Array]) -> list[sparse.Vector]:
+            progress.finite &= bool(np.isfinite(arrays[slot]).all())
             ends = np.cumsum(progress.lengths[member.sequences])[:-1]
-            shares = np.split(arrays[slot], ends)
+            shares = np.split(np.nan_to_num(arrays[slot]), ends)
             ids = [progress.sequence(each) for each in member.sequences]
             return [
                 sparse.of_tokens(known, share, self._dropped, top_k)  # type: ignore[arg-type]

@@ -22,10 +22,10 @@ NOTHING: Vector = (np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
 QUERIES_AT_ONCE = 64
 
 
-def of_row(row: Weights, top_k: int) -> Vector:
-    """A row of weights [vocabulary] as a vector; `top_k` 0 keeps all."""
+def of_row(row: Weights) -> Vector:
+    """A row of weights [vocabulary] as a vector."""
     ids = np.flatnonzero(row > 0).astype(np.int32)
-    return strongest((ids, row[ids]), top_k)
+    return ids, row[ids]
 
 
 def of_pairs(ids: npt.NDArray[np.int32], weights: Weights) -> Vector:
@@ -63,15 +63,22 @@ def pack(vectors: Sequence[Vector]) -> SparseRows:
     )
 
 
-def matrix(queries: Sequence[Vector], documents: Sequence[Vector], vocabulary: int) -> Weights:
-    """Dot products [Q, S] float32 of every query with every document; memory bounded by 64 queries at a time."""
+def matrix(queries: Sequence[Vector], documents: Sequence[Vector]) -> Weights:
+    """Dot products [Q, S] float32 of every query with every document.
+
+    Documents are bags of rows of a table that holds 64 queries at a time, for the ids that the documents have.
+    """
     ids, weights, starts = _joined(documents)
+    known, places = np.unique(ids, return_inverse=True)
+    bags, scale, begins = (torch.from_numpy(each) for each in (places.astype(np.int64), weights, starts))
     scores = np.empty((len(queries), len(documents)), dtype=np.float32)
     for first in range(0, len(queries), QUERIES_AT_ONCE):
-        table = torch.zeros(vocabulary, min(QUERIES_AT_ONCE, len(queries) - first))
-        for column, (known, values) in enumerate(queries[first : first + QUERIES_AT_ONCE]):
-            table[torch.from_numpy(known.astype(np.int64)), column] = torch.from_numpy(values)
-        products = F.embedding_bag(ids, table, starts, mode="sum", per_sample_weights=weights)
+        chosen = queries[first : first + QUERIES_AT_ONCE]
+        table = np.zeros((max(1, len(known)), len(chosen)), dtype=np.float32)
+        for column, (asked, values) in enumerate(chosen):
+            _, rows, held = np.intersect1d(known, asked, assume_unique=True, return_indices=True)
+            table[rows, column] = values[held]
+        products = F.embedding_bag(bags, torch.from_numpy(table), begins, mode="sum", per_sample_weights=scale)
         scores[first : first + QUERIES_AT_ONCE] = products.T.numpy()
     return scores
 
@@ -85,10 +92,8 @@ def pairs(queries: Sequence[Vector], documents: Sequence[Vector]) -> Weights:
     return scores
 
 
-def _joined(vectors: Sequence[Vector]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ids, weights and starts of vectors laid end to end, as embedding_bag wants them."""
+def _joined(vectors: Sequence[Vector]) -> tuple[npt.NDArray[np.int32], Weights, Counts]:
+    """Ids and weights of vectors laid end to end, and where each begins."""
     lengths: Counts = np.array([len(ids) for ids, _ in vectors], dtype=np.int64)
-    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    ids = np.concatenate([ids for ids, _ in vectors]).astype(np.int64)
-    weights = np.concatenate([weights for _, weights in vectors])
-    return torch.from_numpy(ids), torch.from_numpy(weights), torch.from_numpy(starts)
+    starts: Counts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    return np.concatenate([ids for ids, _ in vectors]), np.concatenate([values for _, values in vectors]), starts

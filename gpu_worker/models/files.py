@@ -46,6 +46,8 @@ def tensor_file(folder: Path, stems: tuple[str, ...]) -> Path:
 def tensor_files(folder: Path, stem: str, names: set[str]) -> list[Path]:
     """The files that hold tensors of these names: shards by their index, else one file. Raises ModelRefused."""
     shards = read_object(folder / f"{stem}.safetensors.index.json", missing={}).get("weight_map", {})
+    for name in set(shards.values()):
+        check_inside(folder / f"{stem}.safetensors.index.json", name)
     if not shards:
         return [tensor_file(folder, (stem, "pytorch_model") if stem == "model" else (stem,))]
     return sorted({folder / shards[name] for name in names & set(shards)})
@@ -79,8 +81,15 @@ def check_weight_files(folder: Path) -> None:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         for name in sorted(set(read_object(index).get("weight_map", {}).values())):
+            check_inside(index, name)
             if not (folder / name).is_file():
                 raise ModelRefused(f"{folder / name} is missing; {index.name} names it")
+
+
+def check_inside(file: Path, name: str) -> None:
+    """Raises ModelRefused where `file` names a path that leaves its repository."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ModelRefused(f"{file}: the path {name!r} leaves the repository")
 
 
 def first_line(error: BaseException) -> str:

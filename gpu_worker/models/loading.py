@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from gpu_worker.models import attention, relative
+from gpu_worker.models.files import first_line
 from gpu_worker.models.gate import Reference
 from gpu_worker.models.head_building import HeadBuilder, Heads
 from gpu_worker.models.head_gate import HeadReference
@@ -14,7 +15,13 @@ from gpu_worker.models.linear import STOCK, PrepackedLinear, prepack
 from gpu_worker.models.recipe import ModelRefused, Recipe
 from gpu_worker.models.source import Source, open_source
 from gpu_worker.models.tokenizer import TokenizerFile
-from gpu_worker.models.trunk import Trunk, first_position_of, padding_free_positions, takes_token_types
+from gpu_worker.models.trunk import (
+    Trunk,
+    check_rotary,
+    first_position_of,
+    padding_free_positions,
+    takes_token_types,
+)
 from gpu_worker.placement import Placement
 
 
@@ -52,16 +59,19 @@ def load(
     """Loads, checks and prepares a model. `max_tokens` 0 means as the files say. Raises ModelRefused."""
     attention.register()
     source = open_source(name, placement, trust_remote_code)
+    name_of_class = type(source.model).__name__
     try:
         config = source.model.config.get_text_config()
         vocabulary, width = int(config.vocab_size), int(config.hidden_size)
-    except AttributeError as error:
-        raise ModelRefused(f"{type(source.model).__name__} is no text encoder: {error}") from None
-    first_position = first_position_of(source.model)
-    positions = padding_free_positions(config, first_position)
-    limit = _limit(max_tokens, source.recipe, positions)
-    parameters = sum(each.numel() for each in source.model.base_model.parameters()) - vocabulary * width
-    trunk, heads, linear = _prepare(source, placement, first_position, positions)
+        first_position = first_position_of(source.model)
+        positions = padding_free_positions(config, first_position)
+        limit = _limit(max_tokens, source.recipe, positions)
+        parameters = sum(each.numel() for each in source.model.base_model.parameters()) - vocabulary * width
+        trunk, heads, linear = _prepare(source, placement, first_position, positions)
+    except ModelRefused:
+        raise
+    except Exception as error:  # a class that is no text encoder fails anywhere, and so does one without memory
+        raise ModelRefused(f"{name_of_class} cannot be run packed: {first_line(error)}") from error
     mark = source.recipe.instruction_mark
     return Model(
         name=served_name or source.name,
@@ -84,6 +94,7 @@ def load(
 def _prepare(source: Source, placement: Placement, first_position: int, positions: int) -> tuple[Trunk, Heads, str]:
     """Takes references, takes the model apart, makes it fast, and compares."""
     model, base = source.model, source.model.base_model
+    check_rotary(base.config.get_text_config())
     segments = source.tokenizer.token_types and takes_token_types(base)
     head_reference = None
     if source.recipe.weights_of != "encoder":
@@ -110,6 +121,8 @@ def _prepare(source: Source, placement: Placement, first_position: int, position
 
 
 def _limit(asked: int, recipe: Recipe, positions: int) -> int:
+    if positions < 1:
+        raise ModelRefused("its config.json tells no number of positions (max_position_embeddings)")
     if asked > positions:
         raise ModelRefused(f"--max-tokens = {asked}: the model has {positions} positions")
     return asked or min(recipe.max_tokens or positions, positions)

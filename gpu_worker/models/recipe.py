@@ -77,8 +77,9 @@ class ClassifierRecipe:
     sequence: the head of the transformers class, or `pooled` rows. tokens: its head, or `layers`, on every token.
     yes-no: the logits of the next token after the text; `yes_no` are the vocabulary ids whose difference is the one
     score (the second may be missing), None for the words yes and no. `template` is how a pair is asked about,
-    `instructed_template` the same with an {instruction}; both are found with the tokenizer, and with `builtin_template`
-    there is one in any case.
+    `instructed_template` the same with an {instruction}. Both are rendered from the tokenizer's chat template, with
+    `structured` contents and `chat_options`; a model that `needs_template` and has none is refused, unless Qwen3's is
+    `builtin_template`.
     """
 
     kind: Literal["sequence", "tokens", "yes-no"]
@@ -89,6 +90,9 @@ class ClassifierRecipe:
     yes_no: tuple[int, int | None] | None = None
     template: str = ""
     builtin_template: bool = False
+    needs_template: bool = False
+    structured: bool = False
+    chat_options: dict[str, Any] = field(default_factory=dict)
     instructed_template: str = ""
 
 

@@ -9,20 +9,27 @@ from pathlib import Path
 from typing import Any
 
 from gpu_worker.models import sentence_transformers_form, transformers_form
-from gpu_worker.models.files import read_json, read_object
+from gpu_worker.models.files import first_line, read_json, read_object
 from gpu_worker.models.recipe import Layer, ModelRefused, MultiVectorRecipe, Recipe, SparseRecipe
 
 
 def read(path: Path, name: str = "") -> Recipe:
-    """Reads the recipe of the repository at `path`, known by `name` (default: its folder's). Raises ModelRefused."""
+    """Reads the recipe of the repository at `path`, asked for as `name` (default: its path). Raises ModelRefused."""
     if not path.is_dir():
         raise ModelRefused(f"{path} is not a directory")
+    try:
+        return _read(path, name or str(path))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # JSON of another shape than any tool writes
+        raise ModelRefused(f"{path}: a JSON file of it holds something unexpected: {first_line(error)}") from error
+
+
+def _read(path: Path, name: str) -> Recipe:
     modules = read_json(path / "modules.json", missing=[])
     described = read_object(path / "config_sentence_transformers.json", missing={})
     if modules:
         recipe = sentence_transformers_form.read(path, modules, described)
     else:
-        recipe = transformers_form.read(path, name or path.name)
+        recipe = transformers_form.read(path, name)
     return _with_bge_m3(path, replace(recipe, **_prompts(path, described)))
 
 

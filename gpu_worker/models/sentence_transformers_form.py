@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.models import transformers_form
-from gpu_worker.models.files import read_object
+from gpu_worker.models import text_settings, transformers_form
+from gpu_worker.models.files import check_inside, read_object
 from gpu_worker.models.recipe import (
     MARKERS_LATER,
     ClassifierRecipe,
@@ -22,6 +22,7 @@ from gpu_worker.models.recipe import (
     SparseRecipe,
     WeightsOf,
 )
+from gpu_worker.models.text_settings import TextSettings
 from gpu_worker.pooling import POOLINGS
 from shared.vectors import Activation
 
@@ -40,6 +41,8 @@ TASKS: dict[str, WeightsOf] = {
     "text-generation": "causal-lm",
 }
 LATE_INTERACTION = ("MultiVectorEncoder", "ColBERT")  # model_type of version 6 and of PyLate
+PYLATE_KEYS = ("query_prefix", "document_prefix", "do_query_expansion", "attend_to_expansion_tokens", "skiplist_words")
+"""Keys that only PyLate writes; before version 5 of sentence-transformers it wrote no model_type."""
 TOKENS, SENTENCE, SCORES = "token_embeddings", "sentence_embedding", "scores"
 
 
@@ -51,7 +54,8 @@ class _Reading:
     described: dict[str, Any]
     trunk: str | None = None
     weights_of: WeightsOf = "encoder"
-    limits: dict[str, Any] = field(default_factory=dict)
+    texts: TextSettings = field(default_factory=TextSettings)
+    pylate: bool = False
     pooling: DenseRecipe | None = None
     splade: SparseRecipe | None = None
     yes_no: tuple[int, int | None] | None = None
@@ -59,7 +63,9 @@ class _Reading:
 
     @property
     def late(self) -> bool:
-        return self.described.get("model_type") in LATE_INTERACTION
+        marked = self.pylate or any(key in self.described for key in PYLATE_KEYS)
+        kind = self.described.get("model_type")
+        return kind in LATE_INTERACTION or (kind is None and marked)
 
 
 def read(path: Path, modules: list[dict[str, Any]], described: dict[str, Any]) -> Recipe:
@@ -69,18 +75,30 @@ def read(path: Path, modules: list[dict[str, Any]], described: dict[str, Any]) -
         raise ModelRefused(f"{path / 'modules.json'} must hold a list of modules")
     for module in modules:
         try:
-            kind, folder = str(module["type"]).rpartition(".")[2], str(module["path"])
+            named, folder = str(module["type"]), str(module["path"])
         except (KeyError, TypeError):
             raise ModelRefused(f"{path / 'modules.json'}: a module lacks type or path") from None
+        origin, _, kind = named.rpartition(".")
         reader = READERS.get(kind)
         if reader is None:
             known = ", ".join(sorted(READERS))
-            raise ModelRefused(f"{path / 'modules.json'}: type {module['type']} is not one of {known}")
+            raise ModelRefused(f"{path / 'modules.json'}: type {named} is not one of {known}")
+        if origin.partition(".")[0] not in ("sentence_transformers", "pylate"):
+            raise ModelRefused(f"{path / 'modules.json'}: type {named} is code of its repository, which is not run")
+        check_inside(path / "modules.json", folder)
+        reading.pylate |= origin.startswith("pylate.")
         reader(reading, folder)
     if reading.trunk is None:
         raise ModelRefused(f"{path / 'modules.json'}: there is no Transformer module")
-    common = {"trunk": reading.trunk, "weights_of": reading.weights_of, **reading.limits}
-    return Recipe(**common, **_heads(reading))
+    texts = reading.texts
+    return Recipe(
+        trunk=reading.trunk,
+        weights_of=reading.weights_of,
+        max_tokens=texts.max_tokens,
+        lowercase=texts.lowercase,
+        config=texts.config,
+        **_heads(reading),
+    )
 
 
 def _heads(reading: _Reading) -> dict[str, Any]:
@@ -88,11 +106,10 @@ def _heads(reading: _Reading) -> dict[str, Any]:
     path = reading.path / (reading.trunk or "")
     config = read_object(path / "config.json")
     if reading.yes_no is not None:
-        activation = _activation(reading, Activation.SIGMOID)
-        found = ClassifierRecipe(kind="yes-no", activation=activation, labels=("yes",), yes_no=reading.yes_no)
-        return {"classifier": found}
+        found = transformers_form.yes_no(config, reading.texts, reading.yes_no)
+        return {"classifier": replace(found, activation=_activation(reading, found.activation))}
     if reading.weights_of == "sequence-classification":
-        found = transformers_form.classifier(path, config, "sequence")
+        found = transformers_form.classifier(path, config, "sequence", reading.texts)
         return {"classifier": replace(found, activation=_activation(reading, found.activation))}
     if reading.layers[SCORES]:
         return {"classifier": _pooled_classifier(reading)}
@@ -130,7 +147,7 @@ def _pooled_classifier(reading: _Reading) -> ClassifierRecipe:
 
 
 def _activation(reading: _Reading, fallback: Activation) -> Activation:
-    """A CrossEncoder's own; it applies none to several labels where its files say nothing."""
+    """A CrossEncoder's own, where its files name one."""
     named = reading.described.get("activation_fn")
     if named:
         return transformers_form.activation_of(reading.path / "config_sentence_transformers.json", str(named))
@@ -139,16 +156,13 @@ def _activation(reading: _Reading, fallback: Activation) -> Activation:
 
 def _transformer(reading: _Reading, folder: str) -> None:
     path = reading.path / folder
-    settings = transformers_form.transformer_settings(path)
-    task = settings.get("transformer_task", "feature-extraction")
-    file = path / "sentence_bert_config.json"
-    if task not in TASKS:
-        raise ModelRefused(f"{file}: transformer_task {task} is not one of {', '.join(TASKS)}")
-    reading.weights_of = TASKS[task]
-    if "message" in settings.get("modality_config", {}) and reading.weights_of != "causal-lm":
+    texts, file = text_settings.read(path), path / "sentence_bert_config.json"
+    if texts.task not in TASKS:
+        raise ModelRefused(f"{file}: transformer_task {texts.task} is not one of {', '.join(TASKS)}")
+    reading.trunk, reading.texts, reading.weights_of = folder, texts, TASKS[texts.task]
+    if texts.chat and reading.weights_of not in ("causal-lm", "sequence-classification"):
         raise ModelRefused(f"{file}: modality_config asks for a chat template, which only rerankers may have here")
     read_object(path / "config.json")
-    reading.trunk, reading.limits = folder, transformers_form.text_limits(path)
 
 
 def _masked_lm(reading: _Reading, folder: str) -> None:

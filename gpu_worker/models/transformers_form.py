@@ -1,7 +1,7 @@
-"""What config.json and its neighbours say of a transformers model. Reads JSON only.
+"""What config.json says of a transformers model. Reads JSON only.
 
 A plain repository is told by `architectures`: Stanford ColBERT, GritLM, classifiers, masked and causal language models;
-anything else is an encoder with mean pooling, as sentence-transformers reads it.
+an encoder without a head gets mean pooling, as sentence-transformers reads it. Other heads are refused.
 """
 
 import re
@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from gpu_worker.models import text_settings
 from gpu_worker.models.files import read_object
 from gpu_worker.models.recipe import (
     MARKERS_LATER,
@@ -19,15 +20,17 @@ from gpu_worker.models.recipe import (
     MultiVectorRecipe,
     Recipe,
     SparseRecipe,
+    WeightsOf,
 )
+from gpu_worker.models.text_settings import TextSettings
 from shared.vectors import Activation
 
 PROCESS_REWARDS = "Qwen2ForProcessRewardModel"
 """Rewards of steps, at the tokens that end them (Qwen2.5-Math-PRM, arXiv:2501.07301)."""
-HARMLESS = {"max_length", "padding", "padding_side", "pad_to_multiple_of", "return_tensors", "truncation"}
-"""Arguments of a tokenizer that matter to padded batches only, and the limit."""
 GRITLM_MARK = "<|embed|>\n"
 """Ends the instruction of a GritLM prompt (arXiv:2402.09906)."""
+WITHOUT_HEAD = re.compile(r"|(?!\w*For[A-Z])\w+Model|\w+ForPreTraining|\w+ForCausalLM")
+"""Architectures whose trunk is an encoder of texts."""
 ACTIVATIONS = {
     "Identity": Activation.IDENTITY,
     "Sigmoid": Activation.SIGMOID,
@@ -37,48 +40,78 @@ ACTIVATIONS = {
 
 
 def read(path: Path, name: str) -> Recipe:
-    """The recipe of a repository without modules.json, known by `name`. Raises ModelRefused."""
+    """The recipe of a repository without modules.json, asked for as `name`. Raises ModelRefused."""
     config = read_object(path / "config.json")
-    limits = text_limits(path)
     architecture = str((config.get("architectures") or [""])[0])
+    texts = text_settings.read(path)
+    common: dict[str, Any] = {"max_tokens": texts.max_tokens, "lowercase": texts.lowercase, "config": texts.config}
+    return Recipe(**common | _heads(path, config, architecture, texts, name))
+
+
+def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSettings, name: str) -> dict[str, Any]:
     dense = DenseRecipe(allowed_dimensions=matryoshka(config))
+    both = {"dense": dense, "multi_vector": MultiVectorRecipe()}
+    classes: dict[str, tuple[WeightsOf, Literal["sequence", "tokens"]]] = {
+        "ForSequenceClassification": ("sequence-classification", "sequence"),
+        "ForTokenClassification": ("token-classification", "tokens"),
+    }
+    for suffix, (weights_of, kind) in classes.items():
+        if architecture.endswith(suffix):
+            return {"weights_of": weights_of, "classifier": classifier(path, config, kind, texts)}
     if architecture == "HF_ColBERT":
         linear = Layer(kind="dense", weights="model", keys={"weight": "linear.weight"})
-        return Recipe(multi_vector=MultiVectorRecipe(layers=(linear,)), notice=MARKERS_LATER, **limits)
+        return {"multi_vector": MultiVectorRecipe(layers=(linear,)), "notice": MARKERS_LATER}
     if "gritlm" in str(config.get("auto_map", "")).lower():
         # Its own code is Mistral without the causal mask, which transformers' Mistral does with this setting.
-        return Recipe(
-            config={"is_causal": False},
-            instruction_mark=GRITLM_MARK,
-            dense=replace(dense, normalize=True),
-            multi_vector=MultiVectorRecipe(),
-            **limits,
-        )
+        grit = {"config": {"is_causal": False}, "instruction_mark": GRITLM_MARK}
+        return both | grit | {"dense": replace(dense, normalize=True)}
     if architecture == PROCESS_REWARDS:
-        # Two layers over every token; its own code adds them to Qwen2, which transformers has.
-        layers = tuple(
-            Layer(kind="dense", activation=f"torch.nn.{activation}", weights="model", keys=_keys(f"score.{place}"))
-            for place, activation in ((0, "ReLU"), (2, "Identity"))
-        )
-        rewards = replace(classifier(path, config, "tokens"), layers=layers)
-        return Recipe(classifier=rewards, **limits)
-    if architecture.endswith("ForSequenceClassification"):
-        return Recipe(weights_of="sequence-classification", classifier=classifier(path, config, "sequence"), **limits)
-    if architecture.endswith("ForTokenClassification"):
-        return Recipe(weights_of="token-classification", classifier=classifier(path, config, "tokens"), **limits)
-    if architecture.endswith("ForCausalLM") and re.search("rerank", name, re.IGNORECASE):
-        yes_no = ClassifierRecipe(kind="yes-no", activation=Activation.SIGMOID, labels=("yes",), builtin_template=True)
-        return Recipe(weights_of="causal-lm", classifier=yes_no, **limits)
+        return {"classifier": _process_rewards(path, config, texts)}
+    if architecture.endswith("ForCausalLM") and _is_reranker(path, name):
+        return {"weights_of": "causal-lm", "classifier": yes_no(config, texts)}
     if architecture.endswith("ForMaskedLM"):
         # As SentenceTransformer and as SparseEncoder read it: one pass gives both.
-        splade = SparseRecipe(kind="splade")
-        return Recipe(weights_of="masked-lm", dense=dense, sparse=splade, multi_vector=MultiVectorRecipe(), **limits)
-    return Recipe(dense=dense, multi_vector=MultiVectorRecipe(), **limits)
+        return both | {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}
+    if not WITHOUT_HEAD.fullmatch(architecture):
+        raise ModelRefused(f"{path / 'config.json'}: architectures {architecture} has a head that is not served")
+    return both
 
 
-def _keys(name: str) -> dict[str, str]:
-    """Names of a linear layer's tensors by role."""
-    return {role: f"{name}.{role}" for role in ("weight", "bias")}
+def _is_reranker(path: Path, name: str) -> bool:
+    """A causal language model that is asked about a query and a document: by its template, else by its name."""
+    settings, own = path / "tokenizer_config.json", path / "chat_template.jinja"
+    template = str(read_object(settings, missing={}).get("chat_template", ""))
+    template += own.read_text(encoding="utf-8") if own.is_file() else ""
+    asks = all(re.search(f"['\"]{role}['\"]", template) for role in ("query", "document"))
+    return asks or any("rerank" in part.lower() for part in Path(name).parts[-3:])  # .../NAME/snapshots/REVISION
+
+
+def yes_no(config: dict[str, Any], texts: TextSettings, ids: tuple[int, int | None] | None = None) -> ClassifierRecipe:
+    """A reranker that is asked for a yes; `ids` None: those of the words, and a question built in for Qwen3 alone."""
+    return ClassifierRecipe(
+        kind="yes-no",
+        activation=Activation.SIGMOID,
+        labels=("yes",),
+        yes_no=ids,
+        builtin_template=ids is None and config.get("model_type") == "qwen3",
+        needs_template=ids is None,
+        structured=texts.structured,
+        chat_options=texts.chat_options,
+    )
+
+
+def _process_rewards(path: Path, config: dict[str, Any], texts: TextSettings) -> ClassifierRecipe:
+    """Two layers over every token; its own code adds them to Qwen2, which transformers has."""
+    layers = tuple(
+        Layer(
+            kind="dense",
+            activation=f"torch.nn.{activation}",
+            weights="model",
+            keys={role: f"score.{place}.{role}" for role in ("weight", "bias")},
+        )
+        for place, activation in ((0, "ReLU"), (2, "Identity"))
+    )
+    return replace(classifier(path, config, "tokens", texts), layers=layers)
 
 
 def matryoshka(config: dict[str, Any]) -> tuple[int, ...]:
@@ -86,37 +119,11 @@ def matryoshka(config: dict[str, Any]) -> tuple[int, ...]:
     return tuple(sorted(config.get("matryoshka_dimensions") or ()))
 
 
-def text_limits(folder: Path) -> dict[str, Any]:
-    """How long a text may be, and whether it is lowered first."""
-    settings = transformer_settings(folder)
-    limit = settings.get("max_seq_length") or _processing(folder, settings).get("max_length")
-    if limit is None:
-        limit = read_object(folder / "tokenizer_config.json", missing={}).get("model_max_length")
-    sensible = isinstance(limit, int | float) and 0 < limit < 10_000_000  # tokenizers write 1e30 for "none"
-    return {
-        "max_tokens": int(limit or 0) if sensible else None,
-        "lowercase": bool(settings.get("do_lower_case")),
-    }
-
-
-def _processing(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """How sentence-transformers 6 calls the tokenizer. Raises ModelRefused for what would change token ids."""
-    kinds = settings.get("processing_kwargs") or {}
-    found = {key: value for kind in ("common", "text") for key, value in (kinds.get(kind) or {}).items()}
-    unknown = sorted(set(found) - HARMLESS)
-    if unknown:
-        raise ModelRefused(f"{folder / 'sentence_bert_config.json'}: processing_kwargs {unknown[0]} is not supported")
-    return found
-
-
-def transformer_settings(folder: Path) -> dict[str, Any]:
-    """What sentence-transformers wrote beside a transformers model: sentence_bert_config.json and its kin."""
-    files = sorted(folder.glob("sentence_*_config.json"))
-    return read_object(files[-1]) if files else {}
-
-
-def classifier(path: Path, config: dict[str, Any], kind: Literal["sequence", "tokens"]) -> ClassifierRecipe:
-    """Labels and activation as config.json says: sentence-transformers' own key, else by the problem type."""
+def classifier(
+    path: Path, config: dict[str, Any], kind: Literal["sequence", "tokens"], texts: TextSettings
+) -> ClassifierRecipe:
+    """Labels and activation as config.json says: sentence-transformers' own key, else a sigmoid for one label or for
+    several that exclude each other not, else a softmax."""
     labels = config.get("id2label") or {str(index): f"LABEL_{index}" for index in range(config.get("num_labels", 2))}
     names = tuple(str(labels[key]) for key in sorted(labels, key=int))
     named = (config.get("sentence_transformers") or {}).get("activation_fn")
@@ -124,13 +131,18 @@ def classifier(path: Path, config: dict[str, Any], kind: Literal["sequence", "to
     problem = config.get("problem_type")
     if named:
         activation = activation_of(path / "config.json", str(named))
-    elif problem == "regression":
-        activation = Activation.IDENTITY
     elif len(names) == 1 or problem == "multi_label_classification":
         activation = Activation.SIGMOID
     else:
-        activation = Activation.SOFTMAX
-    return ClassifierRecipe(kind=kind, activation=activation, labels=names)
+        activation = Activation.IDENTITY if problem == "regression" else Activation.SOFTMAX
+    return ClassifierRecipe(
+        kind=kind,
+        activation=activation,
+        labels=names,
+        needs_template=texts.chat,
+        structured=texts.structured,
+        chat_options=texts.chat_options,
+    )
 
 
 def activation_of(file: Path, named: str) -> Activation:

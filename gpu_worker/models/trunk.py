@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.models.attention import AttentionCall, PackedAttention
+from gpu_worker.models.recipe import ModelRefused
 from gpu_worker.ragged_batch import RaggedBatch
 
 
@@ -64,6 +65,15 @@ def first_position_of(model: nn.Module) -> int:
 def padding_free_positions(config: object, first_position: int) -> int:
     """How many tokens a sequence may have: the learned positions that are left after the first."""
     return int(getattr(config, "max_position_embeddings", 0) or 512) - first_position
+
+
+def check_rotary(config: object) -> None:
+    """Raises ModelRefused for rotary positions that depend on the longest text of a step, and so on batch mates."""
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    for each in (parameters, *parameters.values()):
+        kind = each.get("rope_type") or each.get("type") if isinstance(each, dict) else None
+        if kind in ("dynamic", "longrope"):
+            raise ModelRefused(f"config.json: rope_type {kind} changes a text's vector with the longest text beside it")
 
 
 def takes_token_types(model: nn.Module) -> bool:

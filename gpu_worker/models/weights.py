@@ -1,4 +1,4 @@
-"""A transformers folder on disk -> the class that its recipe asks for, with every weight accounted for."""
+"""A transformers folder on disk -> the class that its recipe asks for, with every weight that it needs."""
 
 from pathlib import Path
 from typing import Any

@@ -23,13 +23,24 @@ MARKS = {"system": "{instruction}", "query": "{query}", "document": "{document}"
 
 def resolve(recipe: ClassifierRecipe, tokenizer: Any) -> ClassifierRecipe:
     """Fills in ids and templates. `tokenizer` is transformers'. Raises ModelRefused."""
-    ids = recipe.yes_no or (_id_of(tokenizer, "yes"), _id_of(tokenizer, "no"))
-    template, instructed = _templates(tokenizer)
-    if not template and recipe.builtin_template:
+    template, instructed = _templates(recipe, tokenizer)
+    if not template and recipe.builtin_template and _knows(tokenizer, "<|im_start|>", "<think>"):
         template, instructed = QWEN3.replace(MARKS["system"], QWEN3_INSTRUCTION), QWEN3
-    elif not template and getattr(tokenizer, "chat_template", None):
-        raise ModelRefused("its chat template does not render one message of the role query and then one document")
+    if not template and (recipe.needs_template or (recipe.kind == "yes-no" and _has_template(tokenizer))):
+        raise ModelRefused("no file says how it is asked about a query and a document (a chat template of such roles)")
+    ids = recipe.yes_no
+    if recipe.kind == "yes-no" and ids is None:
+        ids = _id_of(tokenizer, "yes"), _id_of(tokenizer, "no")
     return replace(recipe, yes_no=ids, template=template, instructed_template=instructed)
+
+
+def _has_template(tokenizer: Any) -> bool:
+    return bool(getattr(tokenizer, "chat_template", None))
+
+
+def _knows(tokenizer: Any, *words: str) -> bool:
+    """Whether all of these are tokens."""
+    return all(tokenizer.convert_tokens_to_ids(word) not in (None, tokenizer.unk_token_id) for word in words)
 
 
 def _id_of(tokenizer: Any, word: str) -> int:
@@ -39,22 +50,33 @@ def _id_of(tokenizer: Any, word: str) -> int:
     return int(identity)
 
 
-def _templates(tokenizer: Any) -> tuple[str, str]:
+def _templates(recipe: ClassifierRecipe, tokenizer: Any) -> tuple[str, str]:
     """The text around query and document, without and with an instruction; empty where the files have none."""
-    if not getattr(tokenizer, "chat_template", None):
+    if not _has_template(tokenizer):
         return "", ""
-    messages = [{"role": role, "content": mark} for role, mark in MARKS.items()]
-    try:
-        instructed = str(tokenizer.apply_chat_template(messages, tokenize=False))
-        plain = str(tokenizer.apply_chat_template(messages[1:], tokenize=False))
-    except Exception as error:  # the template is a program of the repository's; whatever it says, it cannot be used
-        raise ModelRefused(f"the chat template cannot be rendered: {first_line(error)}") from error
+    messages: list[dict[str, Any]] = [
+        {"role": role, "content": [{"type": "text", "text": mark}] if recipe.structured else mark}
+        for role, mark in MARKS.items()
+    ]
+
+    def render(asked: list[dict[str, Any]]) -> str:
+        try:
+            return str(tokenizer.apply_chat_template(asked, tokenize=False, **recipe.chat_options))
+        except Exception as error:  # the template is a program of the repository's, and may refuse these roles
+            if recipe.needs_template:
+                raise ModelRefused(f"the chat template cannot be rendered: {first_line(error)}") from error
+            return ""
+
+    plain, instructed = render(messages[1:]), render(messages)
     if not _asks(plain):
         return "", ""
     return plain, instructed if _asks(instructed) and instructed.count(MARKS["system"]) == 1 else ""
 
 
 def _asks(text: str) -> bool:
-    """Whether a query and then a document stand in it, once each."""
+    """Whether a query and a document stand in it, once each. Raises ModelRefused where the document comes first."""
     query, document = MARKS["query"], MARKS["document"]
-    return text.count(query) == text.count(document) == 1 and text.index(query) < text.index(document)
+    found = text.count(query) == text.count(document) == 1
+    if found and text.index(document) < text.index(query):
+        raise ModelRefused("its chat template puts the document before the query, which is not supported")
+    return found

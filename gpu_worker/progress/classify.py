@@ -36,6 +36,7 @@ class ClassifyProgress(TextProgress):
         return [deliver]
 
     def result(self) -> JobResult:
+        self.finite &= bool(np.isfinite(self._logits).all())
         self.check()
         counts = tuple(self.kept_counts().tolist()) if self.work.tokens else ()
         return JobResult(scores=self._logits.astype("<f4").tobytes(), row_lengths=counts)

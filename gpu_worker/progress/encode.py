@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from gpu_worker import packing, sparse
@@ -27,13 +28,16 @@ class _Table:
         self.dimensions, self.data_type = dimensions, data_type
         self._data = np.empty((rows, data_type.row_bytes(dimensions)), dtype=np.uint8)
         self._scales = np.empty((rows, data_type.scale_bytes), dtype=np.uint8)
+        self.finite = True
 
     def ship(self, rows: Tensor, places: Counts, outbox: Outbox) -> Delivery:
         """Packs float32 rows [n, W] on the device; they are put at `places` [n]."""
         packed, scales = packing.pack(rows[:, : self.dimensions], self.data_type)
         slots = outbox.add(packed), None if scales is None else outbox.add(scales)
+        sound = outbox.add(torch.isfinite(rows).all().reshape(1))
 
         def deliver(arrays: list[Array]) -> None:
+            self.finite &= bool(arrays[sound][0])
             self._data[places] = arrays[slots[0]]
             if slots[1] is not None:
                 self._scales[places] = arrays[slots[1]].view(np.uint8).reshape(-1, 4)
@@ -111,6 +115,7 @@ class EncodeProgress(TextProgress):
         )
 
     def result(self) -> JobResult:
+        self.finite &= all(table.finite for table in (self._dense, self._tokens) if table is not None)
         self.check()
         assert self._result is not None
         return self._result

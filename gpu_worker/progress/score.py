@@ -62,8 +62,8 @@ _Launched = tuple[Tensor | None, Callable[[Array], None]]
 class _SparseScores:
     """Scores by sparse vectors, on the host."""
 
-    def __init__(self, work: Score, shape: tuple[int, int], vocabulary: int) -> None:
-        self._work, self._vocabulary = work, vocabulary
+    def __init__(self, work: Score, shape: tuple[int, int]) -> None:
+        self._work = work
         self._known: dict[int, sparse.Vector] = {}
         self.scores: Scores = np.empty(shape, dtype=np.float32)
 
@@ -81,7 +81,7 @@ class _SparseScores:
         else:
             known = sorted(self._known)
             asked = [self._known[each] for each in known]
-            self.scores[np.ix_(known, columns)] = sparse.matrix(asked, found, self._vocabulary)
+            self.scores[np.ix_(known, columns)] = sparse.matrix(asked, found)
 
 
 class ScoreProgress(TextProgress):
@@ -116,8 +116,9 @@ class ScoreProgress(TextProgress):
             self.costs = self._with_comparing(model.heads.multi_vector.width, model.flops_per_token)
         if work.method is ScoringMethod.SPARSE or (hybrid and weights.sparse):
             self.wants_sparse = True
-            self.costs = [cost + sparse_cost(cost) for cost in self.costs]
-            self._sparse_parts.append((weights.sparse, _SparseScores(work, shape, model.vocabulary_size)))
+            extra = [sum(sparse_cost(int(self.lengths[each])) for each in unit) for unit in self.units]
+            self.costs = [cost + more for cost, more in zip(self.costs, extra, strict=True)]
+            self._sparse_parts.append((weights.sparse, _SparseScores(work, shape)))
 
     def _token_rows(self, rows: Rows, sequences: Counts, places: Counts) -> Tensor:
         return rows.tokens(rows.kept_rows(self, Member(sequences=sequences, places=places)))
@@ -148,7 +149,6 @@ class ScoreProgress(TextProgress):
             part.forget()
 
     def result(self) -> JobResult:
-        self.check()
         parts = [(weight, part.scores) for weight, part in self._row_parts]
         parts += [(weight, part.scores) for weight, part in self._sparse_parts]
         if self.work.method is ScoringMethod.HYBRID:
@@ -156,6 +156,8 @@ class ScoreProgress(TextProgress):
             scores = sum((weight / total * each for weight, each in parts), np.zeros_like(parts[0][1]))
         else:
             scores = parts[0][1]
+        self.finite &= bool(np.isfinite(scores).all())
+        self.check()
         return JobResult(scores=scores.astype("<f4").tobytes())
 
 

@@ -13,7 +13,7 @@ from frontend_service.pairs import PairTexts, longest_first
 from frontend_service.requests import Cut, PromptChoice
 from frontend_service.tokenization import Tokenization
 from frontend_service.tokenized import Tokenized
-from shared.errors import InputTooLong, InvalidInput
+from shared.errors import InputTooLong, InvalidInput, LimitExceeded
 
 LETTERS = st.lists(st.sampled_from("abcdefghij"), max_size=12).map(" ".join)
 TEMPLATE = "query : {instruction} {query} passage {document} z :"
@@ -66,6 +66,29 @@ def test_pairs_equal_the_tokenizers_own(firsts: list[str], seconds: list[str], t
     assert words(found) == [" ".join(each.tokens) for each in expected]
     assert found.second_segments == tuple(each.type_ids.index(1) for each in expected)
     assert found.truncated == tuple(len(each) > 10 for each in whole)
+
+
+@pytest.mark.parametrize("template", ["", TEMPLATE])
+def test_whoever_watches_can_stop_after_each_pair(template: str) -> None:
+    """One long text may meet many short ones, all of one slice."""
+    card = fakes.card(pair_template=template.replace("{instruction}", ""))
+    told: list[int] = []
+
+    def watch(tokens: int) -> None:
+        told.append(tokens)
+        if len(told) == 3:
+            raise TimeoutError
+
+    texts = PairTexts(firsts=["a"], seconds=["b"] * 1000, matrix=True, entry="documents[{}]", cut=Cut())
+    with pytest.raises(TimeoutError):
+        Tokenization(fakes.tokenizer_json(), card).pairs(texts, watch)
+    assert told == [told[0], 2 * told[0], 3 * told[0]]
+
+
+def test_the_limit_of_a_side_cannot_be_over_the_models() -> None:
+    """As for vectors."""
+    with pytest.raises(LimitExceeded, match=r"max_tokens_per_query is 11, the model's limit is 10"):
+        pairs(["a"], ["b"], first_cut=Cut(max_tokens=11, field="max_tokens_per_query"))
 
 
 def test_one_by_one() -> None:

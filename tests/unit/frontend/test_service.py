@@ -14,7 +14,7 @@ from frontend_service.limits import Limits
 from frontend_service.service import Service
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.deadline import Deadline
-from shared.errors import LimitExceeded, ResultTooLarge, UnsupportedDimensions, UnsupportedTask
+from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Encode, Score
 from shared.vectors import DataType, OutputKind, ScoringMethod
 
@@ -169,3 +169,20 @@ def test_ranking_is_stable_and_copes_with_the_lowest_scores() -> None:
     scores = np.array([-1e9, 2, 2, -5], dtype="<f4").tobytes()
     assert [index for index, _ in postprocess.rank(scores, None)] == [1, 2, 3, 0]
     assert postprocess.rank(scores, 1) == [(1, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "needed"),
+    [
+        ({"dimensions": 4}, "DENSE or MULTI_VECTOR"),
+        ({"normalize": True}, "DENSE or MULTI_VECTOR"),
+        ({"data_type": 4}, "DENSE or MULTI_VECTOR"),
+        ({"return_token_ids": True}, "MULTI_VECTOR"),
+    ],
+)
+async def test_options_of_rows_need_rows(fields: dict[str, Any], needed: str) -> None:
+    """Sparse vectors have no dimensions to cut; nothing is dropped in silence."""
+    made, worker = service(outputs=(OutputKind.SPARSE,), dimensions=0, multi_vector_dimensions=0)
+    with pytest.raises(InvalidInput, match=f"{next(iter(fields))} needs the output {needed}"):
+        await made.embed(embed(**fields), LATER)
+    assert worker.jobs == []

@@ -6,16 +6,32 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny import DENSE, MULTI, SPARSE, assert_same, dense_rows, encode, raw, run, score, token_rows, tokens
+from tiny import (
+    CPU,
+    DENSE,
+    MULTI,
+    SPARSE,
+    ask,
+    assert_same,
+    dense_rows,
+    encode,
+    random_ids,
+    raw,
+    run,
+    score,
+    token_rows,
+    tokens,
+)
 
 from gpu_worker.computing import OutOfMemory, Part
 from gpu_worker.engine import ModelEngine
 from gpu_worker.models.loading import load
 from gpu_worker.models.trunk import Trunk
+from gpu_worker.outbox import Outbox
 from gpu_worker.placement import Placement
 from gpu_worker.ragged_batch import RaggedBatch
 from shared.errors import InputTooLong, Internal, InvalidInput, UnsupportedDimensions, UnsupportedTask
-from shared.jobs import Classify, Encode, Job, MaxSim
+from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 
@@ -49,6 +65,54 @@ JOBS = [
         ),
     ),
 ]
+
+
+@pytest.mark.parametrize(
+    ("name", "work"),
+    [
+        ("tiny-classifier", Classify()),
+        ("tiny-token-classifier", Classify(tokens=True)),
+        ("tiny-yes-no", Classify()),
+        ("tiny-splade", encode(SPARSE)),
+        ("tiny-splade", encode(SPARSE, sparse_top_k=3)),
+        ("tiny-splade", score(ScoringMethod.SPARSE, 1)),
+        ("tiny-bge-m3", encode(SPARSE)),
+        ("tiny-bge-m3", encode(MULTI)),
+        ("tiny-bge-m3", encode(MULTI, data_type=DataType.BINARY)),
+    ],
+)
+def test_nan_of_a_head_is_told(name: str, work: Encode | Score | Classify) -> None:
+    """Hidden states are sound, what the head makes of them is not."""
+    model = load(f"random:{name}", CPU)
+    for module in model.heads.modules():
+        for each in (*module.parameters(), *module.buffers()):
+            if each.is_floating_point():
+                each.data.fill_(float("nan"))
+    with pytest.raises(Internal):
+        ask(ModelEngine(model), work, random_ids([5, 9, 2]))
+
+
+def test_a_text_without_rows_has_none_in_any_type() -> None:
+    """BGE-M3 has no vector for the first token."""
+    engine = ModelEngine(load("random:tiny-bge-m3", CPU))
+    for data_type in DataType:
+        result = ask(engine, encode(MULTI, data_type=data_type), [[5]])
+        assert result.row_lengths == (0,)
+        assert result.tokens is not None
+        assert result.tokens.data == b""
+
+
+def test_what_is_shipped_comes_out_as_it_was() -> None:
+    """The copy that a device makes: every type, one after the other."""
+    outbox = Outbox()
+    tensors = [torch.arange(6.0).view(2, 3), torch.tensor([7, -1], dtype=torch.int32)]
+    tensors += [torch.tensor([1, 2, 255], dtype=torch.uint8), torch.tensor([True, False]), torch.empty(0, 4)]
+    for tensor in tensors:
+        outbox.add(tensor)
+    flat = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors])
+    for array, tensor in zip(outbox._cut(flat.numpy()), tensors, strict=True):
+        assert np.array_equal(array, tensor.numpy())
+        assert array.dtype == tensor.numpy().dtype
 
 
 @pytest.mark.parametrize("width", [None, 1, 2, 3])

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import CPU, write_json, write_trunk
+from sentence_transformers import SentenceTransformer
+from tiny import CPU, embed, reader, write_json, write_trunk
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from gpu_worker.models.loading import load
 from gpu_worker.models.recipe import ModelRefused
@@ -131,6 +134,42 @@ BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "a chat template for an encoder": (settings(LENGTHS, modality_config=CHAT), [LENGTHS, "modality_config"]),
     "an unknown task": (settings(LENGTHS, transformer_task="any-to-any"), [LENGTHS, "transformer_task any-to-any"]),
     "a head of another task": (settings(LENGTHS, transformer_task="fill-mask"), ["modules.json"]),
+    "a module that is its own code": (
+        modules(type="custom_st.Transformer", path=""),
+        ["modules.json", "custom_st.Transformer", "not run"],
+    ),
+    "a module from outside": (
+        modules(type="sentence_transformers.models.Dense", path="../elsewhere"),
+        ["modules.json", "../elsewhere", "leaves the repository"],
+    ),
+    "a module from anywhere": (
+        modules(type="sentence_transformers.models.Dense", path="/elsewhere"),
+        ["modules.json", "/elsewhere", "leaves the repository"],
+    ),
+    "shards from outside": (
+        text("model.safetensors.index.json", '{"weight_map": {"a": "../model.safetensors"}}'),
+        ["model.safetensors.index.json", "leaves the repository"],
+    ),
+    "unknown arguments of the tokenizer": (
+        settings(LENGTHS, tokenizer_args={"add_prefix_space": True}),
+        [LENGTHS, "tokenizer_args", "add_prefix_space"],
+    ),
+    "unknown arguments of the model": (
+        settings(LENGTHS, model_args={"lora": "x"}),
+        [LENGTHS, "model_args", "lora"],
+    ),
+    "unknown arguments of a call": (
+        settings(LENGTHS, processing_kwargs={"text": {"add_special_tokens": False}}),
+        [LENGTHS, "processing_kwargs", "add_special_tokens"],
+    ),
+    "prompts that are a list": (
+        settings("config_sentence_transformers.json", prompts=["q"]),
+        ["model", "unexpected"],
+    ),
+    "positions that depend on the step": (
+        settings("config.json", rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
+        ["config.json", "rope_type dynamic"],
+    ),
     "an unknown default prompt": (
         settings("config_sentence_transformers.json", default_prompt_name="q"),
         ["config_sentence_transformers.json", "default_prompt_name 'q'"],
@@ -197,3 +236,45 @@ def test_lexical_weights_are_one_number_a_token(whole: Path) -> None:
     """A sparse_linear.pt of another width."""
     torch.save({"weight": torch.ones(2, 64), "bias": torch.ones(2)}, whole / "sparse_linear.pt")
     assert "sparse_linear" in refusal(whole)
+
+
+@pytest.mark.parametrize("architecture", ["JinaForRanking", "Qwen3ForRewardModel", "BertForQuestionAnswering"])
+def test_a_head_that_is_not_known_is_refused(trunk: Path, tmp_path: Path, architecture: str) -> None:
+    """Not served as if it were an encoder of vectors."""
+    shutil.copytree(trunk, tmp_path / "model")
+    settings("config.json", architectures=[architecture])(tmp_path / "model")
+    assert f"architectures {architecture} has a head that is not served" in refusal(tmp_path / "model")
+
+
+@pytest.mark.parametrize("labels", [{"a": "yes", "b": "no"}, ["yes", "no"]])
+def test_labels_of_another_form_are_refused(tmp_path: Path, labels: object) -> None:
+    """In one line, as everything else."""
+    write_trunk(tmp_path, "tiny-bert", "sequence-classification", labels=2)
+    settings("config.json", id2label=labels)(tmp_path)
+    refusal(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["albert", "t5"])
+def test_a_class_that_cannot_run_packed_is_refused(tmp_path: Path, kind: str) -> None:
+    """Whatever goes wrong in it, and wherever."""
+    common = {"vocab_size": 1000, "num_labels": 1, "pad_token_id": 0}
+    albert = {"hidden_size": 64, "embedding_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
+    t5 = {"d_model": 64, "d_kv": 16, "num_heads": 4, "d_ff": 64, "num_layers": 2, "decoder_start_token_id": 0}
+    config = AutoConfig.for_model(kind, **common | (albert if kind == "albert" else t5))
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
+    reader().save_pretrained(tmp_path)
+    assert "\n" not in refusal(tmp_path)
+
+
+def test_the_arguments_of_old_saves_count(tmp_path: Path) -> None:
+    """config_args override config.json, tokenizer_args the limit."""
+    write_trunk(tmp_path, "tiny-mistral")
+    modules = [module | {"idx": number, "name": str(number)} for number, module in enumerate(MODULES[:2])]
+    write_json(tmp_path, modules=modules, **{"1_Pooling__config": {"pooling_mode": "mean", "embedding_dimension": 64}})
+    arguments = {"config_args": {"sliding_window": 2}, "tokenizer_args": {"model_max_length": 32}}
+    write_json(tmp_path, sentence_bert_config=arguments)
+    oracle = SentenceTransformer(str(tmp_path), device="cpu")
+    texts = ["w1 w2 w3 w4 w5 w6 w7", "w9"]
+    expected = oracle.encode(texts)
+    assert np.abs(embed(tmp_path, texts) - expected).max() < 2e-5 * max(1.0, np.abs(expected).max())
+    assert load(str(tmp_path), CPU).max_tokens == oracle.max_seq_length == 32

@@ -34,6 +34,7 @@ from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.engine import ModelEngine
 from gpu_worker.models.loading import Model, load
+from gpu_worker.models.recipe import ModelRefused
 from shared.jobs import Classify
 from shared.vectors import Activation
 
@@ -48,6 +49,10 @@ ASKED = (
 )
 IF_TOLD = "{% if messages[0].role == 'system' %}w20 {{ told.how }} {% endif %}"
 REST = "w21 {query} w22 {document} w23"
+DOCUMENT_FIRST = (
+    "{% for m in messages if m.role == 'document' %}{{ m.content }}{% endfor %} "
+    "{% for m in messages if m.role == 'query' %}{{ m.content }}{% endfor %}"
+)
 TEMPLATES = {
     "a default instruction": (ASKED, f"w20 w24 w25 {REST}", "w20 {instruction} " + REST),
     "one where told": (ASKED.replace("w20 {{ told.how }} ", IF_TOLD), REST, "w20 {instruction} " + REST),
@@ -167,15 +172,73 @@ def test_yes_no_rerankers(tmp_path: Path, template: str, no: int | None) -> None
     assert np.abs(ours - oracle.predict(PAIRS)).max() < 1e-4
 
 
-def test_a_reranker_without_modules_asks_for_yes_and_no(tmp_path: Path) -> None:
-    """By its name and its architecture; the words' ids and the built-in question."""
-    write_trunk(tmp_path / "Tiny-Reranker", "tiny-qwen3", "causal-lm")
-    recipe = load(str(tmp_path / "Tiny-Reranker"), CPU).recipe.classifier
+def write_plain_reranker(folder: Path, family: str, template: str | None = None) -> Path:
+    """A causal model without modules.json, whose tokenizer has the special tokens of Qwen3."""
+    write_trunk(folder, family, "causal-lm")
+    named = reader()
+    named.add_tokens(["<|im_start|>", "<think>"], special_tokens=True)
+    named.chat_template = template
+    named.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("place", ["Tiny-Reranker", "Tiny-Reranker/snapshots/0a1b2c"])
+def test_a_reranker_without_modules_asks_for_yes_and_no(tmp_path: Path, place: str) -> None:
+    """By its name and its architecture; the words' ids and Qwen3's question."""
+    folder = write_plain_reranker(tmp_path / place, "tiny-qwen3")
+    recipe = load(str(folder), CPU).recipe.classifier
     assert recipe is not None
     assert recipe.yes_no == tuple(reader().convert_tokens_to_ids(["yes", "no"]))
     assert "{instruction}" in recipe.instructed_template
     assert "<|im_start|>assistant" in recipe.template
     assert "<Instruct>: Given a web search query, retrieve" in recipe.template
+
+
+def test_a_rerankers_own_question_comes_first(tmp_path: Path) -> None:
+    """Its template tells that it is one, whatever its name."""
+    recipe = load(str(write_plain_reranker(tmp_path / "model", "tiny-qwen3", ASKED)), CPU).recipe.classifier
+    assert recipe is not None
+    assert recipe.template == f"w20 w24 w25 {REST}"
+
+
+@pytest.mark.parametrize(
+    ("family", "template", "said"),
+    [
+        ("tiny-qwen2", None, "no file says how it is asked"),
+        ("tiny-gemma2", None, "no file says how it is asked"),
+        ("tiny-qwen3", DOCUMENT_FIRST, "puts the document before the query"),
+    ],
+)
+def test_a_reranker_whose_question_is_not_known_is_refused(
+    tmp_path: Path, family: str, template: str | None, said: str
+) -> None:
+    """Qwen3's question is Qwen3's alone: another model would rank by it, and wrongly."""
+    with pytest.raises(ModelRefused, match=said):
+        load(str(write_plain_reranker(tmp_path / "Some-Reranker", family, template)), CPU)
+
+
+@pytest.mark.parametrize("options", [{}, {"closing": "w26"}])
+def test_a_classifier_of_pairs_by_a_template(tmp_path: Path, options: dict[str, str]) -> None:
+    """As sentence-transformers saves it, with arguments for the template; plain, it is read the same."""
+    write_trunk(tmp_path / "plain", "tiny-qwen3", "sequence-classification", labels=1)
+    named = reader()
+    named.chat_template = ASKED + "{{ closing }}"
+    named.save_pretrained(tmp_path / "plain")
+    oracle = CrossEncoder(str(tmp_path / "plain"), activation_fn=nn.Identity(), device="cpu")
+    oracle[0].processing_kwargs = {"chat_template": options} if options else {}
+    oracle.save(str(tmp_path / "saved"))
+    model = load(str(tmp_path / "saved"), CPU)
+    recipe = model.recipe.classifier
+    assert recipe is not None
+    assert recipe.template == f"w20 w24 w25 {REST}" + options.get("closing", "")
+    features = [oracle.preprocess([pair])["input_ids"][0].tolist() for pair in PAIRS]
+    texts = [recipe.template.format(query=query, document=document) for query, document in PAIRS]
+    assert features == [named(text, add_special_tokens=False)["input_ids"] for text in texts]
+    ours = scores(ask(ModelEngine(model), Classify(), features))[:, 0]
+    assert np.abs(ours - oracle.predict(PAIRS)).max() < 1e-4
+    plain = load(str(tmp_path / "plain"), CPU).recipe.classifier
+    assert plain is not None
+    assert plain.template == f"w20 w24 w25 {REST}"
 
 
 def test_grit_lm_pools_what_follows_its_mark(tmp_path: Path) -> None:

@@ -70,8 +70,9 @@ def test_the_native_form(trunk: Path, tmp_path: Path, layers: str) -> None:
     assert_rows_equal(tmp_path, oracle, LAYERS[layers][-1]["out_features"])
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["with model_type", "before model_type"])
 @pytest.mark.parametrize("layers", LAYERS)
-def test_the_form_of_pylate(tmp_path: Path, layers: str) -> None:
+def test_the_form_of_pylate(tmp_path: Path, layers: str, named: bool) -> None:
     """modules.json with pylate.models.Dense.Dense, whose config names no features."""
     write_trunk(tmp_path, "tiny-bert")
     generator = torch.Generator().manual_seed(6)
@@ -88,7 +89,8 @@ def test_the_form_of_pylate(tmp_path: Path, layers: str) -> None:
         if layer.get("use_residual") and shape[0] != shape[1]:
             tensors["residual.weight"] = 0.2 * torch.randn(shape, generator=generator)
         save_file(tensors, tmp_path / folder / "model.safetensors")
-    described = {"model_type": "ColBERT", "query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 32}
+    described = {"query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 32}
+    described |= {"model_type": "ColBERT"} if named else {}
     described |= {"document_length": 180, "do_query_expansion": True, "attend_to_expansion_tokens": False}
     write_json(tmp_path, modules=modules, config_sentence_transformers=described)
     oracle = MultiVectorEncoder(str(tmp_path), device="cpu")
