@@ -17,6 +17,7 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from tiny import reader, write_trunk
+from tokenizers.processors import TemplateProcessing
 
 from harness.stack import stack
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
@@ -66,6 +67,30 @@ async def test_dense(tmp_path: Path, mode: Any, after: Callable[[], list[torch.n
         asked = await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=TEXTS[:2], prompt_name="query"))
     near(dense(plain), oracle.encode(TEXTS))
     near(dense(asked), oracle.encode(TEXTS[:2], prompt_name="query"))
+
+
+async def test_last_token_with_an_end_token_and_an_instruction(tmp_path: Path) -> None:
+    """As Qwen3-Embedding is on disk: a template that ends each text, a prompt for queries only, unit rows."""
+    write_trunk(tmp_path / "trunk", "tiny-qwen3")
+    tokenizer = reader(padding_side="left")
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A [SEP]", special_tokens=[("[SEP]", 3)])
+    tokenizer.save_pretrained(tmp_path / "trunk")
+    modules = [Transformer(str(tmp_path / "trunk")), Pooling(64, "lasttoken"), Normalize()]
+    prompts = {"query": "w31 w32 w33 ", "document": ""}
+    oracle = SentenceTransformer(modules=modules, device="cpu", prompts=prompts)
+    oracle.save(str(tmp_path / "saved"))
+    async with stack(str(tmp_path / "saved")) as pair:
+        calls = Calls(pair.channel)
+        texts = [text for text in TEXTS if text]
+        kinds = {"encode_query": vectors_pb2.INPUT_TYPE_QUERY, "encode_document": vectors_pb2.INPUT_TYPE_DOCUMENT}
+        found = {
+            name: dense(await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=texts, input_type=kind)))
+            for name, kind in kinds.items()
+        }
+        shown = await calls.model.Tokenize(model_pb2.TokenizeRequest(texts=["w1"], input_type=kinds["encode_query"]))
+    assert list(shown.texts[0].tokens) == ["w31", "w32", "w33", "w1", "[SEP]"]
+    for name, rows in found.items():
+        near(rows, getattr(oracle, name)(texts), 1e-5)
 
 
 @pytest.mark.parametrize(("strategy", "activation"), [("max", "relu"), ("sum", "log1p_relu")])

@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from tiny import CPU, embed, write_json
 from tokenizers import Tokenizer
 
-from gpu_worker.models import repository, synthetic, tokenizer
+from gpu_worker.models import repository, source, synthetic, tokenizer
 from gpu_worker.models.loading import load
 from gpu_worker.models.recipe import DenseRecipe, ModelRefused, MultiVectorRecipe, Recipe
 from gpu_worker.placement import Placement
@@ -124,3 +124,10 @@ def test_the_fingerprint_changes_with_everything_that_changes_a_row(trunk: Path,
     write_json(tmp_path, config_sentence_transformers={"prompts": {"query": "q: "}})
     prints.add(load(str(tmp_path), CPU).fingerprint)
     assert len(prints) == 4
+
+
+def test_what_need_not_come_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pickles beside safetensors and exports; a pickle that is alone in its folder is needed."""
+    files = ["model.safetensors", "pytorch_model.bin", "2_Dense/pytorch_model.bin", "config.json", "onnx/model.onnx"]
+    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", lambda self, name: files)
+    assert source._not_needed("some/model") == ["onnx/*", "openvino/*", "pytorch_model.bin"]

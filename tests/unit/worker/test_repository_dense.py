@@ -9,11 +9,13 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Dropout, LayerNorm, Normalize, Pooling, Transformer
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from tiny import CPU, DENSE, ask, dense_rows, embed, encode, random_ids, write_json, write_trunk
+from tokenizers import Tokenizer
 from torch import nn
 
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models import repository
+from gpu_worker.models import repository, tokenizer
 from gpu_worker.models.loading import load
 from gpu_worker.pooling import POOLINGS
 
@@ -149,3 +151,18 @@ def test_a_tokenizer_that_has_only_a_vocabulary(tmp_path: Path) -> None:
     texts = ["Copper rivers.", "river"]
     assert np.abs(embed(tmp_path, texts) - oracle.encode(texts)).max() < 2e-5 * np.abs(oracle.encode(texts)).max()
     assert load(str(tmp_path), CPU).tokenizer.special_tokens["mask"] == 4
+
+
+def test_a_sentencepiece_model_is_converted(tmp_path: Path) -> None:
+    """sentencepiece.bpe.model of XLM-RoBERTa becomes a tokenizer.json that cuts words as sentencepiece does."""
+    write_trunk(tmp_path, "tiny-xlm-roberta")
+    for file in tmp_path.glob("*token*"):
+        file.unlink()
+    names = ["river", "harbour", "lantern", "quiet", "engine", "winter", "orchard", "copper", "signal", "meadow"]
+    sentences = (" ".join(names[(start + step) % 10] for step in (0, 3, 5)) for start in range(500))
+    prefix = tmp_path / "sentencepiece.bpe"
+    SentencePieceTrainer.train(sentence_iterator=sentences, model_prefix=str(prefix), vocab_size=34, minloglevel=2)
+    made = tokenizer.export(tokenizer.read(tmp_path, trust_remote_code=False), lowercase=False)
+    pieces = SentencePieceProcessor(model_file=f"{prefix}.model").encode("river harbour lant", out_type=str)
+    assert Tokenizer.from_buffer(made.content).encode("river harbour lant").tokens == ["<s>", *pieces, "</s>"]
+    assert made.special_tokens["pad"] == 1
