@@ -38,14 +38,13 @@ class Head(nn.Module):
         """Takes the model apart: its trunk stays whole, and `Given` takes its place."""
         super().__init__()
         setattr(model, model.base_model_prefix, Given(model.base_model))
-        if model.config.get_text_config().pad_token_id is None:
-            model.config.get_text_config().pad_token_id = (
-                0  # decoders refuse batches without one, though none is padded
-            )
+        config = model.config.get_text_config()
+        if config.pad_token_id is None:
+            config.pad_token_id = 0  # decoders refuse batches without one, though nothing is padded here
         self.model = model
 
     def forward(self, rows: Tensor) -> Tensor:
-        """rows [B, L, H] -> logits [B, L, labels] or [B, labels], float32."""
+        """rows [B, L, H] -> logits [B, L, labels] or [B, labels], in the model's dtype."""
         ids = torch.zeros(rows.shape[:2], dtype=torch.long, device=rows.device)
         logits: Tensor = self.model(input_ids=ids, inputs_embeds=rows, return_dict=True).logits
         return logits

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,6 @@ class TextProgress:
     unit_dense = True
     unit_tokens = True
     wants_sparse = False
-    fixed_cost: ClassVar[int] = 0
 
     def __init__(self, job: Job, units: Sequence[tuple[int, ...]], skip: Counts | None = None) -> None:
         """`skip` [S]: tokens at the start of each sequence that pooling leaves out."""
