@@ -25,9 +25,9 @@ def imports(path: Path) -> set[str]:
 
 
 def files(*patterns: str) -> list[Path]:
-    found = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
-    assert found
-    return found
+    found = {pattern: sorted(ROOT.glob(pattern)) for pattern in patterns}
+    assert all(found.values()), "a rule names files that are not there"
+    return [path for paths in found.values() for path in paths]
 
 
 def offenders(paths: list[Path], banned: set[str]) -> list[str]:
@@ -65,13 +65,23 @@ RULES = {
             "gpu_worker/maxsim/*.py",
             "gpu_worker/heads/*.py",
             "gpu_worker/sparse.py",
+            "gpu_worker/instruction.py",
+            "gpu_worker/rows.py",
+            "gpu_worker/progress/*.py",
         ),
         {"asyncio", "socket", "pathlib", "grpc", "os"},
     ),
     "engine, models and GPU tests need torch and transformers only": (
         files(
             "gpu_worker/engine.py",
-            "gpu_worker/progress.py",
+            "gpu_worker/progress/*.py",
+            "gpu_worker/heads/*.py",
+            "gpu_worker/rows.py",
+            "gpu_worker/step.py",
+            "gpu_worker/sparse.py",
+            "gpu_worker/abilities.py",
+            "gpu_worker/checking.py",
+            "gpu_worker/card.py",
             "gpu_worker/computing.py",
             "gpu_worker/models/*.py",
             "tests/gpu/*.py",
@@ -89,7 +99,15 @@ RULES = {
         },
     ),
     "the service knows no protobuf and no gRPC": (
-        files("frontend_service/service.py", "frontend_service/requests.py", "frontend_service/limits.py"),
+        files(
+            "frontend_service/service.py",
+            "frontend_service/classification.py",
+            "frontend_service/settling.py",
+            "frontend_service/requests.py",
+            "frontend_service/limits.py",
+            "frontend_service/pairs.py",
+            "frontend_service/token*.py",
+        ),
         {"grpc", "google", "selvage"},
     ),
     "the scheduler knows no torch and no gRPC": (files("gpu_worker/scheduler.py"), {"torch", "grpc", "selvage"}),
