@@ -97,6 +97,12 @@ def write(folder: Path, name: str, output: str) -> None:
         modules = [{"type": "sentence_transformers.models.Transformer", "path": ""}]
         modules.append({"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"})
         write_json(folder, modules=modules, **{"1_Pooling__config": {"pooling_mode": list(POOLINGS)}})
+    if output == "yes-no":
+        modules = [{"type": "sentence_transformers.models.Transformer", "path": ""}]
+        modules.append({"type": "sentence_transformers.cross_encoder.modules.LogitScore", "path": "1_LogitScore"})
+        ids = dict(zip(("true_token_id", "false_token_id"), _places(), strict=True))
+        task = {"transformer_task": "text-generation"}
+        write_json(folder, modules=modules, sentence_bert_config=task, **{"1_LogitScore__config": ids})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ Arguments: tokens a text, and the elements of logits that may be in memory at on
 """
 
 import json
-import resource
 import sys
 
 from tiny import CPU, SPARSE, encode, random_ids
@@ -32,10 +31,10 @@ def loaded() -> ModelEngine:
     return ModelEngine(load("random:small-splade", CPU))
 
 
-def resident() -> int:
-    """Bytes in memory now; the high-water mark of loading does not count."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
+def memory(key: str) -> int:
+    """Bytes, by Linux: VmRSS now, VmHWM at most. (ru_maxrss would begin with that of the process that started this.)"""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(f"{key}:"))
 
 
 def main(length: int, elements: int) -> None:
@@ -43,7 +42,7 @@ def main(length: int, elements: int) -> None:
     engine = loaded()
     texts = RaggedTokens.of(random_ids([length] * (TOKENS // length), vocabulary=VOCABULARY))
     progress = engine.open(Job(id=1, work=encode(SPARSE, sparse_top_k=64), tokens=texts))
-    before, steps = resident(), 0
+    before, steps = memory("VmRSS"), 0
     if length > 1:
         engine.step([Part(progress=progress, start=0, stop=len(texts))])
         steps = 1
@@ -56,8 +55,7 @@ def main(length: int, elements: int) -> None:
                 steps += 1
     found = progress.result().sparse
     assert found is not None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"bytes": peak - before, "steps": steps, "vectors": len(found.lengths)}))
+    print(json.dumps({"bytes": memory("VmHWM") - before, "steps": steps, "vectors": len(found.lengths)}))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
 
     @cache
     def folder(name: str, output: str) -> Path:
-        path = tmp_path_factory.mktemp("table") / f"{name}-reranker"
+        path = tmp_path_factory.mktemp("table") / name
         path.mkdir()
         parity.write(path, name, output)
         return path
