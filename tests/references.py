@@ -108,3 +108,10 @@ def refusal(error: grpc.aio.AioRpcError) -> tuple[str, str, str]:
 def packed(rows: Sequence[np.ndarray]) -> bytes:
     """Rows as they travel."""
     return b"".join(np.ascontiguousarray(each, dtype="<f4").tobytes() for each in rows)
+
+
+def near(ours: Any, theirs: Any, tolerance: float = 2e-5) -> None:
+    """The tolerance of raw rows grows with what they hold."""
+    expected = np.asarray(theirs)
+    assert np.asarray(ours).shape == expected.shape
+    assert np.abs(ours - expected).max() <= tolerance * max(1.0, np.abs(expected).max())

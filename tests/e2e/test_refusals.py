@@ -54,8 +54,11 @@ def unknown_module(folder: Path) -> str:
     return "modules.json: type sentence_transformers.models.WordEmbeddings is not one of"
 
 
-@pytest.mark.parametrize("spoil", [truncated, poisoned, unknown_module])
-@pytest.mark.parametrize("arguments", [(), ("--check",)], ids=["serving", "checking"])
+@pytest.mark.parametrize(
+    ("spoil", "arguments"),
+    [(truncated, ()), (poisoned, ()), (unknown_module, ()), (poisoned, ("--check",))],
+    ids=["truncated", "poisoned", "unknown module", "poisoned, checked"],
+)
 async def test_a_broken_repository(tmp_path: Path, spoil: object, arguments: tuple[str, ...]) -> None:
     """One line that names the file, exit code 2, nothing executed."""
     write_trunk(tmp_path, "tiny-bert")

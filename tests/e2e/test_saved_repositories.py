@@ -1,6 +1,5 @@
 """Repositories that sentence-transformers wrote, served by both services and compared with itself, text by text."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,9 @@ import bge_m3
 import numpy as np
 import pytest
 import torch
-from references import Calls, dense, multi_vectors, sparse_rows
-from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
+from references import Calls, dense, multi_vectors, near, sparse_rows
+from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
-from sentence_transformers.cross_encoder.modules import LogitScore
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SpladePooling
@@ -20,7 +18,7 @@ from tiny import reader, write_trunk
 from tokenizers.processors import TemplateProcessing
 
 from harness.stack import stack
-from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
+from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
 
 TEXTS = ["w1 w2 w3", "w7", "", "w5 " * 60, "some other words", "w9 w8 w7 w6 w1"]
 QUERY, DOCUMENTS = "w4 w5 w6", TEXTS
@@ -29,13 +27,6 @@ DENSE, SPARSE, MULTI = (
     vectors_pb2.OUTPUT_KIND_SPARSE,
     vectors_pb2.OUTPUT_KIND_MULTI_VECTOR,
 )
-
-
-def near(ours: Any, theirs: Any, tolerance: float = 2e-5) -> None:
-    """The tolerance of raw rows grows with what they hold."""
-    expected = np.asarray(theirs)
-    assert np.asarray(ours).shape == expected.shape
-    assert np.abs(ours - expected).max() <= tolerance * max(1.0, np.abs(expected).max())
 
 
 def dense_modules(folder: Path, *after: torch.nn.Module, mode: Any = "mean", include_prompt: bool = True) -> list[Any]:
@@ -119,79 +110,6 @@ async def test_sparse(tmp_path: Path, strategy: Any, activation: Any) -> None:
     near(np.reshape(scores.scores, (2, -1)), queries @ expected.T, 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("trunk", "labels", "names"),
-    [
-        ("tiny-bert", 1, ["input_ids", "token_type_ids", "attention_mask"]),
-        ("tiny-bert", 2, ["input_ids", "attention_mask"]),
-        ("tiny-roberta", 1, ["input_ids", "attention_mask"]),
-        ("tiny-modernbert", 3, ["input_ids", "attention_mask"]),
-        ("tiny-deberta-v2", 1, ["input_ids", "token_type_ids", "attention_mask"]),
-    ],
-)
-async def test_cross_encoder(tmp_path: Path, trunk: str, labels: int, names: list[str]) -> None:
-    """Scores of pairs, activated and raw, cut as the reference cuts, with token types where the tokenizer has them."""
-    write_trunk(tmp_path / "trunk", trunk, "sequence-classification", labels)
-    reader(model_input_names=names).save_pretrained(tmp_path / "trunk")
-    oracle = CrossEncoder(str(tmp_path / "trunk"), device="cpu", max_length=64)
-    oracle.save(str(tmp_path / "saved"))
-    pairs = [(QUERY, document) for document in DOCUMENTS]
-    async with stack(str(tmp_path / "saved")) as pair:
-        calls = Calls(pair.channel)
-        ask = {"texts": [QUERY] * len(DOCUMENTS), "text_pairs": DOCUMENTS, "truncate": True}
-        plain = await calls.classification.Classify(classification_pb2.ClassifyRequest(**ask))
-        raw = await calls.classification.Classify(classification_pb2.ClassifyRequest(**ask, normalize=False))
-        if labels == 1:
-            request = ranking_pb2.RerankRequest(query=QUERY, documents=DOCUMENTS, truncate=True)
-            ranked = await calls.ranking.Rerank(request)
-            score = ranking_pb2.ScoreRequest(queries=[QUERY, "w1"], documents=DOCUMENTS, truncate=True)
-            scores = (await calls.ranking.Score(score)).scores
-    expected = oracle.predict(pairs).reshape(len(pairs), labels)
-    near(np.reshape(plain.scores, (-1, labels)), expected)
-    logits = oracle.predict(pairs, activation_fn=torch.nn.Identity()).reshape(len(pairs), labels)
-    near(np.reshape(raw.scores, (-1, labels)), logits)
-    assert list(plain.labels) == [oracle.config.id2label[index] for index in range(labels)]
-    if labels == 1:
-        order = np.argsort(-expected[:, 0], kind="stable")
-        assert [each.index for each in ranked.results] == order.tolist()
-        near(np.array([each.score for each in ranked.results]), expected[order, 0])
-        both = [(query, document) for query in (QUERY, "w1") for document in DOCUMENTS]
-        near(np.array(scores), oracle.predict(both))
-
-
-TEMPLATE = (
-    "{% for m in messages if m.role == 'system' %}{% set instruct = m.content %}w20 {{ instruct }} {% else %}w20 w21 "
-    "{% endfor %}w22 {% for m in messages if m.role == 'query' %}{{ m.content }}{% endfor %} w23 "
-    "{% for m in messages if m.role == 'document' %}{{ m.content }}{% endfor %} w24 w25"
-)
-
-
-@pytest.mark.parametrize("template", [TEMPLATE, None], ids=["template", "no template"])
-async def test_yes_no(tmp_path: Path, template: str | None) -> None:
-    """Log-odds of yes and no after the template of the files, kept whole when documents are cut."""
-    write_trunk(tmp_path / "trunk", "tiny-qwen3", "causal-lm")
-    tokenizer = reader(chat_template=template, model_max_length=48, padding_side="left")
-    tokenizer.save_pretrained(tmp_path / "trunk")
-    oracle = CrossEncoder(str(tmp_path / "trunk"), device="cpu")
-    assert isinstance(oracle[1], LogitScore)
-    oracle.save(str(tmp_path / "saved"))
-    pairs = [(QUERY, document) for document in DOCUMENTS]
-    async with stack(str(tmp_path / "saved")) as pair:
-        calls = Calls(pair.channel)
-        card = (await calls.model.GetModel(model_pb2.GetModelRequest())).card
-        ask = {"query": QUERY, "documents": DOCUMENTS, "truncate": True}
-        ranked = await calls.ranking.Rerank(ranking_pb2.RerankRequest(**ask))
-        asked = None
-        if template:
-            asked = await calls.ranking.Rerank(ranking_pb2.RerankRequest(**ask, instruction="w30 w31"))
-    assert card.family == "qwen3"
-    for reply, prompt in ((ranked, None), (asked, "w30 w31")):
-        if reply is not None:
-            expected = oracle.predict(pairs, prompt=prompt)
-            scores = {each.index: each.score for each in reply.results}
-            near(np.array([scores[index] for index in range(len(pairs))]), expected)
-
-
 async def test_multi_vectors(tmp_path: Path) -> None:
     """Rows of a native MultiVectorEncoder with two layers, ids and scores."""
     torch.manual_seed(0)
@@ -221,61 +139,6 @@ async def test_multi_vectors(tmp_path: Path) -> None:
     assert list(reply.multi_vector.token_ids) == [each for text in ids for each in text]
     query = oracle.encode_query([QUERY], convert_to_numpy=True)
     near(np.array(scores.scores), np.asarray(oracle.similarity(query, expected))[0], 1e-4)
-
-
-async def test_labels_of_tokens(tmp_path: Path) -> None:
-    """Softmax over every token, its place in the text, and only the tokens of one id."""
-    model = write_trunk(tmp_path / "tagger", "tiny-bert", "token-classification", 4)
-    tokenizer = reader()
-    async with stack(str(tmp_path / "tagger")) as pair:
-        calls = Calls(pair.channel)
-        every = await calls.classification.ClassifyTokens(classification_pb2.ClassifyTokensRequest(texts=TEXTS))
-        mark = tokenizer.convert_tokens_to_ids("w7")
-        request = classification_pb2.ClassifyTokensRequest(texts=TEXTS, token_id=mark, normalize=False)
-        steps = await calls.classification.ClassifyTokens(request)
-    logits, ids = [], []
-    for text in TEXTS:
-        encoded = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
-        with torch.inference_mode():
-            logits.append(model(**encoded).logits[0])
-        ids.append(encoded["input_ids"][0].tolist())
-    near(np.reshape(every.scores, (-1, 4)), torch.cat(logits).softmax(dim=1).numpy())
-    assert list(every.token_ids) == [each for text in ids for each in text]
-    assert list(every.lengths) == [len(each) for each in ids]
-    assert (every.starts[2], every.ends[2]) == (3, 5)  # w2
-    tagged = zip([each for text in ids for each in text], torch.cat(logits), strict=True)
-    chosen = [row for each, row in tagged if each == mark]
-    assert sum(steps.lengths) == len(chosen) == 2
-    near(np.reshape(steps.scores, (-1, 4)), torch.stack(chosen).numpy())
-
-
-async def test_several_models_can_be_asked_at_once() -> None:
-    """A mixture of jobs on one pair: dense at three sizes, sparse, token rows and a rerank, as each alone."""
-    async with stack("random:tiny-bge-m3") as pair:
-        calls = Calls(pair.channel)
-        requests = [
-            *(embedding_pb2.EmbedRequest(texts=TEXTS, dimensions=size, outputs=[DENSE]) for size in (8, 32, 64)),
-            embedding_pb2.EmbedRequest(texts=TEXTS, outputs=[SPARSE]),
-            embedding_pb2.EmbedRequest(texts=TEXTS, outputs=[DENSE, SPARSE, MULTI], return_token_ids=True),
-        ]
-        weights = ranking_pb2.HybridWeights(dense=0.4, sparse=0.2, multi_vector=0.4)
-        hybrid = ranking_pb2.RerankRequest(
-            query=QUERY, documents=DOCUMENTS, method=vectors_pb2.SCORING_METHOD_HYBRID, weights=weights
-        )
-        alone = [await calls.embedding.Embed(each) for each in requests]
-        ranked = await calls.ranking.Rerank(hybrid)
-        together = await asyncio.gather(
-            *(calls.embedding.Embed(each) for each in requests), calls.ranking.Rerank(hybrid)
-        )
-    for ours, theirs in zip(together[:-1], alone, strict=True):
-        assert ours.sparse.indices == theirs.sparse.indices
-        assert ours.multi_vector.token_ids == theirs.multi_vector.token_ids
-        assert np.allclose(ours.sparse.values, theirs.sparse.values, atol=1e-6)
-        if ours.dense.count:
-            near(dense(ours), dense(theirs), 1e-6)
-        if ours.multi_vector.data:
-            near(np.concatenate(multi_vectors(ours)), np.concatenate(multi_vectors(theirs)), 1e-6)
-    assert [each.index for each in together[-1].results] == [each.index for each in ranked.results]
 
 
 async def test_bge_m3(tmp_path: Path) -> None:

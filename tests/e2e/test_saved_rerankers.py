@@ -1,0 +1,116 @@
+"""Classifiers and rerankers that sentence-transformers wrote, served by both services and compared with itself."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from references import Calls, near
+from sentence_transformers import CrossEncoder
+from sentence_transformers.cross_encoder.modules import LogitScore
+from tiny import reader, write_trunk
+
+from harness.stack import stack
+from selvage.v1 import classification_pb2, model_pb2, ranking_pb2
+
+TEXTS = ["w1 w2 w3", "w7", "", "w5 " * 60, "some other words", "w9 w8 w7 w6 w1"]
+QUERY, DOCUMENTS = "w4 w5 w6", TEXTS
+
+
+@pytest.mark.parametrize(
+    ("trunk", "labels", "names"),
+    [
+        ("tiny-bert", 1, ["input_ids", "token_type_ids", "attention_mask"]),
+        ("tiny-bert", 2, ["input_ids", "attention_mask"]),
+        ("tiny-roberta", 1, ["input_ids", "attention_mask"]),
+        ("tiny-modernbert", 3, ["input_ids", "attention_mask"]),
+        ("tiny-deberta-v2", 1, ["input_ids", "token_type_ids", "attention_mask"]),
+    ],
+)
+async def test_cross_encoder(tmp_path: Path, trunk: str, labels: int, names: list[str]) -> None:
+    """Scores of pairs, activated and raw, cut as the reference cuts, with token types where the tokenizer has them."""
+    write_trunk(tmp_path / "trunk", trunk, "sequence-classification", labels)
+    reader(model_input_names=names).save_pretrained(tmp_path / "trunk")
+    oracle = CrossEncoder(str(tmp_path / "trunk"), device="cpu", max_length=64)
+    oracle.save(str(tmp_path / "saved"))
+    pairs = [(QUERY, document) for document in DOCUMENTS]
+    async with stack(str(tmp_path / "saved")) as pair:
+        calls = Calls(pair.channel)
+        ask = {"texts": [QUERY] * len(DOCUMENTS), "text_pairs": DOCUMENTS, "truncate": True}
+        plain = await calls.classification.Classify(classification_pb2.ClassifyRequest(**ask))
+        raw = await calls.classification.Classify(classification_pb2.ClassifyRequest(**ask, normalize=False))
+        if labels == 1:
+            request = ranking_pb2.RerankRequest(query=QUERY, documents=DOCUMENTS, truncate=True)
+            ranked = await calls.ranking.Rerank(request)
+            score = ranking_pb2.ScoreRequest(queries=[QUERY, "w1"], documents=DOCUMENTS, truncate=True)
+            scores = (await calls.ranking.Score(score)).scores
+    expected = oracle.predict(pairs).reshape(len(pairs), labels)
+    near(np.reshape(plain.scores, (-1, labels)), expected)
+    logits = oracle.predict(pairs, activation_fn=torch.nn.Identity()).reshape(len(pairs), labels)
+    near(np.reshape(raw.scores, (-1, labels)), logits)
+    assert list(plain.labels) == [oracle.config.id2label[index] for index in range(labels)]
+    if labels == 1:
+        order = np.argsort(-expected[:, 0], kind="stable")
+        assert [each.index for each in ranked.results] == order.tolist()
+        near(np.array([each.score for each in ranked.results]), expected[order, 0])
+        both = [(query, document) for query in (QUERY, "w1") for document in DOCUMENTS]
+        near(np.array(scores), oracle.predict(both))
+
+
+TEMPLATE = (
+    "{% for m in messages if m.role == 'system' %}{% set instruct = m.content %}w20 {{ instruct }} {% else %}w20 w21 "
+    "{% endfor %}w22 {% for m in messages if m.role == 'query' %}{{ m.content }}{% endfor %} w23 "
+    "{% for m in messages if m.role == 'document' %}{{ m.content }}{% endfor %} w24 w25"
+)
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, None], ids=["template", "no template"])
+async def test_yes_no(tmp_path: Path, template: str | None) -> None:
+    """Log-odds of yes and no after the template of the files, kept whole when documents are cut."""
+    write_trunk(tmp_path / "trunk", "tiny-qwen3", "causal-lm")
+    tokenizer = reader(chat_template=template, model_max_length=48, padding_side="left")
+    tokenizer.save_pretrained(tmp_path / "trunk")
+    oracle = CrossEncoder(str(tmp_path / "trunk"), device="cpu")
+    assert isinstance(oracle[1], LogitScore)
+    oracle.save(str(tmp_path / "saved"))
+    pairs = [(QUERY, document) for document in DOCUMENTS]
+    async with stack(str(tmp_path / "saved")) as pair:
+        calls = Calls(pair.channel)
+        card = (await calls.model.GetModel(model_pb2.GetModelRequest())).card
+        ask = {"query": QUERY, "documents": DOCUMENTS, "truncate": True}
+        ranked = await calls.ranking.Rerank(ranking_pb2.RerankRequest(**ask))
+        asked = None
+        if template:
+            asked = await calls.ranking.Rerank(ranking_pb2.RerankRequest(**ask, instruction="w30 w31"))
+    assert card.family == "qwen3"
+    for reply, prompt in ((ranked, None), (asked, "w30 w31")):
+        if reply is not None:
+            expected = oracle.predict(pairs, prompt=prompt)
+            scores = {each.index: each.score for each in reply.results}
+            near(np.array([scores[index] for index in range(len(pairs))]), expected)
+
+
+async def test_labels_of_tokens(tmp_path: Path) -> None:
+    """Softmax over every token, its place in the text, and only the tokens of one id."""
+    model = write_trunk(tmp_path / "tagger", "tiny-bert", "token-classification", 4)
+    tokenizer = reader()
+    async with stack(str(tmp_path / "tagger")) as pair:
+        calls = Calls(pair.channel)
+        every = await calls.classification.ClassifyTokens(classification_pb2.ClassifyTokensRequest(texts=TEXTS))
+        mark = tokenizer.convert_tokens_to_ids("w7")
+        request = classification_pb2.ClassifyTokensRequest(texts=TEXTS, token_id=mark, normalize=False)
+        steps = await calls.classification.ClassifyTokens(request)
+    logits, ids = [], []
+    for text in TEXTS:
+        encoded = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+        with torch.inference_mode():
+            logits.append(model(**encoded).logits[0])
+        ids.append(encoded["input_ids"][0].tolist())
+    near(np.reshape(every.scores, (-1, 4)), torch.cat(logits).softmax(dim=1).numpy())
+    assert list(every.token_ids) == [each for text in ids for each in text]
+    assert list(every.lengths) == [len(each) for each in ids]
+    assert (every.starts[2], every.ends[2]) == (3, 5)  # w2
+    tagged = zip([each for text in ids for each in text], torch.cat(logits), strict=True)
+    chosen = [row for each, row in tagged if each == mark]
+    assert sum(steps.lengths) == len(chosen) == 2
+    near(np.reshape(steps.scores, (-1, 4)), torch.stack(chosen).numpy())
