@@ -142,9 +142,8 @@ class Service:
         tokenize = time.monotonic() - start
         self.limits.check_reply(settling.reply_bytes(encode, model.card, tokenized.tokens), SMALLER)
         answer = await self.answer(model, encode, tokenized, tokenize, deadline)
-        self.limits.check_reply(
-            answer.size, "set sparse_top_k, or ask for fewer texts"
-        )  # weights could not be foreseen
+        # How many weights a sparse vector has cannot be foreseen.
+        self.limits.check_reply(answer.size, "set sparse_top_k, or ask for fewer texts")
         return answer
 
     async def score(self, request: ScoreRequest, deadline: Deadline) -> Answer:
