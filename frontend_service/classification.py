@@ -42,6 +42,7 @@ class Classification:
         service, model = self._service, self._service.model(request.model)
         card = model.card
         settling.check_task(card, Task.CLASSIFY)
+        service.limits.check_reply(4 * len(request.texts) * len(card.labels), "ask for fewer texts")
         if request.pairs or card.pair_template:
             return card, await self._pairs(model, request, deadline)
         prompt = model.tokenization.prompt(request.prompt)
@@ -52,7 +53,6 @@ class Classification:
             return model.tokenization.texts(request.texts, prompt, request.cut, TEXT, watch)
 
         tokenized = await service.tokenising(work)
-        service.limits.check_reply(4 * len(request.texts) * len(card.labels), "ask for fewer texts")
         answer = await service.answer(model, Classify(), tokenized, time.monotonic() - start, deadline)
         return card, await service.activated(answer, card, request.normalize)
 

@@ -63,7 +63,7 @@ def _templates(recipe: ClassifierRecipe, tokenizer: Any) -> tuple[str, str]:
         try:
             return str(tokenizer.apply_chat_template(asked, tokenize=False, **recipe.chat_options))
         except Exception as error:  # the template is a program of the repository's, and may refuse these roles
-            if recipe.needs_template:
+            if recipe.needs_template and not recipe.builtin_template:
                 raise ModelRefused(f"the chat template cannot be rendered: {first_line(error)}") from error
             return ""
 

@@ -4,7 +4,6 @@ import numpy as np
 
 from gpu_worker.outbox import Array, Outbox
 from gpu_worker.progress.text import Delivery, Member, TextProgress
-from gpu_worker.ragged_batch import row_ranges
 from gpu_worker.rows import Rows
 from shared.jobs import Classify, Job, JobResult
 
@@ -25,9 +24,7 @@ class ClassifyProgress(TextProgress):
         if not self.work.tokens:
             logits, places = rows.logits(member.places), member.sequences
         else:
-            own = row_ranges(self.offsets[member.sequences], self.lengths[member.sequences])
-            places = (np.cumsum(self.kept) - 1)[own[self.kept[own]]]
-            logits = rows.token_logits(rows.kept_rows(self, member))
+            logits, places = rows.token_logits(rows.kept_rows(self, member)), self.kept_places(member)
         slot = outbox.add(logits)
 
         def deliver(arrays: list[Array]) -> None:

@@ -12,7 +12,7 @@ from gpu_worker import packing, sparse
 from gpu_worker.models.head_building import Heads
 from gpu_worker.outbox import Array, Outbox
 from gpu_worker.progress.text import Delivery, Member, TextProgress
-from gpu_worker.ragged_batch import Counts, row_ranges
+from gpu_worker.ragged_batch import Counts
 from gpu_worker.rows import Rows
 from shared import jobs
 from shared.jobs import Encode, Job, JobResult
@@ -85,18 +85,12 @@ class EncodeProgress(TextProgress):
         if self._dense is not None:
             deliveries.append(self._dense.ship(rows.pooled(member.places), member.sequences, outbox))
         if self._tokens is not None:
-            deliveries.append(self._ship_tokens(member, rows, outbox))
+            kept = rows.tokens(rows.kept_rows(self, member))
+            deliveries.append(self._tokens.ship(kept, self.kept_places(member), outbox))
         if self._sparse is not None:
             reading = rows.sparse(self, member, outbox, self.work.sparse_top_k)
             deliveries.append(partial(self._put_sparse, member, reading))
         return deliveries
-
-    def _ship_tokens(self, member: Member, rows: Rows, outbox: Outbox) -> Delivery:
-        """Rows of kept tokens, at their places among all kept tokens of the job."""
-        assert self._tokens is not None
-        own = row_ranges(self.offsets[member.sequences], self.lengths[member.sequences])
-        places = (np.cumsum(self.kept) - 1)[own[self.kept[own]]]
-        return self._tokens.ship(rows.tokens(rows.kept_rows(self, member)), places, outbox)
 
     def _put_sparse(self, member: Member, reading: sparse.Reading, arrays: list[Array]) -> None:
         assert self._sparse is not None

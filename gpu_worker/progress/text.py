@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu_worker.outbox import Array, Outbox
-from gpu_worker.ragged_batch import Counts, Ids
+from gpu_worker.ragged_batch import Counts, Ids, row_ranges
 from shared.errors import Internal
 from shared.jobs import Job, JobResult
 
@@ -60,6 +61,17 @@ class TextProgress:
         """[S] how many tokens of each sequence have a vector."""
         counts: Counts = np.add.reduceat(self.kept.astype(np.int64), self.offsets[:-1])
         return counts
+
+    @cached_property
+    def _kept_before(self) -> Counts:
+        """[T] kept tokens of the job before each; once a job, since every step asks."""
+        before: Counts = np.cumsum(self.kept) - self.kept
+        return before
+
+    def kept_places(self, member: Member) -> Counts:
+        """Places of a member's kept tokens among all that the job keeps."""
+        own = row_ranges(self.offsets[member.sequences], self.lengths[member.sequences])
+        return self._kept_before[own[self.kept[own]]]
 
     def compute(self, member: Member, rows: "Rows", outbox: Outbox) -> list[Delivery]:
         """Launches what this step gives the job; what it ships is delivered when the step is over."""

@@ -163,6 +163,10 @@ async def test_what_tokens_cannot_be_classified_is_named() -> None:
         await Frontend(card()).tokens(texts=["a"])
     with pytest.raises(ResultTooLarge, match="fewer texts"):
         await Frontend(tagger, message_bytes=100_000).tokens(texts=["a"])
+    many = Frontend(card(labels=("x",) * 10_000), message_bytes=100_000)
+    with pytest.raises(ResultTooLarge, match="fewer texts"):
+        await many.classify(texts=["a"], text_pairs=["b"])
+    assert many.worker.jobs == []
 
 
 async def test_a_method_that_the_model_lacks_is_refused() -> None:

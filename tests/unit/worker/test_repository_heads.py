@@ -194,6 +194,14 @@ def test_a_reranker_without_modules_asks_for_yes_and_no(tmp_path: Path, place: s
     assert "<Instruct>: Given a web search query, retrieve" in recipe.template
 
 
+def test_a_template_that_refuses_these_roles_leaves_the_built_in_question(tmp_path: Path) -> None:
+    """Chat templates of some models raise where there is no message of a user."""
+    folder = write_plain_reranker(tmp_path / "A-Reranker", "tiny-qwen3", "{{ raise_exception('No user query') }}")
+    recipe = load(str(folder), CPU).recipe.classifier
+    assert recipe is not None
+    assert "<Instruct>: Given a web search query" in recipe.template
+
+
 def test_a_rerankers_own_question_comes_first(tmp_path: Path) -> None:
     """Its template tells that it is one, whatever its name."""
     recipe = load(str(write_plain_reranker(tmp_path / "model", "tiny-qwen3", ASKED)), CPU).recipe.classifier
