@@ -2,7 +2,29 @@
 
 from dataclasses import dataclass, field
 
-from shared.vectors import Activation, OutputKind, ScoringMethod, Task
+from shared.vectors import Activation, InputType, OutputKind, QueryExpansion, ScoringMethod, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateInteraction:
+    """How a late-interaction model reads texts; the fields are those of `selvage.v1.LateInteraction`.
+
+    Lengths are in tokens, marker and special tokens included. Its markers are the prompts "query" and "document".
+    """
+
+    query_length: int
+    document_length: int
+    query_expansion: QueryExpansion = QueryExpansion.NONE
+    expansion_length: int = 0
+    expansion_id: int = 0
+    attend_to_expansion: bool = False
+    skiplist: tuple[int, ...] = ()
+    skip_in_queries: bool = False
+    skip_in_documents: bool = True
+
+    def skips(self, side: InputType) -> bool:
+        """Whether the skiplist counts for a text; one that is neither query nor document counts as a document."""
+        return self.skip_in_queries if side is InputType.QUERY else self.skip_in_documents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +62,6 @@ class ModelCard:
     pair_template: str = ""
     instructed_pair_template: str = ""
     weight_bytes: int = 0
+    late_interaction: LateInteraction | None = None
+    normalizes_multi_vectors: bool = True
+    max_sim: str = ""

@@ -8,9 +8,9 @@ from google.protobuf.duration_pb2 import Duration
 
 from selvage.v1 import model_pb2, vectors_pb2
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.card import ModelCard
+from shared.card import LateInteraction, ModelCard
 from shared.errors import Internal, InvalidInput, SelvageError, error_classes
-from shared.vectors import Activation, DataType, MultiVectors, OutputKind, ScoringMethod, Task
+from shared.vectors import Activation, DataType, MultiVectors, OutputKind, QueryExpansion, ScoringMethod, Task
 
 
 def number(value: IntEnum) -> Any:
@@ -67,7 +67,9 @@ def error_from_pb(message: pb.JobError) -> SelvageError:
 
 def card_to_pb(card: ModelCard) -> model_pb2.ModelCard:
     values = {each.name: getattr(card, each.name) for each in fields(card)}
-    return model_pb2.ModelCard(**values | {"default_method": card.default_method or 0})
+    late = card.late_interaction
+    reading = None if late is None else {each.name: getattr(late, each.name) for each in fields(late)}
+    return model_pb2.ModelCard(**values | {"default_method": card.default_method or 0, "late_interaction": reading})
 
 
 def card_from_pb(message: model_pb2.ModelCard) -> ModelCard:
@@ -84,5 +86,15 @@ def card_from_pb(message: model_pb2.ModelCard) -> ModelCard:
             "activation": Activation(message.activation),
             "prompts": dict(message.prompts),
             "special_tokens": dict(message.special_tokens),
+            "late_interaction": _late_interaction(message),
         }
     )
+
+
+def _late_interaction(message: model_pb2.ModelCard) -> LateInteraction | None:
+    if not message.HasField("late_interaction"):
+        return None
+    reading = message.late_interaction
+    values = {each.name: getattr(reading, each.name) for each in fields(LateInteraction)}
+    expansion = QueryExpansion(reading.query_expansion)
+    return LateInteraction(**values | {"query_expansion": expansion, "skiplist": tuple(reading.skiplist)})

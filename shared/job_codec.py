@@ -8,13 +8,13 @@ from shared.codec import duration_from_pb, duration_to_pb, number, vectors_from_
 from shared.errors import InvalidInput, UnsupportedTask
 from shared.jobs import Classify, Encode, HybridWeights, Job, MaxSim, Score, Work
 from shared.ragged import RaggedTokens
-from shared.vectors import DataType, Layout, OutputKind, ScoringMethod
+from shared.vectors import DataType, InputType, Layout, OutputKind, ScoringMethod
 
 
 def job_bytes(job: Job) -> int:
     """About what a job's message holds."""
     given = (job.work.queries, job.work.documents) if isinstance(job.work, MaxSim) else ()
-    return len(job.tokens.ids) + sum(len(each.data) for each in given)
+    return len(job.tokens.ids) + sum(len(each.data) for each in given if each is not None)
 
 
 def jobs_to_pb(jobs: Iterable[Job]) -> pb.ExecuteRequest:
@@ -28,6 +28,7 @@ def jobs_to_pb(jobs: Iterable[Job]) -> pb.ExecuteRequest:
             sequences=len(job.tokens),
             prompt_lengths=job.prompt_lengths,
             second_segment_starts=job.second_segments,
+            unattended_tails=job.unattended_tails,
             **_work_to_pb(job.work),
         )
         if job.remaining is not None:
@@ -56,14 +57,14 @@ def jobs_from_pb(request: pb.ExecuteRequest) -> list[Job]:
 
 
 def _job_from_pb(message: pb.Job, tokens: RaggedTokens) -> Job:
-    for name in ("priority", "unattended_tails"):
-        if getattr(message, name):
-            raise UnsupportedTask(f"this worker does not know {name} yet", field=name)
-    for name in ("prompt_lengths", "second_segment_starts"):
+    if message.priority:
+        raise UnsupportedTask("this worker does not know priority yet", field="priority")
+    # Of an unattended sequence a token must be left to attend to.
+    for name, left in (("prompt_lengths", 0), ("second_segment_starts", 0), ("unattended_tails", 1)):
         given = getattr(message, name)
         if given and len(given) != len(tokens):
             raise ValueError(f"{name} has another length than the job has sequences")
-        if any(not 0 <= each <= length for each, length in zip(given, tokens.lengths, strict=False)):
+        if any(not 0 <= each <= length - left for each, length in zip(given, tokens.lengths, strict=False)):
             raise ValueError(f"{name} has an entry outside its sequence")
     return Job(
         id=message.id,
@@ -71,6 +72,7 @@ def _job_from_pb(message: pb.Job, tokens: RaggedTokens) -> Job:
         work=_work_from_pb(message),
         prompt_lengths=tuple(message.prompt_lengths),
         second_segments=tuple(message.second_segment_starts),
+        unattended_tails=tuple(message.unattended_tails),
         remaining=duration_from_pb(message.remaining) if message.HasField("remaining") else None,
     )
 
@@ -87,6 +89,7 @@ def _work_to_pb(work: Work) -> dict[str, object]:
                     data_type=number(work.data_type),
                     sparse_top_k=work.sparse_top_k,
                     token_ids=work.token_ids,
+                    input_type=number(work.input_type),
                 )
             }
         case Score():
@@ -98,6 +101,7 @@ def _work_to_pb(work: Work) -> dict[str, object]:
                     unit_rows=work.unit_rows,
                     mean=work.mean,
                     weights=_weights_to_pb(work.weights),
+                    explain=work.explain,
                 )
             }
         case Classify():
@@ -105,11 +109,13 @@ def _work_to_pb(work: Work) -> dict[str, object]:
         case MaxSim():
             return {
                 "max_sim": pb.MaxSimOptions(
-                    queries=vectors_to_pb(work.queries),
+                    queries=None if work.queries is None else vectors_to_pb(work.queries),
                     documents=vectors_to_pb(work.documents),
                     layout=number(work.layout),
                     unit_rows=work.unit_rows,
                     mean=work.mean,
+                    unit_queries=work.unit_queries,
+                    explain=work.explain,
                 )
             }
 
@@ -126,6 +132,7 @@ def _work_from_pb(message: pb.Job) -> Work:
                 data_type=DataType(encode.data_type),
                 sparse_top_k=encode.sparse_top_k,
                 token_ids=encode.token_ids,
+                input_type=InputType(encode.input_type),
             )
         case "score":
             score = message.score
@@ -136,6 +143,7 @@ def _work_from_pb(message: pb.Job) -> Work:
                 unit_rows=score.unit_rows,
                 mean=score.mean,
                 weights=weights_from_pb(score.weights) if score.HasField("weights") else None,
+                explain=score.explain,
             )
         case "classify":
             wanted = message.classify
@@ -143,11 +151,13 @@ def _work_from_pb(message: pb.Job) -> Work:
         case "max_sim":
             given = message.max_sim
             return MaxSim(
-                queries=vectors_from_pb(given.queries, "queries"),
+                queries=vectors_from_pb(given.queries, "queries") if given.HasField("queries") else None,
                 documents=vectors_from_pb(given.documents, "documents"),
                 layout=Layout(given.layout),
                 unit_rows=given.unit_rows,
                 mean=given.mean,
+                unit_queries=given.unit_queries,
+                explain=given.explain,
             )
         case _:
             raise ValueError("a job says nothing to do")

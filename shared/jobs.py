@@ -3,14 +3,17 @@
 from dataclasses import dataclass
 
 from shared.ragged import RaggedTokens
-from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod
+from shared.vectors import DataType, InputType, Layout, MultiVectors, OutputKind, ScoringMethod
 
 NO_TOKENS = RaggedTokens(ids=b"", lengths=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encode:
-    """Vectors of each sequence. `dimensions` 0 means all, `sparse_top_k` 0 all weights above zero."""
+    """Vectors of each sequence. `dimensions` 0 means all, `sparse_top_k` 0 all weights above zero.
+
+    `input_type`: what the sequences are, which decides whether a skiplist counts.
+    """
 
     outputs: frozenset[OutputKind]
     dimensions: int = 0
@@ -19,6 +22,7 @@ class Encode:
     data_type: DataType = DataType.FLOAT32
     sparse_top_k: int = 0
     token_ids: bool = False
+    input_type: InputType = InputType.UNSPECIFIED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,10 @@ class HybridWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Scores of the first `queries` sequences against the others. `weights`: HYBRID only."""
+    """Scores of the first `queries` sequences against the others. `weights`: HYBRID only.
+
+    `explain`: also which document tokens won; LATE_INTERACTION with one query only.
+    """
 
     method: ScoringMethod
     layout: Layout
@@ -45,6 +52,7 @@ class Score:
     unit_rows: bool
     mean: bool
     weights: HybridWeights | None = None
+    explain: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +65,19 @@ class Classify:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxSim:
-    """Scores of given vectors."""
+    """Scores of given documents with given queries, or, where `queries` is None, with the job's sequences.
 
-    queries: MultiVectors
+    `unit_rows`: whether given rows get unit length; `unit_queries`: whether rows of sequences do. `explain`: also
+    which document rows won.
+    """
+
+    queries: MultiVectors | None
     documents: MultiVectors
     layout: Layout
     unit_rows: bool
     mean: bool
+    unit_queries: bool = True
+    explain: bool = False
 
 
 Work = Encode | Score | Classify | MaxSim
@@ -75,7 +89,8 @@ class Job:
 
     `remaining` is the time in seconds until nobody waits any more, None for ever; `prompt_lengths` are the
     tokens at the start of each sequence that pooling leaves out, empty for none; `second_segments` are where the
-    second text of a pair begins in each sequence (0: nowhere), empty for none.
+    second text of a pair begins in each sequence (0: nowhere), empty for none; `unattended_tails` are the tokens at
+    the end of each sequence that nobody attends to, empty for none.
     """
 
     id: int
@@ -83,6 +98,7 @@ class Job:
     tokens: RaggedTokens = NO_TOKENS
     prompt_lengths: tuple[int, ...] = ()
     second_segments: tuple[int, ...] = ()
+    unattended_tails: tuple[int, ...] = ()
     remaining: float | None = None
 
 
@@ -112,7 +128,9 @@ class JobResult:
     """The outcome of a job: what was asked for, in the order of its sequences, and its times in seconds.
 
     `scores` is float32, row-major: scores, or logits. `row_lengths` are the token rows, or the rows of token logits,
-    of each sequence; `token_ids` the int32 id of each token row, where asked for.
+    of each sequence; `token_ids` the int32 id of each token row, where asked for. `winners` int32 and `similarities`
+    float32 explain scores: for each of them, and in it for each row (of sequences: each token) of its query, which row
+    (token) of the document won, -1 for none.
     """
 
     dense: Rows | None = None
@@ -121,5 +139,7 @@ class JobResult:
     row_lengths: tuple[int, ...] = ()
     token_ids: bytes = b""
     scores: bytes = b""
+    winners: bytes = b""
+    similarities: bytes = b""
     queue: float = 0.0
     compute: float = 0.0

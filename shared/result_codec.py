@@ -24,6 +24,8 @@ def result_to_pb(job_id: int, result: JobResult) -> Iterator[pb.ExecuteResponse]
         (pb.CHUNK_KIND_SPARSE_INDICES, sparse.indices if sparse else b""),
         (pb.CHUNK_KIND_SPARSE_VALUES, sparse.values if sparse else b""),
         (pb.CHUNK_KIND_SCORES, result.scores),
+        (pb.CHUNK_KIND_WINNERS, result.winners),
+        (pb.CHUNK_KIND_SIMILARITIES, result.similarities),
     ):
         for start in range(0, len(data), CHUNK_BYTES):
             chunk = pb.Chunk(kind=kind, data=data[start : start + CHUNK_BYTES])
@@ -69,6 +71,8 @@ class ResultAssembly:
             row_lengths=tuple(end.row_lengths),
             token_ids=self._bytes(pb.CHUNK_KIND_TOKEN_IDS),
             scores=self._bytes(pb.CHUNK_KIND_SCORES),
+            winners=self._bytes(pb.CHUNK_KIND_WINNERS),
+            similarities=self._bytes(pb.CHUNK_KIND_SIMILARITIES),
             queue=duration_from_pb(end.queue),
             compute=duration_from_pb(end.compute),
         )

@@ -77,6 +77,14 @@ class Activation(IntEnum):
     TANH = 4
 
 
+class QueryExpansion(IntEnum):
+    """When queries are filled up with expansion tokens."""
+
+    NONE = 0
+    FIXED = 1
+    MIN = 2
+
+
 class Layout(IntEnum):
     """Which queries meet which documents."""
 

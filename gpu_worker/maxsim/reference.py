@@ -5,6 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gpu_worker.maxsim.comparison import Comparison, Mask
+from shared.vectors import Layout
+
 EMPTY_DOCUMENT = -1e9
 """Score of a document without rows, as sentence-transformers has it."""
 
@@ -23,3 +26,22 @@ def maxsim(queries: Sequence[Tensor], documents: Sequence[Tensor]) -> Tensor:
             else:
                 scores[i, j] = (query.float() @ document.float().T).amax(dim=1).sum()
     return scores
+
+
+def compare(queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], kept: Mask | None = None) -> Tensor:
+    """See `comparison.MaxSim`; on the CPU, one pair after the other."""
+    scores = [torch.empty(0)]
+    for comparison in comparisons:
+        asked = [
+            queries[start : start + length]
+            for start, length in zip(comparison.queries.starts, comparison.queries.lengths, strict=True)
+        ]
+        found = []
+        for start, length in zip(comparison.documents.starts, comparison.documents.lengths, strict=True):
+            rows = documents[start : start + length]
+            found.append(rows if kept is None else rows[torch.from_numpy(kept[start : start + length])])
+        if comparison.layout is Layout.PAIRS:
+            scores += [maxsim([query], [document]).flatten() for query, document in zip(asked, found, strict=True)]
+        else:
+            scores.append(maxsim(asked, found).flatten())
+    return torch.cat(scores)

@@ -14,7 +14,7 @@ from gpu_worker.progress.text import Delivery
 from gpu_worker.ragged_batch import Counts, to_device
 from shared.errors import DimensionMismatch, InvalidInput
 from shared.jobs import JobResult, MaxSim
-from shared.vectors import Layout
+from shared.vectors import Layout, MultiVectors
 
 
 class MaxSimProgress:
@@ -25,10 +25,11 @@ class MaxSimProgress:
 
         Raises InvalidInput and DimensionMismatch.
         """
-        _check(work)
+        asked = _check(work)
         self.work = work
         self.documents: Counts = np.array(work.documents.lengths, dtype=np.int64)
-        self.queries: Counts = np.array(work.queries.lengths, dtype=np.int64)
+        self.queries: Counts = np.array(asked.lengths, dtype=np.int64)
+        self._given = (asked, work.documents)
         pairs = work.layout is Layout.PAIRS
         partners = self.queries if pairs else np.full_like(self.documents, self.queries.sum())
         flops = (self.documents * partners + self.documents) * comparing_flops(work.documents.dimensions)
@@ -62,7 +63,7 @@ class MaxSimProgress:
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Query and document rows in float32 on the device, of unit length if wanted; made once, in its thread."""
         if self._vectors is None:
-            sides = (to_device(packing.unpack(each), device) for each in (self.work.queries, self.work.documents))
+            sides = (to_device(packing.unpack(each), device) for each in self._given)
             queries, documents = (F.normalize(each, dim=1) if self.work.unit_rows else each for each in sides)
             self._vectors = (queries, documents)
         return self._vectors
@@ -78,11 +79,13 @@ class MaxSimProgress:
         return JobResult(scores=self.scores.astype("<f4").tobytes())
 
 
-def _check(work: MaxSim) -> None:
+def _check(work: MaxSim) -> MultiVectors:
+    """The queries."""
     queries, documents = work.queries, work.documents
-    if not queries.lengths or not documents.lengths:
+    if queries is None or not queries.lengths or not documents.lengths:
         raise InvalidInput("max_sim needs a query and a document", field="documents")
     if queries.dimensions != documents.dimensions:
         raise DimensionMismatch("queries and documents have different dimensions", field="documents")
     if work.layout is Layout.PAIRS and len(queries.lengths) != len(documents.lengths):
         raise InvalidInput("pairs need as many queries as documents", field="documents")
+    return queries

@@ -15,7 +15,7 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("model", "texts", "tokenized", "input_type", "outputs", "prompt_name", "prompt", "dimensions", "normalize", "data_type", "truncate", "truncation_side", "max_tokens", "sparse_top_k", "return_token_ids")
+    __slots__ = ("model", "texts", "tokenized", "input_type", "outputs", "prompt_name", "prompt", "dimensions", "normalize", "data_type", "truncate", "truncation_side", "max_tokens", "sparse_top_k", "return_token_ids", "pool_factor", "protected_tokens")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     TOKENIZED_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,8 @@ class EmbedRequest(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SPARSE_TOP_K_FIELD_NUMBER: _ClassVar[int]
     RETURN_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    POOL_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    PROTECTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     model: str
     texts: _containers.RepeatedScalarFieldContainer[str]
     tokenized: _containers.RepeatedCompositeFieldContainer[TokenIds]
@@ -46,7 +48,9 @@ class EmbedRequest(_message.Message):
     max_tokens: int
     sparse_top_k: int
     return_token_ids: bool
-    def __init__(self, model: _Optional[str] = ..., texts: _Optional[_Iterable[str]] = ..., tokenized: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., input_type: _Optional[_Union[_vectors_pb2.InputType, str]] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., prompt_name: _Optional[str] = ..., prompt: _Optional[str] = ..., dimensions: _Optional[int] = ..., normalize: bool = ..., data_type: _Optional[_Union[_vectors_pb2.DataType, str]] = ..., truncate: bool = ..., truncation_side: _Optional[_Union[_vectors_pb2.TruncationSide, str]] = ..., max_tokens: _Optional[int] = ..., sparse_top_k: _Optional[int] = ..., return_token_ids: bool = ...) -> None: ...
+    pool_factor: float
+    protected_tokens: int
+    def __init__(self, model: _Optional[str] = ..., texts: _Optional[_Iterable[str]] = ..., tokenized: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., input_type: _Optional[_Union[_vectors_pb2.InputType, str]] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., prompt_name: _Optional[str] = ..., prompt: _Optional[str] = ..., dimensions: _Optional[int] = ..., normalize: bool = ..., data_type: _Optional[_Union[_vectors_pb2.DataType, str]] = ..., truncate: bool = ..., truncation_side: _Optional[_Union[_vectors_pb2.TruncationSide, str]] = ..., max_tokens: _Optional[int] = ..., sparse_top_k: _Optional[int] = ..., return_token_ids: bool = ..., pool_factor: _Optional[float] = ..., protected_tokens: _Optional[int] = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
     __slots__ = ("model", "dense", "sparse", "multi_vector", "usage", "timing")

@@ -24,6 +24,12 @@ class Activation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ACTIVATION_SIGMOID: _ClassVar[Activation]
     ACTIVATION_SOFTMAX: _ClassVar[Activation]
     ACTIVATION_TANH: _ClassVar[Activation]
+
+class QueryExpansion(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    QUERY_EXPANSION_UNSPECIFIED: _ClassVar[QueryExpansion]
+    QUERY_EXPANSION_FIXED: _ClassVar[QueryExpansion]
+    QUERY_EXPANSION_MIN: _ClassVar[QueryExpansion]
 TASK_UNSPECIFIED: Task
 TASK_EMBED: Task
 TASK_RERANK: Task
@@ -34,9 +40,12 @@ ACTIVATION_IDENTITY: Activation
 ACTIVATION_SIGMOID: Activation
 ACTIVATION_SOFTMAX: Activation
 ACTIVATION_TANH: Activation
+QUERY_EXPANSION_UNSPECIFIED: QueryExpansion
+QUERY_EXPANSION_FIXED: QueryExpansion
+QUERY_EXPANSION_MIN: QueryExpansion
 
 class ModelCard(_message.Message):
-    __slots__ = ("id", "family", "outputs", "methods", "default_method", "pooling", "dimensions", "allowed_dimensions", "multi_vector_dimensions", "normalizes", "prompts", "default_prompt_name", "include_prompt", "max_tokens", "vocabulary_size", "dtype", "device", "attention", "linear", "fingerprint", "special_tokens", "notice", "tasks", "multi_vector_head", "sparse_head", "averages_late_interaction", "labels", "activation", "pair_template", "instructed_pair_template", "weight_bytes")
+    __slots__ = ("id", "family", "outputs", "methods", "default_method", "pooling", "dimensions", "allowed_dimensions", "multi_vector_dimensions", "normalizes", "prompts", "default_prompt_name", "include_prompt", "max_tokens", "vocabulary_size", "dtype", "device", "attention", "linear", "fingerprint", "special_tokens", "notice", "tasks", "multi_vector_head", "sparse_head", "averages_late_interaction", "labels", "activation", "pair_template", "instructed_pair_template", "weight_bytes", "late_interaction", "normalizes_multi_vectors", "max_sim")
     class PromptsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +91,9 @@ class ModelCard(_message.Message):
     PAIR_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     INSTRUCTED_PAIR_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LATE_INTERACTION_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZES_MULTI_VECTORS_FIELD_NUMBER: _ClassVar[int]
+    MAX_SIM_FIELD_NUMBER: _ClassVar[int]
     id: str
     family: str
     outputs: _containers.RepeatedScalarFieldContainer[_vectors_pb2.OutputKind]
@@ -113,10 +125,35 @@ class ModelCard(_message.Message):
     pair_template: str
     instructed_pair_template: str
     weight_bytes: int
-    def __init__(self, id: _Optional[str] = ..., family: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., methods: _Optional[_Iterable[_Union[_vectors_pb2.ScoringMethod, str]]] = ..., default_method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., pooling: _Optional[str] = ..., dimensions: _Optional[int] = ..., allowed_dimensions: _Optional[_Iterable[int]] = ..., multi_vector_dimensions: _Optional[int] = ..., normalizes: bool = ..., prompts: _Optional[_Mapping[str, str]] = ..., default_prompt_name: _Optional[str] = ..., include_prompt: bool = ..., max_tokens: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., attention: _Optional[str] = ..., linear: _Optional[str] = ..., fingerprint: _Optional[str] = ..., special_tokens: _Optional[_Mapping[str, int]] = ..., notice: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., multi_vector_head: bool = ..., sparse_head: _Optional[str] = ..., averages_late_interaction: bool = ..., labels: _Optional[_Iterable[str]] = ..., activation: _Optional[_Union[Activation, str]] = ..., pair_template: _Optional[str] = ..., instructed_pair_template: _Optional[str] = ..., weight_bytes: _Optional[int] = ...) -> None: ...
+    late_interaction: LateInteraction
+    normalizes_multi_vectors: bool
+    max_sim: str
+    def __init__(self, id: _Optional[str] = ..., family: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., methods: _Optional[_Iterable[_Union[_vectors_pb2.ScoringMethod, str]]] = ..., default_method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., pooling: _Optional[str] = ..., dimensions: _Optional[int] = ..., allowed_dimensions: _Optional[_Iterable[int]] = ..., multi_vector_dimensions: _Optional[int] = ..., normalizes: bool = ..., prompts: _Optional[_Mapping[str, str]] = ..., default_prompt_name: _Optional[str] = ..., include_prompt: bool = ..., max_tokens: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., attention: _Optional[str] = ..., linear: _Optional[str] = ..., fingerprint: _Optional[str] = ..., special_tokens: _Optional[_Mapping[str, int]] = ..., notice: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., multi_vector_head: bool = ..., sparse_head: _Optional[str] = ..., averages_late_interaction: bool = ..., labels: _Optional[_Iterable[str]] = ..., activation: _Optional[_Union[Activation, str]] = ..., pair_template: _Optional[str] = ..., instructed_pair_template: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., late_interaction: _Optional[_Union[LateInteraction, _Mapping]] = ..., normalizes_multi_vectors: bool = ..., max_sim: _Optional[str] = ...) -> None: ...
+
+class LateInteraction(_message.Message):
+    __slots__ = ("query_length", "document_length", "query_expansion", "expansion_length", "expansion_id", "attend_to_expansion", "skiplist", "skip_in_queries", "skip_in_documents")
+    QUERY_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    QUERY_EXPANSION_FIELD_NUMBER: _ClassVar[int]
+    EXPANSION_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    EXPANSION_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEND_TO_EXPANSION_FIELD_NUMBER: _ClassVar[int]
+    SKIPLIST_FIELD_NUMBER: _ClassVar[int]
+    SKIP_IN_QUERIES_FIELD_NUMBER: _ClassVar[int]
+    SKIP_IN_DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
+    query_length: int
+    document_length: int
+    query_expansion: QueryExpansion
+    expansion_length: int
+    expansion_id: int
+    attend_to_expansion: bool
+    skiplist: _containers.RepeatedScalarFieldContainer[int]
+    skip_in_queries: bool
+    skip_in_documents: bool
+    def __init__(self, query_length: _Optional[int] = ..., document_length: _Optional[int] = ..., query_expansion: _Optional[_Union[QueryExpansion, str]] = ..., expansion_length: _Optional[int] = ..., expansion_id: _Optional[int] = ..., attend_to_expansion: bool = ..., skiplist: _Optional[_Iterable[int]] = ..., skip_in_queries: bool = ..., skip_in_documents: bool = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("texts", "documents", "text_bytes", "message_bytes", "request_tokens", "request_rows", "scores", "similarities", "vector_elements", "queued_tokens")
+    __slots__ = ("texts", "documents", "text_bytes", "message_bytes", "request_tokens", "request_rows", "scores", "similarities", "vector_elements", "queued_tokens", "pooled_tokens")
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
     TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +164,7 @@ class Limits(_message.Message):
     SIMILARITIES_FIELD_NUMBER: _ClassVar[int]
     VECTOR_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    POOLED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     texts: int
     documents: int
     text_bytes: int
@@ -137,7 +175,8 @@ class Limits(_message.Message):
     similarities: int
     vector_elements: int
     queued_tokens: int
-    def __init__(self, texts: _Optional[int] = ..., documents: _Optional[int] = ..., text_bytes: _Optional[int] = ..., message_bytes: _Optional[int] = ..., request_tokens: _Optional[int] = ..., request_rows: _Optional[int] = ..., scores: _Optional[int] = ..., similarities: _Optional[int] = ..., vector_elements: _Optional[int] = ..., queued_tokens: _Optional[int] = ...) -> None: ...
+    pooled_tokens: int
+    def __init__(self, texts: _Optional[int] = ..., documents: _Optional[int] = ..., text_bytes: _Optional[int] = ..., message_bytes: _Optional[int] = ..., request_tokens: _Optional[int] = ..., request_rows: _Optional[int] = ..., scores: _Optional[int] = ..., similarities: _Optional[int] = ..., vector_elements: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., pooled_tokens: _Optional[int] = ...) -> None: ...
 
 class GetModelRequest(_message.Message):
     __slots__ = ("model",)
@@ -184,20 +223,22 @@ class TokenizeRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., texts: _Optional[_Iterable[str]] = ..., input_type: _Optional[_Union[_vectors_pb2.InputType, str]] = ..., prompt_name: _Optional[str] = ..., prompt: _Optional[str] = ..., truncate: bool = ..., truncation_side: _Optional[_Union[_vectors_pb2.TruncationSide, str]] = ..., max_tokens: _Optional[int] = ...) -> None: ...
 
 class TokenizedText(_message.Message):
-    __slots__ = ("ids", "tokens", "special", "starts", "ends", "truncated")
+    __slots__ = ("ids", "tokens", "special", "starts", "ends", "truncated", "expansion_tokens")
     IDS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SPECIAL_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    EXPANSION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[int]
     tokens: _containers.RepeatedScalarFieldContainer[str]
     special: _containers.RepeatedScalarFieldContainer[bool]
     starts: _containers.RepeatedScalarFieldContainer[int]
     ends: _containers.RepeatedScalarFieldContainer[int]
     truncated: bool
-    def __init__(self, ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[str]] = ..., special: _Optional[_Iterable[bool]] = ..., starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ..., truncated: bool = ...) -> None: ...
+    expansion_tokens: int
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[str]] = ..., special: _Optional[_Iterable[bool]] = ..., starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ..., truncated: bool = ..., expansion_tokens: _Optional[int] = ...) -> None: ...
 
 class TokenizeResponse(_message.Message):
     __slots__ = ("model", "texts")

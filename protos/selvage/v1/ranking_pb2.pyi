@@ -127,27 +127,45 @@ class ScoreResponse(_message.Message):
     def __init__(self, model: _Optional[str] = ..., scores: _Optional[_Iterable[float]] = ..., rows: _Optional[int] = ..., columns: _Optional[int] = ..., usage: _Optional[_Union[_usage_pb2.Usage, _Mapping]] = ..., timing: _Optional[_Union[_usage_pb2.Timing, _Mapping]] = ...) -> None: ...
 
 class MaxSimRequest(_message.Message):
-    __slots__ = ("queries", "documents", "layout", "normalize", "explain")
+    __slots__ = ("queries", "documents", "layout", "normalize", "explain", "query_texts", "model", "instruction", "max_tokens_per_query", "truncate")
     QUERIES_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
+    QUERY_TEXTS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_PER_QUERY_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
     queries: _vectors_pb2.MultiVectors
     documents: _vectors_pb2.MultiVectors
     layout: _vectors_pb2.Layout
     normalize: bool
     explain: bool
-    def __init__(self, queries: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., documents: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., normalize: bool = ..., explain: bool = ...) -> None: ...
+    query_texts: _containers.RepeatedScalarFieldContainer[str]
+    model: str
+    instruction: str
+    max_tokens_per_query: int
+    truncate: bool
+    def __init__(self, queries: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., documents: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., normalize: bool = ..., explain: bool = ..., query_texts: _Optional[_Iterable[str]] = ..., model: _Optional[str] = ..., instruction: _Optional[str] = ..., max_tokens_per_query: _Optional[int] = ..., truncate: bool = ...) -> None: ...
 
 class MaxSimResponse(_message.Message):
-    __slots__ = ("scores", "rows", "columns", "timing")
+    __slots__ = ("scores", "rows", "columns", "timing", "model", "usage", "winners", "similarities")
     SCORES_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    WINNERS_FIELD_NUMBER: _ClassVar[int]
+    SIMILARITIES_FIELD_NUMBER: _ClassVar[int]
     scores: _containers.RepeatedScalarFieldContainer[float]
     rows: int
     columns: int
     timing: _usage_pb2.Timing
-    def __init__(self, scores: _Optional[_Iterable[float]] = ..., rows: _Optional[int] = ..., columns: _Optional[int] = ..., timing: _Optional[_Union[_usage_pb2.Timing, _Mapping]] = ...) -> None: ...
+    model: str
+    usage: _usage_pb2.Usage
+    winners: _containers.RepeatedScalarFieldContainer[int]
+    similarities: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, scores: _Optional[_Iterable[float]] = ..., rows: _Optional[int] = ..., columns: _Optional[int] = ..., timing: _Optional[_Union[_usage_pb2.Timing, _Mapping]] = ..., model: _Optional[str] = ..., usage: _Optional[_Union[_usage_pb2.Usage, _Mapping]] = ..., winners: _Optional[_Iterable[int]] = ..., similarities: _Optional[_Iterable[float]] = ...) -> None: ...

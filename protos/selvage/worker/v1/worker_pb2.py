@@ -28,15 +28,15 @@ from selvage.v1 import ranking_pb2 as selvage_dot_v1_dot_ranking__pb2
 from selvage.v1 import vectors_pb2 as selvage_dot_v1_dot_vectors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eselvage/worker/v1/worker.proto\x12\x11selvage.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16selvage/v1/model.proto\x1a\x18selvage/v1/ranking.proto\x1a\x18selvage/v1/vectors.proto\"\x11\n\x0f\x44\x65scribeRequest\"e\n\x10\x44\x65scribeResponse\x12#\n\x04\x63\x61rd\x18\x01 \x01(\x0b\x32\x15.selvage.v1.ModelCard\x12\x15\n\rmessage_bytes\x18\x02 \x01(\x05\x12\x15\n\rqueued_tokens\x18\x03 \x01(\x03\"\x15\n\x13GetTokenizerRequest\"2\n\x14GetTokenizerResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"Z\n\x0e\x45xecuteRequest\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\x12\x0f\n\x07lengths\x18\x02 \x03(\x05\x12$\n\x04jobs\x18\x03 \x03(\x0b\x32\x16.selvage.worker.v1.Job\"\x90\x03\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tsequences\x18\x02 \x01(\x05\x12,\n\tremaining\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12\x16\n\x0eprompt_lengths\x18\x05 \x03(\x05\x12\x1d\n\x15second_segment_starts\x18\x06 \x03(\x05\x12\x18\n\x10unattended_tails\x18\x07 \x03(\x05\x12\x32\n\x06\x65ncode\x18\n \x01(\x0b\x32 .selvage.worker.v1.EncodeOptionsH\x00\x12\x30\n\x05score\x18\x0b \x01(\x0b\x32\x1f.selvage.worker.v1.ScoreOptionsH\x00\x12\x33\n\x07max_sim\x18\x0c \x01(\x0b\x32 .selvage.worker.v1.MaxSimOptionsH\x00\x12\x36\n\x08\x63lassify\x18\r \x01(\x0b\x32\".selvage.worker.v1.ClassifyOptionsH\x00\x42\x06\n\x04kind\"\xcb\x01\n\rEncodeOptions\x12\'\n\x07outputs\x18\x01 \x03(\x0e\x32\x16.selvage.v1.OutputKind\x12\x12\n\ndimensions\x18\x02 \x01(\x05\x12\x11\n\tnormalize\x18\x03 \x01(\x08\x12\'\n\tdata_type\x18\x04 \x01(\x0e\x32\x14.selvage.v1.DataType\x12\x18\n\x10normalize_tokens\x18\x05 \x01(\x08\x12\x14\n\x0csparse_top_k\x18\x06 \x01(\x05\x12\x11\n\ttoken_ids\x18\x07 \x01(\x08\"\xbb\x01\n\x0cScoreOptions\x12)\n\x06method\x18\x01 \x01(\x0e\x32\x19.selvage.v1.ScoringMethod\x12\"\n\x06layout\x18\x02 \x01(\x0e\x32\x12.selvage.v1.Layout\x12\x0f\n\x07queries\x18\x03 \x01(\x05\x12\x11\n\tunit_rows\x18\x04 \x01(\x08\x12\x0c\n\x04mean\x18\x05 \x01(\x08\x12*\n\x07weights\x18\x06 \x01(\x0b\x32\x19.selvage.v1.HybridWeights\"E\n\x0f\x43lassifyOptions\x12\x0e\n\x06tokens\x18\x01 \x01(\x08\x12\x15\n\x08token_id\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x0b\n\t_token_id\"\xac\x01\n\rMaxSimOptions\x12)\n\x07queries\x18\x01 \x01(\x0b\x32\x18.selvage.v1.MultiVectors\x12+\n\tdocuments\x18\x02 \x01(\x0b\x32\x18.selvage.v1.MultiVectors\x12\"\n\x06layout\x18\x03 \x01(\x0e\x32\x12.selvage.v1.Layout\x12\x11\n\tunit_rows\x18\x04 \x01(\x08\x12\x0c\n\x04mean\x18\x05 \x01(\x08\"~\n\x0f\x45xecuteResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\x04\x12)\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x18.selvage.worker.v1.ChunkH\x00\x12(\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x19.selvage.worker.v1.JobEndH\x00\x42\x06\n\x04part\"A\n\x05\x43hunk\x12*\n\x04kind\x18\x01 \x01(\x0e\x32\x1c.selvage.worker.v1.ChunkKind\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xeb\x01\n\x06JobEnd\x12*\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x1b.selvage.worker.v1.JobError\x12\x18\n\x10\x64\x65nse_dimensions\x18\x02 \x01(\x05\x12\x13\n\x0brow_lengths\x18\x03 \x03(\x05\x12(\n\x05queue\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x63ompute\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10token_dimensions\x18\x06 \x01(\x05\x12\x16\n\x0esparse_lengths\x18\x07 \x03(\x05\"j\n\x08JobError\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12.\n\x0bretry_after\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\" \n\x11\x43\x61ncelJobsRequest\x12\x0b\n\x03ids\x18\x01 \x03(\x04\"\'\n\x12\x43\x61ncelJobsResponse\x12\x11\n\tcancelled\x18\x01 \x01(\x05\"\x10\n\x0eGetLoadRequest\"X\n\x0fGetLoadResponse\x12\x15\n\rqueued_tokens\x18\x01 \x01(\x03\x12\x13\n\x0bqueued_jobs\x18\x02 \x01(\x05\x12\x19\n\x11tokens_per_second\x18\x03 \x01(\x01*\x89\x02\n\tChunkKind\x12\x1a\n\x16\x43HUNK_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43HUNK_KIND_DENSE\x10\x01\x12\x1b\n\x17\x43HUNK_KIND_DENSE_SCALES\x10\x02\x12\x1b\n\x17\x43HUNK_KIND_MULTI_VECTOR\x10\x03\x12\"\n\x1e\x43HUNK_KIND_MULTI_VECTOR_SCALES\x10\x04\x12\x15\n\x11\x43HUNK_KIND_SCORES\x10\x05\x12\x1d\n\x19\x43HUNK_KIND_SPARSE_INDICES\x10\x06\x12\x1c\n\x18\x43HUNK_KIND_SPARSE_VALUES\x10\x07\x12\x18\n\x14\x43HUNK_KIND_TOKEN_IDS\x10\x08\x32\xc8\x03\n\rWorkerService\x12S\n\x08\x44\x65scribe\x12\".selvage.worker.v1.DescribeRequest\x1a#.selvage.worker.v1.DescribeResponse\x12\x61\n\x0cGetTokenizer\x12&.selvage.worker.v1.GetTokenizerRequest\x1a\'.selvage.worker.v1.GetTokenizerResponse0\x01\x12R\n\x07\x45xecute\x12!.selvage.worker.v1.ExecuteRequest\x1a\".selvage.worker.v1.ExecuteResponse0\x01\x12Y\n\nCancelJobs\x12$.selvage.worker.v1.CancelJobsRequest\x1a%.selvage.worker.v1.CancelJobsResponse\x12P\n\x07GetLoad\x12!.selvage.worker.v1.GetLoadRequest\x1a\".selvage.worker.v1.GetLoadResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eselvage/worker/v1/worker.proto\x12\x11selvage.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16selvage/v1/model.proto\x1a\x18selvage/v1/ranking.proto\x1a\x18selvage/v1/vectors.proto\"\x11\n\x0f\x44\x65scribeRequest\"e\n\x10\x44\x65scribeResponse\x12#\n\x04\x63\x61rd\x18\x01 \x01(\x0b\x32\x15.selvage.v1.ModelCard\x12\x15\n\rmessage_bytes\x18\x02 \x01(\x05\x12\x15\n\rqueued_tokens\x18\x03 \x01(\x03\"\x15\n\x13GetTokenizerRequest\"2\n\x14GetTokenizerResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"Z\n\x0e\x45xecuteRequest\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\x12\x0f\n\x07lengths\x18\x02 \x03(\x05\x12$\n\x04jobs\x18\x03 \x03(\x0b\x32\x16.selvage.worker.v1.Job\"\x90\x03\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tsequences\x18\x02 \x01(\x05\x12,\n\tremaining\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12\x16\n\x0eprompt_lengths\x18\x05 \x03(\x05\x12\x1d\n\x15second_segment_starts\x18\x06 \x03(\x05\x12\x18\n\x10unattended_tails\x18\x07 \x03(\x05\x12\x32\n\x06\x65ncode\x18\n \x01(\x0b\x32 .selvage.worker.v1.EncodeOptionsH\x00\x12\x30\n\x05score\x18\x0b \x01(\x0b\x32\x1f.selvage.worker.v1.ScoreOptionsH\x00\x12\x33\n\x07max_sim\x18\x0c \x01(\x0b\x32 .selvage.worker.v1.MaxSimOptionsH\x00\x12\x36\n\x08\x63lassify\x18\r \x01(\x0b\x32\".selvage.worker.v1.ClassifyOptionsH\x00\x42\x06\n\x04kind\"\xf6\x01\n\rEncodeOptions\x12\'\n\x07outputs\x18\x01 \x03(\x0e\x32\x16.selvage.v1.OutputKind\x12\x12\n\ndimensions\x18\x02 \x01(\x05\x12\x11\n\tnormalize\x18\x03 \x01(\x08\x12\'\n\tdata_type\x18\x04 \x01(\x0e\x32\x14.selvage.v1.DataType\x12\x18\n\x10normalize_tokens\x18\x05 \x01(\x08\x12\x14\n\x0csparse_top_k\x18\x06 \x01(\x05\x12\x11\n\ttoken_ids\x18\x07 \x01(\x08\x12)\n\ninput_type\x18\x08 \x01(\x0e\x32\x15.selvage.v1.InputType\"\xcc\x01\n\x0cScoreOptions\x12)\n\x06method\x18\x01 \x01(\x0e\x32\x19.selvage.v1.ScoringMethod\x12\"\n\x06layout\x18\x02 \x01(\x0e\x32\x12.selvage.v1.Layout\x12\x0f\n\x07queries\x18\x03 \x01(\x05\x12\x11\n\tunit_rows\x18\x04 \x01(\x08\x12\x0c\n\x04mean\x18\x05 \x01(\x08\x12*\n\x07weights\x18\x06 \x01(\x0b\x32\x19.selvage.v1.HybridWeights\x12\x0f\n\x07\x65xplain\x18\x07 \x01(\x08\"E\n\x0f\x43lassifyOptions\x12\x0e\n\x06tokens\x18\x01 \x01(\x08\x12\x15\n\x08token_id\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x0b\n\t_token_id\"\xd3\x01\n\rMaxSimOptions\x12)\n\x07queries\x18\x01 \x01(\x0b\x32\x18.selvage.v1.MultiVectors\x12+\n\tdocuments\x18\x02 \x01(\x0b\x32\x18.selvage.v1.MultiVectors\x12\"\n\x06layout\x18\x03 \x01(\x0e\x32\x12.selvage.v1.Layout\x12\x11\n\tunit_rows\x18\x04 \x01(\x08\x12\x0c\n\x04mean\x18\x05 \x01(\x08\x12\x0f\n\x07\x65xplain\x18\x06 \x01(\x08\x12\x14\n\x0cunit_queries\x18\x07 \x01(\x08\"~\n\x0f\x45xecuteResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\x04\x12)\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x18.selvage.worker.v1.ChunkH\x00\x12(\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x19.selvage.worker.v1.JobEndH\x00\x42\x06\n\x04part\"A\n\x05\x43hunk\x12*\n\x04kind\x18\x01 \x01(\x0e\x32\x1c.selvage.worker.v1.ChunkKind\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xeb\x01\n\x06JobEnd\x12*\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x1b.selvage.worker.v1.JobError\x12\x18\n\x10\x64\x65nse_dimensions\x18\x02 \x01(\x05\x12\x13\n\x0brow_lengths\x18\x03 \x03(\x05\x12(\n\x05queue\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x63ompute\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10token_dimensions\x18\x06 \x01(\x05\x12\x16\n\x0esparse_lengths\x18\x07 \x03(\x05\"j\n\x08JobError\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12.\n\x0bretry_after\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\" \n\x11\x43\x61ncelJobsRequest\x12\x0b\n\x03ids\x18\x01 \x03(\x04\"\'\n\x12\x43\x61ncelJobsResponse\x12\x11\n\tcancelled\x18\x01 \x01(\x05\"\x10\n\x0eGetLoadRequest\"X\n\x0fGetLoadResponse\x12\x15\n\rqueued_tokens\x18\x01 \x01(\x03\x12\x13\n\x0bqueued_jobs\x18\x02 \x01(\x05\x12\x19\n\x11tokens_per_second\x18\x03 \x01(\x01*\xbe\x02\n\tChunkKind\x12\x1a\n\x16\x43HUNK_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43HUNK_KIND_DENSE\x10\x01\x12\x1b\n\x17\x43HUNK_KIND_DENSE_SCALES\x10\x02\x12\x1b\n\x17\x43HUNK_KIND_MULTI_VECTOR\x10\x03\x12\"\n\x1e\x43HUNK_KIND_MULTI_VECTOR_SCALES\x10\x04\x12\x15\n\x11\x43HUNK_KIND_SCORES\x10\x05\x12\x1d\n\x19\x43HUNK_KIND_SPARSE_INDICES\x10\x06\x12\x1c\n\x18\x43HUNK_KIND_SPARSE_VALUES\x10\x07\x12\x18\n\x14\x43HUNK_KIND_TOKEN_IDS\x10\x08\x12\x16\n\x12\x43HUNK_KIND_WINNERS\x10\t\x12\x1b\n\x17\x43HUNK_KIND_SIMILARITIES\x10\n2\xc8\x03\n\rWorkerService\x12S\n\x08\x44\x65scribe\x12\".selvage.worker.v1.DescribeRequest\x1a#.selvage.worker.v1.DescribeResponse\x12\x61\n\x0cGetTokenizer\x12&.selvage.worker.v1.GetTokenizerRequest\x1a\'.selvage.worker.v1.GetTokenizerResponse0\x01\x12R\n\x07\x45xecute\x12!.selvage.worker.v1.ExecuteRequest\x1a\".selvage.worker.v1.ExecuteResponse0\x01\x12Y\n\nCancelJobs\x12$.selvage.worker.v1.CancelJobsRequest\x1a%.selvage.worker.v1.CancelJobsResponse\x12P\n\x07GetLoad\x12!.selvage.worker.v1.GetLoadRequest\x1a\".selvage.worker.v1.GetLoadResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'selvage.worker.v1.worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHUNKKIND']._serialized_start=2220
-  _globals['_CHUNKKIND']._serialized_end=2485
+  _globals['_CHUNKKIND']._serialized_start=2319
+  _globals['_CHUNKKIND']._serialized_end=2637
   _globals['_DESCRIBEREQUEST']._serialized_start=161
   _globals['_DESCRIBEREQUEST']._serialized_end=178
   _globals['_DESCRIBERESPONSE']._serialized_start=180
@@ -50,29 +50,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOB']._serialized_start=451
   _globals['_JOB']._serialized_end=851
   _globals['_ENCODEOPTIONS']._serialized_start=854
-  _globals['_ENCODEOPTIONS']._serialized_end=1057
-  _globals['_SCOREOPTIONS']._serialized_start=1060
-  _globals['_SCOREOPTIONS']._serialized_end=1247
-  _globals['_CLASSIFYOPTIONS']._serialized_start=1249
-  _globals['_CLASSIFYOPTIONS']._serialized_end=1318
-  _globals['_MAXSIMOPTIONS']._serialized_start=1321
-  _globals['_MAXSIMOPTIONS']._serialized_end=1493
-  _globals['_EXECUTERESPONSE']._serialized_start=1495
-  _globals['_EXECUTERESPONSE']._serialized_end=1621
-  _globals['_CHUNK']._serialized_start=1623
-  _globals['_CHUNK']._serialized_end=1688
-  _globals['_JOBEND']._serialized_start=1691
-  _globals['_JOBEND']._serialized_end=1926
-  _globals['_JOBERROR']._serialized_start=1928
-  _globals['_JOBERROR']._serialized_end=2034
-  _globals['_CANCELJOBSREQUEST']._serialized_start=2036
-  _globals['_CANCELJOBSREQUEST']._serialized_end=2068
-  _globals['_CANCELJOBSRESPONSE']._serialized_start=2070
-  _globals['_CANCELJOBSRESPONSE']._serialized_end=2109
-  _globals['_GETLOADREQUEST']._serialized_start=2111
-  _globals['_GETLOADREQUEST']._serialized_end=2127
-  _globals['_GETLOADRESPONSE']._serialized_start=2129
-  _globals['_GETLOADRESPONSE']._serialized_end=2217
-  _globals['_WORKERSERVICE']._serialized_start=2488
-  _globals['_WORKERSERVICE']._serialized_end=2944
+  _globals['_ENCODEOPTIONS']._serialized_end=1100
+  _globals['_SCOREOPTIONS']._serialized_start=1103
+  _globals['_SCOREOPTIONS']._serialized_end=1307
+  _globals['_CLASSIFYOPTIONS']._serialized_start=1309
+  _globals['_CLASSIFYOPTIONS']._serialized_end=1378
+  _globals['_MAXSIMOPTIONS']._serialized_start=1381
+  _globals['_MAXSIMOPTIONS']._serialized_end=1592
+  _globals['_EXECUTERESPONSE']._serialized_start=1594
+  _globals['_EXECUTERESPONSE']._serialized_end=1720
+  _globals['_CHUNK']._serialized_start=1722
+  _globals['_CHUNK']._serialized_end=1787
+  _globals['_JOBEND']._serialized_start=1790
+  _globals['_JOBEND']._serialized_end=2025
+  _globals['_JOBERROR']._serialized_start=2027
+  _globals['_JOBERROR']._serialized_end=2133
+  _globals['_CANCELJOBSREQUEST']._serialized_start=2135
+  _globals['_CANCELJOBSREQUEST']._serialized_end=2167
+  _globals['_CANCELJOBSRESPONSE']._serialized_start=2169
+  _globals['_CANCELJOBSRESPONSE']._serialized_end=2208
+  _globals['_GETLOADREQUEST']._serialized_start=2210
+  _globals['_GETLOADREQUEST']._serialized_end=2226
+  _globals['_GETLOADRESPONSE']._serialized_start=2228
+  _globals['_GETLOADRESPONSE']._serialized_end=2316
+  _globals['_WORKERSERVICE']._serialized_start=2640
+  _globals['_WORKERSERVICE']._serialized_end=3096
 # @@protoc_insertion_point(module_scope)

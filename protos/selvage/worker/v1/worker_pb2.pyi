@@ -22,6 +22,8 @@ class ChunkKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CHUNK_KIND_SPARSE_INDICES: _ClassVar[ChunkKind]
     CHUNK_KIND_SPARSE_VALUES: _ClassVar[ChunkKind]
     CHUNK_KIND_TOKEN_IDS: _ClassVar[ChunkKind]
+    CHUNK_KIND_WINNERS: _ClassVar[ChunkKind]
+    CHUNK_KIND_SIMILARITIES: _ClassVar[ChunkKind]
 CHUNK_KIND_UNSPECIFIED: ChunkKind
 CHUNK_KIND_DENSE: ChunkKind
 CHUNK_KIND_DENSE_SCALES: ChunkKind
@@ -31,6 +33,8 @@ CHUNK_KIND_SCORES: ChunkKind
 CHUNK_KIND_SPARSE_INDICES: ChunkKind
 CHUNK_KIND_SPARSE_VALUES: ChunkKind
 CHUNK_KIND_TOKEN_IDS: ChunkKind
+CHUNK_KIND_WINNERS: ChunkKind
+CHUNK_KIND_SIMILARITIES: ChunkKind
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
@@ -95,7 +99,7 @@ class Job(_message.Message):
     def __init__(self, id: _Optional[int] = ..., sequences: _Optional[int] = ..., remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., priority: _Optional[int] = ..., prompt_lengths: _Optional[_Iterable[int]] = ..., second_segment_starts: _Optional[_Iterable[int]] = ..., unattended_tails: _Optional[_Iterable[int]] = ..., encode: _Optional[_Union[EncodeOptions, _Mapping]] = ..., score: _Optional[_Union[ScoreOptions, _Mapping]] = ..., max_sim: _Optional[_Union[MaxSimOptions, _Mapping]] = ..., classify: _Optional[_Union[ClassifyOptions, _Mapping]] = ...) -> None: ...
 
 class EncodeOptions(_message.Message):
-    __slots__ = ("outputs", "dimensions", "normalize", "data_type", "normalize_tokens", "sparse_top_k", "token_ids")
+    __slots__ = ("outputs", "dimensions", "normalize", "data_type", "normalize_tokens", "sparse_top_k", "token_ids", "input_type")
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +107,7 @@ class EncodeOptions(_message.Message):
     NORMALIZE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SPARSE_TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_TYPE_FIELD_NUMBER: _ClassVar[int]
     outputs: _containers.RepeatedScalarFieldContainer[_vectors_pb2.OutputKind]
     dimensions: int
     normalize: bool
@@ -110,23 +115,26 @@ class EncodeOptions(_message.Message):
     normalize_tokens: bool
     sparse_top_k: int
     token_ids: bool
-    def __init__(self, outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., dimensions: _Optional[int] = ..., normalize: bool = ..., data_type: _Optional[_Union[_vectors_pb2.DataType, str]] = ..., normalize_tokens: bool = ..., sparse_top_k: _Optional[int] = ..., token_ids: bool = ...) -> None: ...
+    input_type: _vectors_pb2.InputType
+    def __init__(self, outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., dimensions: _Optional[int] = ..., normalize: bool = ..., data_type: _Optional[_Union[_vectors_pb2.DataType, str]] = ..., normalize_tokens: bool = ..., sparse_top_k: _Optional[int] = ..., token_ids: bool = ..., input_type: _Optional[_Union[_vectors_pb2.InputType, str]] = ...) -> None: ...
 
 class ScoreOptions(_message.Message):
-    __slots__ = ("method", "layout", "queries", "unit_rows", "mean", "weights")
+    __slots__ = ("method", "layout", "queries", "unit_rows", "mean", "weights", "explain")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     QUERIES_FIELD_NUMBER: _ClassVar[int]
     UNIT_ROWS_FIELD_NUMBER: _ClassVar[int]
     MEAN_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     method: _vectors_pb2.ScoringMethod
     layout: _vectors_pb2.Layout
     queries: int
     unit_rows: bool
     mean: bool
     weights: _ranking_pb2.HybridWeights
-    def __init__(self, method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., queries: _Optional[int] = ..., unit_rows: bool = ..., mean: bool = ..., weights: _Optional[_Union[_ranking_pb2.HybridWeights, _Mapping]] = ...) -> None: ...
+    explain: bool
+    def __init__(self, method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., queries: _Optional[int] = ..., unit_rows: bool = ..., mean: bool = ..., weights: _Optional[_Union[_ranking_pb2.HybridWeights, _Mapping]] = ..., explain: bool = ...) -> None: ...
 
 class ClassifyOptions(_message.Message):
     __slots__ = ("tokens", "token_id")
@@ -137,18 +145,22 @@ class ClassifyOptions(_message.Message):
     def __init__(self, tokens: bool = ..., token_id: _Optional[int] = ...) -> None: ...
 
 class MaxSimOptions(_message.Message):
-    __slots__ = ("queries", "documents", "layout", "unit_rows", "mean")
+    __slots__ = ("queries", "documents", "layout", "unit_rows", "mean", "explain", "unit_queries")
     QUERIES_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     UNIT_ROWS_FIELD_NUMBER: _ClassVar[int]
     MEAN_FIELD_NUMBER: _ClassVar[int]
+    EXPLAIN_FIELD_NUMBER: _ClassVar[int]
+    UNIT_QUERIES_FIELD_NUMBER: _ClassVar[int]
     queries: _vectors_pb2.MultiVectors
     documents: _vectors_pb2.MultiVectors
     layout: _vectors_pb2.Layout
     unit_rows: bool
     mean: bool
-    def __init__(self, queries: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., documents: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., unit_rows: bool = ..., mean: bool = ...) -> None: ...
+    explain: bool
+    unit_queries: bool
+    def __init__(self, queries: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., documents: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., unit_rows: bool = ..., mean: bool = ..., explain: bool = ..., unit_queries: bool = ...) -> None: ...
 
 class ExecuteResponse(_message.Message):
     __slots__ = ("job_id", "chunk", "end")
