@@ -15,11 +15,15 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """`count` neighbouring sequences of the same `length`, beginning at token `start`."""
+    """`count` neighbouring sequences of the same `length`, beginning at token `start`.
+
+    Their first `attended` tokens are attended to, by all of them.
+    """
 
     start: int
     count: int
     length: int
+    attended: int
 
     @property
     def stop(self) -> int:
@@ -28,11 +32,34 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """The tokens that are attended to, where those are not all: K in all, the first ones of each sequence.
+
+    `lengths` [S] is the host's copy; on the device `counts` [S] and `cu_seqlens` [S + 1] int32, `rows` [K] int64 are
+    their places in the batch.
+    """
+
+    lengths: Counts
+    counts: Tensor
+    rows: Tensor
+    cu_seqlens: Tensor
+
+    @classmethod
+    def of(cls, offsets: Counts, tails: Counts, device: torch.device) -> "Keys":
+        """Without the last `tails` [S] of each sequence."""
+        lengths = np.diff(offsets) - tails
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        staged = (lengths.astype(np.int32), row_ranges(offsets[:-1], lengths), ends.astype(np.int32))
+        counts, rows, cu_seqlens = (to_device(torch.from_numpy(each), device) for each in staged)
+        return cls(lengths=lengths, counts=counts, rows=rows, cu_seqlens=cu_seqlens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RaggedBatch:
     """S sequences laid end to end, T tokens in all, without padding.
 
     `ids` [1, T] and `positions` [1, T] int64, `cu_seqlens` [S + 1] int32 live on the device; `lengths` and
-    `offsets` are the host's copies, and nothing ever reads them back.
+    `offsets` are the host's copies, and nothing ever reads them back. `keys` None: all tokens are attended to.
     """
 
     lengths: tuple[int, ...]
@@ -41,6 +68,7 @@ class RaggedBatch:
     positions: Tensor
     cu_seqlens: Tensor
     token_types: Tensor | None = None
+    keys: Keys | None = None
 
     @classmethod
     def pack(
@@ -49,10 +77,12 @@ class RaggedBatch:
         device: torch.device,
         first_position: int = 0,
         second_segments: Sequence[int] | None = None,
+        tails: Sequence[int] = (),
     ) -> "RaggedBatch":
         """Lays sequences end to end; positions start at `first_position` in each of them.
 
-        `second_segments` are where tokens of type 1 begin in each sequence (0: nowhere); None: no types.
+        `second_segments` are where tokens of type 1 begin in each sequence (0: nowhere); None: no types. `tails` are
+        the tokens at the end of each sequence that nobody attends to, themselves included; empty: none.
         """
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
@@ -72,6 +102,7 @@ class RaggedBatch:
             positions=rows[1:2],
             token_types=None if second_segments is None else rows[2:],
             cu_seqlens=to_device(torch.from_numpy(offsets.astype(np.int32)), device),
+            keys=Keys.of(offsets, np.array(tails, dtype=np.int64), device) if any(tails) else None,
         )
 
     @property
@@ -89,10 +120,11 @@ class RaggedBatch:
         return row_ranges(self.offsets[places], np.diff(self.offsets)[places])
 
     def runs(self) -> list[Run]:
-        """Neighbours of equal length; few where the batch is sorted by length."""
+        """Neighbours that are equally long and attended to; few where the batch is sorted by both."""
         runs, start = [], 0
-        for length, group in groupby(self.lengths):
-            run = Run(start=start, count=len(list(group)), length=length)
+        attended = self.lengths if self.keys is None else self.keys.lengths.tolist()
+        for (length, keys), group in groupby(zip(self.lengths, attended, strict=True)):
+            run = Run(start=start, count=len(list(group)), length=length, attended=keys)
             runs.append(run)
             start = run.stop
         return runs

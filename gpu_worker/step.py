@@ -13,7 +13,7 @@ from gpu_worker.ragged_batch import RaggedBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """All sequences of a step, packed in ascending length."""
+    """All sequences of a step, packed in ascending length, and of one length by how much of them is attended to."""
 
     batch: RaggedBatch
     members: list[tuple[TextProgress, Member]]
@@ -28,8 +28,8 @@ class Step:
             chosen.append((part.progress, flat))
         sequences = [progress.sequence(index) for progress, indices in chosen for index in indices]
         seconds = [progress.second_segments[index] for progress, indices in chosen for index in indices]
-        lengths = np.array([len(sequence) for sequence in sequences])
-        order = np.argsort(lengths, kind="stable")
+        tails = np.array([progress.tails[index] for progress, indices in chosen for index in indices])
+        order = np.lexsort((tails, np.array([len(sequence) for sequence in sequences])))
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
         members, start = [], 0
@@ -38,5 +38,6 @@ class Step:
             members.append((progress, Member(sequences=np.array(indices, dtype=np.int64), places=own)))
             start += len(indices)
         segments = [int(seconds[each]) for each in order] if token_types and any(seconds) else None
-        batch = RaggedBatch.pack([sequences[each] for each in order], device, first_position, segments)
+        ordered = [sequences[each] for each in order]
+        batch = RaggedBatch.pack(ordered, device, first_position, segments, tails[order].tolist())
         return cls(batch=batch, members=members)

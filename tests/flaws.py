@@ -33,6 +33,8 @@ class Flawed:
             if terms.bias is not None:
                 terms = replace(terms, bias=partial(inside, terms.bias, batch))
             batch = replace(batch, lengths=(batch.total,), offsets=np.array([0, batch.total]))
+        if self._flaw == "attends to tails":
+            batch = replace(batch, keys=None)
         if self._flaw == "flips causality":
             terms = replace(terms, causal=not terms.causal)
         if self._flaw == "ignores the window":

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -35,12 +36,12 @@ class Terms:
     softcap: float | None = None
     bias: Callable[[Tensor, Tensor], Tensor] | None = None
 
-    def mask(self, length: int, device: torch.device) -> Tensor | None:
-        """[L, L] bool, True where token i (row) may see token j; None where it may see all."""
+    def mask(self, length: int, attended: int, device: torch.device) -> Tensor | None:
+        """[L, A] bool, True where token i (row) may see token j of the first A; None where it may see all of them."""
         window = length if self.window is None else min(self.window, length)
         if not self.causal and window == length:
             return None
-        distance = torch.arange(length, device=device)[:, None] - torch.arange(length, device=device)
+        distance = torch.arange(length, device=device)[:, None] - torch.arange(attended, device=device)
         allowed = torch.ones_like(distance, dtype=torch.bool)
         if self.causal:
             allowed &= distance >= 0
@@ -56,9 +57,13 @@ class PackedAttention(Protocol):
         """query [H, T, D], key and value [Hkv, T, D] -> [T, H, D]."""
 
 
-def explicit(query: Tensor, key: Tensor, value: Tensor, terms: Terms) -> Tensor:
-    """Softmax attention written out: query [..., H, L, D], key and value [..., Hkv, L, D] -> [..., H, L, D]."""
-    bias = None if terms.bias is None else terms.bias(query, key)
+def explicit(query: Tensor, key: Tensor, value: Tensor, terms: Terms, attended: int) -> Tensor:
+    """Softmax attention written out: query [..., H, L, D], key and value [..., Hkv, L, D] -> [..., H, L, D].
+
+    Only the first `attended` keys count.
+    """
+    bias = None if terms.bias is None else terms.bias(query, key)[..., :attended]
+    key, value = key[..., :attended, :], value[..., :attended, :]
     groups = query.shape[-3] // key.shape[-3]
     if groups > 1:
         key, value = key.repeat_interleave(groups, dim=-3), value.repeat_interleave(groups, dim=-3)
@@ -67,24 +72,26 @@ def explicit(query: Tensor, key: Tensor, value: Tensor, terms: Terms) -> Tensor:
         scores = scores.add_(bias)
     if terms.softcap is not None:
         scores = scores.div_(terms.softcap).tanh_().mul_(terms.softcap)
-    mask = terms.mask(query.shape[-2], query.device)
+    mask = terms.mask(query.shape[-2], attended, query.device)
     if mask is not None:
         scores = scores.masked_fill_(~mask, float("-inf"))
     return torch.matmul(torch.softmax(scores, dim=-1), value)
 
 
-def fused(query: Tensor, key: Tensor, value: Tensor, terms: Terms) -> Tensor:
+def fused(query: Tensor, key: Tensor, value: Tensor, terms: Terms, attended: int) -> Tensor:
     """The same through PyTorch's fused kernel; no softcap."""
     length = query.shape[-2]
-    plain_causal = terms.bias is None and terms.causal and (terms.window is None or terms.window >= length)
-    mask = None if plain_causal else terms.mask(length, query.device)
+    unseen = terms.window is not None and terms.window < length
+    plain_causal = terms.bias is None and terms.causal and not unseen and attended == length
+    mask = None if plain_causal else terms.mask(length, attended, query.device)
     if terms.bias is not None:
-        bias = terms.bias(query, key).expand(*query.shape[:-1], length)  # the kernels take masks of 2 or 4 dimensions
+        # The kernels take masks of 2 or 4 dimensions.
+        bias = terms.bias(query, key)[..., :attended].expand(*query.shape[:-1], attended)
         mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
     return F.scaled_dot_product_attention(
         query,
-        key,
-        value,
+        key[..., :attended, :],
+        value[..., :attended, :],
         attn_mask=mask,
         is_causal=plain_causal and length > 1,
         scale=terms.scale,
@@ -99,9 +106,10 @@ class OneByOne:
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
         output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
-        for start, stop in zip(batch.offsets[:-1].tolist(), batch.offsets[1:].tolist(), strict=True):
-            rows = slice(start, stop)
-            output[rows] = explicit(query[:, rows], key[:, rows], value[:, rows], terms).transpose(0, 1)
+        attended = np.diff(batch.offsets) if batch.keys is None else batch.keys.lengths
+        for start, stop, keys in zip(batch.offsets[:-1], batch.offsets[1:], attended.tolist(), strict=True):
+            rows = slice(int(start), int(stop))
+            output[rows] = explicit(query[:, rows], key[:, rows], value[:, rows], terms, keys).transpose(0, 1)
         return output
 
 
@@ -122,7 +130,7 @@ class EqualRuns:
             rows = slice(run.start, run.stop)
             q, k, v = (_by_sequence(each[:, rows], run) for each in (query, key, value))
             attend = explicit if terms.softcap is not None or run.length <= self.written_out else fused
-            output[rows] = attend(q, k, v, terms).transpose(1, 2).flatten(0, 1)
+            output[rows] = attend(q, k, v, terms, run.attended).transpose(1, 2).flatten(0, 1)
         return output
 
 
@@ -135,7 +143,9 @@ def _by_sequence(states: Tensor, run: Run) -> Tensor:
 class Varlen:
     """PyTorch's FlashAttention over packed sequences: CUDA, half precision, no softcap, no bias.
 
-    Its signature grew: grouped heads must be announced from 2.13 on and are accepted as they are before.
+    Its signature grew: grouped heads must be announced from 2.13 on and are accepted as they are before; keys that do
+    not count are told it from then on (`seqused_k`) and taken out before. Either way it lines up the last query with
+    the last key, so causal layers and windows with such keys run as equal runs.
     """
 
     name = "varlen"
@@ -145,10 +155,13 @@ class Varlen:
 
         self._attend: Callable[..., Any] = varlen_attn
         self._parameters = inspect.signature(varlen_attn).parameters
+        self._lined_up = EqualRuns(written_out=0)
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
         assert terms.softcap is None
         assert terms.bias is None
+        if batch.keys is not None and (terms.causal or terms.window is not None):
+            return self._lined_up(query, key, value, batch, terms)
         reach = -1 if terms.window is None else terms.window - 1
         options: dict[str, Any] = {"scale": terms.scale}
         if "window_size" in self._parameters:
@@ -159,9 +172,15 @@ class Varlen:
             raise NotImplementedError("this PyTorch's varlen attention knows no sliding window")
         if "enable_gqa" in self._parameters:
             options["enable_gqa"] = query.shape[0] != key.shape[0]
-        packed = (each.transpose(0, 1) for each in (query, key, value))
+        q, k, v = (each.transpose(0, 1) for each in (query, key, value))
         ends, longest = batch.cu_seqlens, batch.longest
-        output: Tensor = self._attend(*packed, ends, ends, longest, longest, **options)
+        key_ends, longest_key = ends, longest
+        if batch.keys is not None and "seqused_k" in self._parameters:
+            options["seqused_k"] = batch.keys.counts
+        elif batch.keys is not None:
+            k, v = (each.index_select(0, batch.keys.rows) for each in (k, v))
+            key_ends, longest_key = batch.keys.cu_seqlens, int(batch.keys.lengths.max())
+        output: Tensor = self._attend(q, k, v, ends, key_ends, longest, longest_key, **options)
         return output
 
 

@@ -47,6 +47,7 @@ class TextProgress:
         self.ids: Ids = np.frombuffer(job.tokens.ids, dtype="<i4")
         self.skip: Counts = np.zeros_like(self.lengths) if skip is None else skip
         self.second_segments: Counts = np.array(job.second_segments or [0] * len(self.lengths), dtype=np.int64)
+        self.tails: Counts = np.array(job.unattended_tails or [0] * len(self.lengths), dtype=np.int64)
         self.kept: npt.NDArray[np.bool_] = np.ones(len(self.ids), dtype=np.bool_)
         self.units = units
         self.costs: Sequence[int] = [sum(job.tokens.lengths[each] for each in unit) for unit in units]

@@ -1,5 +1,6 @@
 """Fast attention equals the obvious twin; the gate catches what is wrong."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,9 +29,10 @@ RECENT = [f"tiny-{name}" for name in ("nomic-bert", "gte", "jina-v3", "eurobert"
 BIDIRECTIONAL = [name for name in TINY if name.endswith("-bidirectional")]
 
 
-def batch_of(lengths: list[int], vocabulary: int = 900) -> RaggedBatch:
+def batch_of(lengths: list[int], vocabulary: int = 900, tails: Sequence[int] = ()) -> RaggedBatch:
     generator = np.random.default_rng(len(lengths))
-    return RaggedBatch.pack([generator.integers(5, vocabulary, each, dtype=np.int32) for each in lengths], CPU)
+    texts = [generator.integers(5, vocabulary, each, dtype=np.int32) for each in lengths]
+    return RaggedBatch.pack(texts, CPU, tails=tails)
 
 
 def nearer(query: Tensor, key: Tensor) -> Tensor:
@@ -54,16 +56,40 @@ TERMS = st.builds(
 )
 
 
+SEQUENCES = st.lists(st.integers(1, 20).flatmap(lambda length: st.tuples(st.just(length), st.integers(0, length - 1))))
+
+
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.integers(1, 20), min_size=1, max_size=8), TERMS, st.sampled_from([1, 2, 4]), st.sampled_from([0, 8]))
-def test_equal_runs_equal_one_by_one(lengths: list[int], terms: Terms, groups: int, written_out: int) -> None:
-    """Any lengths, causality, window, softcap, bias, grouped heads, sorted or not."""
+@given(SEQUENCES.filter(bool), TERMS, st.sampled_from([1, 2, 4]), st.sampled_from([0, 8]))
+def test_equal_runs_equal_one_by_one(
+    sequences: list[tuple[int, int]], terms: Terms, groups: int, written_out: int
+) -> None:
+    """Any lengths, unattended tails, causality, window, softcap, bias, grouped heads, sorted or not."""
     torch.manual_seed(0)
-    batch = batch_of(lengths)
+    batch = batch_of([length for length, _ in sequences], tails=[tail for _, tail in sequences])
     query = torch.randn(batch.total, 4, 16).transpose(0, 1)
     key, value = (torch.randn(batch.total, 4 // groups, 16).transpose(0, 1) for _ in range(2))
     expected = OneByOne()(query, key, value, batch, terms)
-    assert torch.allclose(EqualRuns(written_out)(query, key, value, batch, terms), expected, atol=2e-6)
+    ours = EqualRuns(written_out)(query, key, value, batch, terms)
+    # Far behind a window nothing is attended to, and nobody promises what comes of it.
+    defined = torch.isfinite(expected).all(dim=2)
+    assert torch.allclose(ours[defined], expected[defined], atol=2e-6)
+    assert defined.all() or batch.keys is not None
+
+
+@settings(deadline=None, max_examples=30)
+@given(SEQUENCES.filter(bool))
+def test_a_tail_is_what_a_mask_makes_of_it(sequences: list[tuple[int, int]]) -> None:
+    """Against one attention over all tokens with the mask written out, token by token."""
+    torch.manual_seed(0)
+    batch = batch_of([length for length, _ in sequences], tails=[tail for _, tail in sequences])
+    query, key, value = (torch.randn(batch.total, 2, 8).transpose(0, 1) for _ in range(3))
+    mask = torch.zeros(batch.total, batch.total, dtype=torch.bool)
+    for start, (length, tail) in zip(batch.offsets[:-1], sequences, strict=True):
+        mask[start : start + length, start : start + length - tail] = True
+    scores = (query @ key.transpose(1, 2)).masked_fill(~mask, float("-inf"))
+    expected = (scores.softmax(dim=2) @ value).transpose(0, 1)
+    assert torch.allclose(OneByOne()(query, key, value, batch, Terms(scale=1.0)), expected, atol=2e-6)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12))
@@ -80,6 +106,22 @@ def test_every_family_passes_its_gate(name: str, dtype: str) -> None:
     """Packed equals the model's own eager attention, one text at a time; load raises otherwise."""
     model = load(f"random:{name}", Placement.choose("cpu", dtype))  # type: ignore[arg-type]
     assert model.fingerprint == load(f"random:{name}", Placement.choose("cpu", dtype)).fingerprint  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_every_family_runs_unattended_tails(name: str) -> None:
+    """As its own attention does with a mask; DeBERTa's masks rows as well as keys, so it is refused."""
+    module.register()
+    config, _ = synthetic.shape_of(name)
+    model = synthetic.build(config, "encoder", Placement(device=CPU, dtype=torch.float32)).eval()
+    first = first_position_of(model)
+    reference = Reference(model, padding_free_positions(config, first), unattended=True)
+    if name != "tiny-deberta-v2":
+        reference.check(Trunk(model, OneByOne(), first))
+        reference.check(Trunk(model, EqualRuns(8), first))
+    wrong = OneByOne() if name == "tiny-deberta-v2" else Flawed("attends to tails")
+    with pytest.raises(ModelRefused, match="hidden states differ"):
+        reference.check(Trunk(model, wrong, first))
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -4,6 +4,7 @@ The kernel itself is proven by tests/gpu on a device only.
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,26 @@ from gpu_worker.ragged_batch import RaggedBatch
 CPU = torch.device("cpu")
 
 
-def stand_in(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, window: tuple[int, int], scale: float) -> Tensor:
-    """As its documentation says: [T, H, D]; a window of (left, right) tokens, -1 for no bound."""
+def stand_in(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    ends: Tensor,
+    key_ends: Tensor,
+    window: tuple[int, int],
+    scale: float,
+    used: Tensor | None = None,
+) -> Tensor:
+    """As its documentation says: [T, H, D]; a window of (left, right) tokens, -1 for no bound; the last query and the
+    last key that counts are lined up."""
     output = torch.empty_like(query)
-    for start, stop in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
-        q, k, v = (each[start:stop].transpose(0, 1) for each in (query, key, value))
+    for row, (start, stop) in enumerate(pairwise(ends.tolist())):
+        first, last = key_ends[row : row + 2].tolist()
+        last = last if used is None else first + int(used[row])
+        q, k, v = (each.transpose(0, 1) for each in (query[start:stop], key[first:last], value[first:last]))
         k, v = (each.repeat_interleave(q.shape[0] // k.shape[0], dim=0) for each in (k, v))
-        distance = torch.arange(stop - start)[:, None] - torch.arange(stop - start)
+        shift = (last - first) - (stop - start)
+        distance = torch.arange(stop - start)[:, None] + shift - torch.arange(last - first)
         left, right = (bound if bound >= 0 else stop for bound in window)
         scores = (q @ k.transpose(1, 2) * scale).masked_fill((distance > left) | (-distance > right), float("-inf"))
         output[start:stop] = (scores.softmax(dim=-1) @ v).transpose(0, 1)
@@ -50,7 +64,7 @@ def of_2_13(
     assert enable_gqa == (query.shape[1] != key.shape[1])
     assert max_q == max_k == int((cu_seq_q[1:] - cu_seq_q[:-1]).max())
     assert scale is not None
-    return stand_in(query, key, value, cu_seq_q, window_size, scale)
+    return stand_in(query, key, value, cu_seq_q, cu_seq_k, window_size, scale, seqused_k)
 
 
 def of_2_11(
@@ -68,23 +82,28 @@ def of_2_11(
 ) -> Tensor:
     """Takes grouped heads as they are."""
     assert scale is not None
-    return stand_in(query, key, value, cu_seq_q, window_size, scale)
+    assert max_k == int((cu_seq_k[1:] - cu_seq_k[:-1]).max())
+    return stand_in(query, key, value, cu_seq_q, cu_seq_k, window_size, scale)
 
 
+@pytest.mark.parametrize("tails", [(), (0, 3, 0, 29)], ids=["whole", "tails"])
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("terms", [Terms(scale=0.5, causal=c, window=w) for c in (True, False) for w in (None, 1, 4)])
 @pytest.mark.parametrize("signature", [of_2_13, of_2_11])
 def test_arguments_mean_what_our_terms_mean(
-    signature: Callable[..., Any], terms: Terms, groups: int, monkeypatch: pytest.MonkeyPatch
+    signature: Callable[..., Any], terms: Terms, groups: int, tails: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Causality, exclusive windows, grouped heads, both signatures."""
+    """Causality, exclusive windows, grouped heads, keys that do not count, both signatures."""
     monkeypatch.setattr(varlen, "varlen_attn", signature)
-    batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in (1, 9, 5, 30)], CPU)
+    batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in (1, 9, 5, 30)], CPU, tails=tails)
     torch.manual_seed(0)
     query = torch.randn(batch.total, 4, 8).transpose(0, 1)
     key, value = (torch.randn(batch.total, 4 // groups, 8).transpose(0, 1) for _ in range(2))
     expected = OneByOne()(query, key, value, batch, terms)
-    assert torch.allclose(Varlen()(query, key, value, batch, terms), expected, atol=1e-6)
+    ours = Varlen()(query, key, value, batch, terms)
+    defined = torch.isfinite(expected).all(dim=2)
+    assert torch.allclose(ours[defined], expected[defined], atol=1e-6)
+    assert defined.all() or (tails and terms.window)
 
 
 def test_the_installed_signature_is_one_of_these() -> None:
