@@ -83,6 +83,12 @@ class Abilities:
                     f"dimensions must be 1 to {self.widths[kind]} for {kind.name}", field="dimensions"
                 )
 
+    def check_max_sim(self) -> int:
+        """Dimensions of token rows. Raises UnsupportedTask."""
+        if OutputKind.MULTI_VECTOR not in self.outputs:
+            raise UnsupportedTask("this model has no token vectors to compare given ones with", field="query_texts")
+        return self.widths[OutputKind.MULTI_VECTOR]
+
     def check_classify(self, work: Classify) -> int:
         """The number of labels. Raises UnsupportedTask."""
         heads = self._model.heads
@@ -98,6 +104,8 @@ class Abilities:
         if work.method not in self.methods or work.method is ScoringMethod.CROSS_ENCODER:
             known = ", ".join(each.name for each in self.methods) or "none"
             raise UnsupportedTask(f"of methods this model has {known}", field="method")
+        if work.explain and (work.method is not ScoringMethod.LATE_INTERACTION or work.queries != 1):
+            raise InvalidInput("explain needs the method LATE_INTERACTION and one query", field="explain")
         if work.queries < 1 or documents < 1:
             raise InvalidInput("a score needs a query and a document", field="queries")
         if work.layout is Layout.PAIRS and work.queries != documents:

@@ -13,11 +13,12 @@ from torch import Tensor
 from gpu_worker import instruction
 from gpu_worker.abilities import Abilities
 from gpu_worker.computing import OutOfMemory, Part, Progress
+from gpu_worker.keeping import Keeping
 from gpu_worker.models.loading import Model
 from gpu_worker.outbox import Array, Outbox
 from gpu_worker.progress.classify import ClassifyProgress
 from gpu_worker.progress.encode import EncodeProgress
-from gpu_worker.progress.max_sim import MaxSimProgress
+from gpu_worker.progress.max_sim import MaxSimProgress, MixedProgress
 from gpu_worker.progress.score import ScoreProgress
 from gpu_worker.progress.text import Delivery, TextProgress
 from gpu_worker.ragged_batch import Counts
@@ -37,22 +38,29 @@ class ModelEngine:
         self.model = model
         self._device = model.placement.device
         self._abilities = Abilities(model)
+        head = model.heads.multi_vector
+        self._keeping = Keeping(model.late_interaction, skip_first=bool(head and head.skip_first))
         special = model.tokenizer.special_tokens
         self._dropped = np.array([special[role] for role in DROPPED_ROLES if role in special], dtype=np.int32)
 
     def open(self, job: Job) -> Progress:
         """Raises InvalidInput and its kin for what this model cannot do."""
         model, work = self.model, job.work
-        if isinstance(work, MaxSim):
+        if isinstance(work, MaxSim) and work.queries is not None:
             return MaxSimProgress(work, model.flops_per_token)
         self._check_tokens(job)
+        if isinstance(work, MaxSim):
+            width = self._abilities.check_max_sim()
+            return MixedProgress(job, work, width, model.flops_per_token, self._keeping)
         if isinstance(work, Encode):
             self._abilities.check_encode(work)
-            return EncodeProgress(job, work, model.heads, self._abilities.sparse_cost, self._left_out(job))
+            return EncodeProgress(
+                job, work, model.heads, self._keeping, self._abilities.sparse_cost, self._left_out(job)
+            )
         if isinstance(work, Classify):
             return ClassifyProgress(job, work, self._abilities.check_classify(work))
         self._abilities.check_score(work, len(job.tokens))
-        return ScoreProgress(job, work, model, self._abilities.sparse_cost, self._left_out(job))
+        return ScoreProgress(job, work, model, self._keeping, self._abilities.sparse_cost, self._left_out(job))
 
     def _check_tokens(self, job: Job) -> None:
         if not len(job.tokens):
@@ -82,10 +90,11 @@ class ModelEngine:
         outbox = Outbox()
         try:
             with torch.inference_mode():
-                deliveries = self._texts([part for part in parts if isinstance(part.progress, TextProgress)], outbox)
+                deliveries = self._texts(parts, outbox)
                 for part in parts:
-                    if isinstance(part.progress, MaxSimProgress):
-                        deliveries.append(part.progress.compute(part.start, part.stop, self._device, outbox))
+                    if isinstance(part.progress, MaxSimProgress | MixedProgress):
+                        maxsim = self.model.maxsim
+                        deliveries += part.progress.compare(part.start, part.stop, self._device, maxsim, outbox)
                 arrays = outbox.ship()
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
@@ -101,15 +110,17 @@ class ModelEngine:
                 progress.complete()
 
     def _texts(self, parts: Sequence[Part], outbox: Outbox) -> list[Delivery]:
-        if not parts:
-            return []
         trunk = self.model.trunk
-        step = Step.of(parts, self._device, trunk.first_position, trunk.token_types)
+        texts = [part for part in parts if isinstance(part.progress, TextProgress) and part.progress.has_texts(part)]
+        if not texts:
+            return []
+        step = Step.of(texts, self._device, trunk.first_position, trunk.token_types)
         hidden = trunk(step.batch)
-        rows = Rows(hidden, step, self.model.heads, self._dropped)
+        rows = Rows(hidden, step, self.model.heads, self._dropped, self.model.maxsim)
         deliveries = [_finite(step, hidden, outbox)]
         for progress, member in step.members:
             deliveries += progress.compute(member, rows, outbox)
+        rows.launch(outbox)
         return deliveries
 
 

@@ -10,21 +10,25 @@ import torch
 from torch import Tensor
 
 from gpu_worker import pooling, sparse
+from gpu_worker.comparisons import Comparing, Comparisons
 from gpu_worker.heads.sparse import LexicalHead, SpladeHead
+from gpu_worker.maxsim.comparison import Mask, MaxSim, Texts
 from gpu_worker.models.head_building import Heads
 from gpu_worker.outbox import Array, Outbox
 from gpu_worker.progress.text import Member, TextProgress
 from gpu_worker.ragged_batch import Counts, Ids, row_ranges, to_device
 from gpu_worker.sparse import Reading
 from gpu_worker.step import Step
+from shared.vectors import Layout
 
 
 class Rows:
     """The outputs of one step."""
 
-    def __init__(self, hidden: Tensor, step: Step, heads: Heads, dropped: Ids) -> None:
+    def __init__(self, hidden: Tensor, step: Step, heads: Heads, dropped: Ids, maxsim: MaxSim) -> None:
         """`dropped` are special ids that lexical weights leave out."""
         self._hidden, self._step, self._heads, self._dropped = hidden, step, heads, dropped
+        self._comparisons = Comparisons(maxsim)
         self._made: dict[str, Tensor] = {}
         self._sparse_rows: Counts | None = None
 
@@ -34,7 +38,35 @@ class Rows:
 
     def tokens(self, rows: Counts) -> Tensor:
         """[n, W] float32 token vectors at these rows of the batch."""
-        return self._take(self._once("tokens", self._token_vectors), rows)
+        return self._take(self.every_token(), rows)
+
+    def every_token(self) -> Tensor:
+        """[T, W] the same of the whole batch."""
+        return self._once("tokens", self._token_vectors)
+
+    def texts_at(self, places: Counts) -> Texts:
+        """Where the sequences at these places lie in the batch."""
+        offsets = self._step.batch.offsets
+        return Texts(starts=offsets[places], lengths=np.diff(offsets)[places])
+
+    def kept_mask(self) -> Mask | None:
+        """[T] which tokens of the batch have a vector; None where all have."""
+        if all(progress.kept.all() for progress, _ in self._step.members):
+            return None
+        mask: Mask = np.ones(self._step.batch.total, dtype=np.bool_)
+        for progress, member in self._step.members:
+            own = row_ranges(progress.offsets[member.sequences], progress.lengths[member.sequences])
+            mask[self.rows_of(member)] = progress.kept[own]
+        return mask
+
+    def compare(self, queries: Tensor, lengths: Counts, places: Counts, layout: Layout) -> Comparing:
+        """MaxSim of queries, rows [sum of lengths, W] end to end, with the sequences at these places, read in place."""
+        return self._comparisons.add(queries, lengths, self.texts_at(places), layout)
+
+    def launch(self, outbox: Outbox) -> None:
+        """Computes what all jobs of the step asked to compare."""
+        if self._comparisons:
+            self._comparisons.launch(self.every_token(), self.kept_mask(), outbox)
 
     def rows_of(self, member: Member) -> Counts:
         """Rows of the batch that belong to a member, one sequence after the other."""

@@ -1,10 +1,6 @@
 """One vector a token, for late interaction (ColBERT, arXiv:2004.12832). Tensors without I/O."""
 
-import numpy as np
-import numpy.typing as npt
 from torch import Tensor, nn
-
-from gpu_worker.ragged_batch import Counts
 
 
 class MultiVectorHead(nn.Module):
@@ -20,10 +16,3 @@ class MultiVectorHead(nn.Module):
         """hidden [T, H] -> [T, width] float32, not normalised."""
         output: Tensor = self.layers(hidden)
         return output.float()
-
-    def kept(self, offsets: Counts) -> npt.NDArray[np.bool_]:
-        """[T] which tokens have a vector, of sequences that begin at `offsets` [S + 1]; told on the host."""
-        kept = np.ones(int(offsets[-1]), dtype=np.bool_)
-        if self.skip_first:
-            kept[offsets[:-1]] = False
-        return kept

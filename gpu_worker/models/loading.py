@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from gpu_worker.maxsim import choice as maxsim
+from gpu_worker.maxsim.comparison import MaxSim
 from gpu_worker.models import attention, relative
 from gpu_worker.models.files import first_line
 from gpu_worker.models.gate import Reference
@@ -23,6 +25,7 @@ from gpu_worker.models.trunk import (
     takes_token_types,
 )
 from gpu_worker.placement import Placement
+from shared.card import LateInteraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,8 @@ class Model:
     fingerprint: str
     flops_per_token: float
     weight_bytes: int
+    maxsim: MaxSim
+    late_interaction: LateInteraction | None = None
 
 
 def load(
@@ -88,6 +93,7 @@ def load(
         fingerprint=_fingerprint(source, limit, placement),
         flops_per_token=2.0 * max(parameters, width**2),
         weight_bytes=_bytes([trunk.model, *heads.modules()]),
+        maxsim=maxsim.choose(placement.device, heads.multi_vector.width if heads.multi_vector else 128),
     )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker import packing, sparse
+from gpu_worker.keeping import Keeping
 from gpu_worker.models.head_building import Heads
 from gpu_worker.outbox import Array, Outbox
 from gpu_worker.progress.text import Delivery, Member, TextProgress
@@ -56,6 +57,7 @@ class EncodeProgress(TextProgress):
         job: Job,
         work: Encode,
         heads: Heads,
+        keeping: Keeping,
         sparse_cost: Callable[[int], int] = int,
         skip: Counts | None = None,
     ) -> None:
@@ -71,7 +73,7 @@ class EncodeProgress(TextProgress):
             self._dense = _Table(len(self.lengths), work.dimensions or heads.dense.width, work.data_type)
         if OutputKind.MULTI_VECTOR in work.outputs:
             assert heads.multi_vector is not None
-            self.kept = heads.multi_vector.kept(self.offsets)
+            self.kept = keeping(self.ids, self.offsets, work.input_type)
             self._tokens = _Table(int(self.kept.sum()), work.dimensions or heads.multi_vector.width, work.data_type)
         if OutputKind.SPARSE in work.outputs:
             assert heads.sparse is not None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from gpu_worker.computing import Part
 from gpu_worker.outbox import Array, Outbox
 from gpu_worker.ragged_batch import Counts, Ids, row_ranges
 from shared.errors import Internal
@@ -53,6 +54,10 @@ class TextProgress:
         self.costs: Sequence[int] = [sum(job.tokens.lengths[each] for each in unit) for unit in units]
         self.served = 0
         self.finite = True
+
+    def has_texts(self, part: Part) -> bool:
+        """Whether a part of the job has sequences; not all units need to."""
+        return any(self.units[part.start : part.stop])
 
     def sequence(self, index: int) -> Ids:
         """Token ids of one sequence."""

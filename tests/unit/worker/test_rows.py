@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers.util.quantization import quantize_embeddings
 
 from gpu_worker import packing, pooling
-from gpu_worker.maxsim import packed, reference
 from gpu_worker.outbox import Outbox
 from gpu_worker.ragged_batch import RaggedBatch
 from shared.vectors import DataType, MultiVectors
@@ -33,23 +32,6 @@ def test_dimensions_and_normalising_mix_in_one_batch(wishes: list[tuple[int, boo
         expected = raw[:width] / raw[:width].norm() if wanted else raw[:width]
         assert torch.allclose(row[:width], expected, atol=1e-6)
         assert not row[width:].any()
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.integers(0, 6), min_size=1, max_size=6),
-    st.lists(st.integers(0, 9), min_size=1, max_size=9),
-    st.sampled_from([4, 8 * 3, 16_384 * 32]),
-)
-def test_packed_max_sim_equals_the_reference(queries: list[int], documents: list[int], block: int) -> None:
-    """Any lengths, empty ones among them, cut into blocks of any size."""
-    generator = torch.Generator().manual_seed(0)
-    q = [torch.randn(each, 5, generator=generator) for each in queries]
-    d = [torch.randn(each, 5, generator=generator) - 2 for each in documents]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "BLOCK_ELEMENTS", block)
-        scores = packed.maxsim(torch.cat(q), queries, torch.cat(d), documents)
-    assert torch.allclose(scores, reference.maxsim(q, d), atol=1e-5)
 
 
 @pytest.mark.parametrize("data_type", list(DataType))
