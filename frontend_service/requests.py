@@ -1,6 +1,7 @@
 """What callers ask for: frozen, and free of what makes no sense for any model. Knows no protobuf and no model."""
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.errors import InvalidInput
@@ -84,6 +85,7 @@ class ScoreRequest:
     document_cut: Cut
     query_entry: str = "queries[{}]"
     weights: HybridWeights | None = None
+    explain: bool = False
 
     def __post_init__(self) -> None:
         for field, texts in (("queries", self.queries), ("documents", self.documents)):
@@ -135,23 +137,39 @@ class ClassifyTokensRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxSimRequest:
-    """Vectors to compare."""
+    """Document vectors to compare with query vectors, or with texts; exactly one of the two."""
 
-    queries: MultiVectors
+    queries: MultiVectors | None
     documents: MultiVectors
     layout: Layout
-    normalize: bool
+    normalize: bool | None
+    explain: bool = False
+    query_texts: tuple[str, ...] = ()
+    model: str = ""
+    instruction: str | None = None
+    query_cut: Cut = Cut()
 
     @property
-    def similarities(self) -> int:
+    def query_count(self) -> int:
+        """How many queries."""
+        return len(self.query_texts if self.queries is None else self.queries.lengths)
+
+    def similarities(self, query_rows: Sequence[int]) -> int:
         """Products of a query row with a document row."""
         if self.layout is Layout.PAIRS:
-            return sum(map(operator.mul, self.queries.lengths, self.documents.lengths))
-        return self.queries.rows * self.documents.rows
+            return sum(map(operator.mul, query_rows, self.documents.lengths))
+        return sum(query_rows) * self.documents.rows
+
+    def matches(self, query_rows: Sequence[int]) -> int:
+        """Winners that an explanation has: one a score and row of its query."""
+        return sum(query_rows) * (1 if self.layout is Layout.PAIRS else len(self.documents.lengths))
 
     def __post_init__(self) -> None:
-        for field, vectors in (("queries", self.queries), ("documents", self.documents)):
-            if not vectors.lengths:
-                raise InvalidInput(f"{field} is empty", field=f"{field}.lengths")
-        if self.layout is Layout.PAIRS and len(self.queries.lengths) != len(self.documents.lengths):
+        if self.queries is not None and self.query_texts:
+            raise InvalidInput("queries and query_texts are both given; exactly one may be", field="query_texts")
+        if not self.query_count:
+            raise InvalidInput("queries is empty, and so is query_texts", field="queries.lengths")
+        if not self.documents.lengths:
+            raise InvalidInput("documents is empty", field="documents.lengths")
+        if self.layout is Layout.PAIRS and self.query_count != len(self.documents.lengths):
             raise InvalidInput("pairs need as many documents as queries", field="documents.lengths")

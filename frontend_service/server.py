@@ -7,6 +7,7 @@ import grpc
 
 from frontend_service.classification import Classification
 from frontend_service.codec import classification, embedding, fields, model, ranking
+from frontend_service.ranking import Ranking
 from frontend_service.service import SHOWN_TOKEN_BYTES, Service
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1.classification_pb2_grpc import (
@@ -20,6 +21,8 @@ from shared.codec import card_to_pb
 from shared.deadline import Deadline
 
 SERVICES = tuple(f"selvage.v1.{name}Service" for name in ("Embedding", "Ranking", "Classification", "Model"))
+TOKEN_MATCH_BYTES = 40
+"""Of a match in an explanation: two tokens, a number and a similarity; long tokens are rare."""
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -56,24 +59,32 @@ class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
 class RankingServicer(_Timed, RankingServiceServicer):
     """selvage.v1.RankingService"""
 
+    def __init__(self, service: Service, default_timeout: float) -> None:
+        super().__init__(service, default_timeout)
+        self._ranking = Ranking(service)
+
     async def Rerank(self, request: ranking_pb2.RerankRequest, context: Context) -> ranking_pb2.RerankResponse:
         score = await self._service.offload(request.ByteSize(), ranking.rerank_request, request)
         if request.return_documents:
             payload = sum(len(document.encode()) for document in score.documents) + 32 * len(score.documents)
             self._service.limits.check_reply(payload, "leave return_documents unset")
         top_n = request.top_n if request.HasField("top_n") else None
-        answer, order = await self._service.rerank(score, top_n, self._deadline(context))
-        return ranking.rerank_response(answer, order, score.documents if request.return_documents else None)
+        answer, ranked, explanations = await self._ranking.rerank(score, top_n, self._deadline(context))
+        documents = score.documents if request.return_documents else None
+        size = sum(map(len, explanations)) * TOKEN_MATCH_BYTES
+        self._service.limits.check_reply(size, "set top_n, or leave explain unset")
+        finish = partial(ranking.rerank_response, answer, ranked, explanations)
+        return await self._service.offload(size, finish, documents)
 
     async def Score(self, request: ranking_pb2.ScoreRequest, context: Context) -> ranking_pb2.ScoreResponse:
         score = await self._service.offload(request.ByteSize(), ranking.score_request, request)
-        answer = await self._service.score(score, self._deadline(context))
+        answer = await self._ranking.score(score, self._deadline(context))
         return await self._service.offload(answer.size, partial(ranking.score_response, answer), score)
 
     async def MaxSim(self, request: ranking_pb2.MaxSimRequest, context: Context) -> ranking_pb2.MaxSimResponse:
         max_sim = await self._service.offload(request.ByteSize(), ranking.max_sim_request, request)
-        result = await self._service.max_sim(max_sim, self._deadline(context))
-        return await self._service.offload(len(result.scores), partial(ranking.max_sim_response, max_sim), result)
+        answer = await self._ranking.max_sim(max_sim, self._deadline(context))
+        return await self._service.offload(answer.size, partial(ranking.max_sim_response, max_sim), answer)
 
 
 class ClassificationServicer(_Timed, ClassificationServiceServicer):

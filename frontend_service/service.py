@@ -1,4 +1,7 @@
-"""What the frontend does: validate, tokenise, ask the worker, finish. Knows no protobuf and no gRPC."""
+"""What the frontend does: validate, tokenise, ask the worker, finish. Knows no protobuf and no gRPC.
+
+Ranking and classifying are built on it, in files of their own.
+"""
 
 import asyncio
 import itertools
@@ -14,18 +17,16 @@ from typing import Protocol, TypeVar
 from frontend_service import postprocess, settling
 from frontend_service.limits import Limits
 from frontend_service.pairs import PairTexts
-from frontend_service.requests import Cut, EmbedRequest, MaxSimRequest, PromptChoice, ScoreRequest, TokenizeRequest
+from frontend_service.requests import EmbedRequest, TokenizeRequest
 from frontend_service.tokenization import Tokenization, TokenizedText
 from frontend_service.tokenized import Tokenized, Watch
 from shared.card import ModelCard
 from shared.deadline import Deadline
-from shared.errors import DimensionMismatch, InvalidInput, UnknownModel, clip
-from shared.jobs import NO_TOKENS, Classify, Encode, Job, JobResult, MaxSim, Score
+from shared.errors import InvalidInput, UnknownModel, clip
+from shared.jobs import Classify, Job, JobResult, Work
 from shared.offload import offload
 from shared.ragged import RaggedTokens
-from shared.vectors import InputType, Layout, ScoringMethod
 
-DOCUMENT = "documents[{}]"
 SHOWN_TOKEN_BYTES = 48
 """Of a token in a Tokenize reply: id, text, offsets; long tokens are rare."""
 
@@ -73,11 +74,12 @@ class Answer:
         """Bytes of vectors and scores."""
         rows, sparse = (self.result.dense, self.result.tokens), self.result.sparse
         pairs = len(sparse.indices) + len(sparse.values) if sparse is not None else 0
-        return len(self.result.scores) + pairs + sum(len(each.data) for each in rows if each is not None)
+        explained = len(self.result.winners) + len(self.result.similarities)
+        return len(self.result.scores) + explained + pairs + sum(len(each.data) for each in rows if each is not None)
 
 
 class Service:
-    """All rpcs of the public contract, on domain types."""
+    """Embed and what all rpcs of the public contract have in common, on domain types."""
 
     def __init__(self, worker: Worker, limits: Limits, threads: Executor, messages: Executor) -> None:
         """`threads`: where texts are tokenised. `messages`: where large messages are read and made."""
@@ -104,7 +106,8 @@ class Service:
                 watch(tokens)
                 self.limits.check_reply(tokens * SHOWN_TOKEN_BYTES, "ask for fewer texts")
 
-            return list(model.tokenization.each(request.texts, prompt, request.cut, "texts[{}]", watch_reply))
+            side = request.prompt.input_type
+            return list(model.tokenization.each(request.texts, prompt, request.cut, "texts[{}]", watch_reply, side))
 
         return await self.tokenising(work)
 
@@ -134,9 +137,10 @@ class Service:
         start = time.monotonic()
 
         def work(watch: Watch) -> Tokenized:
+            side = request.prompt.input_type
             if request.tokenized:
-                return model.tokenization.given(request.tokenized, request.cut)
-            return model.tokenization.texts(request.texts, prompt, request.cut, "texts[{}]", watch)
+                return model.tokenization.given(request.tokenized, request.cut, side)
+            return model.tokenization.texts(request.texts, prompt, request.cut, "texts[{}]", watch, side)
 
         tokenized = await self.tokenising(work)
         tokenize = time.monotonic() - start
@@ -145,50 +149,6 @@ class Service:
         # How many weights a sparse vector has cannot be foreseen.
         self.limits.check_reply(answer.size, "set sparse_top_k, or ask for fewer texts")
         return answer
-
-    async def score(self, request: ScoreRequest, deadline: Deadline) -> Answer:
-        """Scores in the order of the request; the token counts are those of queries, then documents."""
-        model = self.model(request.model)
-        method = settling.method_of(request, model.card)
-        rows, columns = request.layout.shape(len(request.queries), len(request.documents))
-        self.limits.check_scores(rows, columns)
-        self.limits.check_reply(rows * columns * 4, "ask for fewer scores")
-        if method is ScoringMethod.CROSS_ENCODER:
-            return await self._score_pairs(model, request, deadline)
-        choice = PromptChoice(literal=request.instruction, input_type=InputType.QUERY)
-        before_query = model.tokenization.prompt(choice)
-        before_document = model.tokenization.prompt(PromptChoice(input_type=InputType.DOCUMENT))
-        entry = request.query_entry
-        self._check_sides(request, before_query, before_document)
-        start = time.monotonic()
-
-        def work(watch: Watch) -> Tokenized:
-            read = model.tokenization.texts
-            queries = read(request.queries, before_query, request.query_cut, entry, watch)
-            return queries + read(request.documents, before_document, request.document_cut, DOCUMENT, watch)
-
-        tokenized = await self.tokenising(work)
-        score = settling.score_of(request, method, model.card)
-        return await self.answer(model, score, tokenized, time.monotonic() - start, deadline)
-
-    async def _score_pairs(self, model: ServedModel, request: ScoreRequest, deadline: Deadline) -> Answer:
-        """By a cross-encoder: every pair is a sequence, and its only logit the score."""
-        texts = PairTexts(
-            firsts=request.queries,
-            seconds=request.documents,
-            matrix=request.layout is Layout.MATRIX,
-            entry=DOCUMENT,
-            cut=Cut(truncate=request.document_cut.truncate),
-            first_cut=request.query_cut,
-            second_cut=request.document_cut,
-            prompt=PromptChoice(literal=request.instruction),
-        )
-        self._check_sides(request, model.tokenization.prompt(texts.prompt), "")
-        return await self.classify_pairs(model, texts, request.normalize, deadline)
-
-    def _check_sides(self, request: ScoreRequest, before_query: str, before_document: str) -> None:
-        self.limits.check_texts(request.queries, request.query_entry, self.limits.texts, before_query, "instruction")
-        self.limits.check_texts(request.documents, DOCUMENT, self.limits.documents, before_document)
 
     async def classify_pairs(
         self, model: ServedModel, texts: PairTexts, normalize: bool | None, deadline: Deadline
@@ -208,7 +168,7 @@ class Service:
     async def answer(
         self,
         model: ServedModel,
-        work: Encode | Score | Classify,
+        work: Work,
         tokenized: Tokenized,
         tokenize: float,
         deadline: Deadline,
@@ -221,6 +181,7 @@ class Service:
             tokens=tokenized.tokens,
             prompt_lengths=tokenized.prompt_lengths if any(tokenized.prompt_lengths) else (),
             second_segments=tokenized.second_segments if any(tokenized.second_segments) else (),
+            unattended_tails=tokenized.tails if any(tokenized.tails) else (),
             remaining=deadline.remaining(),
         )
         return Answer(
@@ -230,41 +191,6 @@ class Service:
             truncated=tokenized.truncated,
             tokenize=tokenize,
         )
-
-    async def rerank(
-        self, request: ScoreRequest, top_n: int | None, deadline: Deadline
-    ) -> tuple[Answer, list[tuple[int, float]]]:
-        """One query; (index, score), best first."""
-        if top_n is not None and top_n < 1:
-            raise InvalidInput(f"top_n is {top_n}, must be at least 1", field="top_n")
-        answer = await self.score(request, deadline)
-        return answer, await self.in_thread(lambda: postprocess.rank(answer.result.scores, top_n))
-
-    async def max_sim(self, request: MaxSimRequest, deadline: Deadline) -> JobResult:
-        queries, documents = request.queries, request.documents
-        if queries.dimensions != documents.dimensions:
-            raise DimensionMismatch(
-                f"queries have {queries.dimensions} dimensions, documents {documents.dimensions}",
-                field="documents.dimensions",
-            )
-        for field, vectors in (("queries", queries), ("documents", documents)):
-            self.limits.check_count(len(vectors.lengths), f"{field}.lengths", self.limits.documents)
-            self.limits.check_vectors(field, vectors.rows, vectors.dimensions)
-        rows, columns = request.layout.shape(len(queries.lengths), len(documents.lengths))
-        self.limits.check_scores(rows, columns)
-        self.limits.check_reply(rows * columns * 4, "ask for fewer scores")
-        self.limits.check_similarities(request.similarities)
-        for field, vectors in (("queries", queries), ("documents", documents)):
-            await self.in_thread(partial(postprocess.check_finite, vectors, field))
-        work = MaxSim(
-            queries=queries,
-            documents=documents,
-            layout=request.layout,
-            unit_rows=request.normalize,
-            mean=request.normalize,
-        )
-        job = Job(id=next(self._ids), work=work, tokens=NO_TOKENS, remaining=deadline.remaining())
-        return await self._worker.run(job)
 
     async def offload(self, size: int, work: Callable[[A], T], argument: A) -> T:
         """Runs `work(argument)`, in a thread where it handles many bytes."""

@@ -1,9 +1,9 @@
 """Requests settled against a model's card: what the worker is to do, or why it cannot. Knows no protobuf, no gRPC."""
 
-from frontend_service.requests import EmbedRequest, ScoreRequest
+from frontend_service.requests import EmbedRequest, MaxSimRequest, ScoreRequest
 from shared.card import ModelCard
-from shared.errors import InvalidInput, UnsupportedDimensions, UnsupportedTask
-from shared.jobs import Encode, Score
+from shared.errors import DimensionMismatch, InvalidInput, UnsupportedDimensions, UnsupportedTask
+from shared.jobs import Encode, MaxSim, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import Activation, DataType, OutputKind, ScoringMethod, Task
 
@@ -37,10 +37,11 @@ def encode_of(request: EmbedRequest, card: ModelCard) -> Encode:
         outputs=frozenset(outputs),
         dimensions=request.dimensions or 0,
         normalize=card.normalizes if request.normalize is None else request.normalize,
-        normalize_tokens=True if request.normalize is None else request.normalize,
+        normalize_tokens=card.normalizes_multi_vectors if request.normalize is None else request.normalize,
         data_type=request.data_type,
         sparse_top_k=request.sparse_top_k or 0,
         token_ids=request.return_token_ids,
+        input_type=request.prompt.input_type,
     )
 
 
@@ -69,17 +70,48 @@ def method_of(request: ScoreRequest, card: ModelCard) -> ScoringMethod:
 
 
 def score_of(request: ScoreRequest, method: ScoringMethod, card: ModelCard) -> Score:
-    """What a Score by vectors asks of the worker."""
+    """What a Score by vectors asks of the worker. Raises InvalidInput."""
     late = method is ScoringMethod.LATE_INTERACTION
+    if request.explain and not late:
+        raise InvalidInput(f"explain needs LATE_INTERACTION, the method is {method.name}", field="explain")
     mean = card.averages_late_interaction if request.normalize is None else request.normalize
+    own = card.normalizes_multi_vectors if late else True
     return Score(
         method=method,
         layout=request.layout,
         queries=len(request.queries),
-        unit_rows=True if request.normalize is None else request.normalize,
+        unit_rows=own if request.normalize is None else request.normalize,
         mean=late and mean,
         weights=request.weights,
+        explain=request.explain,
     )
+
+
+def max_sim_of(request: MaxSimRequest, card: ModelCard) -> MaxSim:
+    """What a MaxSim asks of the worker. Given rows are taken as they are unless `normalize` says otherwise."""
+    chosen = request.normalize
+    own_mean = request.queries is None and card.averages_late_interaction
+    return MaxSim(
+        queries=request.queries,
+        documents=request.documents,
+        layout=request.layout,
+        unit_rows=bool(chosen),
+        unit_queries=card.normalizes_multi_vectors if chosen is None else chosen,
+        mean=own_mean if chosen is None else chosen,
+        explain=request.explain,
+    )
+
+
+def check_token_rows(card: ModelCard, dimensions: int) -> None:
+    """Raises where token rows of the model cannot meet given ones: UnsupportedTask, DimensionMismatch."""
+    if OutputKind.MULTI_VECTOR not in card.outputs:
+        known = ", ".join(each.name for each in card.outputs) or "none"
+        raise UnsupportedTask(f"the model has no token vectors; of outputs it has {known}", field="query_texts")
+    if dimensions > card.multi_vector_dimensions:
+        raise DimensionMismatch(
+            f"documents have {dimensions} dimensions, the model's token rows {card.multi_vector_dimensions}",
+            field="documents.dimensions",
+        )
 
 
 def activation_of(card: ModelCard, normalize: bool | None) -> Activation:

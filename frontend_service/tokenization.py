@@ -1,14 +1,18 @@
-"""Texts <-> token ids, exactly as the model was trained: prompts, special tokens, truncation. Runs in threads."""
+"""Texts <-> token ids, exactly as the model was trained: prompts, special tokens, truncation, query expansion.
+
+Runs in threads.
+"""
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tokenizers import Encoding, Tokenizer
 
 from frontend_service import pairs
 from frontend_service.pairs import PairTexts
+from frontend_service.query_expansion import QueryExpansion
 from frontend_service.requests import Cut, PromptChoice
 from frontend_service.tokenized import Tokenized, Watch, slices
 from shared.card import ModelCard
@@ -25,11 +29,16 @@ PROMPT_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizedText:
-    """One text as the model sees it. `prompt_length` are the tokens at its start that pooling leaves out."""
+    """One text as the model sees it.
+
+    `prompt_length` are the tokens at its start that pooling leaves out, `expansion` those at its end that were added to
+    a query.
+    """
 
     encoding: Encoding
     truncated: bool = False
     prompt_length: int = 0
+    expansion: int = 0
 
 
 class Tokenization:
@@ -41,6 +50,7 @@ class Tokenization:
         self.tokenizer.no_padding()
         self._card = card
         self._added = self.tokenizer.num_special_tokens_to_add(is_pair=False)
+        self._expansion = QueryExpansion(self.tokenizer, card)
         self._leading = (*self.tokenizer.encode("a").special_tokens_mask, 0).index(0)
         self._prompt_length = lru_cache(maxsize=16)(self._measure_prompt)
 
@@ -57,28 +67,52 @@ class Tokenization:
         names = (*PROMPT_NAMES[choice.input_type], self._card.default_prompt_name)
         return next((prompts[name] for name in names if name in prompts), "")
 
-    def texts(self, texts: Sequence[str], prompt: str, cut: Cut, entry: str, watch: Watch) -> Tokenized:
+    def texts(
+        self,
+        texts: Sequence[str],
+        prompt: str,
+        cut: Cut,
+        entry: str,
+        watch: Watch,
+        side: InputType = InputType.UNSPECIFIED,
+    ) -> Tokenized:
         """Tokenises and packs; see `each`."""
-        ids, lengths, truncated, prompts = array("i"), [], [], []
-        for text in self.each(texts, prompt, cut, entry, watch):
+        ids, lengths, truncated, prompts, tails = array("i"), [], [], [], []
+        for text in self.each(texts, prompt, cut, entry, watch, side):
             ids.extend(text.encoding.ids)
             lengths.append(len(text.encoding))
             truncated.append(text.truncated)
             prompts.append(text.prompt_length)
-        packed = RaggedTokens.packed(ids, lengths)
-        return Tokenized(tokens=packed, truncated=tuple(truncated), prompt_lengths=tuple(prompts))
+            tails.append(0 if self._expansion.attended else text.expansion)
+        return Tokenized(
+            tokens=RaggedTokens.packed(ids, lengths),
+            truncated=tuple(truncated),
+            prompt_lengths=tuple(prompts),
+            tails=tuple(tails),
+        )
 
-    def each(self, texts: Sequence[str], prompt: str, cut: Cut, entry: str, watch: Watch) -> Iterator[TokenizedText]:
+    def each(
+        self,
+        texts: Sequence[str],
+        prompt: str,
+        cut: Cut,
+        entry: str,
+        watch: Watch,
+        side: InputType = InputType.UNSPECIFIED,
+    ) -> Iterator[TokenizedText]:
         """Tokenises; a text over the limit is cut or, without `truncate`, refused as INPUT_TOO_LONG.
 
-        `entry` is what errors call one of the texts: `texts[{}]`, or `query`.
+        `entry` is what errors call one of the texts: `texts[{}]`, or `query`. `side`: what they are; queries of some
+        late-interaction models are expanded.
         """
-        limit, total = self.limit(cut), 0
+        limit, total = self.limit(cut, side), 0
         for start, stop in slices([len(prompt) + len(text) for text in texts]):
             for index, encoding in enumerate(
                 self.tokenizer.encode_batch([prompt + each for each in texts[start:stop]])
             ):
                 text = self._fitted(encoding, prompt + texts[start + index], prompt, limit, cut, entry, start + index)
+                if side is InputType.QUERY:
+                    text = replace(text, expansion=self._expansion.expand(text.encoding))
                 total += len(text.encoding)
                 yield text
             watch(total)
@@ -117,26 +151,33 @@ class Tokenization:
             )
         return TokenizedText(encoding=self._shorten(text, limit, cut.side), truncated=True, prompt_length=prompt_length)
 
-    def limit(self, cut: Cut) -> int:
+    def limit(self, cut: Cut, side: InputType = InputType.UNSPECIFIED) -> int:
         """Tokens that a text may have."""
         asked = cut.max_tokens
         if asked is None:
-            return self._card.max_tokens
-        self._check_limit(cut)
+            return self._longest(side)
+        self._check_limit(cut, side)
         least = max(1, self._added)
         if asked < least:
             raise InvalidInput(f"{cut.field} is {asked}, the special tokens alone need {least}", field=cut.field)
         return asked
 
-    def _check_limit(self, cut: Cut) -> None:
+    def _longest(self, side: InputType) -> int:
+        """The model's own limit."""
+        late = self._card.late_interaction
+        if late is None or side is InputType.UNSPECIFIED:
+            return self._card.max_tokens
+        return late.query_length if side is InputType.QUERY else late.document_length
+
+    def _check_limit(self, cut: Cut, side: InputType = InputType.UNSPECIFIED) -> None:
         """A request may lower the model's limit, not raise it."""
-        own = self._card.max_tokens
+        own = self._longest(side)
         if cut.max_tokens is not None and cut.max_tokens > own:
             raise LimitExceeded(f"{cut.field} is {cut.max_tokens}, the model's limit is {own}", field=cut.field)
 
-    def given(self, tokenized: Sequence[Sequence[int]], cut: Cut) -> Tokenized:
-        """Checks ids that the caller brought."""
-        limit, size = self.limit(cut), self._card.vocabulary_size
+    def given(self, tokenized: Sequence[Sequence[int]], cut: Cut, side: InputType = InputType.UNSPECIFIED) -> Tokenized:
+        """Checks ids that the caller brought. An expansion that a query has already is known as such."""
+        limit, size = self.limit(cut, side), self._card.vocabulary_size
         for index, ids in enumerate(tokenized):
             if len(ids) > limit:
                 raise InputTooLong(
@@ -149,7 +190,17 @@ class Tokenization:
                     field=f"tokenized[{index}]",
                 )
         nothing = (0,) * len(tokenized)
-        return Tokenized(tokens=RaggedTokens.of(tokenized), truncated=tuple(map(bool, nothing)), prompt_lengths=nothing)
+        unattended = side is InputType.QUERY and not self._expansion.attended
+        return Tokenized(
+            tokens=RaggedTokens.of(tokenized),
+            truncated=tuple(map(bool, nothing)),
+            prompt_lengths=nothing,
+            tails=tuple(map(self._expansion.trailing, tokenized)) if unattended else nothing,
+        )
+
+    def written(self, identity: int) -> str:
+        """A token id as the vocabulary writes it; empty for one that it lacks."""
+        return self.tokenizer.id_to_token(identity) or ""
 
     def detokenize(self, tokenized: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         """Ids back to texts."""

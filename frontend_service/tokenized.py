@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from shared.jobs import NO_TOKENS
 from shared.ragged import RaggedTokens
 
 SLICE_LETTERS = 256 * 1024
@@ -17,12 +18,14 @@ class Tokenized:
     """Several texts or pairs, without what only a person would want to see.
 
     `second_segments` are where the second text of a pair begins in each sequence, 0 where token types do not tell.
+    `tails` are the expansion tokens at the end of each sequence that nobody attends to.
     """
 
     tokens: RaggedTokens
     truncated: tuple[bool, ...]
     prompt_lengths: tuple[int, ...]
     second_segments: tuple[int, ...] = ()
+    tails: tuple[int, ...] = ()
 
     def __add__(self, other: "Tokenized") -> "Tokenized":
         """These texts, then those."""
@@ -31,7 +34,11 @@ class Tokenized:
             tokens=RaggedTokens(ids=ids, lengths=lengths),
             truncated=self.truncated + other.truncated,
             prompt_lengths=self.prompt_lengths + other.prompt_lengths,
+            tails=self.tails + other.tails,
         )
+
+
+NOTHING = Tokenized(tokens=NO_TOKENS, truncated=(), prompt_lengths=())
 
 
 def slices(letters: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -24,6 +24,7 @@ def tokenize_response(name: str, tokenized: Sequence[TokenizedText]) -> model_pb
             starts=[start for start, _ in encoding.offsets],
             ends=[end for _, end in encoding.offsets],
             truncated=text.truncated,
+            expansion_tokens=text.expansion,
         )
     return response
 

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from frontend_service.codec.fields import costs, enum, floats, optional, positive
+from frontend_service.codec.fields import costs, enum, floats, integers, optional, positive
+from frontend_service.explanation import TokenMatch
 from frontend_service.requests import Cut, MaxSimRequest, ScoreRequest
 from frontend_service.service import Answer
-from selvage.v1 import ranking_pb2, usage_pb2
-from shared.codec import duration_to_pb, vectors_from_pb
-from shared.errors import InvalidInput, UnsupportedTask
+from selvage.v1 import ranking_pb2
+from shared.codec import vectors_from_pb
+from shared.errors import InvalidInput
 from shared.job_codec import weights_from_pb
-from shared.jobs import HybridWeights, JobResult
+from shared.jobs import HybridWeights
 from shared.vectors import DataType, Layout, ScoringMethod
 
 
@@ -44,25 +45,35 @@ def _weights(
 
 
 def rerank_request(message: ranking_pb2.RerankRequest) -> ScoreRequest:
-    if message.explain:
-        raise UnsupportedTask("explain is not built yet", field="explain")
     return ScoreRequest(
         queries=(message.query,),
         documents=tuple(message.documents),
         layout=Layout.MATRIX,
         query_entry="query",
+        explain=message.explain,
         **_score_options(message),
     )
 
 
 def rerank_response(
-    answer: Answer, ranking: Sequence[tuple[int, float]], documents: Sequence[str] | None
+    answer: Answer,
+    ranking: Sequence[tuple[int, float]],
+    explanations: Sequence[Sequence[TokenMatch]],
+    documents: Sequence[str] | None,
 ) -> ranking_pb2.RerankResponse:
-    results = [
-        ranking_pb2.RerankResult(index=index, score=score, document=None if documents is None else documents[index])
-        for index, score in ranking
-    ]
-    return ranking_pb2.RerankResponse(model=answer.model, results=results, **costs(answer))
+    """`explanations`: one a result, or none at all."""
+    response = ranking_pb2.RerankResponse(model=answer.model, **costs(answer))
+    for place, (index, score) in enumerate(ranking):
+        document = None if documents is None else documents[index]
+        result = response.results.add(index=index, score=score, document=document)
+        for match in explanations[place] if explanations else ():
+            result.explanation.add(
+                query_token=match.query_token,
+                document_token=match.document_token,
+                document_position=match.position,
+                similarity=match.similarity,
+            )
+    return response
 
 
 def score_request(message: ranking_pb2.ScoreRequest) -> ScoreRequest:
@@ -82,20 +93,38 @@ def score_response(answer: Answer, request: ScoreRequest) -> ranking_pb2.ScoreRe
 
 
 def max_sim_request(message: ranking_pb2.MaxSimRequest) -> MaxSimRequest:
-    if message.explain:
-        raise UnsupportedTask("explain is not built yet", field="explain")
     for field in ("queries", "documents"):
         number = getattr(message, field).data_type
         enum(DataType, number, f"{field}.data_type", DataType.FLOAT32)
+    given = message.HasField("queries") or not message.query_texts
     return MaxSimRequest(
-        queries=vectors_from_pb(message.queries, "queries"),
+        queries=vectors_from_pb(message.queries, "queries") if given else None,
         documents=vectors_from_pb(message.documents, "documents"),
         layout=enum(Layout, message.layout, "layout", Layout.MATRIX),
-        normalize=bool(optional(message, "normalize")),
+        normalize=optional(message, "normalize"),
+        explain=message.explain,
+        query_texts=tuple(message.query_texts),
+        model=message.model,
+        instruction=optional(message, "instruction"),
+        query_cut=Cut(
+            truncate=message.truncate,
+            max_tokens=positive(message, "max_tokens_per_query"),
+            field="max_tokens_per_query",
+        ),
     )
 
 
-def max_sim_response(request: MaxSimRequest, result: JobResult) -> ranking_pb2.MaxSimResponse:
-    rows, columns = request.layout.shape(len(request.queries.lengths), len(request.documents.lengths))
-    timing = usage_pb2.Timing(queue=duration_to_pb(result.queue), compute=duration_to_pb(result.compute))
-    return ranking_pb2.MaxSimResponse(scores=floats(result.scores), rows=rows, columns=columns, timing=timing)
+def max_sim_response(request: MaxSimRequest, answer: Answer) -> ranking_pb2.MaxSimResponse:
+    rows, columns = request.layout.shape(request.query_count, len(request.documents.lengths))
+    spent = costs(answer)
+    if request.queries is not None:
+        del spent["usage"]
+    return ranking_pb2.MaxSimResponse(
+        model=answer.model if request.query_texts else "",
+        scores=floats(answer.result.scores),
+        rows=rows,
+        columns=columns,
+        winners=integers(answer.result.winners),
+        similarities=floats(answer.result.similarities),
+        **spent,
+    )

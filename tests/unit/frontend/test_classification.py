@@ -14,6 +14,7 @@ from frontend_service import postprocess
 from frontend_service.classification import Classification
 from frontend_service.codec import classification, ranking
 from frontend_service.limits import Limits
+from frontend_service.ranking import Ranking
 from frontend_service.service import Service
 from selvage.v1 import classification_pb2 as pb
 from selvage.v1 import ranking_pb2, vectors_pb2
@@ -56,7 +57,7 @@ class Frontend:
 
     async def score(self, **fields: Any) -> Any:
         request = ranking.score_request(ranking_pb2.ScoreRequest(**fields))
-        return ranking.score_response(await self.service.score(request, Deadline.after(9)), request)
+        return ranking.score_response(await Ranking(self.service).score(request, Deadline.after(9)), request)
 
 
 @given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=2, max_size=8))

@@ -11,6 +11,7 @@ from fakes import FakeWorker, card
 from frontend_service import postprocess
 from frontend_service.codec import embedding, ranking
 from frontend_service.limits import Limits
+from frontend_service.ranking import Ranking
 from frontend_service.service import Service
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.deadline import Deadline
@@ -65,11 +66,11 @@ async def test_a_request_overrides_them() -> None:
 async def test_a_rerank_sends_query_and_documents_in_one_job_and_sorts_what_comes() -> None:
     """Best first, equal scores in the order of the request, cut to top_n."""
     made, worker = service(prompts={"query": "query : "})
-    answer, ranking = await made.rerank(rerank(method=2), 3, LATER)
+    answer, found, _ = await Ranking(made).rerank(rerank(method=2), 3, LATER)
     assert worker.jobs[0].tokens.lengths == (5, 3, 4, 3, 3)
     assert isinstance(worker.jobs[0].work, Score)
     assert worker.jobs[0].work.method is ScoringMethod.LATE_INTERACTION
-    assert ranking == [(1, 3.0), (2, 3.0), (3, 2.0)]
+    assert found == [(1, 3.0), (2, 3.0), (3, 2.0)]
     assert answer.tokens.total == 18
 
 
@@ -80,7 +81,7 @@ async def test_normalize_of_a_late_interaction(normalize: bool | None, unit_rows
     """Unset: unit rows and the sum. True: the mean. False: raw rows and the sum."""
     made, worker = service()
     fields = {} if normalize is None else {"normalize": normalize}
-    await made.rerank(rerank(method=2, **fields), None, LATER)
+    await Ranking(made).rerank(rerank(method=2, **fields), None, LATER)
     work = worker.jobs[0].work
     assert isinstance(work, Score)
     assert (work.unit_rows, work.mean) == (unit_rows, mean)
@@ -138,7 +139,7 @@ async def test_prompts_count_against_the_limits() -> None:
     with pytest.raises(LimitExceeded, match="together"):
         await made.embed(embed(texts=["a"] * 80, prompt="x" * 900), LATER)
     with pytest.raises(LimitExceeded) as raised:
-        await made.rerank(rerank(instruction="x" * 1001), None, LATER)
+        await Ranking(made).rerank(rerank(instruction="x" * 1001), None, LATER)
     assert raised.value.field == "instruction"
 
 
@@ -161,7 +162,7 @@ async def test_given_vectors_are_bounded_by_what_they_cost(rows: int, limit: str
     side = vectors_pb2.MultiVectors(data_type=5, dimensions=64, lengths=[rows], data=bytes(8 * rows))
     request = ranking.max_sim_request(ranking_pb2.MaxSimRequest(queries=side, documents=side))
     with pytest.raises(LimitExceeded):
-        await made.max_sim(request, LATER)
+        await Ranking(made).max_sim(request, LATER)
 
 
 def test_ranking_is_stable_and_copes_with_the_lowest_scores() -> None:

@@ -1,0 +1,36 @@
+"""Queries filled up with tokens of their own (ColBERT's query augmentation, arXiv:2004.12832)."""
+
+from collections.abc import Sequence
+
+from tokenizers import Encoding, Tokenizer
+
+from shared import vectors
+from shared.card import ModelCard
+
+
+class QueryExpansion:
+    """How one model expands its queries, if at all."""
+
+    def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
+        late = card.late_interaction
+        expands = late is not None and late.query_expansion is not vectors.QueryExpansion.NONE
+        self._length = late.expansion_length if late and expands else 0
+        self._id = late.expansion_id if late and expands else -1
+        self._token = tokenizer.id_to_token(self._id) if expands else ""
+        self.attended = not expands or (late is not None and late.attend_to_expansion)
+        # A model without a mask token expands with the token that ends a text: one of them is the text's own.
+        self._own = int(expands and tokenizer.encode("a").ids[-1:] == [self._id])
+
+    def expand(self, encoding: Encoding) -> int:
+        """Fills a query up in place; returns how many tokens that took."""
+        missing = max(0, self._length - len(encoding))
+        if missing:
+            encoding.pad(self._length, pad_id=self._id, pad_token=self._token)
+        return missing
+
+    def trailing(self, ids: Sequence[int]) -> int:
+        """How many tokens at the end of a query's ids are its expansion: what `expand` would have added."""
+        count = 0
+        while count < len(ids) - 1 and ids[-1 - count] == self._id:
+            count += 1
+        return max(0, count - self._own) if len(ids) <= self._length else 0

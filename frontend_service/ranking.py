@@ -1,0 +1,131 @@
+"""Rerank, Score and MaxSim: queries against documents. Knows no protobuf and no gRPC."""
+
+import time
+from functools import partial
+
+from frontend_service import explanation, postprocess, settling
+from frontend_service.explanation import TokenMatch
+from frontend_service.pairs import PairTexts
+from frontend_service.requests import Cut, MaxSimRequest, PromptChoice, ScoreRequest
+from frontend_service.service import Answer, ServedModel, Service
+from frontend_service.tokenized import NOTHING, Tokenized, Watch
+from shared.deadline import Deadline
+from shared.errors import DimensionMismatch, InvalidInput
+from shared.vectors import InputType, Layout, ScoringMethod
+
+DOCUMENT = "documents[{}]"
+QUERY_TEXT = "query_texts[{}]"
+MATCH_BYTES = 8
+"""A winner and its similarity."""
+Ranked = list[tuple[int, float]]
+"""Documents by number with their scores, best first."""
+
+
+class Ranking:
+    """The rpcs of selvage.v1.RankingService, on domain types."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._limits = service.limits
+
+    async def rerank(
+        self, request: ScoreRequest, top_n: int | None, deadline: Deadline
+    ) -> tuple[Answer, Ranked, list[list[TokenMatch]]]:
+        """One query; best first, and for each of them, where the request wants it, what explains it."""
+        if top_n is not None and top_n < 1:
+            raise InvalidInput(f"top_n is {top_n}, must be at least 1", field="top_n")
+        answer = await self.score(request, deadline)
+        ranked = await self._service.in_thread(lambda: postprocess.rank(answer.result.scores, top_n))
+        if not request.explain:
+            return answer, ranked, []
+        written = self._service.model(request.model).tokenization.written
+        work = partial(explanation.explain, answer.result, answer.tokens, [index for index, _ in ranked], written)
+        return answer, ranked, await self._service.in_thread(work)
+
+    async def score(self, request: ScoreRequest, deadline: Deadline) -> Answer:
+        """Scores in the order of the request; the token counts are those of queries, then documents."""
+        service = self._service
+        model = service.model(request.model)
+        method = settling.method_of(request, model.card)
+        rows, columns = request.layout.shape(len(request.queries), len(request.documents))
+        self._limits.check_scores(rows, columns)
+        self._limits.check_reply(rows * columns * 4, "ask for fewer scores")
+        if method is ScoringMethod.CROSS_ENCODER:
+            return await self._score_pairs(model, request, deadline)
+        choice = PromptChoice(literal=request.instruction, input_type=InputType.QUERY)
+        before_query = model.tokenization.prompt(choice)
+        before_document = model.tokenization.prompt(PromptChoice(input_type=InputType.DOCUMENT))
+        entry = request.query_entry
+        self._check_sides(request, before_query, before_document)
+        start = time.monotonic()
+
+        def work(watch: Watch) -> Tokenized:
+            read, sides = model.tokenization.texts, (InputType.QUERY, InputType.DOCUMENT)
+            queries = read(request.queries, before_query, request.query_cut, entry, watch, sides[0])
+            return queries + read(request.documents, before_document, request.document_cut, DOCUMENT, watch, sides[1])
+
+        tokenized = await service.tokenising(work)
+        if request.explain:
+            matches = len(request.documents) * tokenized.tokens.lengths[0]
+            self._limits.check_reply(matches * MATCH_BYTES, "explain fewer documents")
+        score = settling.score_of(request, method, model.card)
+        return await service.answer(model, score, tokenized, time.monotonic() - start, deadline)
+
+    async def _score_pairs(self, model: ServedModel, request: ScoreRequest, deadline: Deadline) -> Answer:
+        """By a cross-encoder: every pair is a sequence, and its only logit the score."""
+        texts = PairTexts(
+            firsts=request.queries,
+            seconds=request.documents,
+            matrix=request.layout is Layout.MATRIX,
+            entry=DOCUMENT,
+            cut=Cut(truncate=request.document_cut.truncate),
+            first_cut=request.query_cut,
+            second_cut=request.document_cut,
+            prompt=PromptChoice(literal=request.instruction),
+        )
+        self._check_sides(request, model.tokenization.prompt(texts.prompt), "")
+        return await self._service.classify_pairs(model, texts, request.normalize, deadline)
+
+    def _check_sides(self, request: ScoreRequest, before_query: str, before_document: str) -> None:
+        limits = self._limits
+        limits.check_texts(request.queries, request.query_entry, limits.texts, before_query, "instruction")
+        limits.check_texts(request.documents, DOCUMENT, limits.documents, before_document)
+
+    async def max_sim(self, request: MaxSimRequest, deadline: Deadline) -> Answer:
+        """Scores of given documents, by given queries or by texts; the token counts are those of the texts."""
+        service, limits = self._service, self._limits
+        model = service.model(request.model)
+        for field, vectors in (("queries", request.queries), ("documents", request.documents)):
+            if vectors is not None:
+                limits.check_count(len(vectors.lengths), f"{field}.lengths", limits.documents)
+                limits.check_vectors(field, vectors.rows, vectors.dimensions)
+        rows, columns = request.layout.shape(request.query_count, len(request.documents.lengths))
+        limits.check_scores(rows, columns)
+        start, tokenized = time.monotonic(), NOTHING
+        if request.queries is None:
+            settling.check_token_rows(model.card, request.documents.dimensions)
+            tokenized = await self._query_texts(model, request)
+        elif request.queries.dimensions != request.documents.dimensions:
+            raise DimensionMismatch(
+                f"queries have {request.queries.dimensions} dimensions, documents {request.documents.dimensions}",
+                field="documents.dimensions",
+            )
+        tokenize = time.monotonic() - start
+        query_rows = tokenized.tokens.lengths if request.queries is None else request.queries.lengths
+        similarities = request.similarities(query_rows)
+        limits.check_similarities(similarities)
+        matches = request.matches(query_rows) if request.explain else 0
+        limits.check_reply(rows * columns * 4 + matches * MATCH_BYTES, "ask for fewer scores")
+        for field, vectors in (("queries", request.queries), ("documents", request.documents)):
+            if vectors is not None:
+                await service.in_thread(partial(postprocess.check_finite, vectors, field))
+        return await service.answer(model, settling.max_sim_of(request, model.card), tokenized, tokenize, deadline)
+
+    async def _query_texts(self, model: ServedModel, request: MaxSimRequest) -> Tokenized:
+        side = InputType.QUERY
+        prompt = model.tokenization.prompt(PromptChoice(literal=request.instruction, input_type=side))
+        self._limits.check_texts(request.query_texts, QUERY_TEXT, self._limits.texts, prompt, "instruction")
+        read = model.tokenization.texts
+        return await self._service.tokenising(
+            lambda watch: read(request.query_texts, prompt, request.query_cut, QUERY_TEXT, watch, side)
+        )
