@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from frontend_service import postprocess, settling
 from frontend_service.limits import Limits
 from frontend_service.pairs import PairTexts
-from frontend_service.requests import Cut, EmbedRequest, MaxSimRequest, PromptChoice, ScoreRequest, TokenizeRequest
+from frontend_service.requests import Cut, MaxSimRequest, PromptChoice, ScoreRequest, TokenizeRequest
 from frontend_service.tokenization import Tokenization, TokenizedText
 from frontend_service.tokenized import Tokenized, Watch
 from shared.card import ModelCard
@@ -31,7 +31,6 @@ SHOWN_TOKEN_BYTES = 48
 
 T = TypeVar("T")
 A = TypeVar("A")
-SMALLER = "ask for fewer texts, fewer dimensions or a smaller data type, or use EmbedStream once it is there"
 
 
 class Abandoned(Exception):
@@ -124,27 +123,6 @@ class Service:
             return model.tokenization.detokenize(tokenized, skip_special)
 
         return await self.in_thread(work)
-
-    async def embed(self, request: EmbedRequest, deadline: Deadline) -> Answer:
-        model = self.model(request.model)
-        encode = settling.encode_of(request, model.card)
-        prompt = model.tokenization.prompt(request.prompt)
-        self.limits.check_texts(request.texts, "texts[{}]", self.limits.texts, prompt)
-        self.limits.check_count(len(request.tokenized), "tokenized", self.limits.texts)
-        start = time.monotonic()
-
-        def work(watch: Watch) -> Tokenized:
-            if request.tokenized:
-                return model.tokenization.given(request.tokenized, request.cut)
-            return model.tokenization.texts(request.texts, prompt, request.cut, "texts[{}]", watch)
-
-        tokenized = await self.tokenising(work)
-        tokenize = time.monotonic() - start
-        self.limits.check_reply(settling.reply_bytes(encode, model.card, tokenized.tokens), SMALLER)
-        answer = await self.answer(model, encode, tokenized, tokenize, deadline)
-        # How many weights a sparse vector has cannot be foreseen.
-        self.limits.check_reply(answer.size, "set sparse_top_k, or ask for fewer texts")
-        return answer
 
     async def score(self, request: ScoreRequest, deadline: Deadline) -> Answer:
         """Scores in the order of the request; the token counts are those of queries, then documents."""
