@@ -22,6 +22,7 @@ class Limits:
     scores: int = 16_000_000
     similarities: int = 2_000_000_000
     vector_elements: int = 67_108_864
+    pooled_tokens: int = 2048
 
     def check_texts(
         self, texts: Sequence[str], entry: str, limit: int, prompt: str = "", prompt_field: str = "prompt"
@@ -61,6 +62,24 @@ class Limits:
             raise LimitExceeded(
                 f"{field} holds {rows} x {dimensions} numbers, the limit is {self.vector_elements}",
                 field=f"{field}.data",
+            )
+
+    def check_pooled(self, lengths: Sequence[int], dimensions: int, entry: str) -> None:
+        """Token rows that are to be pooled: of each text, as many as tokens, and of all.
+
+        `entry` is what errors call one of the texts: `texts[{}]`.
+        """
+        for index, length in enumerate(lengths):
+            if length > self.pooled_tokens:
+                field = entry.format(index)
+                raise LimitExceeded(
+                    f"{field} has {length} tokens, the rows of {self.pooled_tokens} at most are pooled", field=field
+                )
+        rows, field = sum(lengths), entry.partition("[")[0]
+        if rows * dimensions > self.vector_elements:
+            raise LimitExceeded(
+                f"{field} have {rows} x {dimensions} numbers before pooling, the limit is {self.vector_elements}",
+                field=field,
             )
 
     def check_similarities(self, count: int) -> None:

@@ -43,6 +43,20 @@ class TokenizeRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pooling:
+    """How the token rows of each document become fewer: 1 / `factor` of them, but for the first `protected`."""
+
+    factor: float
+    protected: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.factor < float("inf"):
+            raise InvalidInput(f"pool_factor is {self.factor:g}, must be a number of at least 1", field="pool_factor")
+        if self.protected < 0:
+            raise InvalidInput(f"protected_tokens is {self.protected}, must be at least 0", field="protected_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest:
     """Texts, or token ids, to embed; exactly one of the two."""
 
@@ -57,6 +71,7 @@ class EmbedRequest:
     data_type: DataType
     return_token_ids: bool
     sparse_top_k: int | None = None
+    pooling: Pooling | None = None
 
     def __post_init__(self) -> None:
         if self.texts and self.tokenized:
@@ -68,6 +83,10 @@ class EmbedRequest:
         for index, ids in enumerate(self.tokenized):
             if not ids:
                 raise InvalidInput(f"tokenized[{index}] has no ids", field=f"tokenized[{index}]")
+        if self.pooling and self.return_token_ids:
+            raise InvalidInput("return_token_ids and pool_factor are both given: a mean has no id", field="pool_factor")
+        if self.pooling and self.prompt.input_type is InputType.QUERY:
+            raise InvalidInput("pool_factor is for documents, input_type is QUERY", field="pool_factor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ import grpc
 
 from frontend_service.classification import Classification
 from frontend_service.codec import classification, embedding, fields, model, ranking
+from frontend_service.embedding import Embedding
 from frontend_service.ranking import Ranking
 from frontend_service.service import SHOWN_TOKEN_BYTES, Service
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
@@ -47,9 +48,13 @@ class _Timed:
 class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
     """selvage.v1.EmbeddingService"""
 
+    def __init__(self, service: Service, default_timeout: float) -> None:
+        super().__init__(service, default_timeout)
+        self._embedding = Embedding(service)
+
     async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> embedding_pb2.EmbedResponse:
         embed = await self._service.offload(request.ByteSize(), embedding.embed_request, request)
-        answer = await self._service.embed(embed, self._deadline(context))
+        answer = await self._embedding.embed(embed, self._deadline(context))
         return await self._service.offload(answer.size, partial(embedding.embed_response, answer), embed)
 
     async def EmbedStream(self, request_iterator: Any, context: Context) -> None:

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 from frontend_service import postprocess, settling
 from frontend_service.limits import Limits
 from frontend_service.pairs import PairTexts
-from frontend_service.requests import EmbedRequest, TokenizeRequest
+from frontend_service.requests import TokenizeRequest
 from frontend_service.tokenization import Tokenization, TokenizedText
 from frontend_service.tokenized import Tokenized, Watch
 from shared.card import ModelCard
@@ -32,7 +32,6 @@ SHOWN_TOKEN_BYTES = 48
 
 T = TypeVar("T")
 A = TypeVar("A")
-SMALLER = "ask for fewer texts, fewer dimensions or a smaller data type, or use EmbedStream once it is there"
 
 
 class Abandoned(Exception):
@@ -127,28 +126,6 @@ class Service:
             return model.tokenization.detokenize(tokenized, skip_special)
 
         return await self.in_thread(work)
-
-    async def embed(self, request: EmbedRequest, deadline: Deadline) -> Answer:
-        model = self.model(request.model)
-        encode = settling.encode_of(request, model.card)
-        prompt = model.tokenization.prompt(request.prompt)
-        self.limits.check_texts(request.texts, "texts[{}]", self.limits.texts, prompt)
-        self.limits.check_count(len(request.tokenized), "tokenized", self.limits.texts)
-        start = time.monotonic()
-
-        def work(watch: Watch) -> Tokenized:
-            side = request.prompt.input_type
-            if request.tokenized:
-                return model.tokenization.given(request.tokenized, request.cut, side)
-            return model.tokenization.texts(request.texts, prompt, request.cut, "texts[{}]", watch, side)
-
-        tokenized = await self.tokenising(work)
-        tokenize = time.monotonic() - start
-        self.limits.check_reply(settling.reply_bytes(encode, model.card, tokenized.tokens), SMALLER)
-        answer = await self.answer(model, encode, tokenized, tokenize, deadline)
-        # How many weights a sparse vector has cannot be foreseen.
-        self.limits.check_reply(answer.size, "set sparse_top_k, or ask for fewer texts")
-        return answer
 
     async def classify_pairs(
         self, model: ServedModel, texts: PairTexts, normalize: bool | None, deadline: Deadline

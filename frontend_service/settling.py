@@ -1,6 +1,9 @@
 """Requests settled against a model's card: what the worker is to do, or why it cannot. Knows no protobuf, no gRPC."""
 
+from dataclasses import replace
+
 from frontend_service.requests import EmbedRequest, MaxSimRequest, ScoreRequest
+from frontend_service.token_pooling import pooled_count
 from shared.card import ModelCard
 from shared.errors import DimensionMismatch, InvalidInput, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Encode, MaxSim, Score
@@ -23,6 +26,7 @@ def encode_of(request: EmbedRequest, card: ModelCard) -> Encode:
     rows = (OutputKind.DENSE, OutputKind.MULTI_VECTOR)
     for field, given, needed in (
         ("return_token_ids", request.return_token_ids, rows[1:]),
+        ("pool_factor", request.pooling is not None, rows[1:]),
         ("sparse_top_k", request.sparse_top_k is not None, (OutputKind.SPARSE,)),
         ("dimensions", request.dimensions is not None, rows),
         ("normalize", request.normalize is not None, rows),
@@ -33,7 +37,7 @@ def encode_of(request: EmbedRequest, card: ModelCard) -> Encode:
             raise InvalidInput(f"{field} needs the output {names}", field=field)
     for kind in outputs:
         _check_dimensions(request.dimensions, kind, card)
-    return Encode(
+    encode = Encode(
         outputs=frozenset(outputs),
         dimensions=request.dimensions or 0,
         normalize=card.normalizes if request.normalize is None else request.normalize,
@@ -43,6 +47,9 @@ def encode_of(request: EmbedRequest, card: ModelCard) -> Encode:
         token_ids=request.return_token_ids,
         input_type=request.prompt.input_type,
     )
+    if request.pooling:  # clusters are told from unit rows, whatever becomes of the means; packed when pooled
+        return replace(encode, normalize_tokens=True, data_type=DataType.FLOAT32)
+    return encode
 
 
 def _check_dimensions(asked: int | None, kind: OutputKind, card: ModelCard) -> None:
@@ -132,14 +139,22 @@ def check_task(card: ModelCard, task: Task) -> None:
         raise UnsupportedTask(f"the model is not for {task.name}; it is for {known}", field="model")
 
 
-def reply_bytes(encode: Encode, card: ModelCard, tokens: RaggedTokens) -> int:
+def width_of(encode: Encode, card: ModelCard) -> int:
+    """Dimensions of a token row."""
+    return encode.dimensions or card.multi_vector_dimensions
+
+
+def reply_bytes(request: EmbedRequest, encode: Encode, card: ModelCard, tokens: RaggedTokens) -> int:
     """Bytes of the vectors that an Embed would return; of sparse ones what is certain before they are there."""
-    kind, sequences, payload = encode.data_type, len(tokens), 8 * len(tokens)
+    kind, sequences, payload = request.data_type, len(tokens), 8 * len(tokens)
     if OutputKind.DENSE in encode.outputs:
         payload += sequences * (kind.row_bytes(encode.dimensions or card.dimensions) + kind.scale_bytes)
     if OutputKind.MULTI_VECTOR in encode.outputs:
-        width = encode.dimensions or card.multi_vector_dimensions
-        payload += tokens.total * (kind.row_bytes(width) + kind.scale_bytes + 5 * encode.token_ids)
+        rows, pooling = tokens.total, request.pooling
+        if pooling:
+            rows = sum(pooled_count(length, pooling.factor, pooling.protected) for length in tokens.lengths)
+        row_bytes = kind.row_bytes(width_of(encode, card)) + kind.scale_bytes
+        payload += rows * (row_bytes + 5 * encode.token_ids)
     if OutputKind.SPARSE in encode.outputs and encode.sparse_top_k:
         payload += sequences * min(encode.sparse_top_k, card.vocabulary_size) * SPARSE_PAIR_BYTES
     return payload

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import numpy as np
+
 from frontend_service.codec.fields import costs, cut, enum, floats, id_lists, integers, optional, positive, prompt
-from frontend_service.requests import EmbedRequest
+from frontend_service.requests import EmbedRequest, Pooling
 from frontend_service.service import Answer
 from selvage.v1 import embedding_pb2, vectors_pb2
 from shared.codec import number
@@ -30,7 +32,18 @@ def embed_request(message: embedding_pb2.EmbedRequest) -> EmbedRequest:
         data_type=enum(DataType, message.data_type, "data_type", DataType.FLOAT32),
         return_token_ids=message.return_token_ids,
         sparse_top_k=positive(message, "sparse_top_k"),
+        pooling=_pooling(message),
     )
+
+
+def _pooling(message: embedding_pb2.EmbedRequest) -> Pooling | None:
+    factor, protected = optional(message, "pool_factor"), optional(message, "protected_tokens")
+    if factor is None:
+        if protected is not None:
+            raise InvalidInput("protected_tokens needs pool_factor", field="protected_tokens")
+        return None
+    # A float field holds 1.3 as 1.29999995, which would leave 10 of 13 rows instead of 9: the number as it was written.
+    return Pooling(factor=float(str(np.float32(factor))), protected=1 if protected is None else protected)
 
 
 def embed_response(answer: Answer, request: EmbedRequest) -> embedding_pb2.EmbedResponse:

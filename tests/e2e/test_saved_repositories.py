@@ -11,7 +11,7 @@ import torch
 from references import Calls, dense, multi_vectors, near, sparse_rows
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
-from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling, MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from tiny import reader, write_trunk
@@ -111,7 +111,7 @@ async def test_sparse(tmp_path: Path, strategy: Any, activation: Any) -> None:
 
 
 async def test_multi_vectors(tmp_path: Path) -> None:
-    """Rows of a native MultiVectorEncoder with two layers, ids and scores."""
+    """Rows of a native MultiVectorEncoder with two layers, pooled ones too, ids and scores."""
     torch.manual_seed(0)
     write_trunk(tmp_path / "trunk", "tiny-bert")
     layers = [
@@ -130,7 +130,18 @@ async def test_multi_vectors(tmp_path: Path) -> None:
         calls = Calls(pair.channel)
         request = embedding_pb2.EmbedRequest(texts=TEXTS, return_token_ids=True)
         reply = await calls.embedding.Embed(request)
+        pooled = {
+            normalize: await calls.embedding.Embed(
+                embedding_pb2.EmbedRequest(texts=TEXTS, pool_factor=2, normalize=normalize)
+            )
+            for normalize in (True, False)
+        }
         scores = await calls.ranking.Score(ranking_pb2.ScoreRequest(queries=[QUERY], documents=DOCUMENTS))
+    for normalize, fewer in pooled.items():
+        pooling = HierarchicalTokenPooling(2.0, normalize_embeddings=normalize)
+        means = oracle.encode_document(TEXTS, convert_to_numpy=True, token_pooling=pooling)
+        assert list(fewer.multi_vector.lengths) == [len(each) for each in means]
+        near(np.concatenate(multi_vectors(fewer)), np.concatenate(means), 1e-5)
     expected = oracle.encode_document(TEXTS, convert_to_numpy=True)
     ours = multi_vectors(reply)
     assert [len(each) for each in ours] == [len(each) for each in expected]

@@ -106,6 +106,7 @@ RULES = {
         files(
             "frontend_service/service.py",
             "frontend_service/classification.py",
+            "frontend_service/embedding.py",
             "frontend_service/settling.py",
             "frontend_service/requests.py",
             "frontend_service/limits.py",

@@ -10,6 +10,7 @@ from fakes import FakeWorker, card
 
 from frontend_service import postprocess
 from frontend_service.codec import embedding, ranking
+from frontend_service.embedding import Embedding
 from frontend_service.limits import Limits
 from frontend_service.ranking import Ranking
 from frontend_service.service import Service
@@ -39,7 +40,7 @@ def rerank(**fields: Any) -> Any:
 async def test_an_embed_becomes_one_job_with_the_models_own_choices() -> None:
     """Dense, normalised as the files say, all dimensions, float32; the time that is left goes along."""
     made, worker = service()
-    answer = await made.embed(embed(), LATER)
+    answer = await Embedding(made).embed(embed(), LATER)
     job = worker.jobs[0]
     assert job.tokens.lengths == (3, 4)
     assert job.work == Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
@@ -52,7 +53,7 @@ async def test_a_request_overrides_them() -> None:
     """Every option reaches the job."""
     made, worker = service(prompts={"query": "query : "}, include_prompt=False)
     message = embed(outputs=[1, 3], dimensions=4, normalize=False, data_type=5, prompt_name="query")
-    await made.embed(message, LATER)
+    await Embedding(made).embed(message, LATER)
     assert worker.jobs[0].work == Encode(
         outputs=frozenset({OutputKind.DENSE, OutputKind.MULTI_VECTOR}),
         dimensions=4,
@@ -90,16 +91,16 @@ async def test_normalize_of_a_late_interaction(normalize: bool | None, unit_rows
 async def test_allowed_dimensions_come_from_the_files() -> None:
     """And the error names them."""
     made, _ = service(allowed_dimensions=(2, 4))
-    await made.embed(embed(dimensions=4), LATER)
+    await Embedding(made).embed(embed(dimensions=4), LATER)
     with pytest.raises(UnsupportedDimensions, match="2, 4, 8"):
-        await made.embed(embed(dimensions=5), LATER)
+        await Embedding(made).embed(embed(dimensions=5), LATER)
 
 
 async def test_an_output_that_the_model_lacks() -> None:
     """The error says which it has."""
     made, _ = service(outputs=(OutputKind.DENSE,))
     with pytest.raises(UnsupportedTask, match="it has DENSE"):
-        await made.embed(embed(outputs=[3]), LATER)
+        await Embedding(made).embed(embed(outputs=[3]), LATER)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ async def test_limits_are_named(limits: Limits, field: str) -> None:
     """Each with its own reason."""
     made, worker = service(limits)
     with pytest.raises(LimitExceeded) as raised:
-        await made.embed(embed(), LATER)
+        await Embedding(made).embed(embed(), LATER)
     assert raised.value.field == field
     assert worker.jobs == []
 
@@ -123,7 +124,7 @@ async def test_a_reply_that_would_not_fit_is_refused_before_it_is_computed() -> 
     """With a remedy."""
     made, worker = service(Limits(message_bytes=70_000), max_tokens=10_000)
     with pytest.raises(ResultTooLarge, match="EmbedStream"):
-        await made.embed(embed(texts=["a " * 500], outputs=[3]), LATER)
+        await Embedding(made).embed(embed(texts=["a " * 500], outputs=[3]), LATER)
     assert worker.jobs == []
 
 
@@ -131,13 +132,13 @@ async def test_prompts_count_against_the_limits() -> None:
     """A literal prompt cannot smuggle in more than a text may hold, nor multiply it."""
     made, _ = service(Limits(text_bytes=1000, message_bytes=70_000))
     with pytest.raises(LimitExceeded) as raised:
-        await made.embed(embed(prompt="x" * 1001), LATER)
+        await Embedding(made).embed(embed(prompt="x" * 1001), LATER)
     assert raised.value.field == "prompt"
     with pytest.raises(LimitExceeded) as raised:
-        await made.embed(embed(texts=["a", "b" * 600], prompt="x" * 500), LATER)
+        await Embedding(made).embed(embed(texts=["a", "b" * 600], prompt="x" * 500), LATER)
     assert raised.value.field == "texts[1]"
     with pytest.raises(LimitExceeded, match="together"):
-        await made.embed(embed(texts=["a"] * 80, prompt="x" * 900), LATER)
+        await Embedding(made).embed(embed(texts=["a"] * 80, prompt="x" * 900), LATER)
     with pytest.raises(LimitExceeded) as raised:
         await Ranking(made).rerank(rerank(instruction="x" * 1001), None, LATER)
     assert raised.value.field == "instruction"
@@ -147,11 +148,11 @@ async def test_tokenising_stops_when_the_caller_is_gone() -> None:
     """After the slice under way; the thread is free for others."""
     made, worker = service(max_tokens=10_000)
     text = "a " * 4_000
-    waiting = asyncio.ensure_future(made.embed(embed(texts=[text] * 2000, outputs=[1]), LATER))
+    waiting = asyncio.ensure_future(Embedding(made).embed(embed(texts=[text] * 2000, outputs=[1]), LATER))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
-    await made.embed(embed(), LATER)
+    await Embedding(made).embed(embed(), LATER)
     assert [len(job.tokens) for job in worker.jobs] == [2]
 
 
@@ -185,5 +186,5 @@ async def test_options_of_rows_need_rows(fields: dict[str, Any], needed: str) ->
     """Sparse vectors have no dimensions to cut; nothing is dropped in silence."""
     made, worker = service(outputs=(OutputKind.SPARSE,), dimensions=0, multi_vector_dimensions=0)
     with pytest.raises(InvalidInput, match=f"{next(iter(fields))} needs the output {needed}"):
-        await made.embed(embed(**fields), LATER)
+        await Embedding(made).embed(embed(**fields), LATER)
     assert worker.jobs == []

@@ -1,0 +1,218 @@
+"""Pooled token rows, from request to job and from rows to answer. Against the reference: test_pooling_parity.py."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import FakeWorker, card
+
+from frontend_service import packing, token_pooling
+from frontend_service.codec import embedding as codec
+from frontend_service.codec.model import limits_to_pb
+from frontend_service.embedding import Embedding
+from frontend_service.limits import Limits
+from frontend_service.service import Service
+from frontend_service.settings import FrontendSettings
+from frontend_service.token_pooling import pool
+from selvage.v1 import embedding_pb2
+from shared.deadline import Deadline
+from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, SelvageError
+from shared.jobs import Encode, Job, JobResult, Rows
+from shared.vectors import DataType, OutputKind
+
+LATER = Deadline.after(3600)
+DENSE, MULTI = 1, 3
+QUERY = 1
+
+
+class RowsWorker(FakeWorker):
+    """Answers with random unit rows of eight dimensions: one a text, and one a token."""
+
+    async def run(self, job: Job) -> JobResult:
+        await super().run(job)
+        generator = np.random.default_rng(len(job.tokens))
+        made = [generator.standard_normal((count, 8)) for count in (len(job.tokens), job.tokens.total)]
+        self.dense, self.rows = ((each / np.linalg.norm(each, axis=1, keepdims=True)).astype("<f4") for each in made)
+        with_dense = isinstance(job.work, Encode) and OutputKind.DENSE in job.work.outputs
+        return JobResult(
+            dense=Rows(dimensions=8, data=self.dense.tobytes()) if with_dense else None,
+            tokens=Rows(dimensions=8, data=self.rows.tobytes()),
+            row_lengths=job.tokens.lengths,
+        )
+
+
+def made(limits: Limits | None = None, **changes: Any) -> tuple[Service, Embedding, RowsWorker]:
+    worker = RowsWorker(card(**{"max_tokens": 100} | changes))
+    service = Service(worker, limits or Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1))
+    return service, Embedding(service), worker
+
+
+def message(**fields: Any) -> embedding_pb2.EmbedRequest:
+    chosen: dict[str, Any] = {"texts": ["a b c d e f", "g h i"], "outputs": [MULTI], "pool_factor": 2} | fields
+    if chosen.get("tokenized"):
+        chosen["texts"] = []
+    return embedding_pb2.EmbedRequest(**chosen)
+
+
+def ids(*counts: int) -> list[embedding_pb2.TokenIds]:
+    return [embedding_pb2.TokenIds(ids=[4] * count) for count in counts]
+
+
+@pytest.mark.parametrize("data_type", DataType)
+async def test_pooled_rows_come_in_the_data_type_asked_for(data_type: DataType) -> None:
+    """The worker is asked for float32; row counts are those after pooling, token counts those computed."""
+    _, embedding, worker = made()
+    request = codec.embed_request(message(data_type=data_type.value, protected_tokens=2))
+    answer = await embedding.embed(request, LATER)
+    assert worker.jobs[0].work.data_type is DataType.FLOAT32
+    expected = [pool(each, 2, 2, True) for each in np.split(worker.rows, [8])]
+    assert answer.result.tokens == packing.pack(np.concatenate(expected), data_type)
+    response = codec.embed_response(answer, request)
+    assert list(response.multi_vector.lengths) == [5, 3]
+    assert list(response.usage.token_counts) == [8, 5]
+    assert response.multi_vector.data_type == data_type.value
+
+
+@pytest.mark.parametrize("data_type", [DataType.FLOAT32, DataType.INT8])
+async def test_a_dense_output_beside_it_is_packed_alike(data_type: DataType) -> None:
+    """Though the worker gave it as float32."""
+    _, embedding, worker = made()
+    request = codec.embed_request(message(data_type=data_type.value, outputs=[DENSE, MULTI]))
+    response = codec.embed_response(await embedding.embed(request, LATER), request)
+    expected = packing.pack(worker.dense, data_type)
+    assert (response.dense.data, response.dense.scales) == (expected.data, expected.scales)
+    assert response.dense.count == 2
+    assert list(response.multi_vector.lengths) == [4, 3]
+
+
+@pytest.mark.parametrize("normalize", [None, True, False])
+async def test_normalize_tells_what_becomes_of_the_means(normalize: bool | None) -> None:
+    """The worker gives unit rows either way, since they are what distances are told from."""
+    _, embedding, worker = made()
+    fields = {} if normalize is None else {"normalize": normalize}
+    answer = await embedding.embed(codec.embed_request(message(**fields)), LATER)
+    assert answer.result.tokens is not None
+    lengths = np.linalg.norm(packing.unpack_float32(answer.result.tokens), axis=1)
+    assert worker.jobs[0].work.normalize_tokens
+    assert np.allclose(lengths, 1) is (normalize is not False)
+
+
+async def test_a_factor_of_one_merges_nothing() -> None:
+    """All rows come, of unit length."""
+    _, embedding, worker = made()
+    answer = await embedding.embed(codec.embed_request(message(pool_factor=1)), LATER)
+    assert answer.result.tokens is not None
+    assert answer.result.row_lengths == (8, 5)
+    np.testing.assert_allclose(packing.unpack_float32(answer.result.tokens), worker.rows, rtol=0, atol=1e-6)
+
+
+async def test_a_factor_is_the_number_that_was_written() -> None:
+    """1.3, not the nearest float32 below it, which would leave one row more of 13."""
+    _, embedding, _ = made()
+    answer = await embedding.embed(codec.embed_request(message(tokenized=ids(14), pool_factor=1.3)), LATER)
+    assert answer.result.row_lengths == (1 + 9,)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"pool_factor": 0.99}, "pool_factor"),
+        ({"pool_factor": 0}, "pool_factor"),
+        ({"pool_factor": float("nan")}, "pool_factor"),
+        ({"pool_factor": float("inf")}, "pool_factor"),
+        ({"outputs": [DENSE]}, "pool_factor"),
+        ({"outputs": []}, "pool_factor"),
+        ({"return_token_ids": True}, "pool_factor"),
+        ({"input_type": QUERY}, "pool_factor"),
+        ({"protected_tokens": -1}, "protected_tokens"),
+        ({"pool_factor": None, "protected_tokens": 1}, "protected_tokens"),
+    ],
+    ids=str,
+)
+async def test_what_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> None:
+    """Naming the field, before anything is computed."""
+    _, embedding, worker = made()
+    with pytest.raises(InvalidInput) as raised:
+        await embedding.embed(codec.embed_request(message(**fields)), LATER)
+    assert (raised.value.reason, raised.value.field) == ("INVALID_INPUT", field)
+    assert field in raised.value.message
+    assert worker.jobs == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "limits", "error", "field", "numbers"),
+    [
+        ({}, {"pooled_tokens": 7}, LimitExceeded, "texts[0]", "8 .* 7 "),
+        ({"tokenized": ids(7, 9)}, {"pooled_tokens": 7}, LimitExceeded, "tokenized[1]", "9 .* 7 "),
+        ({}, {"vector_elements": 103}, LimitExceeded, "texts", "13 x 8 .* 103"),
+        ({"tokenized": ids(13)}, {"vector_elements": 103}, LimitExceeded, "tokenized", "13 x 8 .* 103"),
+    ],
+    ids=["a text", "ids", "all texts", "all ids"],
+)
+async def test_what_takes_too_much_memory_is_refused(
+    fields: dict[str, Any], limits: dict[str, int], error: type[SelvageError], field: str, numbers: str
+) -> None:
+    """Both numbers in the message; nothing is computed. One less is fine."""
+    _, embedding, worker = made(Limits(**limits))
+    with pytest.raises(error, match=numbers) as raised:
+        await embedding.embed(codec.embed_request(message(**fields)), LATER)
+    assert raised.value.field == field
+    assert worker.jobs == []
+    _, embedding, worker = made(replace(Limits(), **{key: value + 2 for key, value in limits.items()}))
+    await embedding.embed(codec.embed_request(message(**fields)), LATER)
+
+
+async def test_the_reply_is_predicted_from_the_pooled_rows() -> None:
+    """64 texts of 60 tokens: 2 KiB each unpooled, and less than half with two rows protected and a factor of ten."""
+    _, embedding, worker = made(Limits(message_bytes=100_000))
+    with pytest.raises(ResultTooLarge):
+        await embedding.embed(codec.embed_request(message(tokenized=ids(*[60] * 64), pool_factor=1)), LATER)
+    assert worker.jobs == []
+    request = codec.embed_request(message(tokenized=ids(*[60] * 64), pool_factor=10, protected_tokens=2))
+    assert (await embedding.embed(request, LATER)).result.row_lengths == (7,) * 64
+
+
+async def test_pooling_stops_when_the_caller_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the document under way; the thread is free for others."""
+    service, embedding, worker = made()
+    loop, gone, pooled = asyncio.get_running_loop(), threading.Event(), []
+
+    def pool_and_wait(rows: Any, *options: Any) -> Any:
+        pooled.append(len(rows))
+        loop.call_soon_threadsafe(waiting.cancel)
+        gone.wait()
+        return rows
+
+    monkeypatch.setattr(token_pooling, "pool", pool_and_wait)
+    waiting = asyncio.ensure_future(embedding.embed(codec.embed_request(message(tokenized=ids(3, 4, 5))), LATER))
+    await asyncio.wait([waiting])
+    gone.set()
+    await service.in_thread(lambda: None)
+    assert waiting.cancelled()
+    assert (pooled, len(worker.jobs)) == ([3], 1)
+
+
+async def test_requests_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document each, so that a short one does not wait for all of a long one."""
+    _, embedding, _ = made()
+    pooled = []
+
+    def pool_and_note(rows: Any, *options: Any) -> Any:
+        pooled.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(token_pooling, "pool", pool_and_note)
+    requests = [codec.embed_request(message(tokenized=ids(*counts))) for counts in ([3] * 9, [5])]
+    await asyncio.gather(*(embedding.embed(request, LATER) for request in requests))
+    assert sorted(pooled) == [*[3] * 9, 5]
+    assert pooled[-1] == 3
+
+
+def test_the_limit_is_a_setting_and_published() -> None:
+    """As all limits."""
+    limits = FrontendSettings.read(["--max-pooled-tokens", "77"]).limits
+    assert limits_to_pb(limits, 1).pooled_tokens == 77
