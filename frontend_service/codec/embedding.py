@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from frontend_service.codec.fields import costs, cut, enum, floats, id_lists, integers, optional, positive, prompt
 from frontend_service.requests import EmbedRequest, Pooling
 from frontend_service.service import Answer
@@ -42,8 +40,7 @@ def _pooling(message: embedding_pb2.EmbedRequest) -> Pooling | None:
         if protected is not None:
             raise InvalidInput("protected_tokens needs pool_factor", field="protected_tokens")
         return None
-    # A float field holds 1.3 as 1.29999995, which would leave 10 of 13 rows instead of 9: the number as it was written.
-    return Pooling(factor=float(str(np.float32(factor))), protected=1 if protected is None else protected)
+    return Pooling(factor=factor, protected=1 if protected is None else protected)
 
 
 def embed_response(answer: Answer, request: EmbedRequest) -> embedding_pb2.EmbedResponse:
