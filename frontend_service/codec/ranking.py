@@ -96,7 +96,7 @@ def max_sim_request(message: ranking_pb2.MaxSimRequest) -> MaxSimRequest:
     for field in ("queries", "documents"):
         number = getattr(message, field).data_type
         enum(DataType, number, f"{field}.data_type", DataType.FLOAT32)
-    given = message.HasField("queries") or not message.query_texts
+    given = message.HasField("queries")
     return MaxSimRequest(
         queries=vectors_from_pb(message.queries, "queries") if given else None,
         documents=vectors_from_pb(message.documents, "documents"),

@@ -1,0 +1,240 @@
+"""Late interaction in the engine: skiplist, unattended tails, explanations, texts against given documents."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import CPU, DENSE, MULTI, ask, encode, random_ids, run, score, scores, token_rows
+
+from gpu_worker.engine import ModelEngine
+from gpu_worker.maxsim import reference
+from gpu_worker.models.loading import load
+from shared.card import LateInteraction
+from shared.errors import DimensionMismatch, InvalidInput, UnsupportedTask
+from shared.jobs import Encode, Job, JobResult, MaxSim
+from shared.ragged import RaggedTokens
+from shared.vectors import DataType, InputType, Layout, MultiVectors, ScoringMethod
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+LATE = ScoringMethod.LATE_INTERACTION
+SKIPLIST = (20, 21, 22)
+READING = LateInteraction(query_length=32, document_length=300, skiplist=SKIPLIST)
+QUERIES = [[30, 20, 31, 32], [40, 41]]
+DOCUMENTS = [[50, 20, 51], [20, 21], [52, 53, 54, 21, 30], [31]]
+
+
+@pytest.fixture(scope="module")
+def engine() -> ModelEngine:
+    """A ColBERT shape that skips three ids in documents."""
+    return ModelEngine(replace(load("random:tiny-colbert", CPU), late_interaction=READING))
+
+
+def rows(engine: ModelEngine, texts: Sequence[Sequence[int]], side: InputType, **options: object) -> list[np.ndarray]:
+    return token_rows(ask(engine, encode(MULTI, input_type=side, **options), texts))
+
+
+def packed(vectors: Sequence[np.ndarray], data_type: DataType = DataType.FLOAT32) -> MultiVectors:
+    kind = {DataType.FLOAT32: np.float32, DataType.FLOAT16: np.float16}[data_type]
+    return MultiVectors(
+        data_type=data_type,
+        dimensions=vectors[0].shape[1],
+        lengths=tuple(map(len, vectors)),
+        data=np.concatenate(vectors).astype(kind).tobytes(),
+    )
+
+
+def expected(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> np.ndarray:
+    tensors = ([torch.from_numpy(each.copy()) for each in side] for side in (queries, documents))
+    return reference.maxsim(*tensors).numpy()
+
+
+def explained(result: JobResult, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    return (
+        np.frombuffer(result.winners, "<i4").reshape(-1, columns),
+        np.frombuffer(result.similarities, "<f4").reshape(-1, columns),
+    )
+
+
+def test_the_skiplist_counts_for_documents_and_for_texts_that_are_neither(engine: ModelEngine) -> None:
+    """Not for queries; skipped tokens take part in attention all the same, and ids tell which rows there are."""
+    whole = rows(engine, DOCUMENTS, InputType.QUERY)
+    for side in (InputType.DOCUMENT, InputType.UNSPECIFIED):
+        result = ask(engine, encode(MULTI, input_type=side, token_ids=True), DOCUMENTS)
+        for ids, own, every in zip(DOCUMENTS, token_rows(result), whole, strict=True):
+            assert np.array_equal(own, every[~np.isin(ids, SKIPLIST)])
+        assert np.frombuffer(result.token_ids, "<i4").tolist() == [50, 51, 52, 53, 54, 30, 31]
+
+
+def test_a_model_may_skip_in_queries_as_well() -> None:
+    """Where its files say so; then its documents may keep all."""
+    model = load("random:tiny-colbert", CPU)
+    reading = replace(READING, skip_in_queries=True, skip_in_documents=False)
+    engine = ModelEngine(replace(model, late_interaction=reading))
+    assert [len(each) for each in rows(engine, QUERIES, InputType.QUERY)] == [3, 2]
+    assert [len(each) for each in rows(engine, DOCUMENTS, InputType.DOCUMENT)] == [3, 2, 5, 1]
+
+
+@pytest.mark.parametrize("width", [None, 1, 3])
+@pytest.mark.parametrize("layout", Layout)
+def test_scores_are_those_of_the_kept_rows(engine: ModelEngine, layout: Layout, width: int | None) -> None:
+    """However the job is cut into steps, beside other jobs; a document of skipped tokens alone scores -1e9."""
+    queries = QUERIES * 2 if layout is Layout.PAIRS else QUERIES
+    table = expected(rows(engine, queries, InputType.QUERY), rows(engine, DOCUMENTS, InputType.DOCUMENT))
+    jobs = [
+        Job(id=1, work=encode(MULTI), tokens=RaggedTokens.of(random_ids([3, 60, 9]))),
+        Job(id=2, work=score(LATE, len(queries), layout), tokens=RaggedTokens.of([*queries, *DOCUMENTS])),
+        Job(id=3, work=score(LATE, 1, mean=True), tokens=RaggedTokens.of([*QUERIES[:1], *DOCUMENTS])),
+    ]
+    results = run(engine, jobs, width)
+    ours = scores(results[1], 1 if layout is Layout.PAIRS else len(DOCUMENTS))
+    assert np.allclose(ours, np.diag(table)[:, None] if layout is Layout.PAIRS else table, atol=1e-5)
+    assert np.allclose(scores(results[2], 4)[0], np.where(table[0] > -1e8, table[0] / 4, -1e9), atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [None, 1])
+def test_an_explanation_adds_up_to_the_score(engine: ModelEngine, width: int | None) -> None:
+    """Winners are places in the document with its skipped tokens counted; a document without rows has none."""
+    job = Job(id=1, work=score(LATE, 1, explain=True), tokens=RaggedTokens.of([*QUERIES[:1], *DOCUMENTS]))
+    result = run(engine, [job], width)[0]
+    winners, similarities = explained(result, len(QUERIES[0]))
+    query, documents = rows(engine, QUERIES[:1], InputType.QUERY)[0], rows(engine, DOCUMENTS, InputType.QUERY)
+    for ids, document, places, values in zip(DOCUMENTS, documents, winners, similarities, strict=True):
+        kept = np.flatnonzero(~np.isin(ids, SKIPLIST))
+        if not len(kept):
+            assert (places == -1).all()
+            assert not values.any()
+            continue
+        products = query @ document[kept].T
+        assert places.tolist() == kept[products.argmax(axis=1)].tolist()
+        assert np.allclose(values, products.max(axis=1), atol=1e-6)
+    there = winners[:, 0] >= 0
+    assert np.allclose(scores(result, 4)[0][there], similarities.sum(axis=1)[there], atol=1e-5)
+
+
+def test_query_tokens_without_a_vector_are_not_explained() -> None:
+    """BGE-M3's first token."""
+    engine = ModelEngine(load("random:tiny-bge-m3", CPU))
+    result = ask(engine, score(LATE, 1, explain=True), [[30, 31, 32], [40, 41]])
+    winners, _ = explained(result, 3)
+    assert winners[0].tolist() == [-1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "work", [score(LATE, 2, explain=True), score(ScoringMethod.DENSE, 1, explain=True)], ids=["two queries", "dense"]
+)
+def test_what_cannot_be_explained_is_refused(work: object) -> None:
+    """One query at a time, by late interaction."""
+    engine = ModelEngine(load("random:tiny-bge-m3", CPU))
+    with pytest.raises(InvalidInput, match="explain needs"):
+        ask(engine, work, [[30], [31], [32]])  # type: ignore[arg-type]
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.integers(0, 12)), min_size=1, max_size=6), st.sampled_from([None, 1, 2])
+)
+def test_nobody_attends_to_a_tail(texts: list[tuple[int, int]], width: int | None) -> None:
+    """Rows before it come out as without it, and its own rows are as those of the same text alone."""
+    engine = ModelEngine(replace(load("random:tiny-colbert", CPU), late_interaction=READING))
+    full = random_ids([length + tail for length, tail in texts])
+    tails = tuple(tail for _, tail in texts)
+    work = encode(MULTI, input_type=InputType.QUERY)
+    with_tails = Job(id=1, work=work, tokens=RaggedTokens.of(full), unattended_tails=tails)
+    other = Job(id=2, work=work, tokens=RaggedTokens.of(random_ids([5, 12, 32], seed=1)))
+    ours = token_rows(run(engine, [with_tails, other], width)[0])
+    for row, (length, tail) in enumerate(texts):
+        bare = rows(engine, [full[row][:length]], InputType.QUERY)[0]
+        assert np.abs(ours[row][:length] - bare).max() < 1e-6
+        alone = ask(engine, work, [full[row]], unattended_tails=(tail,) if tail else ())
+        assert np.abs(ours[row] - token_rows(alone)[0]).max() < 1e-6
+
+
+def test_a_tail_that_is_attended_to_changes_the_others(engine: ModelEngine) -> None:
+    """The control: otherwise the test above could not fail."""
+    text = random_ids([12])[0]
+    attended = rows(engine, [text], InputType.QUERY)[0][:5]
+    assert np.abs(attended - rows(engine, [text[:5]], InputType.QUERY)[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("width", [None, 1, 3])
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dimensions", [48, 20])
+def test_texts_meet_given_documents(engine: ModelEngine, layout: Layout, dimensions: int, width: int | None) -> None:
+    """As given vectors of the same queries would, of all or of fewer dimensions, in any steps, beside other jobs."""
+    queries = QUERIES * 2 if layout is Layout.PAIRS else QUERIES
+    documents = rows(engine, DOCUMENTS, InputType.DOCUMENT, dimensions=dimensions)
+    options = {"layout": layout, "unit_rows": False, "mean": True, "explain": True}
+    work = MaxSim(queries=None, documents=packed(documents), **options)  # type: ignore[arg-type]
+    own = packed(rows(engine, queries, InputType.QUERY, dimensions=dimensions))
+    given_work = MaxSim(queries=own, documents=packed(documents), **options)  # type: ignore[arg-type]
+    other = Job(id=2, work=encode(MULTI), tokens=RaggedTokens.of(random_ids([3, 60, 9])))
+    mixed = Job(id=1, work=work, tokens=RaggedTokens.of(queries))
+    results = run(engine, [mixed, other, Job(id=3, work=given_work)], width)
+    assert np.allclose(scores(results[0]), scores(results[2]), atol=1e-5)
+    assert results[0].winners == results[2].winners
+    assert len(results[0].winners) == len(results[0].similarities) > 0
+    table = expected(rows(engine, queries, InputType.QUERY, dimensions=dimensions), documents)
+    counts = np.array([len(each) for each in queries])[:, None]
+    means = np.where(table > -1e8, table / counts, table)
+    ours = scores(results[0], 1 if layout is Layout.PAIRS else len(DOCUMENTS))
+    assert np.allclose(ours, np.diag(means)[:, None] if layout is Layout.PAIRS else means, atol=1e-5)
+
+
+def test_winners_of_given_vectors_stand_in_the_order_of_the_scores(engine: ModelEngine) -> None:
+    """Row-major: for each query all documents, and in each of them the query's rows."""
+    queries = [np.eye(3, dtype=np.float32)[:2], np.eye(3, dtype=np.float32)[2:]]
+    documents = [np.eye(3, dtype=np.float32)[::-1], np.empty((0, 3), np.float32), np.eye(3, dtype=np.float32)]
+    work = MaxSim(
+        queries=packed(queries),
+        documents=packed(documents),
+        layout=Layout.MATRIX,
+        unit_rows=False,
+        mean=False,
+        explain=True,
+    )
+    result = run(engine, [Job(id=1, work=work)])[0]
+    assert np.frombuffer(result.winners, "<i4").tolist() == [2, 1, -1, -1, 0, 1, 0, -1, 2]
+    assert np.frombuffer(result.similarities, "<f4").tolist() == [1, 1, 0, 0, 1, 1, 1, 0, 1]
+
+
+def test_texts_and_documents_that_cannot_meet_are_refused(engine: ModelEngine) -> None:
+    """More dimensions than the model has, another number of pairs, a model without token vectors."""
+    wide = MaxSim(queries=None, documents=packed([np.ones((2, 49))]), layout=Layout.MATRIX, unit_rows=False, mean=False)
+    with pytest.raises(DimensionMismatch, match="49 dimensions"):
+        run(engine, [Job(id=1, work=wide, tokens=RaggedTokens.of(QUERIES))])
+    fitting = replace(wide, documents=packed([np.ones((2, 48))]))
+    with pytest.raises(InvalidInput, match="as many queries"):
+        run(engine, [Job(id=1, work=replace(fitting, layout=Layout.PAIRS), tokens=RaggedTokens.of(QUERIES))])
+    with pytest.raises(InvalidInput, match="no sequences"):
+        run(engine, [Job(id=1, work=fitting)])
+    splade = ModelEngine(load("random:tiny-splade", CPU))
+    with pytest.raises(UnsupportedTask, match="no token vectors"):
+        run(splade, [Job(id=1, work=fitting, tokens=RaggedTokens.of(QUERIES))])
+
+
+def test_all_kinds_of_jobs_share_a_step() -> None:
+    """Dense and token rows, scores of both, a mixed and a given MaxSim: each as alone."""
+    engine = ModelEngine(load("random:tiny-bge-m3", CPU))
+    documents = packed([np.ones((2, 64), np.float32), np.ones((1, 64), np.float32)])
+    mixed = MaxSim(queries=None, documents=documents, layout=Layout.MATRIX, unit_rows=True, mean=False)
+    works: list[tuple[Encode | object, list[list[int]]]] = [
+        (encode(DENSE, MULTI, dimensions=20), random_ids([4, 30])),
+        (score(LATE, 2), random_ids([4, 7, 30, 5])),
+        (score(ScoringMethod.DENSE, 1), random_ids([4, 7, 30, 5])),
+        (score(LATE, 1, explain=True), random_ids([9, 3, 3])),
+        (mixed, random_ids([6, 11])),
+    ]
+    jobs = [
+        Job(id=number, work=work, tokens=RaggedTokens.of(texts))  # type: ignore[arg-type]
+        for number, (work, texts) in enumerate(works)
+    ]
+    together = run(engine, jobs)
+    for job, ours in zip(jobs, together, strict=True):
+        alone = run(engine, [job])[0]
+        assert np.allclose(scores(ours), scores(alone), atol=1e-5)
+        assert ours.winners == alone.winners
+        assert ours.row_lengths == alone.row_lengths
