@@ -66,21 +66,21 @@ def _check_dimensions(asked: int | None, kind: OutputKind, card: ModelCard) -> N
 
 
 def method_of(request: ScoreRequest, card: ModelCard) -> ScoringMethod:
-    """How a Score or Rerank compares. Raises UnsupportedTask."""
+    """How a Score or Rerank compares. Raises UnsupportedTask, and InvalidInput for what it cannot explain."""
     check_task(card, Task.RERANK)
     method = request.method or card.default_method
     if method is None or method not in card.methods:
         known = ", ".join(each.name for each in card.methods)
         asked = "" if method is None else f" by {method.name}"
         raise UnsupportedTask(f"the model cannot score{asked}; it has {known}", field="method")
+    if request.explain and method is not ScoringMethod.LATE_INTERACTION:
+        raise InvalidInput(f"explain needs LATE_INTERACTION, the method is {method.name}", field="explain")
     return method
 
 
 def score_of(request: ScoreRequest, method: ScoringMethod, card: ModelCard) -> Score:
-    """What a Score by vectors asks of the worker. Raises InvalidInput."""
+    """What a Score by vectors asks of the worker."""
     late = method is ScoringMethod.LATE_INTERACTION
-    if request.explain and not late:
-        raise InvalidInput(f"explain needs LATE_INTERACTION, the method is {method.name}", field="explain")
     mean = card.averages_late_interaction if request.normalize is None else request.normalize
     own = card.normalizes_multi_vectors if late else True
     return Score(

@@ -1,0 +1,216 @@
+"""MaxSim on a processor against PyLate, padded batches and maxsim-cpu: one query of 32 rows, ragged documents.
+
+All sides have the same threads and the same float32 rows in memory; scores are compared before anything is timed,
+and rounds are interleaved. PyLate and maxsim-cpu run in a Python of their own (`make peers`), which waits meanwhile.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from rich.progress import track
+from sentence_transformers.util.similarity import maxsim as padded_in_chunks
+from torch import Tensor
+
+from benchmarks.machine import describe
+from gpu_worker.maxsim.choice import faster_product
+from gpu_worker.maxsim.comparison import Comparison, Texts
+from gpu_worker.maxsim.packed import PackedMaxSim
+from shared.vectors import Layout
+
+RESULT = Path(__file__).parent / "results" / "maxsim-cpu.json"
+PEERS = Path(__file__).parent.parent / ".venv-peers" / "maxsim" / "bin" / "python"
+QUERY, WIDTH, MEAN, LONGEST = 32, 128, 188, 512
+BATCH = 64
+PAUSE = 0.02  # so that one side's spinning threads are asleep before the next begins
+Scores = npt.NDArray[np.float32]
+Side = Callable[[], tuple[float, Scores]]
+"""Seconds, and the scores of the documents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A query [32, 128], documents' rows [N, 128] of unit length, end to end, and their lengths [S]."""
+
+    query: Tensor
+    rows: Tensor
+    lengths: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, documents: int, seed: int) -> "Case":
+        """Lengths lognormal (sigma 0.6) about a mean of 188, at most 512."""
+        generator = np.random.default_rng(seed)
+        lengths = np.clip(generator.lognormal(np.log(MEAN) - 0.18, 0.6, documents).round(), 1, LONGEST).astype(int)
+        seeded = torch.Generator().manual_seed(seed)
+        query, rows = (
+            F.normalize(torch.randn(count, WIDTH, generator=seeded), dim=1) for count in (QUERY, int(lengths.sum()))
+        )
+        return cls(query=query, rows=rows, lengths=lengths)
+
+    def documents(self) -> list[Tensor]:
+        """Rows of each document."""
+        return list(self.rows.split(self.lengths.tolist()))
+
+
+def ours(case: Case) -> Callable[[], Tensor]:
+    """As a step has them: rows end to end, in place."""
+    maxsim = PackedMaxSim(faster_product(WIDTH))
+    texts = Texts.end_to_end(case.lengths)
+    comparison = Comparison(queries=Texts.end_to_end(np.array([QUERY])), documents=texts, layout=Layout.MATRIX)
+    return lambda: maxsim(case.query, case.rows, [comparison])
+
+
+def ours_from_a_list(case: Case) -> Callable[[], Tensor]:
+    """As the peers get them: one array a document, joined first."""
+    documents, maxsim = case.documents(), PackedMaxSim(faster_product(WIDTH))
+    texts = Texts.end_to_end(case.lengths)
+    comparison = Comparison(queries=Texts.end_to_end(np.array([QUERY])), documents=texts, layout=Layout.MATRIX)
+    return lambda: maxsim(case.query, torch.cat(documents), [comparison])
+
+
+def padded(case: Case) -> Callable[[], Tensor]:
+    """Batches of 64 documents sorted by length and padded beforehand, which costs them nothing here."""
+    order = np.argsort(case.lengths, kind="stable")
+    documents = case.documents()
+    batches = []
+    for start in range(0, len(order), BATCH):
+        chosen = [documents[each] for each in order[start : start + BATCH]]
+        lengths = torch.tensor([len(each) for each in chosen])
+        rows = torch.nn.utils.rnn.pad_sequence(chosen, batch_first=True)
+        batches.append((rows, torch.arange(rows.shape[1]) >= lengths[:, None]))
+    back = torch.from_numpy(np.argsort(order))
+
+    def scores() -> Tensor:
+        found = []
+        for rows, absent in batches:
+            products = rows @ case.query.T
+            found.append(products.masked_fill_(absent[:, :, None], float("-inf")).amax(dim=1).sum(dim=1))
+        return torch.cat(found)[back]
+
+    return scores
+
+
+def here(work: Callable[[], Tensor]) -> Side:
+    """A side of this process."""
+
+    def run() -> tuple[float, Scores]:
+        start = time.perf_counter()
+        scores = work()
+        return time.perf_counter() - start, scores.flatten().numpy()
+
+    return run
+
+
+@contextmanager
+def peers(case: Case, threads: int, python: Path) -> Iterator[dict[str, Side]]:
+    """The sides that `maxsim_peer.py` has."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "case.npz"
+        np.savez(data, query=case.query.numpy(), rows=case.rows.numpy(), lengths=case.lengths)
+        script = Path(__file__).parent / "maxsim_peer.py"
+        command = [str(python), str(script), str(data), str(threads)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asked, answers = process.stdin, process.stdout
+        while answers.readline().strip() != "ready":
+            if process.poll() is not None:
+                sys.exit(f"{script.name} ended; `make peers` sets up what it needs")
+
+        def side(name: str) -> Side:
+            def run() -> tuple[float, Scores]:
+                asked.write(name + "\n")
+                asked.flush()
+                answer = json.loads(answers.readline())
+                return answer["seconds"], np.array(answer["scores"], dtype=np.float32)
+
+            return run
+
+        try:
+            yield {name: side(name) for name in ("PyLate rank.rerank", "maxsim-cpu")}
+        finally:
+            asked.close()
+            process.wait()
+
+
+def measure(documents: int, rounds: int, seed: int, threads: int, python: Path) -> dict[str, Any]:
+    case = Case.of(documents, seed)
+    with peers(case, threads, python) as others:
+        sides = {
+            "selvage": here(ours(case)),
+            "PyLate rank.rerank": others["PyLate rank.rerank"],
+            "padded batches": here(padded(case)),
+            "maxsim-cpu": others["maxsim-cpu"],
+            "sentence-transformers maxsim": here(lambda: padded_in_chunks([case.query], case.documents())),
+            "selvage, from a list": here(ours_from_a_list(case)),
+        }
+        exact = sides["sentence-transformers maxsim"]()[1]
+        differences = {name: float(np.abs(side()[1] - exact).max()) for name, side in sides.items()}
+        for name, difference in differences.items():
+            assert difference < 1e-3, f"{name} differs by {difference}"
+        times: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in track(range(rounds), description=f"{documents:,} documents"):
+            for name, side in sides.items():
+                time.sleep(PAUSE)
+                times[name].append(side()[0])
+    median = {name: float(np.median(measured)) for name, measured in times.items()}
+    return {
+        "documents": documents,
+        "rows": len(case.rows),
+        "longest": int(case.lengths.max()),
+        "sides": {
+            name: {
+                "median_seconds": round(median[name], 6),
+                "documents_per_second": round(documents / median[name]),
+                "largest_difference": differences[name],
+                "times": [round(each, 6) for each in measured],
+            }
+            for name, measured in times.items()
+        },
+        "selvage_is_faster_by": {
+            name: round(median[name] / median["selvage"], 2) for name in median if "selvage" not in name
+        },
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.maxsim", description=__doc__)
+    parser.add_argument("--documents", type=int, nargs="+", default=[250, 5000], help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of lengths and rows (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="of every side (default: %(default)s)")
+    parser.add_argument("--peers", type=Path, default=PEERS, help="Python of the peers (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=RESULT, help="where the JSON goes (default: %(default)s)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    pinned = [line.strip() for line in (Path(__file__).parent / "peers" / "maxsim.txt").read_text().splitlines()]
+    outcome = {
+        "benchmark": "maxsim-cpu",
+        "workload": {"query_rows": QUERY, "dimensions": WIDTH, "mean_length": MEAN, "seed": arguments.seed},
+        "rounds": arguments.rounds,
+        "threads": arguments.threads,
+        "product": PackedMaxSim(faster_product(WIDTH)).name,
+        "peers": [line for line in pinned if line and not line.startswith("#")],
+        "machine": describe(),
+        "cases": [
+            measure(count, arguments.rounds, arguments.seed, arguments.threads, arguments.peers)
+            for count in arguments.documents
+        ],
+    }
+    arguments.out.write_text(json.dumps(outcome, indent=1) + "\n")
+    for found in outcome["cases"]:
+        for side_name, figures in found["sides"].items():
+            print(f"{found['documents']:6,} {side_name:32} {figures['documents_per_second']:9,} documents/s")
+        print(json.dumps(found["selvage_is_faster_by"], indent=1))
