@@ -38,6 +38,7 @@ def load_model(settings: WorkerSettings) -> Model:
         served_name=settings.served_name,
         max_tokens=settings.max_tokens,
         trust_remote_code=settings.trust_remote_code,
+        late=settings.late_overrides(),
     )
 
 

@@ -25,6 +25,8 @@ def card_of(model: Model) -> ModelCard:
         multi_vector_dimensions=abilities.widths[OutputKind.MULTI_VECTOR],
         multi_vector_head=abilities.own_multi_vectors,
         averages_late_interaction=bool(recipe.multi_vector and recipe.multi_vector.mean),
+        late_interaction=model.late_interaction,
+        normalizes_multi_vectors=bool(recipe.multi_vector and recipe.multi_vector.normalize),
         sparse_head=recipe.sparse.kind if recipe.sparse else "",
         labels=abilities.labels,
         activation=classifier.activation if classifier else Activation.NONE,

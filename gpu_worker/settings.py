@@ -1,10 +1,12 @@
 """All settings of the worker."""
 
+from dataclasses import fields
 from typing import Annotated
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from gpu_worker.models.late_overrides import Attend, LateOverrides, Scores, Sides, Strategy
 from gpu_worker.placement import Dtype
 from shared.settings import Address, ServiceSettings
 
@@ -38,7 +40,47 @@ class WorkerSettings(ServiceSettings):
     trust_remote_code: bool = Field(
         False, description="Run Python files of the model's repository. Only for repositories that you have read."
     )
+    query_marker: str | None = Field(
+        None,
+        description="Text before each query, with the space that parts them, such as '[Q] '; one that the vocabulary "
+        "knows is one token. Default: as the model's files say. These and all settings to --late-scores are for "
+        "late-interaction (ColBERT) models.",
+    )
+    document_marker: str | None = Field(None, description="Text before each document, likewise.")
+    query_length: Annotated[int, Field(ge=0)] = Field(
+        0, description="Longest query in tokens, marker and special tokens included; 0: as the model's files say."
+    )
+    document_length: Annotated[int, Field(ge=0)] = Field(0, description="Longest document in tokens, likewise.")
+    query_expansion: Strategy = Field(
+        "files",
+        description="Whether queries are filled up with a token that is scored too. fixed: to exactly "
+        "--expansion-length, longer ones are cut; min: to at least that; none: never; files: as the model's files say.",
+    )
+    expansion_length: Annotated[int, Field(ge=0)] = Field(
+        0, description="Tokens of an expanded query; 0: as the model's files say, else 32."
+    )
+    expansion_token: str = Field(
+        "", description="The token that fills queries up. Default: as the files say, else the mask or the end token."
+    )
+    attend_to_expansion: Attend = Field(
+        "files",
+        description="Whether the other tokens of a query attend to its expansion. Files may say otherwise than a model "
+        "was trained: jina-colbert-v2's say no, and it was trained with yes.",
+    )
+    skiplist: Annotated[str, Field(pattern=r"\S")] = Field(
+        "files",
+        description="Tokens that get no vector though they are read: none, punctuation (ASCII), or the tokens "
+        "themselves with spaces between, as the vocabulary writes them; files: as the model's files say.",
+    )
+    skiplist_for: Sides = Field("files", description="The texts that the skiplist is for: queries, documents or both.")
+    late_scores: Scores = Field(
+        "files", description="A late-interaction score is the sum or the mean over the tokens of a query."
+    )
     check: bool = Field(
         False, description="Load the model, test it, print its card and the memory it takes, and exit; serve nothing."
     )
     threads: Annotated[int, Field(ge=0)] = Field(0, description="CPU threads for the model; 0: one a core.")
+
+    def late_overrides(self) -> LateOverrides:
+        """What is set of late interaction."""
+        return LateOverrides(**{each.name: getattr(self, each.name) for each in fields(LateOverrides)})

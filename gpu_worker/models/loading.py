@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -13,6 +13,8 @@ from gpu_worker.models.files import first_line
 from gpu_worker.models.gate import Reference
 from gpu_worker.models.head_building import HeadBuilder, Heads
 from gpu_worker.models.head_gate import HeadReference
+from gpu_worker.models.late_overrides import NO_OVERRIDES, LateOverrides
+from gpu_worker.models.late_reading import Room, resolve
 from gpu_worker.models.linear import STOCK, PrepackedLinear, prepack
 from gpu_worker.models.recipe import ModelRefused, Recipe
 from gpu_worker.models.source import Source, open_source
@@ -32,6 +34,7 @@ from shared.card import LateInteraction
 class Model:
     """A loaded model: what runs (`trunk`, `heads`), what its files say (`recipe`), and how it is known.
 
+    `max_tokens` is the longest text; `late_interaction` has limits of its own for its sides.
     `instruction_marks` are token sequences, the first of which ends what pooling leaves out of a text.
     """
 
@@ -44,6 +47,7 @@ class Model:
     instruction_marks: list[tuple[int, ...]]
     vocabulary_size: int
     max_tokens: int
+    late_interaction: LateInteraction | None
     placement: Placement
     linear: str
     fingerprint: str
@@ -51,6 +55,12 @@ class Model:
     weight_bytes: int
     maxsim: MaxSim
     late_interaction: LateInteraction | None = None
+
+    @property
+    def longest(self) -> int:
+        """The longest sequence that may be asked for, in tokens."""
+        late = self.late_interaction
+        return max(self.max_tokens, *((late.query_length, late.document_length) if late else (0,)))
 
 
 def load(
@@ -60,10 +70,11 @@ def load(
     served_name: str = "",
     max_tokens: int = 0,
     trust_remote_code: bool = False,
+    late: LateOverrides = NO_OVERRIDES,
 ) -> Model:
     """Loads, checks and prepares a model. `max_tokens` 0 means as the files say. Raises ModelRefused."""
     attention.register()
-    source = open_source(name, placement, trust_remote_code)
+    source = open_source(name, placement, trust_remote_code, late)
     name_of_class = type(source.model).__name__
     try:
         config = source.model.config.get_text_config()
@@ -71,6 +82,10 @@ def load(
         first_position = first_position_of(source.model)
         positions = padding_free_positions(config, first_position)
         limit = _limit(max_tokens, source.recipe, positions)
+        room = Room(usual=limit, asked=max_tokens, positions=positions, padding=first_position - 1)
+        late.check(source.tokenizer, room)
+        texts = source.recipe.late_interaction
+        reading = resolve(texts, source.tokenizer, room) if texts else None
         parameters = sum(each.numel() for each in source.model.base_model.parameters()) - vocabulary * width
         trunk, heads, linear = _prepare(source, placement, first_position, positions)
     except ModelRefused:
@@ -88,9 +103,10 @@ def load(
         instruction_marks=source.tokenizer.marks(mark) if mark else [],
         vocabulary_size=vocabulary,
         max_tokens=limit,
+        late_interaction=reading,
         placement=placement,
         linear=linear,
-        fingerprint=_fingerprint(source, limit, placement),
+        fingerprint=_fingerprint(source, limit, reading, placement),
         flops_per_token=2.0 * max(parameters, width**2),
         weight_bytes=_bytes([trunk.model, *heads.modules()]),
         maxsim=maxsim.choose(placement.device, heads.multi_vector.width if heads.multi_vector else 128),
@@ -134,10 +150,11 @@ def _limit(asked: int, recipe: Recipe, positions: int) -> int:
     return asked or min(recipe.max_tokens or positions, positions)
 
 
-def _fingerprint(source: Source, limit: int, placement: Placement) -> str:
+def _fingerprint(source: Source, limit: int, late: LateInteraction | None, placement: Placement) -> str:
+    """Of late interaction only what became of it counts: a setting that says what the files say changes nothing."""
     digest = source.digest.copy()
     digest.update(source.tokenizer.content)
-    facts = [repr(source.recipe), limit, placement.dtype_name]
+    facts = [repr(replace(source.recipe, late_interaction=None)), repr(late), limit, placement.dtype_name]
     digest.update(json.dumps(facts, sort_keys=True).encode())
     return digest.hexdigest()
 

@@ -3,10 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from shared.vectors import Activation
+from shared.vectors import Activation, QueryExpansion
 
-MARKERS_LATER = "this model's late-interaction markers, lengths, expansion and skiplist are not applied yet"
-
+Strategy = Literal[QueryExpansion.FIXED, QueryExpansion.MIN]
 WeightsOf = Literal["encoder", "masked-lm", "causal-lm", "sequence-classification", "token-classification"]
 """Which transformers class holds the weights; see `weights.py`."""
 
@@ -46,7 +45,7 @@ class DenseRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiVectorRecipe:
-    """One vector a token through `layers`, unit length. `skip_first`: the first token has none (BGE-M3).
+    """One vector a token through `layers`; unit length if `normalize`. `skip_first`: the first token has none (BGE-M3).
 
     `mean`: a score is the mean over query rows unless a request says otherwise; else the sum.
     """
@@ -54,6 +53,41 @@ class MultiVectorRecipe:
     layers: tuple[Layer, ...] = ()
     skip_first: bool = False
     mean: bool = False
+    normalize: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expansion:
+    """Queries filled up to `length` tokens (ColBERT, arXiv:2004.12832).
+
+    `token` None: the mask token, else the end token. `attend`: whether other tokens attend to it. `told_by` names the
+    file and the key, or the setting, that says so: a token or a length may turn out wrong only at the model.
+    """
+
+    strategy: Strategy
+    length: int
+    attend: bool = False
+    token: str | None = None
+    told_by: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateInteractionRecipe:
+    """How texts are read for late interaction, as the files say it: before tokenizer and positions are known.
+
+    A length of None is the model's own limit. `skiplist` are tokens as the vocabulary writes them. `markers` are texts,
+    by the prompt that they begin, which stand for tokens that training inserted: the tokenizer must not take them
+    apart. `padding_side` overrides the tokenizer's, where expansion goes.
+    """
+
+    query_length: int | None = None
+    document_length: int | None = None
+    expansion: Expansion | None = None
+    skiplist: tuple[str, ...] = ()
+    skip_in_queries: bool = False
+    skip_in_documents: bool = True
+    markers: dict[str, str] = field(default_factory=dict)
+    padding_side: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +135,9 @@ class Recipe:
     """How a model is to be run, and how its texts are prepared.
 
     `trunk` is the folder of the transformers model inside the repository; `max_tokens` None means as many as the
-    model has positions; `config` overrides its config.json. `instruction_mark` is the text that ends the
-    part of a sequence that pooling leaves out (GritLM).
+    model has positions; `config` overrides its config.json. `late_interaction` is None where queries and documents
+    differ in their prompts alone. `instruction_mark` is the text that ends the part of a sequence that pooling leaves
+    out (GritLM).
     """
 
     weights_of: WeightsOf = "encoder"
@@ -110,6 +145,7 @@ class Recipe:
     config: dict[str, Any] = field(default_factory=dict)
     dense: DenseRecipe | None = None
     multi_vector: MultiVectorRecipe | None = None
+    late_interaction: LateInteractionRecipe | None = None
     sparse: SparseRecipe | None = None
     classifier: ClassifierRecipe | None = None
     max_tokens: int | None = None

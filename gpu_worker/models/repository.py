@@ -8,9 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.models import sentence_transformers_form, transformers_form
+from gpu_worker.models import late_interaction, sentence_transformers_form, transformers_form
 from gpu_worker.models.files import first_line, read_json, read_object
-from gpu_worker.models.recipe import Layer, ModelRefused, MultiVectorRecipe, Recipe, SparseRecipe
+from gpu_worker.models.recipe import (
+    LateInteractionRecipe,
+    Layer,
+    ModelRefused,
+    MultiVectorRecipe,
+    Recipe,
+    SparseRecipe,
+)
 
 
 def read(path: Path, name: str = "") -> Recipe:
@@ -30,12 +37,15 @@ def _read(path: Path, name: str) -> Recipe:
         recipe = sentence_transformers_form.read(path, modules, described)
     else:
         recipe = transformers_form.read(path, name)
-    return _with_bge_m3(path, replace(recipe, **_prompts(path, described)))
+        described = {} if recipe.late_interaction else described  # Stanford's files have no prompts beside the markers
+    return _with_bge_m3(path, replace(recipe, **_prompts(path, described, recipe.late_interaction)))
 
 
-def _prompts(path: Path, described: dict[str, Any]) -> dict[str, Any]:
+def _prompts(path: Path, described: dict[str, Any], late: LateInteractionRecipe | None) -> dict[str, Any]:
     file = path / "config_sentence_transformers.json"
     prompts = {name: text for name, text in (described.get("prompts") or {}).items() if text is not None}
+    if late:
+        prompts = late_interaction.with_markers(prompts, late.markers)
     default = described.get("default_prompt_name") or ""
     if default and default not in prompts:
         raise ModelRefused(f"{file}: default_prompt_name {default!r} is none of its prompts")

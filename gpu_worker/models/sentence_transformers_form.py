@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.models import text_settings, transformers_form
+from gpu_worker.models import late_interaction, text_settings, transformers_form
 from gpu_worker.models.files import check_inside, read_object
+from gpu_worker.models.late_interaction import Form, Mask
 from gpu_worker.models.recipe import (
-    MARKERS_LATER,
     ClassifierRecipe,
     DenseRecipe,
     Layer,
@@ -40,9 +40,6 @@ TASKS: dict[str, WeightsOf] = {
     "sequence-classification": "sequence-classification",
     "text-generation": "causal-lm",
 }
-LATE_INTERACTION = ("MultiVectorEncoder", "ColBERT")  # model_type of version 6 and of PyLate
-PYLATE_KEYS = ("query_prefix", "document_prefix", "do_query_expansion", "attend_to_expansion_tokens", "skiplist_words")
-"""Keys that only PyLate writes; before version 5 of sentence-transformers it wrote no model_type."""
 TOKENS, SENTENCE, SCORES = "token_embeddings", "sentence_embedding", "scores"
 
 
@@ -59,13 +56,12 @@ class _Reading:
     pooling: DenseRecipe | None = None
     splade: SparseRecipe | None = None
     yes_no: tuple[int, int | None] | None = None
+    masks: list[Mask] = field(default_factory=list)
     layers: dict[str, list[Layer]] = field(default_factory=lambda: {TOKENS: [], SENTENCE: [], SCORES: []})
 
     @property
-    def late(self) -> bool:
-        marked = self.pylate or any(key in self.described for key in PYLATE_KEYS)
-        kind = self.described.get("model_type")
-        return kind in LATE_INTERACTION or (kind is None and marked)
+    def late(self) -> Form | None:
+        return late_interaction.form_of(self.described, self.path / "config.json", self.pylate)
 
 
 def read(path: Path, modules: list[dict[str, Any]], described: dict[str, Any]) -> Recipe:
@@ -105,6 +101,10 @@ def _heads(reading: _Reading) -> dict[str, Any]:
     """Which heads the modules make up."""
     path = reading.path / (reading.trunk or "")
     config = read_object(path / "config.json")
+    if reading.late and reading.weights_of == "encoder":
+        return _late(reading, reading.late)
+    for key in (key for key, value in reading.texts.late.items() if value is not None):
+        raise ModelRefused(f"{reading.texts.named}: {key} is for models of late interaction, which this is not")
     if reading.yes_no is not None:
         found = transformers_form.yes_no(config, reading.texts, reading.yes_no)
         return {"classifier": replace(found, activation=_activation(reading, found.activation))}
@@ -117,14 +117,29 @@ def _heads(reading: _Reading) -> dict[str, Any]:
         return {"sparse": reading.splade}
     if reading.weights_of != "encoder":
         raise ModelRefused(f"{reading.path / 'modules.json'}: no module makes vectors or scores of the model's logits")
-    if reading.late:
-        layers = tuple(each for each in reading.layers[TOKENS] if each.kind != "unit")
-        mean = reading.described.get("similarity_fn_name") == "meanmaxsim"
-        return {"multi_vector": MultiVectorRecipe(layers=layers, mean=mean), "notice": MARKERS_LATER}
     if reading.layers[TOKENS]:
         raise ModelRefused(f"{reading.path / 'modules.json'}: layers over token_embeddings need a MultiVectorEncoder")
     dense = replace(reading.pooling or DenseRecipe(), allowed_dimensions=transformers_form.matryoshka(config))
     return {"dense": _with_layers(dense, reading.layers[SENTENCE]), "multi_vector": MultiVectorRecipe()}
+
+
+def _late(reading: _Reading, form: Form) -> dict[str, Any]:
+    """A last Normalize becomes the recipe's own; PyLate's models have one without saying so."""
+    modules, layers = reading.path / "modules.json", list(reading.layers[TOKENS])
+    if any(layer.kind != "unit" for layer in reading.layers[SENTENCE]):
+        raise ModelRefused(f"{modules}: layers over sentence_embedding make no token vectors")
+    if form is Form.OLD_PYLATE and not layers:
+        raise ModelRefused(f"{modules}: there is no Dense, and a projection of token vectors is wanted")
+    normalize = form is not Form.NATIVE
+    if layers and layers[-1].kind == "unit":
+        normalize = True
+        layers.pop()
+    mean = reading.described.get("similarity_fn_name") == "meanmaxsim"
+    file = reading.path / "config_sentence_transformers.json"
+    return {
+        "multi_vector": MultiVectorRecipe(layers=tuple(layers), mean=mean, normalize=normalize),
+        "late_interaction": late_interaction.of_modules(form, file, reading.described, reading.texts, reading.masks),
+    }
 
 
 def _with_layers(dense: DenseRecipe, layers: list[Layer]) -> DenseRecipe:
@@ -189,6 +204,8 @@ def _dense(reading: _Reading, folder: str) -> None:
     config = read_object(file)
     source = config.get("module_input_name") or (TOKENS if reading.late else SENTENCE)
     target = config.get("module_output_name") or source
+    if reading.late is Form.OLD_PYLATE:
+        source = target = TOKENS  # where PyLate's Dense works, whatever its file says
     if (source, target) not in ((TOKENS, TOKENS), (SENTENCE, SENTENCE), (SENTENCE, SCORES), (SCORES, SCORES)):
         raise ModelRefused(f"{file}: module_input_name {source} with module_output_name {target} is not supported")
     try:
@@ -252,8 +269,17 @@ def _logit_score(reading: _Reading, folder: str) -> None:
     reading.yes_no = (yes, no)
 
 
+def _mask(reading: _Reading, folder: str) -> None:
+    reading.masks.append(late_interaction.mask_of(reading.path / folder / "config.json"))
+
+
+def _token_pooling(reading: _Reading, folder: str) -> None:
+    named = f"{reading.path / 'modules.json'}: HierarchicalTokenPooling"
+    raise ModelRefused(f"{named}: documents whose token vectors are pooled could not be scored on the worker")
+
+
 def _nothing(reading: _Reading, folder: str) -> None:
-    """Modules that do nothing to vectors at inference, or that belong to the scoring of late interaction."""
+    """Modules that do nothing to vectors at inference."""
 
 
 READERS = {
@@ -266,5 +292,6 @@ READERS = {
     "Dropout": _nothing,
     "SpladePooling": _splade,
     "LogitScore": _logit_score,
-    "MultiVectorMask": _nothing,
+    "MultiVectorMask": _mask,
+    "HierarchicalTokenPooling": _token_pooling,
 }

@@ -2,14 +2,17 @@
 
 from typing import Any
 
+from gpu_worker.models.late_interaction import PUNCTUATION
 from gpu_worker.models.recipe import (
     ClassifierRecipe,
     DenseRecipe,
+    Expansion,
+    LateInteractionRecipe,
     Layer,
     MultiVectorRecipe,
     SparseRecipe,
 )
-from shared.vectors import Activation
+from shared.vectors import Activation, QueryExpansion
 
 TINY = {
     "vocab_size": 1000,
@@ -88,13 +91,24 @@ ALL_SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
 LINEAR = {"weight": "weight", "bias": "bias"}
 PLAIN = {"weight": "weight"}
 
+
+def _colbert(strategy: Any, inputs: int, outputs: int, attend: bool) -> dict[str, Any]:
+    """A late-interaction model that expands queries to 32 tokens and skips punctuation; its markers are words."""
+    linear = Layer(kind="dense", inputs=inputs, outputs=outputs, keys=PLAIN)
+    expansion = Expansion(strategy=strategy, length=32, attend=attend, told_by="its shape")
+    return {
+        "multi_vector": MultiVectorRecipe(layers=(linear,)),
+        "late_interaction": LateInteractionRecipe(expansion=expansion, skiplist=PUNCTUATION),
+        "prompts": {"query": "w1 ", "document": "w2 "},
+    }
+
+
 # name -> (the shape of its trunk, what its recipe says of its heads)
 HEADED: dict[str, tuple[str, dict[str, Any]]] = {
     "tiny-splade": ("tiny-bert", {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}),
-    "tiny-colbert": (
-        "tiny-bert",
-        {"multi_vector": MultiVectorRecipe(layers=(Layer(kind="dense", inputs=64, outputs=48, keys=PLAIN),))},
-    ),
+    "tiny-colbert": ("tiny-bert", _colbert(QueryExpansion.FIXED, 64, 48, attend=False)),
+    "tiny-colbert-attended": ("tiny-bert", _colbert(QueryExpansion.MIN, 64, 48, attend=True)),
+    "jina-colbert-v2": ("xlm-roberta-large", _colbert(QueryExpansion.FIXED, 1024, 128, attend=True)),
     "tiny-bge-m3": (
         "tiny-xlm-roberta",
         {

@@ -12,7 +12,8 @@ from torch import Tensor
 from gpu_worker.models import repository, synthetic, tokenizer, weights, yes_no
 from gpu_worker.models.files import first_line, read_object, read_tensors, tensor_files
 from gpu_worker.models.head_building import Read
-from gpu_worker.models.recipe import Layer, ModelRefused, Recipe
+from gpu_worker.models.late_overrides import LateOverrides
+from gpu_worker.models.recipe import LateInteractionRecipe, Layer, ModelRefused, Recipe
 from gpu_worker.models.tokenizer import TokenizerFile
 from gpu_worker.placement import Placement
 
@@ -35,15 +36,16 @@ class Source:
     digest: "hashlib._Hash"
 
 
-def open_source(name: str, placement: Placement, trust_remote_code: bool) -> Source:
+def open_source(name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides) -> Source:
     """Raises ModelRefused."""
     if name.startswith("random:"):
-        return _synthetic(name, placement)
-    return _from_disk(name, placement, trust_remote_code)
+        return _synthetic(name, placement, late)
+    return _from_disk(name, placement, trust_remote_code, late)
 
 
-def _synthetic(name: str, placement: Placement) -> Source:
+def _synthetic(name: str, placement: Placement, late: LateOverrides) -> Source:
     config, recipe = synthetic.shape_of(name.removeprefix("random:"))
+    recipe = late.applied(recipe)
     text = json.dumps([name.lower(), synthetic.SEED, config.to_dict()], sort_keys=True, default=str)
     return Source(
         name=name.partition(":")[2],
@@ -55,14 +57,17 @@ def _synthetic(name: str, placement: Placement) -> Source:
     )
 
 
-def _from_disk(name: str, placement: Placement, trust_remote_code: bool) -> Source:
+def _from_disk(name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides) -> Source:
     path = _locate(name, trust_remote_code)
     known_as = "all-MiniLM-L6-v2" if name == "minilm" else path.name if Path(name).is_dir() else name.split("/")[-1]
-    recipe = repository.read(path, name)
+    recipe = late.applied(repository.read(path, name))
     folder = path / recipe.trunk
     reader = tokenizer.read(folder, trust_remote_code)
     if recipe.classifier and recipe.classifier.kind != "tokens":
         recipe = replace(recipe, classifier=yes_no.resolve(recipe.classifier, reader))
+    if recipe.late_interaction:
+        tokenizer.keep_whole(reader, recipe.late_interaction.markers.values(), recipe.lowercase)
+        _check_padding(recipe.late_interaction, reader)
     own_code = read_object(folder / "config.json").get("auto_map")
     if own_code and not trust_remote_code:
         recipe = replace(recipe, notice="; ".join(each for each in (recipe.notice, CODE_NOT_RUN) if each))
@@ -75,6 +80,11 @@ def _from_disk(name: str, placement: Placement, trust_remote_code: bool) -> Sour
         layers=lambda layer: _tensors_of(path, layer),
         digest=_digest(path, FILES | (CODE if trust_remote_code else set())),
     )
+
+
+def _check_padding(late: LateInteractionRecipe, reader: Any) -> None:
+    if late.expansion and (late.padding_side or reader.padding_side) == "left":
+        raise ModelRefused(f"{late.expansion.told_by}: padding_side is left, and only the ends of queries are expanded")
 
 
 def _tensors_of(path: Path, layer: Layer) -> dict[str, Tensor]:

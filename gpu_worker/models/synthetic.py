@@ -39,11 +39,8 @@ def shape_of(name: str) -> tuple[PretrainedConfig, Recipe]:
     config = AutoConfig.for_model(kind, **values)
     if heads is None:
         heads = {"dense": DenseRecipe(poolings=(pooling,), normalize=True), "multi_vector": MultiVectorRecipe()}
-    recipe = Recipe(
-        prompts={"query": "w1 w2 w3 ", "document": ""},
-        notice="random weights: for tests and measuring only, its vectors mean nothing",
-        **heads,
-    )
+    prompts = {"prompts": {"query": "w1 w2 w3 ", "document": ""}}
+    recipe = Recipe(notice="random weights: for tests and measuring only, its vectors mean nothing", **prompts | heads)
     if recipe.classifier is not None:
         config.num_labels = len(recipe.classifier.labels)
     return config, recipe

@@ -17,6 +17,8 @@ LOADING |= {"revision", "token", "torch_dtype", "trust_remote_code", "use_fast",
 """Arguments of from_pretrained that change no row: how weights come here is the worker's own affair."""
 PADDING = {"padding", "padding_side", "pad_to_multiple_of", "return_tensors", "truncation"}
 """Arguments of a tokenizer that matter to padded batches only."""
+LATE = ("query_length", "document_length", "query_expansion")
+"""Keys of late interaction, which sentence-transformers 6 keeps here."""
 ENDLESS = 10_000_000
 """Tokenizers write 1e30 for "no limit"."""
 
@@ -25,9 +27,14 @@ ENDLESS = 10_000_000
 class TextSettings:
     """`task`: which transformers class is meant. `config`: overrides of config.json.
 
-    `chat`: texts go through a chat template, with `structured` contents and `chat_options` for it.
+    `chat`: texts go through a chat template, with `structured` contents and `chat_options` for it. `late`: what is said
+    of late interaction, null included, in the file `named`; `call_limit` is a max_length that goes over it.
     """
 
+    named: str = ""
+    late: dict[str, Any] = field(default_factory=dict)
+    call_limit: int | None = None
+    padding_side: str | None = None
     max_tokens: int | None = None
     lowercase: bool = False
     task: str = "feature-extraction"
@@ -55,6 +62,10 @@ def read(folder: Path) -> TextSettings:
     message = (settings.get("modality_config") or {}).get("message")
     options = {key: value for key, value in (processing.get("chat_template") or {}).items() if key != "restore_suffix"}
     return TextSettings(
+        named=named,
+        late={key: settings[key] for key in LATE if key in settings},
+        call_limit=calls.get("max_length"),
+        padding_side=calls.get("padding_side") or reading.get("padding_side"),
         max_tokens=int(limit) if isinstance(limit, int | float) and 0 < limit < ENDLESS else None,
         lowercase=bool(settings.get("do_lower_case")),
         task=str(settings.get("transformer_task", "feature-extraction")),

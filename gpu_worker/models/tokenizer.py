@@ -1,7 +1,7 @@
 """What the frontend needs for tokenising, made once at load. The only place of the worker that knows tokenizers."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,14 @@ class TokenizerFile:
     content: bytes
     special_tokens: dict[str, int]
     token_types: bool = True
+
+    def ids_of(self, words: Iterable[str]) -> dict[str, int]:
+        """The ids of tokens as the vocabulary writes them, of those that it has."""
+        from tokenizers import Tokenizer
+
+        find = Tokenizer.from_buffer(self.content).token_to_id
+        found = {word: find(word) for word in words}
+        return {word: identity for word, identity in found.items() if identity is not None}
 
     def marks(self, text: str) -> list[tuple[int, ...]]:
         """The ids of a mark, after another text and at the beginning, which may differ."""
@@ -46,6 +54,24 @@ def read(folder: Path, trust_remote_code: bool) -> Any:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
     except Exception as error:  # any of many: whatever it is, there is no tokenizer
         raise ModelRefused(f"{folder}: the tokenizer cannot be loaded: {first_line(error)}") from error
+
+
+def keep_whole(tokenizer: Any, markers: Iterable[str], lowercase: bool) -> None:
+    """Makes transformers' tokenizer read a marker as the one token it stands for, as training inserted it.
+
+    As sentence-transformers does: a marker (or its first word) that the vocabulary has, and that would fall apart,
+    becomes a special token. One that the vocabulary lacks stays ordinary text. `lowercase` as in `export`.
+    """
+    from transformers import AddedToken
+
+    known = set(tokenizer.get_vocab()) | set(tokenizer.added_tokens_encoder)
+    missing = []
+    for marker in markers:
+        token = next((each for each in (marker, *marker.split(None, 1)[:1]) if marker.strip() and each in known), None)
+        if token is not None and (lowercase or tokenizer.tokenize(token) != [token]):
+            missing.append(AddedToken(token, normalized=False, special=True))
+    if missing:
+        tokenizer.add_special_tokens({"additional_special_tokens": missing})
 
 
 def export(tokenizer: Any, lowercase: bool) -> TokenizerFile:

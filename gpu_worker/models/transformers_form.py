@@ -9,10 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gpu_worker.models import text_settings
+from gpu_worker.models import late_interaction, text_settings
 from gpu_worker.models.files import read_object
 from gpu_worker.models.recipe import (
-    MARKERS_LATER,
     ClassifierRecipe,
     DenseRecipe,
     Layer,
@@ -58,9 +57,10 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSet
     for suffix, (weights_of, kind) in classes.items():
         if architecture.endswith(suffix):
             return {"weights_of": weights_of, "classifier": classifier(path, config, kind, texts)}
-    if architecture == "HF_ColBERT":
+    if late_interaction.is_stanford(config):
         linear = Layer(kind="dense", weights="model", keys={"weight": "linear.weight"})
-        return {"multi_vector": MultiVectorRecipe(layers=(linear,)), "notice": MARKERS_LATER}
+        late = late_interaction.of_stanford(path / "artifact.metadata")
+        return {"multi_vector": MultiVectorRecipe(layers=(linear,)), "late_interaction": late}
     if "gritlm" in str(config.get("auto_map", "")).lower():
         # Its own code is Mistral without the causal mask, which transformers' Mistral does with this setting.
         grit = {"config": {"is_causal": False}, "instruction_mark": GRITLM_MARK}

@@ -24,7 +24,7 @@ TOKENS = "token_embeddings"
 
 
 def assert_rows_equal(folder: Path, oracle: MultiVectorEncoder, width: int) -> None:
-    """Of all tokens: markers, expansion and skiplists belong to the texts, not to the projection."""
+    """Of all tokens: which of them are scored is another matter than the projection."""
     model = load(str(folder), CPU)
     assert model.heads.dense is None
     assert model.heads.multi_vector is not None
@@ -68,6 +68,15 @@ def test_the_native_form(trunk: Path, tmp_path: Path, layers: str) -> None:
     oracle = MultiVectorEncoder(modules=modules, device="cpu")
     oracle.save(str(tmp_path))
     assert_rows_equal(tmp_path, oracle, LAYERS[layers][-1]["out_features"])
+
+
+def test_unit_length_between_layers_is_a_layer(trunk: Path, tmp_path: Path) -> None:
+    """Only a Normalize at the end is what a request may switch off."""
+    unit = Normalize(module_input_name=TOKENS)
+    chain = [token_dense(64, 64), unit, token_dense(64, 48, bias=True), MultiVectorMask()]
+    oracle = MultiVectorEncoder(modules=[Transformer(str(trunk)), *chain], device="cpu")
+    oracle.save(str(tmp_path))
+    assert_rows_equal(tmp_path, oracle, 48)
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["with model_type", "before model_type"])

@@ -1,0 +1,273 @@
+"""How late-interaction models read texts: every form on disk gives what sentence-transformers 6 makes of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from late_forms import PYLATE, write_native, write_pylate, write_reader, write_stanford
+from sentence_transformers import MultiVectorEncoder
+from sentence_transformers.base.modules import Normalize
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+from tiny import CPU, ids_of, write_json
+
+from gpu_worker.card import card_of
+from gpu_worker.models import synthetic
+from gpu_worker.models.loading import load
+from gpu_worker.models.recipe import Expansion, ModelRefused
+from shared.card import LateInteraction, ModelCard
+from shared.vectors import InputType, QueryExpansion
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+TEXTS = [
+    "",
+    "w1 w2",
+    "Of, some? [unused0] words [Q] and [D]; w3.",
+    "[s] [S] [q] [d] [UNUSED0] w3",
+    "w9 " * 20,
+    "w5, " * 400,
+]
+SIDES = {"query": InputType.QUERY, "document": InputType.DOCUMENT}
+POSITIONS = 640
+
+
+def cut(ids: list[int], length: int) -> list[int]:
+    """The end token stays."""
+    return ids if len(ids) <= length else [*ids[: length - 1], ids[-1]]
+
+
+def as_a_frontend_reads(ids: list[int], late: LateInteraction, side: str) -> list[int]:
+    """Cut and filled up."""
+    ids = cut(ids, late.query_length if side == "query" else late.document_length)
+    if side == "query":
+        ids += [late.expansion_id] * (late.expansion_length - len(ids))
+    return ids
+
+
+def assert_reads_as_the_oracle(folder: Path) -> ModelCard:
+    """Prompts, ids of texts, lengths, expansion, skiplist, unit length, the kind of score."""
+    oracle, model = MultiVectorEncoder(str(folder), device="cpu"), load(str(folder), CPU)
+    card, late = card_of(model), model.late_interaction
+    assert late is not None
+    assert card.late_interaction == late
+    assert card.prompts == oracle.prompts
+    assert card.default_prompt_name == (oracle.default_prompt_name or "")
+    assert card.notice == ""
+    assert card.averages_late_interaction == (oracle.similarity_fn_name == "meanmaxsim")
+    units = [each for each in oracle if isinstance(each, Normalize) and each.module_input_name == "token_embeddings"]
+    assert card.normalizes_multi_vectors == bool(units)
+    expansion = oracle[0].query_expansion
+    assert late.query_expansion.name == (expansion["strategy"].upper() if expansion else "NONE")
+    assert late.expansion_length == (expansion["length"] if expansion else 0)
+    assert late.attend_to_expansion == bool(expansion and expansion["attend"])
+    assert model.longest == max(card.max_tokens, late.query_length, late.document_length)
+    for side, kind in SIDES.items():
+        masks = [each for each in oracle if isinstance(each, MultiVectorMask) and side in each.skiplist_tasks]
+        known = {int(one) for each in masks if each._skiplist_ids is not None for one in each._skiplist_ids}
+        assert list(late.skiplist if late.skips(kind) else ()) == sorted(known)
+        for text, ours in zip(TEXTS, ids_of(model, [card.prompts[side] + each for each in TEXTS]), strict=True):
+            theirs = oracle.preprocess([text], prompt=oracle.prompts[side], task=side)
+            assert as_a_frontend_reads(ours, late, side) == cut(theirs["input_ids"][0].tolist(), POSITIONS)
+            expanded = theirs.get("query_expansion_positions", torch.zeros(1, 1))
+            if side == "query" and not late.attend_to_expansion:
+                assert int(theirs["attention_mask"].sum() + expanded.sum()) == theirs["input_ids"].shape[1]
+    return card
+
+
+MARKED = {"query_prefix": "[Q] ", "document_prefix": "[D] "}
+PYLATE_FILES: dict[str, dict[str, Any]] = {
+    "as PyLate writes them": MARKED
+    | {"query_length": 24, "document_length": 40, "do_query_expansion": True, "attend_to_expansion_tokens": False}
+    | {"skiplist_words": [",", "w7", "no such token"]},
+    "prefixes alone": MARKED,
+    "no prefixes": {"query_length": 20, "document_length": 300, "skiplist_words": ["."]},
+    "nothing but a length": {"document_length": 90},
+    "nothing but a query's length": {"query_length": 18},
+    "nothing but expansion": {"do_query_expansion": True},
+    "a prefix on one side": {"query_prefix": "[unused0] ", "document_prefix": None},
+    "attended": MARKED | {"attend_to_expansion_tokens": True, "document_length": 200},
+    "attended by the old key": MARKED | {"attend_to_mask_tokens": True},
+    "attended by one key, not by the other": MARKED
+    | {"attend_to_expansion_tokens": None, "attend_to_mask_tokens": True},
+    "not expanded": MARKED | {"do_query_expansion": False, "query_length": 20},
+    "not expanded, without lengths": MARKED | {"do_query_expansion": False},
+    "expanded, for all it says": MARKED | {"do_query_expansion": None, "query_length": None},
+    "expansion null": MARKED | {"query_expansion": None, "query_length": 18, "do_query_expansion": True},
+    "expansion given": MARKED
+    | {"query_expansion": {"strategy": "min", "length": 12, "token": "[SEP]"}, "query_length": 30},
+    "lengths above the limit": MARKED | {"document_length": 500, "query_length": 200, "do_query_expansion": False},
+    "lengths above the positions": MARKED | {"document_length": 700},
+    "a skiplist that is empty": MARKED | {"skiplist_words": []},
+    "a skiplist that is null": MARKED | {"skiplist_words": None},
+    "an unknown word in the skiplist, and the unknown token": MARKED | {"skiplist_words": ["[UNK]", "zzz", "w3", "w3"]},
+    "a skiplist alone": {"skiplist_words": ["w3"]},
+    "a prompt beside the prefixes": MARKED | {"prompts": {"query": "w1 w2: ", "document": "[D] w3 ", "other": "w4 "}},
+    "prompts that hold nothing": MARKED | {"prompts": {"query": None}, "default_prompt_name": "query"},
+    "a prefix that the tokenizer lacks": {"query_prefix": "[X] ", "document_prefix": "query: "},
+    "prefixes in the vocabulary": {"query_prefix": "[unused0] ", "document_prefix": "[unused1]"},
+    "empty prefixes": {"query_prefix": "", "document_prefix": " "},
+    "a mean": MARKED | {"similarity_fn_name": "meanmaxsim"},
+    "another similarity": MARKED | {"similarity_fn_name": "cosine"},
+}
+
+
+@pytest.mark.parametrize("kind", ["ColBERT", "MultiVectorEncoder", ""])
+@pytest.mark.parametrize("files", PYLATE_FILES)
+def test_keys_of_pylate(trunk: Path, tmp_path: Path, files: str, kind: str) -> None:
+    """By PyLate with and without a model_type; and in a model of version 6, where they count as well."""
+    described = PYLATE_FILES[files] | ({"model_type": kind} if kind else {})
+    write_pylate(tmp_path, trunk, described)
+    oracle = MultiVectorEncoder(str(tmp_path), device="cpu")
+    masked = any(isinstance(each, MultiVectorMask) for each in oracle)
+    if oracle[0].query_expansion and not masked:
+        with pytest.raises(ModelRefused, match=r"config_sentence_transformers\.json: \w+ needs a MultiVectorMask"):
+            load(str(tmp_path), CPU)
+        return
+    assert_reads_as_the_oracle(tmp_path)
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("lower", [True, False], ids=["lowered before", "as it is"])
+@pytest.mark.parametrize("cased", [True, False], ids=["cased", "lowering"])
+def test_prefixes_that_are_added_tokens(
+    trunk: Path, tmp_path: Path, normalized: bool, lower: bool, cased: bool
+) -> None:
+    """With the trailing space in the token, as PyLate adds them: one token, whoever lowers texts, and when."""
+    write_pylate(tmp_path, trunk, MARKED | {"model_type": "ColBERT"}, do_lower_case=lower)
+    write_reader(tmp_path, "[Q] ", "[D] ", normalized=normalized, cased=cased)
+    card = assert_reads_as_the_oracle(tmp_path)
+    ids = ids_of(load(str(tmp_path), CPU), [card.prompts["query"] + "w1"])[0]
+    assert len(ids) == 4
+
+
+BESIDE_PYLATE: dict[str, dict[str, Any]] = {
+    "the query": {"query_length": 40},
+    "the document": {"document_length": 90, "max_seq_length": 60},
+    "an expansion": {"query_expansion": {"strategy": "min", "length": 8, "attend": True}},
+    "no expansion": {"query_expansion": None},
+    "no length": {"query_length": None, "document_length": None},
+    "a limit": {"max_seq_length": 50},
+    "a limit of every call": {"processing_kwargs": {"text": {"max_length": 45}}},
+}
+
+
+@pytest.mark.parametrize("beside", BESIDE_PYLATE)
+def test_what_lies_beside_the_transformer_wins(trunk: Path, tmp_path: Path, beside: str) -> None:
+    """Null included."""
+    described = MARKED | {"query_length": 24, "document_length": 30, "model_type": "ColBERT"}
+    write_pylate(tmp_path, trunk, described, **BESIDE_PYLATE[beside])
+    assert_reads_as_the_oracle(tmp_path)
+
+
+EXPANDED = {"query_expansion": {"strategy": "fixed", "length": 16}}
+NATIVE: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
+    "nothing said": ({}, {}),
+    "no mask": (None, {"query_length": 20}),
+    "fixed": ({"skiplist_words": [","]}, EXPANDED),
+    "fixed under a longer query": ({}, EXPANDED | {"query_length": 30}),
+    "fixed over the limit": ({}, {"query_expansion": {"strategy": "fixed", "length": 100}, "max_seq_length": 50}),
+    "attended": ({}, {"query_expansion": {"strategy": "fixed", "length": 9, "attend": True, "token": "w7"}}),
+    "min": ({}, {"query_expansion": {"strategy": "min", "length": 16}}),
+    "min with a ceiling": ({}, {"query_expansion": {"strategy": "min", "length": 16}, "query_length": 22}),
+    "min with a ceiling of every call": (
+        {},
+        {"query_expansion": {"strategy": "min", "length": 16}, "processing_kwargs": {"text": {"max_length": 19}}},
+    ),
+    "skipped in both": ({"skiplist_words": [",", "?"], "skiplist_tasks": ["query", "document"]}, EXPANDED),
+    "skipped in queries": ({"skiplist_words": ["."], "skiplist_tasks": "query"}, {}),
+    "skipped in neither": ({"skiplist_words": ["."], "skiplist_tasks": []}, {}),
+    "an empty list of ids to keep": ({"keep_only_token_ids": []}, {}),
+    "lengths": ({}, {"query_length": 10, "document_length": 600}),
+}
+
+
+@pytest.mark.parametrize("unit", [True, False], ids=["unit rows", "raw rows"])
+@pytest.mark.parametrize("files", NATIVE)
+def test_keys_of_version_6(trunk: Path, tmp_path: Path, files: str, unit: bool) -> None:
+    """Beside the Transformer and in the MultiVectorMask; unit length is what a Normalize says."""
+    mask, beside = NATIVE[files]
+    assert_reads_as_the_oracle(write_native(tmp_path, trunk, mask, unit, **beside))
+
+
+STANFORD: dict[str, dict[str, Any] | None] = {
+    "no file": None,
+    "an empty file": {},
+    "as Stanford writes it": {"query_token_id": "[unused0]", "doc_token_id": "[unused1]", "query_maxlen": 32}
+    | {"doc_maxlen": 110, "dim": 48, "mask_punctuation": True, "attend_to_mask_tokens": False},
+    "other markers": {"query_token_id": "[S]", "doc_token_id": "[X]", "query_maxlen": 24},
+    "attended": {"attend_to_mask_tokens": True, "mask_punctuation": False},
+    "null": {"query_token_id": None, "query_maxlen": None, "doc_maxlen": None},
+}
+
+
+@pytest.mark.parametrize("files", STANFORD)
+def test_keys_of_stanford(trunk: Path, tmp_path: Path, files: str) -> None:
+    """artifact.metadata, and what holds without it; prompts of other forms do not count."""
+    write_stanford(tmp_path, trunk, STANFORD[files])
+    write_json(tmp_path, **{PYLATE: {"prompts": {"query": "w5 "}}})
+    card = assert_reads_as_the_oracle(tmp_path)
+    if files != "other markers":
+        assert [len(each) for each in ids_of(load(str(tmp_path), CPU), [card.prompts["query"] + "w1"])] == [4]
+
+
+@pytest.mark.parametrize("form", ["pylate", "stanford", "native"])
+def test_what_the_oracle_saves_reads_the_same(trunk: Path, tmp_path: Path, form: str) -> None:
+    """Converted to its own form, with the markers in the tokenizer's files."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    if form == "pylate":
+        write_pylate(old, trunk, PYLATE_FILES["as PyLate writes them"] | {"model_type": "ColBERT"})
+        write_reader(old, "[Q] ", "[D] ")
+    elif form == "stanford":
+        write_stanford(old, trunk, STANFORD["as Stanford writes it"])
+    else:
+        write_native(old, trunk, *NATIVE["skipped in both"])
+    MultiVectorEncoder(str(old), device="cpu").save(str(new))
+    before, after = assert_reads_as_the_oracle(old), assert_reads_as_the_oracle(new)
+    assert before.late_interaction == after.late_interaction
+    assert before.prompts == after.prompts
+    assert before.fingerprint != after.fingerprint
+
+
+@pytest.mark.parametrize("described", [{}, MARKED | {"do_query_expansion": False}], ids=["nothing", "keys of PyLate"])
+def test_modules_around_a_trunk_of_stanford(trunk: Path, tmp_path: Path, described: dict[str, Any]) -> None:
+    """Without a model_type, config.json tells that it is a late-interaction model; modules.json says the rest."""
+    write_native(tmp_path, trunk, *NATIVE["skipped in both" if not described else "lengths"])
+    config = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
+    write_json(tmp_path, **{"config": config, PYLATE: described})
+    assert_reads_as_the_oracle(tmp_path)
+
+
+def test_other_models_have_no_reading_of_their_own(trunk: Path, tmp_path: Path) -> None:
+    """A SentenceTransformer has token vectors, and no sides but for its prompts."""
+    assert card_of(load(str(trunk), CPU)).late_interaction is None
+    assert load("random:tiny-bge-m3", CPU).late_interaction is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "expansion", "attend"),
+    [("tiny-colbert", QueryExpansion.FIXED, False), ("tiny-colbert-attended", QueryExpansion.MIN, True)],
+)
+def test_known_shapes_read_without_a_disk(shape: str, expansion: QueryExpansion, attend: bool) -> None:
+    """Markers that are words, 32 tokens, punctuation."""
+    card = card_of(load(f"random:{shape}", CPU))
+    late = card.late_interaction
+    assert late is not None
+    assert (late.query_expansion, late.expansion_length, late.expansion_id) == (expansion, 32, 4)
+    assert (late.query_length, late.document_length) == (32 if expansion is QueryExpansion.FIXED else 640, 640)
+    assert late.attend_to_expansion == attend
+    assert len(late.skiplist) == 32
+    assert card.prompts == {"query": "w1 ", "document": "w2 "}
+
+
+def test_the_shape_of_jina_colbert() -> None:
+    """For measuring: 8,192 tokens, 1,024 numbers to 128, 32 attended tokens; not built here, it is large."""
+    config, recipe = synthetic.shape_of("jina-colbert-v2")
+    assert (config.model_type, config.max_position_embeddings, config.hidden_size) == ("xlm-roberta", 8194, 1024)
+    assert recipe.multi_vector is not None
+    assert [(each.inputs, each.outputs, "bias" in each.keys) for each in recipe.multi_vector.layers] == [
+        (1024, 128, False)
+    ]
+    late = recipe.late_interaction
+    assert late is not None
+    assert late.expansion == Expansion(strategy=QueryExpansion.FIXED, length=32, attend=True)
