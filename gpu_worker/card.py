@@ -44,6 +44,5 @@ def card_of(model: Model) -> ModelCard:
         fingerprint=model.fingerprint,
         special_tokens=model.tokenizer.special_tokens,
         notice=recipe.notice,
-        late_interaction=model.late_interaction,
         max_sim=model.maxsim.name,
     )

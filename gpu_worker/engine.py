@@ -66,8 +66,8 @@ class ModelEngine:
         if not len(job.tokens):
             raise InvalidInput("a job has no sequences", field="jobs")
         longest = max(job.tokens.lengths)
-        if longest > self.model.max_tokens:
-            raise InputTooLong(f"a sequence has {longest} tokens, the limit is {self.model.max_tokens}")
+        if longest > self.model.longest:
+            raise InputTooLong(f"a sequence has {longest} tokens, the limit is {self.model.longest}")
         ids = np.frombuffer(job.tokens.ids, dtype="<i4")
         if ids.min() < 0 or ids.max() >= self.model.vocabulary_size:
             raise InvalidInput(f"a token id is outside 0 to {self.model.vocabulary_size - 1}")

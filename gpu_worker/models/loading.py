@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
@@ -28,6 +29,7 @@ from gpu_worker.models.trunk import (
 )
 from gpu_worker.placement import Placement
 from shared.card import LateInteraction
+from shared.vectors import QueryExpansion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,6 @@ class Model:
     flops_per_token: float
     weight_bytes: int
     maxsim: MaxSim
-    late_interaction: LateInteraction | None = None
 
     @property
     def longest(self) -> int:
@@ -87,7 +88,8 @@ def load(
         texts = source.recipe.late_interaction
         reading = resolve(texts, source.tokenizer, room) if texts else None
         parameters = sum(each.numel() for each in source.model.base_model.parameters()) - vocabulary * width
-        trunk, heads, linear = _prepare(source, placement, first_position, positions)
+        unattended = _unattended(reading, config)
+        trunk, heads, linear = _prepare(source, placement, first_position, positions, unattended)
     except ModelRefused:
         raise
     except Exception as error:  # a class that is no text encoder fails anywhere, and so does one without memory
@@ -113,7 +115,22 @@ def load(
     )
 
 
-def _prepare(source: Source, placement: Placement, first_position: int, positions: int) -> tuple[Trunk, Heads, str]:
+def _unattended(late: LateInteraction | None, config: Any) -> bool:
+    """Whether queries have tails that nobody attends to. Raises ModelRefused where such a tail would see nothing."""
+    if late is None or late.query_expansion is QueryExpansion.NONE or late.attend_to_expansion:
+        return False
+    window = getattr(config, "sliding_window", None)
+    if window and late.expansion_length > window:
+        raise ModelRefused(
+            f"queries are expanded to {late.expansion_length} tokens that nobody attends to, "
+            f"beyond the attention window of {window}; see --attend-to-expansion"
+        )
+    return True
+
+
+def _prepare(
+    source: Source, placement: Placement, first_position: int, positions: int, unattended: bool
+) -> tuple[Trunk, Heads, str]:
     """Takes references, takes the model apart, makes it fast, and compares."""
     model, base = source.model, source.model.base_model
     check_rotary(base.config.get_text_config())
@@ -121,7 +138,7 @@ def _prepare(source: Source, placement: Placement, first_position: int, position
     head_reference = None
     if source.recipe.weights_of != "encoder":
         head_reference = HeadReference(model, source.recipe, first_position, positions, segments)
-    reference = Reference(base, positions)
+    reference = Reference(base, positions, unattended)
     config = base.config.get_text_config()
     heads_count = int(config.num_attention_heads)
     builder = HeadBuilder(source.recipe, model, placement, source.layers)
