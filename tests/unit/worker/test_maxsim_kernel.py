@@ -181,9 +181,9 @@ def test_the_same_bits_twice_and_however_documents_are_split(kernel: ModuleType,
 
 @pytest.mark.parametrize("programs", [1, 2, 1000])
 def test_programs_may_do_the_work_in_any_order(
-    kernel: ModuleType, programs: int, monkeypatch: pytest.MonkeyPatch
+    kernel: ModuleType, tiles: ModuleType, programs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever chunk of a document comes last sums up; not a bit changes."""
+    """Whichever chunk of a document comes last sums up, and no other; not a bit changes."""
     scores = agree(kernel, *many(), chunk_rows=64)
 
     class Shuffled(PairTable):
@@ -194,7 +194,10 @@ def test_programs_may_do_the_work_in_any_order(
 
     monkeypatch.setattr(kernel, "PairTable", Shuffled)
     monkeypatch.setattr(kernel, "_programs", lambda device: programs)
+    sum_up, summed = tiles._sum_up, []
+    monkeypatch.setattr(tiles, "_sum_up", lambda *given: (summed.append(given), sum_up(*given)))
     assert torch.equal(agree(kernel, *many(), chunk_rows=64), scores)
+    assert len(summed) == 7  # three queries with the documents of 200 and 130 rows, one with that of 65
 
 
 @settings(deadline=None, max_examples=10)
