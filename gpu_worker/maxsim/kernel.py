@@ -29,7 +29,7 @@ from shared.vectors import Layout
 CHUNK_ROWS = 1024
 """Rows of a document that one program takes: few enough that one long document keeps many programs busy."""
 PROGRAMS_PER_PROCESSOR = 3
-"""As many as fit at once, so that one program's reads hide the others' waits."""
+"""Fit at once by registers and shared memory, so one's reads hide the others' waits. Not tuned on a device yet."""
 BLOCK_Q = 32
 """Query rows at once. One size for all calls: with another the sum over rows would round differently."""
 ALIGNMENT = 16
