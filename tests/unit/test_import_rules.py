@@ -72,6 +72,10 @@ RULES = {
         ),
         {"asyncio", "socket", "pathlib", "grpc", "os"},
     ),
+    "Triton is imported with the kernel only": (
+        [path for path in files("gpu_worker/**/*.py") if path.name != "tiles.py"],
+        {"triton"},
+    ),
     "engine, models and GPU tests need torch and transformers only": (
         files(
             "gpu_worker/engine.py",
@@ -162,7 +166,7 @@ def test_shared_is_ours() -> None:
     ("module", "absent"),
     [
         ("frontend_service.__main__", ["torch", "transformers", "gpu_worker"]),
-        ("gpu_worker.engine", ["grpc", "google", "structlog", "pydantic", "pydantic_settings"]),
+        ("gpu_worker.engine", ["grpc", "google", "structlog", "pydantic", "pydantic_settings", "triton"]),
     ],
 )
 def test_it_imports_where_these_are_absent(module: str, absent: list[str]) -> None:

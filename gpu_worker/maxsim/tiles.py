@@ -1,0 +1,168 @@
+"""The part of MaxSim that runs on the device, in Triton. It knows pointers and tables; `kernel` launches it.
+
+[n] is a block of n numbers, held by the threads of one program together. What is not one is one number.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["count", "groups"])
+def score_pairs(
+    queries,
+    documents,
+    kept,
+    items,
+    scratch,
+    scores,
+    count,
+    groups,
+    LANES: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    RESIDENT: tl.constexpr,
+    MASKED: tl.constexpr,
+    EMPTY: tl.constexpr,
+    LOWEST: tl.constexpr,
+):
+    """Programs share the work items [count, 8]; see `pair_table` for their fields.
+
+    Rows are groups * LANES numbers wide. LANES of them are 16 bytes, so that the compiler may read 16 at once.
+    """
+    width = groups * LANES
+    for number in range(tl.program_id(0), count, tl.num_programs(0)):
+        item = items + number * 8
+        first = tl.load(item).to(tl.int64)  # 64 bits, as it will be multiplied by the width
+        rows = tl.load(item + 1)
+        query = tl.load(item + 2).to(tl.int64)
+        query_rows = tl.load(item + 3)
+        score = scores + tl.load(item + 4)
+        chunks = tl.load(item + 5)
+        shared = scratch + tl.load(item + 6)
+        total = 0.0
+        highest = float("-inf")
+        # A query without rows passes too, as one block of absent rows: whether its document is empty still matters.
+        for start in range(0, tl.maximum(query_rows, 1), BLOCK_Q):
+            best = _best(
+                queries + (query + start) * width,
+                documents + first * width,
+                kept + first,
+                query_rows - start,
+                rows,
+                width,
+                BLOCK_M,
+                BLOCK_Q,
+                BLOCK_K,
+                RESIDENT,
+                MASKED,
+            )
+            place = start + tl.arange(0, BLOCK_Q)
+            if chunks == 1:
+                total += tl.sum(tl.where(place < query_rows, best, 0.0))
+                highest = tl.maximum(highest, tl.max(best))
+            else:
+                _join(shared + 1 + place, best, place < tl.maximum(query_rows, 1))
+        if chunks == 1:
+            _finish(score, total, highest, EMPTY)
+        elif _arrive(shared, LOWEST) == chunks:
+            _sum_up(score, shared + 1, query_rows, BLOCK_Q, EMPTY, LOWEST)
+
+
+@triton.jit
+def _best(
+    queries,
+    documents,
+    kept,
+    query_rows,
+    rows,
+    width,
+    BLOCK_M: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    RESIDENT: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """[BLOCK_Q] the largest product of each query row with any of `rows` document rows that count, else -inf.
+
+    Absent query rows are zeros; so their products are 0 where a document row counts, and tell that one does.
+    """
+    row = tl.arange(0, BLOCK_M)
+    column = tl.arange(0, BLOCK_K)
+    query_row = tl.arange(0, BLOCK_Q)
+    present = query_row[None, :] < query_rows
+    query_at = queries + query_row[None, :] * width + column[:, None]
+    if RESIDENT:
+        query = tl.load(query_at, mask=present & (column[:, None] < width), other=0.0)
+    best = tl.full((BLOCK_M, BLOCK_Q), float("-inf"), tl.float32)
+    # Runs to the document's own end. The mask cuts the last tile only; that one is not taken out of the loop, as
+    # its reads would then wait outside of the pipeline.
+    for start in range(0, rows, BLOCK_M):
+        counts = start + row < rows
+        document_at = documents + (start + row)[:, None] * width + column[None, :]
+        if RESIDENT:
+            tile = tl.load(document_at, mask=counts[:, None] & (column[None, :] < width), other=0.0)
+            products = tl.dot(tile, query, input_precision="ieee")
+        else:
+            products = tl.full((BLOCK_M, BLOCK_Q), 0.0, tl.float32)
+            for k in range(0, width, BLOCK_K):
+                inside = k + column < width
+                tile = tl.load(document_at + k, mask=counts[:, None] & inside[None, :], other=0.0)
+                query = tl.load(query_at + k, mask=present & inside[:, None], other=0.0)
+                products = tl.dot(tile, query, products, input_precision="ieee")
+        if MASKED:
+            counts = counts & (tl.load(kept + start + row, mask=counts, other=0) != 0)
+        best = tl.maximum(best, tl.where(counts[:, None], products, float("-inf")))
+    return tl.max(best, axis=0)
+
+
+@triton.jit
+def _join(maxima, best, present):
+    """Raises `maxima` [BLOCK_Q] in the scratch to `best`.
+
+    The largest of several integers is the same in any order, so chunks may come as they like. Relaxed is enough:
+    `_arrive` orders these before whatever follows it.
+    """
+    tl.atomic_max(maxima, mirrored(best.to(tl.int32, bitcast=True)), mask=present, sem="relaxed")
+
+
+@triton.jit
+def _arrive(counter, LOWEST: tl.constexpr):
+    """How many chunks of the pair have been joined, this one among them.
+
+    The barrier puts the maxima of all threads of this program before the one thread that counts; its release makes
+    them visible with the count, and the acquire of a later arrival (through the chain of additions) makes them
+    visible there. So whoever arrives last sees all maxima, and nobody ever waits for anybody.
+    """
+    tl.debug_barrier()
+    return tl.atomic_add(counter, 1, sem="acq_rel") - LOWEST + 1
+
+
+@triton.jit
+def _sum_up(score, maxima, query_rows, BLOCK_Q: tl.constexpr, EMPTY: tl.constexpr, LOWEST: tl.constexpr):
+    """Writes the score of a split pair from its joined maxima, block by block as `score_pairs` sums those of others."""
+    total = 0.0
+    highest = float("-inf")
+    for start in range(0, tl.maximum(query_rows, 1), BLOCK_Q):
+        place = start + tl.arange(0, BLOCK_Q)
+        # Past the first-level cache, where a neighbour's scratch may have left an older copy of the line.
+        bits = tl.load(maxima + place, mask=place < tl.maximum(query_rows, 1), other=LOWEST, cache_modifier=".cg")
+        best = mirrored(bits).to(tl.float32, bitcast=True)
+        total += tl.sum(tl.where(place < query_rows, best, 0.0))
+        highest = tl.maximum(highest, tl.max(best))
+    _finish(score, total, highest, EMPTY)
+
+
+@triton.jit
+def _finish(score, total, highest, EMPTY: tl.constexpr):
+    """Writes a score: nothing above minus infinity means that no document row counted."""
+    tl.store(score, tl.where(highest == float("-inf"), EMPTY, total))
+
+
+@triton.jit
+def mirrored(bits):
+    """int32 that are ordered as the floats with these bits are, minus zero below zero; mirrored twice, the bits.
+
+    Floats are ordered as integers are while positive; for negative ones the order of all bits but the sign turns.
+    """
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)

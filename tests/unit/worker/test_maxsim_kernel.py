@@ -1,0 +1,275 @@
+"""The kernel of MaxSim in Triton's interpreter against the twin.
+
+It runs one program after the other: what they do at the same time is proven by tests/gpu only.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gpu_worker.maxsim import reference
+from gpu_worker.maxsim.comparison import Comparison, Mask, Texts
+from gpu_worker.maxsim.pair_table import CHUNKS, DOCUMENT, DOCUMENT_ROWS, SCORE, PairTable
+from shared.vectors import Layout
+
+pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
+
+from interpreted import interpreted  # Triton first
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 1e-3, torch.float16: 1e-3}
+WIDTHS = [1, 48, 50, 64, 96, 128, 200, 768, 1024]
+ROWS = 90
+EMPTY = reference.EMPTY_DOCUMENT
+
+
+@pytest.fixture(scope="module")
+def modules() -> Iterator[list[ModuleType]]:
+    with interpreted("gpu_worker.maxsim.tiles", "gpu_worker.maxsim.kernel") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def tiles(modules: list[ModuleType]) -> ModuleType:
+    """What runs on the device."""
+    return modules[0]
+
+
+@pytest.fixture(scope="module")
+def kernel(modules: list[ModuleType]) -> ModuleType:
+    """What launches it."""
+    return modules[1]
+
+
+def unit_rows(count: int, width: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.nn.functional.normalize(torch.randn(count, width, generator=generator), dim=1).to(dtype)
+
+
+def texts(*lengths: int) -> Texts:
+    return Texts.end_to_end(np.array(lengths, dtype=np.int64))
+
+
+def matrix(queries: Texts, documents: Texts) -> Comparison:
+    return Comparison(queries=queries, documents=documents, layout=Layout.MATRIX)
+
+
+def agree(kernel: ModuleType, *arguments: Any, chunk_rows: int = 1024) -> Tensor:
+    """The kernel's scores, which equal the twin's within the tolerance of the type."""
+    expected = reference.compare(*arguments)
+    scores: Tensor = kernel.TritonMaxSim(chunk_rows)(*arguments)
+    assert scores.dtype == torch.float32
+    assert scores.shape == expected.shape
+    assert ((scores - expected).abs() <= TOLERANCE[arguments[0].dtype]).all()
+    return scores
+
+
+@st.composite
+def some_texts(draw: st.DrawFn, count: int) -> Texts:
+    """In any order, with gaps, overlapping, empty."""
+    lengths = draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))
+    starts = [draw(st.integers(0, ROWS - length)) for length in lengths]
+    return Texts(starts=np.array(starts, dtype=np.int64), lengths=np.array(lengths, dtype=np.int64))
+
+
+@st.composite
+def some_comparison(draw: st.DrawFn) -> Comparison:
+    layout = draw(st.sampled_from(Layout))
+    queries = draw(st.integers(0, 3))
+    documents = queries if layout is Layout.PAIRS else draw(st.integers(0, 4))
+    return Comparison(queries=draw(some_texts(queries)), documents=draw(some_texts(documents)), layout=layout)
+
+
+MASKS = st.none() | st.lists(st.booleans(), min_size=ROWS, max_size=ROWS).map(np.array)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(some_comparison(), max_size=3),
+    MASKS,
+    st.sampled_from(DTYPES),
+    st.sampled_from([3, 16, 72, 136]),
+    st.sampled_from([5, 16, 1024]),
+)
+def test_it_equals_the_twin(
+    kernel: ModuleType, comparisons: list[Comparison], kept: Mask | None, dtype: torch.dtype, width: int, chunk: int
+) -> None:
+    """Texts anywhere, both layouts, several comparisons, masks, number formats, widths, chunks."""
+    queries, documents = unit_rows(ROWS, width, dtype), unit_rows(ROWS, width, dtype, seed=1)
+    agree(kernel, queries, documents, comparisons, kept, chunk_rows=chunk)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_width(kernel: ModuleType, width: int, dtype: torch.dtype) -> None:
+    """Rows that fill a block, that do not, that need several and that begin at odd addresses."""
+    pairs = Comparison(queries=texts(1, 33, 32), documents=texts(17, 70, 1), layout=Layout.PAIRS)
+    agree(kernel, unit_rows(66, width, dtype), unit_rows(88, width, dtype, seed=1), [pairs])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_length(kernel: ModuleType, dtype: torch.dtype) -> None:
+    """At the edges of blocks and tiles, and far beyond them: 8,192 rows are eight chunks."""
+    queries, documents = texts(1, 31, 32, 33, 1024), texts(1, 15, 16, 17, 8192)
+    rows = unit_rows(1121, 32, dtype), unit_rows(8241, 32, dtype, seed=1)
+    assert PairTable.of([matrix(queries, documents)], kernel.CHUNK_ROWS).scratch > 0
+    agree(kernel, *rows, [matrix(queries, documents)])
+
+
+def test_views_at_odd_addresses_and_with_strides(kernel: ModuleType) -> None:
+    """They are copied rather than read wrongly."""
+    queries, documents = unit_rows(40, 70, torch.bfloat16)[:, :64], unit_rows(41, 8, torch.bfloat16).flatten()[3:]
+    documents = documents[: 5 * 64].reshape(5, 64)
+    assert documents.data_ptr() % 16
+    agree(kernel, queries, documents, [matrix(texts(32, 8), texts(2, 3))])
+
+
+@pytest.mark.parametrize("chunk", [16, 1024])
+def test_absent_rows(kernel: ModuleType, chunk: int) -> None:
+    """An empty or wholly masked document scores -1e9, whatever the query; else a query without rows 0."""
+    kept = np.ones(140, dtype=bool)
+    kept[100:] = False
+    rows = unit_rows(5, 16), unit_rows(140, 16, seed=1)
+    scores = agree(kernel, *rows, [matrix(texts(5, 0), texts(100, 0, 40))], kept, chunk_rows=chunk)
+    assert scores[1:].tolist() == [EMPTY, EMPTY, 0, EMPTY, EMPTY]
+    assert agree(kernel, rows[0], rows[1][:0], [matrix(texts(5), texts(0))], kept[:0]).tolist() == [EMPTY]
+    assert agree(kernel, rows[0], rows[1], []).tolist() == []
+
+
+@pytest.mark.parametrize("length", [1, 15, 17, 70])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_absent_row_is_not_a_zero(kernel: ModuleType, dtype: torch.dtype, length: int) -> None:
+    """All products are negative, so one row of zeros would win everywhere; where it is really there, it does."""
+    documents = torch.zeros(length + 20, 48, dtype=dtype)
+    documents[:length] = -unit_rows(length, 48).abs().to(dtype)
+    rows = unit_rows(31, 48).abs().to(dtype), documents
+    scores = agree(kernel, *rows, [matrix(texts(31), texts(length))])
+    assert scores.item() < -1
+    padded = [matrix(texts(31), texts(length + 20))]
+    assert agree(kernel, *rows, padded).tolist() == [0]
+    assert torch.equal(agree(kernel, *rows, padded, np.arange(length + 20) < length), scores)
+
+
+def many(dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor, list[Comparison], Mask]:
+    """Something of everything, half of it long enough to be split into chunks of 64."""
+    generator = np.random.default_rng(0)
+    pairs = Comparison(queries=texts(40, 3), documents=texts(65, 64), layout=Layout.PAIRS)
+    comparisons = [matrix(texts(33, 0, 5), texts(200, 63, 0, 130)), pairs]
+    return unit_rows(43, 96, dtype), unit_rows(393, 96, dtype, seed=1), comparisons, generator.random(393) < 0.9
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_same_bits_twice_and_however_documents_are_split(kernel: ModuleType, dtype: torch.dtype) -> None:
+    """Chunks of whole tiles change no bit; others only how the processor's library multiplies."""
+    whole = agree(kernel, *many(dtype))
+    assert torch.equal(agree(kernel, *many(dtype)), whole)
+    for chunk in (64, 128):
+        assert torch.equal(agree(kernel, *many(dtype), chunk_rows=chunk), whole)
+    for chunk in (7, 100):
+        assert torch.allclose(agree(kernel, *many(dtype), chunk_rows=chunk), whole, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("programs", [1, 2, 1000])
+def test_programs_may_do_the_work_in_any_order(
+    kernel: ModuleType, tiles: ModuleType, programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever chunk of a document comes last sums up, and no other; not a bit changes."""
+    scores = agree(kernel, *many(), chunk_rows=64)
+
+    class Shuffled(PairTable):
+        @classmethod
+        def of(cls, comparisons: Any, chunk_rows: int) -> PairTable:
+            table = PairTable.of(comparisons, chunk_rows)
+            return replace(table, items=np.random.default_rng(programs).permutation(table.items))
+
+    monkeypatch.setattr(kernel, "PairTable", Shuffled)
+    monkeypatch.setattr(kernel, "_programs", lambda device: programs)
+    sum_up, summed = tiles._sum_up, []
+    monkeypatch.setattr(tiles, "_sum_up", lambda *given: (summed.append(given), sum_up(*given)))
+    assert torch.equal(agree(kernel, *many(), chunk_rows=64), scores)
+    assert len(summed) == 7  # three queries with the documents of 200 and 130 rows, one with that of 65
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.permutations(range(4)), st.permutations(range(3)))
+def test_a_score_does_not_depend_on_its_company(kernel: ModuleType, columns: list[int], rows: list[int]) -> None:
+    """Nor on the order of queries and documents. Not in one bit."""
+    queries, documents, (comparison, _), kept = many()
+    scores = kernel.TritonMaxSim(64)(queries, documents, [comparison], kept).reshape(3, 4)
+    asked, found = comparison.queries, comparison.documents
+    turned = matrix(
+        Texts(starts=asked.starts[rows], lengths=asked.lengths[rows]),
+        Texts(starts=found.starts[columns], lengths=found.lengths[columns]),
+    )
+    again = kernel.TritonMaxSim(64)(queries, documents, [turned], kept).reshape(3, 4)
+    assert torch.equal(again, scores[rows][:, columns])
+    alone = matrix(texts(33), Texts(starts=found.starts[columns[:1]], lengths=found.lengths[columns[:1]]))
+    assert torch.equal(kernel.TritonMaxSim(64)(queries, documents, [alone], kept)[0], scores[0, columns[0]])
+
+
+class Counting:
+    """Launches of a kernel."""
+
+    def __init__(self, launched: Any) -> None:
+        self.launched, self.launches = launched, 0
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def launch(*arguments: object, **options: object) -> None:
+            self.launches += 1
+            self.launched[grid](*arguments, **options)
+
+        return launch
+
+
+@pytest.mark.parametrize("chunk", [64, 1024])
+def test_one_launch_a_call(kernel: ModuleType, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many comparisons, layouts and chunks; none where there is nothing to do."""
+    counting = Counting(kernel.score_pairs)
+    monkeypatch.setattr(kernel, "score_pairs", counting)
+    agree(kernel, *many(), chunk_rows=chunk)
+    assert counting.launches == 1
+    agree(kernel, *many()[:2], [])
+    assert counting.launches == 1
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), min_size=2))
+def test_the_integer_image_keeps_the_order(tiles: ModuleType, kernel: ModuleType, numbers: list[float]) -> None:
+    """Of zeros of both signs, of subnormals and of infinities; and twice it gives back the bits."""
+    floats = np.array([*numbers, 0.0, -0.0, 1e-45, -1e-45, np.inf, -np.inf], dtype=np.float32)
+    bits = floats.view(np.int32)
+    image = tiles.mirrored.fn(bits)
+    assert np.array_equal(tiles.mirrored.fn(image), bits)
+    assert np.array_equal(floats[:, None] < floats, (image[:, None] < image) & (floats[:, None] != floats))
+    assert image.min() == kernel.LOWEST
+
+
+def test_the_table_of_many_pairs(kernel: ModuleType) -> None:
+    """100,000 pairs: each score once, each row of each document once a query, pairs of a document together."""
+    lengths = np.random.default_rng(0).integers(0, 3000, 1000)
+    table = PairTable.of([matrix(texts(*[32] * 100), texts(*lengths))], kernel.CHUNK_ROWS)
+    items = table.items
+    assert np.array_equal(np.unique(items[:, SCORE]), np.arange(100_000))
+    assert items[:, DOCUMENT_ROWS].sum() == 100 * lengths.sum()
+    assert items[:, DOCUMENT_ROWS].max() == kernel.CHUNK_ROWS
+    assert (np.diff(items[:, SCORE] % 1000) >= 0).all()
+    split = items[items[:, CHUNKS] > 1]
+    assert len(np.unique(split[:, [SCORE, DOCUMENT]], axis=0)) == len(split)
+    assert table.scratch == 33 * 100 * (lengths > kernel.CHUNK_ROWS).sum()
+
+
+def test_starting_up_calls_every_variant(kernel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without a mask; by plain calls, so that nothing but calls decides what is compiled."""
+    reached = []
+    monkeypatch.setattr(kernel, "score_pairs", {(1,): lambda *_, **constants: reached.append(constants["MASKED"])})
+    kernel.TritonMaxSim().warm(torch.device("cpu"), torch.bfloat16, 128)
+    assert reached == [False, True]
