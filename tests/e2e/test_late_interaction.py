@@ -1,0 +1,164 @@
+"""Late interaction through both services equals sentence-transformers on every form on disk, in mixed company."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from late_forms import write_native, write_pylate, write_stanford
+from references import Calls, multi_vectors, near, packed
+from sentence_transformers import MultiVectorEncoder
+from tiny import write_trunk
+
+from harness.stack import stack
+from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
+
+QUERIES = ["w1 w2, w3!", "w7", "", "w5 " * 40, "w9 w8. w7 w6 w1"]
+DOCUMENTS = ["w1 w2 w3.", "w7 ; w7", "", "...", "w5 w6 - " * 60, "w4 w2 w9, w1 w1", "w3"]
+QUERY, DOCUMENT = vectors_pb2.INPUT_TYPE_QUERY, vectors_pb2.INPUT_TYPE_DOCUMENT
+MULTI, LATE = vectors_pb2.OUTPUT_KIND_MULTI_VECTOR, vectors_pb2.SCORING_METHOD_LATE_INTERACTION
+PREFIXES = {"query_prefix": "[Q] ", "document_prefix": "[D] "}
+
+
+def stanford(folder: Path, trunk: Path) -> None:
+    """Fixed, nobody attends to the expansion, punctuation skipped."""
+    write_stanford(folder, trunk, {"query_maxlen": 24, "doc_maxlen": 40})
+
+
+def pylate(folder: Path, trunk: Path) -> None:
+    """Fixed and attended, markers that are added tokens, mean scores."""
+    described = PREFIXES | {"model_type": "ColBERT", "query_length": 20, "document_length": 50}
+    described |= {"attend_to_expansion_tokens": True, "similarity_fn_name": "meanmaxsim"}
+    write_pylate(folder, trunk, described)
+
+
+def recent(folder: Path, trunk: Path) -> None:
+    """PyLate without expansion and without a skiplist."""
+    described = PREFIXES | {"model_type": "ColBERT", "query_length": 16, "document_length": 60}
+    write_pylate(folder, trunk, described | {"do_query_expansion": False, "skiplist_words": []})
+
+
+def native(folder: Path, trunk: Path) -> None:
+    """At least so many tokens, unattended, a skiplist for both sides, rows that are not normalised."""
+    expansion = {"strategy": "min", "length": 12, "attend": False}
+    mask = {"skiplist_words": [",", "w2"], "skiplist_tasks": ["query", "document"]}
+    write_native(folder, trunk, mask, unit=False, query_length=30, document_length=45, query_expansion=expansion)
+
+
+@pytest.mark.parametrize("form", [stanford, pylate, recent, native])
+async def test_equal_to_the_oracle(tmp_path: Path, form: Callable[[Path, Path], None]) -> None:
+    """Ids, row counts, rows, scores of all layouts, explanations, texts against given documents."""
+    write_trunk(tmp_path / "trunk", "tiny-bert")
+    form(tmp_path / "model", tmp_path / "trunk")
+    oracle = MultiVectorEncoder(str(tmp_path / "model"), device="cpu")
+    queries = [oracle.encode_query(text, convert_to_numpy=True) for text in QUERIES]
+    documents = [oracle.encode_document(text, convert_to_numpy=True) for text in DOCUMENTS]
+    table = np.asarray(oracle.similarity(queries, documents))
+    async with stack(str(tmp_path / "model")) as pair:
+        calls = Calls(pair.channel)
+        # All at once, so that queries and documents of several jobs share steps.
+        asked, found, matrix, pairs, ranked, shown = await asyncio.gather(
+            calls.embedding.Embed(embed(QUERIES, QUERY)),
+            calls.embedding.Embed(embed(DOCUMENTS, DOCUMENT)),
+            calls.ranking.Score(ranking_pb2.ScoreRequest(queries=QUERIES, documents=DOCUMENTS, truncate=True)),
+            calls.ranking.Score(
+                ranking_pb2.ScoreRequest(
+                    queries=QUERIES, documents=DOCUMENTS[:5], truncate=True, layout=vectors_pb2.LAYOUT_PAIRS
+                )
+            ),
+            calls.ranking.Rerank(
+                ranking_pb2.RerankRequest(
+                    query=QUERIES[0],
+                    documents=DOCUMENTS,
+                    truncate=True,
+                    top_n=3,
+                    return_documents=True,
+                    explain=True,
+                    method=LATE,
+                )
+            ),
+            calls.model.Tokenize(model_pb2.TokenizeRequest(texts=QUERIES, input_type=QUERY, truncate=True)),
+        )
+        # Ids as they were shown are fed as they are.
+        again = embedding_pb2.EmbedRequest(input_type=QUERY, outputs=[MULTI])
+        for text in shown.texts:
+            again.tokenized.add(ids=text.ids)
+        fed = await calls.embedding.Embed(again)
+        given = vectors_pb2.MultiVectors(
+            data_type=vectors_pb2.DATA_TYPE_FLOAT32,
+            dimensions=documents[0].shape[1],
+            lengths=[len(each) for each in documents],
+            data=packed(documents),
+        )
+        mixed = await calls.ranking.MaxSim(
+            ranking_pb2.MaxSimRequest(query_texts=QUERIES, documents=given, truncate=True)
+        )
+    for ours, expected in ((asked, queries), (found, documents), (fed, queries)):
+        rows = multi_vectors(ours)
+        assert [len(each) for each in rows] == [len(each) for each in expected]
+        near(np.concatenate(rows), np.concatenate(expected), 1e-5)
+    features = [oracle.preprocess([text], prompt=oracle.prompts.get("query"), task="query") for text in QUERIES]
+    assert [list(text.ids) for text in shown.texts] == [each["input_ids"][0].tolist() for each in features]
+    near(np.reshape(matrix.scores, table.shape), table, 1e-4)
+    near(np.reshape(mixed.scores, table.shape), table, 1e-4)
+    near(np.array(pairs.scores), np.diag(table[:, :5]), 1e-4)
+    order = np.argsort(-table[0], kind="stable")[:3]
+    assert [result.index for result in ranked.results] == order.tolist()
+    for result in ranked.results:
+        assert result.document == DOCUMENTS[result.index]
+        near([result.score], [table[0, result.index]], 1e-4)
+        explained(result, queries[0], documents[result.index], shown.texts[0])
+
+
+def explained(result: Any, query: np.ndarray, document: np.ndarray, shown: Any) -> None:
+    """A match a query row: its similarity is the row's largest product."""
+    matches = result.explanation
+    assert len(matches) == len(query)
+    near([match.similarity for match in matches], (query @ document.T).max(axis=1), 1e-4)
+    assert all(match.document_token for match in matches)
+    assert {match.query_token for match in matches} <= set(shown.tokens)
+
+
+def embed(texts: list[str], side: Any) -> embedding_pb2.EmbedRequest:
+    return embedding_pb2.EmbedRequest(texts=texts, input_type=side, truncate=True, outputs=[MULTI])
+
+
+async def test_ten_thousand_documents_stay_within_bounds(tmp_path: Path) -> None:
+    """One rerank, then three at once: all answer, memory stays within 300 MB of idle, a small call overtakes them."""
+    request = ranking_pb2.RerankRequest(
+        query="w1 w2 w3",
+        documents=[f"w{place % 300} " + "w5 w6 " * 6 for place in range(10_000)],
+        top_n=5,
+        method=LATE,
+    )
+    async with stack("random:tiny-colbert") as pair:
+        calls = Calls(pair.channel)
+        await calls.ranking.Rerank(ranking_pb2.RerankRequest(query="w1", documents=["w2"] * 300, method=LATE))
+        idle = memory(pair.worker.pid, "VmRSS")
+        forget_peak(pair.worker.pid)
+        alone = await calls.ranking.Rerank(request, timeout=120)
+        three = [calls.ranking.Rerank(request, timeout=300) for _ in range(3)]
+        small = await calls.embedding.Embed(embed(["w1"], DOCUMENT), timeout=60)
+        assert not any(call.done() for call in three)
+        replies = [await call for call in three]
+        peak = memory(pair.worker.pid, "VmHWM")
+    assert small.multi_vector.lengths
+    assert len(alone.results) == 5
+    assert alone.usage.prompt_tokens > 150_000
+    for reply in replies:
+        assert [each.index for each in reply.results] == [each.index for each in alone.results]
+        near([each.score for each in reply.results], [each.score for each in alone.results], 1e-5)
+    assert peak - idle < 300 * 1024 * 1024
+
+
+def forget_peak(pid: int) -> None:
+    """What loading took."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def memory(pid: int, key: str) -> int:
+    """Bytes, by Linux: VmRSS now, VmHWM at most."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
