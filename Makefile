@@ -14,7 +14,7 @@ WORKER ?= 127.0.0.1:50061
 FRONTEND ?= 127.0.0.1:50051
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check format protos baseline bench gpu
+.PHONY: help setup demo serve test check format protos baseline peers bench gpu
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,8 +74,19 @@ baseline: $(VENV)/dev ## accept the contracts as they are as the baseline (then 
 	$(BIN)/buf build --output protos/baseline.binpb
 	@sha256sum protos/baseline.binpb | awk '{print "Contract baseline: `" substr($$1, 1, 16) "`"}'
 
-bench: $(VENV)/dev ## measure the engine against its peers, write benchmarks/results
+# Peers that want other versions live apart. PyLate comes without its index, which wants another PyTorch.
+$(VENV)-peers/maxsim/ready: benchmarks/peers/maxsim.txt
+	$(PYTHON) -m venv $(VENV)-peers/maxsim
+	$(VENV)-peers/maxsim/bin/pip --disable-pip-version-check install --quiet --requirement benchmarks/peers/maxsim.txt
+	$(VENV)-peers/maxsim/bin/pip --disable-pip-version-check install --quiet --no-deps pylate==1.6.0
+	@touch $@
+
+peers: $(VENV)-peers/maxsim/ready ## set up the peers that benchmarks compare with, each in a venv of its own
+
+bench: $(VENV)/dev peers ## measure against the peers, write benchmarks/results and the README's figures
 	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.maxsim
+	$(BIN)/python -m benchmarks.rerank
 	$(BIN)/python -m benchmarks.render
 
 gpu: ## run the GPU tests with a plain python3 that has torch and transformers (no network)
