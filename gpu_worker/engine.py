@@ -26,6 +26,7 @@ from gpu_worker.rows import Rows
 from gpu_worker.step import Step
 from shared.errors import InputTooLong, InvalidInput
 from shared.jobs import Classify, Encode, Job, MaxSim
+from shared.vectors import OutputKind
 
 DROPPED_ROLES = ("cls", "eos", "pad", "unk")
 """Special tokens that carry no lexical weight (BGE-M3)."""
@@ -47,7 +48,9 @@ class ModelEngine:
         """Raises InvalidInput and its kin for what this model cannot do."""
         model, work = self.model, job.work
         if isinstance(work, MaxSim) and work.queries is not None:
-            return MaxSimProgress(work, model.flops_per_token)
+            # A kernel is compiled for the model's own rows and, for all others, in float32.
+            half_width = self._abilities.widths[OutputKind.MULTI_VECTOR] if self._device.type == "cuda" else 0
+            return MaxSimProgress(work, model.flops_per_token, half_width)
         self._check_tokens(job)
         if isinstance(work, MaxSim):
             width = self._abilities.check_max_sim()

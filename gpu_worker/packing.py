@@ -29,10 +29,14 @@ def pack(rows: Tensor, data_type: DataType) -> tuple[Tensor, Tensor | None]:
     return rows.to(TORCH_TYPES[data_type]).contiguous().view(torch.uint8), None
 
 
-def unpack(vectors: MultiVectors) -> Tensor:
-    """Given vectors -> float32 rows [N, D] on the CPU; BINARY reads as +1 and -1."""
+def unpack(vectors: MultiVectors, keep_half: bool = False) -> Tensor:
+    """Given vectors -> rows [N, D] on the CPU, float32 but for FLOAT16 and BFLOAT16 with `keep_half`.
+
+    BINARY reads as +1 and -1.
+    """
+    kept = TORCH_TYPES.get(vectors.data_type, torch.float32) if keep_half else torch.float32
     if not vectors.rows:
-        return torch.zeros(0, vectors.dimensions)
+        return torch.zeros(0, vectors.dimensions, dtype=kept)
     data = torch.frombuffer(bytearray(vectors.data), dtype=torch.uint8)
     if vectors.data_type is DataType.INT8:
         scales = torch.frombuffer(bytearray(vectors.scales), dtype=torch.float32)
@@ -40,4 +44,4 @@ def unpack(vectors: MultiVectors) -> Tensor:
     if vectors.data_type is DataType.BINARY:
         bits = np.unpackbits(data.view(vectors.rows, -1).numpy(), axis=1, count=vectors.dimensions)
         return torch.from_numpy(bits).float().mul_(2).sub_(1)
-    return data.view(TORCH_TYPES[vectors.data_type]).view(vectors.rows, -1).float()
+    return data.view(TORCH_TYPES[vectors.data_type]).view(vectors.rows, -1).to(kept)

@@ -29,6 +29,10 @@ class Texts:
         """Texts that lie one after the other from row 0 on."""
         return cls(starts=np.cumsum(lengths) - lengths, lengths=lengths)
 
+    def part(self, start: int, stop: int) -> "Texts":
+        """Texts `start` to `stop`."""
+        return Texts(starts=self.starts[start:stop], lengths=self.lengths[start:stop])
+
     def __len__(self) -> int:
         """n."""
         return len(self.lengths)
@@ -47,6 +51,11 @@ class Comparison:
         """How many scores it has."""
         rows, columns = self.layout.shape(len(self.queries), len(self.documents))
         return rows * columns
+
+    def part(self, start: int, stop: int) -> "Comparison":
+        """The same for documents `start` to `stop`; of pairs with their queries only."""
+        queries = self.queries.part(start, stop) if self.layout is Layout.PAIRS else self.queries
+        return Comparison(queries=queries, documents=self.documents.part(start, stop), layout=self.layout)
 
 
 class MaxSim(Protocol):

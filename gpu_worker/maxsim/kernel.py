@@ -32,6 +32,8 @@ PROGRAMS_PER_PROCESSOR = 3
 """Fit at once by registers and shared memory, so one's reads hide the others' waits. Not tuned on a device yet."""
 BLOCK_Q = 32
 """Query rows at once. One size for all calls: with another the sum over rows would round differently."""
+MOST_PAIRS = 1_000_000
+"""In one table: while it is made, a pair takes about a hundred bytes of the host."""
 ALIGNMENT = 16
 """Bytes: the widest read of a thread. Rows begin at multiples of it."""
 LOWEST = -(2**31) + 2**23 - 1
@@ -98,9 +100,15 @@ class TritonMaxSim:
     def __call__(
         self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], kept: Mask | None = None
     ) -> Tensor:
-        """[P] float32; launches and returns."""
+        """[P] float32; launches and returns: once, unless the table of all pairs would be too large for the host."""
         assert queries.dtype == documents.dtype
         assert queries.shape[1] == documents.shape[1]
+        if sum(each.count for each in comparisons) > MOST_PAIRS:
+            return self._in_halves(queries, documents, comparisons, kept)
+        return self._all(queries, documents, comparisons, kept)
+
+    def _all(self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], kept: Mask | None) -> Tensor:
+        """One launch."""
         table = PairTable.of(comparisons, self.chunk_rows)
         device, width = queries.device, documents.shape[1]
         scores = torch.empty(table.scores, dtype=torch.float32, device=device)
@@ -120,6 +128,22 @@ class TritonMaxSim:
                 num_stages=form.stages,
             )
         return scores
+
+    def _in_halves(
+        self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], kept: Mask | None
+    ) -> Tensor:
+        """Comparisons apart, and one that is too large by itself in two groups of documents."""
+        if len(comparisons) > 1:
+            return torch.cat([self(queries, documents, [each], kept) for each in comparisons])
+        whole = comparisons[0]
+        pairs, middle = whole.layout is Layout.PAIRS, len(whole.documents) // 2
+        if not middle:  # one document and millions of queries: as it is
+            return self._all(queries, documents, comparisons, kept)
+        scores = [
+            self(queries, documents, [whole.part(start, stop)], kept).view(1 if pairs else len(whole.queries), -1)
+            for start, stop in ((0, middle), (middle, len(whole.documents)))
+        ]
+        return torch.cat(scores, dim=1).flatten()
 
     def warm(self, device: torch.device, dtype: torch.dtype, width: int) -> None:
         """Compiles every variant that a call with rows of this type and width can reach, by calling it."""

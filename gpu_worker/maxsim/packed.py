@@ -90,7 +90,7 @@ class PackedMaxSim:
         scores = queries.new_zeros(len(asked))
         for start, stop in _blocks_of_pairs(asked.lengths, found.lengths):
             pairs = slice(start, stop)
-            some = [Texts(starts=each.starts[pairs], lengths=each.lengths[pairs]) for each in (asked, found)]
+            some = [each.part(start, stop) for each in (asked, found)]
             if stop - start == 1:
                 scores[pairs] = self._matrix(queries, some[0], documents, some[1], kept)[0]
             else:

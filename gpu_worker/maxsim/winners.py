@@ -23,7 +23,7 @@ def winners(queries: Tensor, documents: Tensor, texts: Texts, kept: Mask | None 
     similarities = queries.new_zeros(len(texts), len(queries), dtype=torch.float32)
     places = torch.full(similarities.shape, -1, dtype=torch.int32, device=queries.device)
     for first, last in _blocks(texts.lengths):
-        block = Texts(starts=texts.starts[first:last], lengths=texts.lengths[first:last])
+        block = texts.part(first, last)
         rows = row_ranges(block.starts, block.lengths)
         text_of = np.repeat(np.arange(len(block)), block.lengths)
         within = rows - np.repeat(block.starts, block.lengths)

@@ -21,7 +21,9 @@ from gpu_worker.rows import Rows
 from shared import jobs
 from shared.errors import DimensionMismatch, InvalidInput
 from shared.jobs import Job, JobResult
-from shared.vectors import InputType, Layout, MultiVectors
+from shared.vectors import DataType, InputType, Layout, MultiVectors
+
+HALF = (DataType.FLOAT16, DataType.BFLOAT16)
 
 
 class GivenDocuments:
@@ -50,7 +52,7 @@ class GivenDocuments:
 
     def compare(self, queries: Tensor, start: int, stop: int, maxsim: MaxSim, outbox: Outbox) -> list[Delivery]:
         """Launches the scores of units `start` to `stop`; queries [sum of query_rows, D] float32 lie end to end."""
-        vectors = self._on(queries.device)
+        vectors = self._on(queries)
         chosen = np.arange(start, stop)
         documents = Texts(starts=self._texts.starts[chosen], lengths=self.rows[chosen])
         first, last = 0, len(self.query_rows)
@@ -97,10 +99,11 @@ class GivenDocuments:
             deliveries.append(deliver)
         return deliveries
 
-    def _on(self, device: torch.device) -> Tensor:
-        """Document rows in float32 on the device; made once, in its thread."""
+    def _on(self, queries: Tensor) -> Tensor:
+        """Document rows in the queries' number format on their device; made once, in its thread."""
         if self._vectors is None:
-            self._vectors = given_rows(self._work.documents, self._work.unit_rows, device)
+            half = queries.dtype is not torch.float32
+            self._vectors = given_rows(self._work.documents, self._work.unit_rows, queries.device, half)
         return self._vectors
 
     def forget(self) -> None:
@@ -128,12 +131,20 @@ class GivenDocuments:
 class MaxSimProgress:
     """A MaxSim of given queries on its way."""
 
-    def __init__(self, work: jobs.MaxSim, flops_per_token: float) -> None:
-        """Raises InvalidInput and DimensionMismatch."""
+    def __init__(self, work: jobs.MaxSim, flops_per_token: float, half_width: int = 0) -> None:
+        """`half_width`: dimensions for which the device compares half precision as it is. Raises InvalidInput and
+        DimensionMismatch.
+        """
         assert work.queries is not None
         self._queries, self._unit_rows = work.queries, work.unit_rows
         if work.queries.dimensions != work.documents.dimensions:
             raise DimensionMismatch("queries and documents have different dimensions", field="documents")
+        self._half = (
+            work.queries.data_type in HALF
+            and work.queries.data_type is work.documents.data_type
+            and work.documents.dimensions == half_width
+            and not work.unit_rows
+        )
         self._given = GivenDocuments(work, np.array(work.queries.lengths, dtype=np.int64), flops_per_token)
         self.costs = self._given.costs
         self.served = 0
@@ -142,7 +153,7 @@ class MaxSimProgress:
     def compare(self, start: int, stop: int, device: torch.device, maxsim: MaxSim, outbox: Outbox) -> list[Delivery]:
         """Launches the scores of units `start` to `stop`."""
         if self._vectors is None:
-            self._vectors = given_rows(self._queries, self._unit_rows, device)
+            self._vectors = given_rows(self._queries, self._unit_rows, device, self._half)
         return self._given.compare(self._vectors, start, stop, maxsim, outbox)
 
     def complete(self) -> None:
@@ -202,7 +213,7 @@ class MixedProgress(TextProgress):
         return self._given.result()
 
 
-def given_rows(vectors: MultiVectors, unit: bool, device: torch.device) -> Tensor:
-    """float32 rows [N, D] on the device, of unit length if wanted."""
-    rows = to_device(packing.unpack(vectors), device)
+def given_rows(vectors: MultiVectors, unit: bool, device: torch.device, half: bool) -> Tensor:
+    """Rows [N, D] on the device, of unit length if wanted; float32 unless `half` keeps them as they are."""
+    rows = to_device(packing.unpack(vectors, half), device)
     return F.normalize(rows, dim=1) if unit else rows

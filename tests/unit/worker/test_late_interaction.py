@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,10 @@ from tiny import CPU, DENSE, MULTI, ask, encode, random_ids, run, score, scores,
 
 from gpu_worker.engine import ModelEngine
 from gpu_worker.maxsim import reference
+from gpu_worker.maxsim.packed import PackedMaxSim
 from gpu_worker.models.loading import load
+from gpu_worker.outbox import Outbox
+from gpu_worker.progress.max_sim import MaxSimProgress
 from shared.card import LateInteraction
 from shared.errors import DimensionMismatch, InvalidInput, UnsupportedTask
 from shared.jobs import Encode, Job, JobResult, MaxSim
@@ -238,3 +242,39 @@ def test_all_kinds_of_jobs_share_a_step() -> None:
         assert np.allclose(scores(ours), scores(alone), atol=1e-5)
         assert ours.winners == alone.winners
         assert ours.row_lengths == alone.row_lengths
+
+
+@pytest.mark.parametrize("data_type", [DataType.FLOAT16, DataType.BFLOAT16])
+def test_half_precision_may_stay_as_it_is(data_type: DataType) -> None:
+    """A device that compares it natively gets the same scores, but for documents of another width or type."""
+    generator = torch.Generator().manual_seed(0)
+    kind = {DataType.FLOAT16: torch.float16, DataType.BFLOAT16: torch.bfloat16}[data_type]
+    drawn = torch.randn(7, 48, generator=generator).to(kind)
+    given_vectors = MultiVectors(
+        data_type=data_type, dimensions=48, lengths=(3, 4), data=drawn.view(torch.uint8).numpy().tobytes()
+    )
+    work = MaxSim(queries=given_vectors, documents=given_vectors, layout=Layout.MATRIX, unit_rows=False, mean=False)
+    seen: list[torch.dtype] = []
+
+    class Watching(PackedMaxSim):
+        def __call__(self, queries: torch.Tensor, documents: torch.Tensor, *arguments: Any) -> torch.Tensor:
+            seen.append(documents.dtype)
+            assert queries.dtype is documents.dtype
+            return super().__call__(queries, documents, *arguments)
+
+    def scored(asked: MaxSim, half_width: int) -> np.ndarray:
+        progress, outbox = MaxSimProgress(asked, 1e6, half_width), Outbox()
+        deliveries = progress.compare(0, 2, CPU.device, Watching(), outbox)
+        arrays = outbox.ship()
+        for deliver in deliveries:
+            deliver(arrays)
+        return scores(progress.result(), 2)
+
+    single = scored(work, 0)
+    assert np.allclose(scored(work, 48), single, atol=1e-3)
+    assert np.allclose(scored(replace(work, unit_rows=True), 48), scored(replace(work, unit_rows=True), 0), atol=1e-6)
+    scored(work, 128)
+    assert seen == [torch.float32, kind, *[torch.float32] * 3]
+    rows_32 = packed([drawn[:3].float().numpy(), drawn[3:].float().numpy()])
+    assert np.allclose(scored(replace(work, queries=rows_32), 48), single, atol=1e-3)
+    assert seen[-1] is torch.float32

@@ -273,3 +273,16 @@ def test_starting_up_calls_every_variant(kernel: ModuleType, monkeypatch: pytest
     monkeypatch.setattr(kernel, "score_pairs", {(1,): lambda *_, **constants: reached.append(constants["MASKED"])})
     kernel.TritonMaxSim().warm(torch.device("cpu"), torch.bfloat16, 128)
     assert reached == [False, True]
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(some_comparison(), min_size=1, max_size=3), MASKS)
+def test_more_pairs_than_one_table_holds_take_several(
+    kernel: ModuleType, comparisons: list[Comparison], kept: Mask | None
+) -> None:
+    """With the same scores in the same order."""
+    queries, documents = unit_rows(ROWS, 16), unit_rows(ROWS, 16, seed=1)
+    whole = kernel.TritonMaxSim()(queries, documents, comparisons, kept)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "MOST_PAIRS", 2)
+        assert torch.equal(kernel.TritonMaxSim()(queries, documents, comparisons, kept), whole)
