@@ -4,7 +4,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import torch
 
@@ -14,11 +14,11 @@ from gpu_worker.computing import Part
 from gpu_worker.engine import ModelEngine
 from gpu_worker.models.loading import Model
 from gpu_worker.models.recipe import ModelRefused
-from shared.card import ModelCard
+from shared.card import LateInteraction, ModelCard
 from shared.errors import SelvageError
-from shared.jobs import Classify, Encode, Job, Score, Work
+from shared.jobs import Classify, Encode, Job, MaxSim, Score, Work
 from shared.ragged import RaggedTokens
-from shared.vectors import Layout, ScoringMethod, Task
+from shared.vectors import DataType, Layout, MultiVectors, OutputKind, QueryExpansion, ScoringMethod, Task
 
 LENGTHS = (1, 8, 64, 256)
 
@@ -34,12 +34,32 @@ def rehearsal(model: Model) -> Iterator[Job]:
         for method in abilities.methods
         if method is not ScoringMethod.CROSS_ENCODER
     ]
+    if OutputKind.MULTI_VECTOR in abilities.outputs:
+        works += [_against_given(None, abilities.widths[OutputKind.MULTI_VECTOR])]
+        late_method = ScoringMethod.LATE_INTERACTION
+        works += [
+            replace(work, explain=True) for work in works if isinstance(work, Score) and work.method is late_method
+        ]
     works += [Classify()] * (Task.CLASSIFY in abilities.tasks)
     works += [Classify(tokens=True)] * (Task.CLASSIFY_TOKENS in abilities.tasks)
     lengths = [min(length, model.max_tokens) for length in LENGTHS]
     middle = model.vocabulary_size // 2  # no special token, in most vocabularies
-    for identity, work in enumerate(works):
-        yield Job(id=identity, work=work, tokens=RaggedTokens.of([[middle] * length for length in lengths]))
+    tokens = RaggedTokens.of([[middle] * length for length in lengths])
+    tails = tuple(length // 2 for length in lengths)
+    jobs = [Job(id=identity, work=work, tokens=tokens) for identity, work in enumerate(works)]
+    yield from jobs
+    late = model.late_interaction
+    if late is not None and late.query_expansion is not QueryExpansion.NONE and not late.attend_to_expansion:
+        yield replace(jobs[0], id=len(jobs), unattended_tails=tails)
+    given = MultiVectors(data_type=DataType.FLOAT32, dimensions=8, lengths=(2, 0), data=bytes(64))
+    yield Job(id=len(jobs) + 1, work=_against_given(given, 8))
+
+
+def _against_given(queries: MultiVectors | None, dimensions: int) -> MaxSim:
+    """Two documents, one of them without rows."""
+    data = bytes(3 * 4 * dimensions)
+    documents = MultiVectors(data_type=DataType.FLOAT32, dimensions=dimensions, lengths=(3, 0), data=data)
+    return MaxSim(queries=queries, documents=documents, layout=Layout.MATRIX, unit_rows=True, mean=False)
 
 
 def check(name: str, load: Callable[[], Model]) -> int:
@@ -75,6 +95,8 @@ def _shown(value: object) -> str:
     """A field of the card as a person reads it."""
     if isinstance(value, tuple):
         return ", ".join(map(_shown, value)) or "-"
+    if isinstance(value, LateInteraction):
+        return ", ".join(f"{each.name} {_shown(getattr(value, each.name))}" for each in fields(value))
     if isinstance(value, dict):
         return ", ".join(f"{key}: {each!r}" for key, each in value.items()) or "-"
     return str(getattr(value, "name", value)) or "-"

@@ -14,6 +14,7 @@ from gpu_worker.models.loading import load
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 
+LATE = ScoringMethod.LATE_INTERACTION
 VECTORS = MultiVectors(data_type=DataType.BINARY, dimensions=8, lengths=(2, 0, 3), data=bytes(range(5)))
 pytestmark = pytest.mark.usefixtures("one_thread")
 CASES: dict[str, tuple[str, list[Encode | Score | Classify]]] = {
@@ -22,7 +23,10 @@ CASES: dict[str, tuple[str, list[Encode | Score | Classify]]] = {
     "decoder": ("tiny-gemma2", [encode(DENSE, MULTI, token_ids=True)]),
     "relative positions": ("tiny-deberta-v2", [encode(DENSE, MULTI)]),
     "relative distances": ("tiny-mpnet", [encode(DENSE, MULTI)]),
-    "projected token rows": ("tiny-colbert", [encode(MULTI, token_ids=True), score(ScoringMethod.LATE_INTERACTION, 2)]),
+    "projected token rows": (
+        "tiny-colbert",
+        [encode(MULTI, token_ids=True), score(LATE, 2), score(LATE, 1, explain=True)],
+    ),
     "splade": ("tiny-splade", [encode(SPARSE), encode(SPARSE, sparse_top_k=3), score(ScoringMethod.SPARSE, 2)]),
     "lexical": ("tiny-bge-m3", [encode(DENSE, SPARSE, MULTI), encode(SPARSE, sparse_top_k=3)]),
     "scores": (
@@ -42,14 +46,14 @@ CASES: dict[str, tuple[str, list[Encode | Score | Classify]]] = {
 
 
 def jobs_of(works: list[Encode | Score | Classify]) -> list[Job]:
-    seconds = {"second_segments": (1, 0, 5, 2)}
+    beside = {"prompt_lengths": (1, 2, 0, 0), "second_segments": (1, 0, 5, 2), "unattended_tails": (0, 5, 1, 1)}
     texts = [
-        Job(id=number, work=work, tokens=tokens(3, 19, 7, 7, seed=number), prompt_lengths=(1, 2, 0, 0), **seconds)
+        Job(id=number, work=work, tokens=tokens(3, 19, 7, 7, seed=number), **beside)
         for number, work in enumerate(works)
     ]
     given = [
-        MaxSim(queries=VECTORS, documents=VECTORS, layout=layout, unit_rows=True, mean=layout is Layout.PAIRS)
-        for layout in Layout
+        MaxSim(queries=VECTORS, documents=VECTORS, layout=layout, unit_rows=True, mean=paired, explain=paired)
+        for layout, paired in ((Layout.PAIRS, True), (Layout.MATRIX, False))
     ]
     return texts + [Job(id=100 + number, work=work) for number, work in enumerate(given)]
 
@@ -60,8 +64,12 @@ def test_no_step_reads_from_the_device(case: str, width: int | None, monkeypatch
     """Every kind of job and every head, with given vectors in the same steps."""
     name, works = CASES[case]
     engine = ModelEngine(load(f"random:{name}", CPU))
+    jobs = jobs_of(works)
+    if engine.model.heads.multi_vector is not None:
+        mixed = MaxSim(queries=None, documents=VECTORS, layout=Layout.MATRIX, unit_rows=True, mean=True, explain=True)
+        jobs.append(Job(id=200, work=mixed, tokens=tokens(3, 19), unattended_tails=(1, 4)))
     with watched(engine, monkeypatch) as device:
-        run(engine, jobs_of(works), width)
+        run(engine, jobs, width)
     assert device.computed > 100  # it saw the steps at all
 
 
