@@ -25,6 +25,7 @@ from sentence_transformers.util.similarity import maxsim as padded_in_chunks
 from torch import Tensor
 
 from benchmarks.machine import describe
+from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.maxsim.choice import faster_product
 from gpu_worker.maxsim.comparison import Comparison, Texts
 from gpu_worker.maxsim.packed import PackedMaxSim
@@ -199,6 +200,7 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=RESULT, help="where the JSON goes (default: %(default)s)")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    keep_freed_memory()  # as the worker does
     pinned = [line.strip() for line in (Path(__file__).parent / "peers" / "maxsim.txt").read_text().splitlines()]
     outcome = {
         "benchmark": "maxsim-cpu",

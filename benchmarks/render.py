@@ -10,7 +10,10 @@ ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- rendered from benchmarks/results: begin -->", "<!-- rendered: end -->"
 
 
-def table(result: dict[str, Any]) -> str:
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def engine(result: dict[str, Any]) -> str:
     """The engine against its peers, in Markdown."""
     workload, machine, sides = result["workload"], result["machine"], result["sides"]
     peers = {"sentence-transformers": "sentence-transformers default", "onnxruntime": "onnxruntime"}
@@ -34,12 +37,54 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def maxsim(result: dict[str, Any]) -> str:
+    """MaxSim against its peers, in Markdown."""
+    workload, machine, cases = result["workload"], result["machine"], result["cases"]
+    versions = dict(each.split("==") for each in result["peers"])
+    counts = [f"{case['documents']:,}" for case in cases]
+    lines = [
+        f"MaxSim of one query ({workload['query_rows']} x {workload['dimensions']}, float32) with "
+        f"{' and '.join(counts)} documents of lognormal length (mean about {workload['mean_length']}), "
+        f"{result['threads']} threads of {machine['processor']}, median of {result['rounds']} interleaved rounds "
+        f"(PyLate {versions['pylate']}, maxsim-cpu {versions['maxsim-cpu']}, "
+        f"sentence-transformers {machine['versions']['sentence-transformers']}):",
+        "",
+        f"| | {' | '.join(f'{count} documents: documents/s | selvage is faster by' for count in counts)} |",
+        f"|---|{'---:|' * 2 * len(counts)}",
+    ]
+    for name in cases[0]["sides"]:
+        cells = []
+        for case in cases:
+            own = case["sides"]["selvage"]["median_seconds"]
+            side = case["sides"][name]
+            cells += [f"{side['documents_per_second']:,}", f"{side['median_seconds'] / own:.2f}"]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def rerank(result: dict[str, Any]) -> str:
+    """What a big rerank spends, in words."""
+    shares = [
+        f"{case['scoring_share']:.1%} for {case['documents']:,} documents of {case['tokens']} tokens"
+        for case in result["scoring"]
+    ]
+    memory, processor = result["memory"][0], result["machine"]["processor"]
+    above = {name: figures["mebibytes_above_idle"] for name, figures in memory.items() if isinstance(figures, dict)}
+    took = " and ".join(f"{count:.0f} MiB ({name})" for name, count in above.items())
+    return (
+        f"Of a big rerank's steps (MiniLM-L6 by LATE_INTERACTION, {result['threads']} threads of "
+        f"{processor}) scoring takes {', '.join(shares)}. Reranking {memory['documents']:,} documents "
+        f"of 16 tokens through both services takes {took} of the worker's memory above idle."
+    )
+
+
 def rendered(readme: str) -> str:
     """The README with its figures."""
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
-    result = json.loads((ROOT / "benchmarks" / "results" / "engine-cpu.json").read_text())
-    return f"{before}{BEGIN}\n{table(result)}\n{END}{after}"
+    parts = {"engine-cpu": engine, "maxsim-cpu": maxsim, "rerank-cpu": rerank}
+    shown = "\n\n".join(render(json.loads((RESULTS / f"{name}.json").read_text())) for name, render in parts.items())
+    return f"{before}{BEGIN}\n{shown}\n{END}{after}"
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from torch import nn
 
 from gpu_worker.engine import ModelEngine
 from gpu_worker.models.loading import load
+from shared.vectors import InputType
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 IDS = random_ids([5, 1, 40, 12], seed=7)
@@ -29,7 +30,7 @@ def assert_rows_equal(folder: Path, oracle: MultiVectorEncoder, width: int) -> N
     assert model.heads.dense is None
     assert model.heads.multi_vector is not None
     assert model.heads.multi_vector.width == width
-    ours = token_rows(ask(ModelEngine(model), encode(MULTI), IDS))
+    ours = token_rows(ask(ModelEngine(model), encode(MULTI, input_type=InputType.QUERY), IDS))
     for ids, rows in zip(IDS, ours, strict=True):
         features: Any = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids)).long()}
         with torch.inference_mode():
