@@ -17,6 +17,8 @@ DOCUMENT = "documents[{}]"
 QUERY_TEXT = "query_texts[{}]"
 MATCH_BYTES = 8
 """A winner and its similarity."""
+TOKEN_MATCH_BYTES = 40
+"""The same as a caller gets it: two tokens, a number and a similarity; long tokens are rare."""
 Ranked = list[tuple[int, float]]
 """Documents by number with their scores, best first."""
 
@@ -34,7 +36,7 @@ class Ranking:
         """One query; best first, and for each of them, where the request wants it, what explains it."""
         if top_n is not None and top_n < 1:
             raise InvalidInput(f"top_n is {top_n}, must be at least 1", field="top_n")
-        answer = await self.score(request, deadline)
+        answer = await self.score(request, deadline, top_n)
         ranked = await self._service.in_thread(lambda: postprocess.rank(answer.result.scores, top_n))
         if not request.explain:
             return answer, ranked, []
@@ -42,8 +44,11 @@ class Ranking:
         work = partial(explanation.explain, answer.result, answer.tokens, [index for index, _ in ranked], written)
         return answer, ranked, await self._service.in_thread(work)
 
-    async def score(self, request: ScoreRequest, deadline: Deadline) -> Answer:
-        """Scores in the order of the request; the token counts are those of queries, then documents."""
+    async def score(self, request: ScoreRequest, deadline: Deadline, top_n: int | None = None) -> Answer:
+        """Scores in the order of the request; the token counts are those of queries, then documents.
+
+        `top_n`: how many of them will be explained, None for all.
+        """
         service = self._service
         model = service.model(request.model)
         method = settling.method_of(request, model.card)
@@ -66,8 +71,9 @@ class Ranking:
 
         tokenized = await service.tokenising(work)
         if request.explain:
-            matches = len(request.documents) * tokenized.tokens.lengths[0]
-            self._limits.check_reply(matches * MATCH_BYTES, "explain fewer documents")
+            query, shown = tokenized.tokens.lengths[0], min(top_n or columns, columns)
+            self._limits.check_reply(columns * query * MATCH_BYTES, "explain fewer documents")
+            self._limits.check_reply(shown * query * TOKEN_MATCH_BYTES, "set top_n, or leave explain unset")
         score = settling.score_of(request, method, model.card)
         return await service.answer(model, score, tokenized, time.monotonic() - start, deadline)
 

@@ -8,7 +8,7 @@ import grpc
 from frontend_service.classification import Classification
 from frontend_service.codec import classification, embedding, fields, model, ranking
 from frontend_service.embedding import Embedding
-from frontend_service.ranking import Ranking
+from frontend_service.ranking import TOKEN_MATCH_BYTES, Ranking
 from frontend_service.service import SHOWN_TOKEN_BYTES, Service
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1.classification_pb2_grpc import (
@@ -22,8 +22,6 @@ from shared.codec import card_to_pb
 from shared.deadline import Deadline
 
 SERVICES = tuple(f"selvage.v1.{name}Service" for name in ("Embedding", "Ranking", "Classification", "Model"))
-TOKEN_MATCH_BYTES = 40
-"""Of a match in an explanation: two tokens, a number and a similarity; long tokens are rare."""
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -77,7 +75,6 @@ class RankingServicer(_Timed, RankingServiceServicer):
         answer, ranked, explanations = await self._ranking.rerank(score, top_n, self._deadline(context))
         documents = score.documents if request.return_documents else None
         size = sum(map(len, explanations)) * TOKEN_MATCH_BYTES
-        self._service.limits.check_reply(size, "set top_n, or leave explain unset")
         finish = partial(ranking.rerank_response, answer, ranked, explanations)
         return await self._service.offload(size, finish, documents)
 

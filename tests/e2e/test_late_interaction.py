@@ -42,15 +42,15 @@ def recent(folder: Path, trunk: Path) -> None:
 
 def native(folder: Path, trunk: Path) -> None:
     """At least so many tokens, unattended, a skiplist for both sides, rows that are not normalised."""
-    expansion = {"strategy": "min", "length": 12, "attend": False}
+    expansion = {"strategy": "min", "length": 8, "attend": False}
     mask = {"skiplist_words": [",", "w2"], "skiplist_tasks": ["query", "document"]}
     write_native(folder, trunk, mask, unit=False, query_length=30, document_length=45, query_expansion=expansion)
 
 
 @pytest.mark.parametrize("form", [stanford, pylate, recent, native])
 async def test_equal_to_the_oracle(tmp_path: Path, form: Callable[[Path, Path], None]) -> None:
-    """Ids, row counts, rows, scores of all layouts, explanations, texts against given documents."""
-    write_trunk(tmp_path / "trunk", "tiny-bert")
+    """Ids, row counts, rows whole and cut, scores of all layouts, explanations, texts against given documents."""
+    write_trunk(tmp_path / "trunk", "tiny-modernbert" if form is native else "tiny-bert")
     form(tmp_path / "model", tmp_path / "trunk")
     oracle = MultiVectorEncoder(str(tmp_path / "model"), device="cpu")
     queries = [oracle.encode_query(text, convert_to_numpy=True) for text in QUERIES]
@@ -92,6 +92,7 @@ async def test_equal_to_the_oracle(tmp_path: Path, form: Callable[[Path, Path], 
             lengths=[len(each) for each in documents],
             data=packed(documents),
         )
+        cut = await calls.embedding.Embed(embed(DOCUMENTS, DOCUMENT, dimensions=20))
         mixed = await calls.ranking.MaxSim(
             ranking_pb2.MaxSimRequest(query_texts=QUERIES, documents=given, truncate=True)
         )
@@ -99,6 +100,9 @@ async def test_equal_to_the_oracle(tmp_path: Path, form: Callable[[Path, Path], 
         rows = multi_vectors(ours)
         assert [len(each) for each in rows] == [len(each) for each in expected]
         near(np.concatenate(rows), np.concatenate(expected), 1e-5)
+    shorter = np.concatenate(documents)[:, :20]
+    unit = form is not native
+    near(np.concatenate(multi_vectors(cut)), normalized(shorter) if unit else shorter, 1e-5)
     features = [oracle.preprocess([text], prompt=oracle.prompts.get("query"), task="query") for text in QUERIES]
     assert [list(text.ids) for text in shown.texts] == [each["input_ids"][0].tolist() for each in features]
     near(np.reshape(matrix.scores, table.shape), table, 1e-4)
@@ -121,8 +125,12 @@ def explained(result: Any, query: np.ndarray, document: np.ndarray, shown: Any) 
     assert {match.query_token for match in matches} <= set(shown.tokens)
 
 
-def embed(texts: list[str], side: Any) -> embedding_pb2.EmbedRequest:
-    return embedding_pb2.EmbedRequest(texts=texts, input_type=side, truncate=True, outputs=[MULTI])
+def embed(texts: list[str], side: Any, **fields: Any) -> embedding_pb2.EmbedRequest:
+    return embedding_pb2.EmbedRequest(texts=texts, input_type=side, truncate=True, outputs=[MULTI], **fields)
+
+
+def normalized(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 async def test_ten_thousand_documents_stay_within_bounds(tmp_path: Path) -> None:

@@ -176,9 +176,12 @@ async def test_only_late_interaction_explains() -> None:
     with pytest.raises(InvalidInput, match="explain needs LATE_INTERACTION") as refused:
         await Ranking(made).rerank(ranking.rerank_request(message), None, LATER)
     assert refused.value.field == "explain"
-    large = ranking_pb2.RerankRequest(query="a", documents=["c"] * 2000, method=LATE, explain=True)
-    with pytest.raises(ResultTooLarge, match="explain fewer documents"):
+    large = ranking_pb2.RerankRequest(query="a", documents=["c"] * 400, method=LATE, explain=True)
+    with pytest.raises(ResultTooLarge, match="set top_n"):
         await Ranking(made).rerank(ranking.rerank_request(large), None, LATER)
+    larger = ranking_pb2.RerankRequest(query="a", documents=["c"] * 2000, method=LATE, explain=True)
+    with pytest.raises(ResultTooLarge, match="explain fewer documents"):
+        await Ranking(made).rerank(ranking.rerank_request(larger), 1, LATER)
 
 
 def given_documents(count: int = 2, dimensions: int = 8) -> vectors_pb2.MultiVectors:

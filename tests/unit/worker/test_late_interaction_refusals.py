@@ -118,3 +118,16 @@ def test_a_dense_model_with_keys_of_late_interaction_is_refused(trunk: Path, tmp
     write_json(tmp_path, **{PYLATE: {"model_type": "SentenceTransformer"}, "modules": modules})
     with pytest.raises(ModelRefused, match=r"sentence_bert_config\.json: query_length is for models of late"):
         load(str(tmp_path), CPU)
+
+
+def test_an_unattended_expansion_beyond_the_window_is_refused(tmp_path: Path) -> None:
+    """Its last tokens would see nothing; one that is attended to sees itself."""
+    write_trunk(tmp_path / "trunk", "tiny-modernbert")
+    for attend in (False, True):
+        expansion = {"strategy": "fixed", "length": 12, "attend": attend}
+        folder = write_native(tmp_path / str(attend), tmp_path / "trunk", {}, query_expansion=expansion)
+        if attend:
+            assert load(str(folder), CPU).late_interaction is not None
+        else:
+            with pytest.raises(ModelRefused, match="beyond the attention window of 8; see --attend-to-expansion"):
+                load(str(folder), CPU)
