@@ -9,6 +9,10 @@ ENVELOPE_BYTES = 64 * 1024
 """What a reply holds beside its vectors."""
 
 
+MATCH_BYTES = 8
+"""A winner and its similarity, between the services."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Counts a request; see `selvage.v1.Limits`."""
@@ -86,6 +90,15 @@ class Limits:
         """Products of a query row with a document row in one MaxSim."""
         if count > self.similarities:
             raise LimitExceeded(f"{count} products of rows are asked for, the limit is {self.similarities}")
+
+    def check_matches(self, count: int) -> None:
+        """Winners of an explanation: the worker holds them all, whatever the reply shows of them."""
+        if count * MATCH_BYTES > self.message_bytes:
+            raise LimitExceeded(
+                f"explain needs {count} winners, the limit is {self.message_bytes // MATCH_BYTES}: "
+                "explain fewer documents",
+                field="explain",
+            )
 
     def check_scores(self, rows: int, columns: int) -> None:
         """Scores of a whole request."""

@@ -1,5 +1,7 @@
 """Numbers into answers: ranking and checks of given vectors. numpy; runs in threads."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from shared.errors import InvalidInput
@@ -29,18 +31,35 @@ def activate(logits: bytes, labels: int, activation: Activation) -> bytes:
     return values.astype("<f4").tobytes()
 
 
-def check_finite(vectors: MultiVectors, field: str) -> None:
-    """Raises InvalidInput where given vectors hold NaN or infinity."""
+def check_given(sides: dict[str, MultiVectors]) -> None:
+    """Raises InvalidInput, naming the side, where given vectors hold NaN or infinity or their products might."""
+    largest = {field: _largest(vectors) for field, vectors in sides.items()}
+    for field, value in largest.items():
+        if not np.isfinite(value):
+            raise InvalidInput(f"{field} holds NaN or infinity", field=f"{field}.data")
+    field, vectors = list(sides.items())[-1]
+    if np.prod(list(largest.values())) * vectors.dimensions > np.finfo(np.float32).max:
+        raise InvalidInput("products of the given vectors may overflow float32", field=f"{field}.data")
+
+
+def _largest(vectors: MultiVectors) -> float:
+    """The largest magnitude of a number; NaN and infinity show."""
     match vectors.data_type:
         case DataType.FLOAT32:
-            finite = np.isfinite(np.frombuffer(vectors.data, dtype="<f4"))
+            values = np.frombuffer(vectors.data, dtype="<f4")
         case DataType.FLOAT16:
-            finite = np.isfinite(np.frombuffer(vectors.data, dtype="<f2"))
+            values = np.frombuffer(vectors.data, dtype="<f2")
         case DataType.BFLOAT16:
-            finite = np.frombuffer(vectors.data, dtype="<u2") & 0x7F80 != 0x7F80
+            magnitudes = np.frombuffer(vectors.data, dtype="<u2") & 0x7FFF  # ordered as the numbers are, NaN last
+            return float((magnitudes.max(initial=0).astype(np.uint32) << 16).view(np.float32))
         case DataType.INT8:
-            finite = np.isfinite(np.frombuffer(vectors.scales, dtype="<f4"))
+            values = np.frombuffer(vectors.scales, dtype="<f4") * 128
         case DataType.BINARY:
-            return
-    if not finite.all():
-        raise InvalidInput(f"{field} holds NaN or infinity", field=f"{field}.data")
+            return 1.0
+    return float(max(values.max(initial=0), -values.min(initial=0)))
+
+
+def largest_bytes(texts: Sequence[str], count: int) -> int:
+    """UTF-8 bytes of the `count` largest texts."""
+    sizes = sorted((len(text.encode()) for text in texts), reverse=True)
+    return sum(sizes[:count]) + 32 * count

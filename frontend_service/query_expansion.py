@@ -29,8 +29,13 @@ class QueryExpansion:
         return missing
 
     def trailing(self, ids: Sequence[int]) -> int:
-        """How many tokens at the end of a query's ids are its expansion: what `expand` would have added."""
+        """How many tokens at the end of a query's ids are its expansion: what `expand` would have added.
+
+        Only ids of exactly the length that it fills up to can have one.
+        """
+        if len(ids) != self._length:
+            return 0
         count = 0
         while count < len(ids) - 1 and ids[-1 - count] == self._id:
             count += 1
-        return max(0, count - self._own) if len(ids) <= self._length else 0
+        return max(0, count - self._own)

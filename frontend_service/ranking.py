@@ -15,10 +15,10 @@ from shared.vectors import InputType, Layout, ScoringMethod
 
 DOCUMENT = "documents[{}]"
 QUERY_TEXT = "query_texts[{}]"
-MATCH_BYTES = 8
-"""A winner and its similarity."""
-TOKEN_MATCH_BYTES = 40
-"""The same as a caller gets it: two tokens, a number and a similarity; long tokens are rare."""
+MATCH_BYTES = 9
+"""A winner and its similarity, at most."""
+TOKEN_MATCH_BYTES = 32
+"""The same with both tokens as texts; most have a few letters."""
 Ranked = list[tuple[int, float]]
 """Documents by number with their scores, best first."""
 
@@ -31,26 +31,34 @@ class Ranking:
         self._limits = service.limits
 
     async def rerank(
-        self, request: ScoreRequest, top_n: int | None, deadline: Deadline
+        self, request: ScoreRequest, top_n: int | None, deadline: Deadline, return_documents: bool = False
     ) -> tuple[Answer, Ranked, list[list[TokenMatch]]]:
         """One query; best first, and for each of them, where the request wants it, what explains it."""
         if top_n is not None and top_n < 1:
             raise InvalidInput(f"top_n is {top_n}, must be at least 1", field="top_n")
-        answer = await self.score(request, deadline, top_n)
-        ranked = await self._service.in_thread(lambda: postprocess.rank(answer.result.scores, top_n))
+        model, service = self._service.model(request.model), self._service
+        shown = min(top_n or len(request.documents), len(request.documents))
+        texts = 0
+        if return_documents:
+            texts = await service.in_thread(lambda: postprocess.largest_bytes(request.documents, shown))
+            self._limits.check_reply(texts, "set top_n, or leave return_documents unset")
+        answer = await self._score(model, request, deadline, shown, texts)
+        ranked = await service.in_thread(lambda: postprocess.rank(answer.result.scores, top_n))
         if not request.explain:
             return answer, ranked, []
-        written = self._service.model(request.model).tokenization.written
-        work = partial(explanation.explain, answer.result, answer.tokens, [index for index, _ in ranked], written)
-        return answer, ranked, await self._service.in_thread(work)
+        documents, written = [index for index, _ in ranked], model.tokenization.written
+        work = partial(explanation.explain, answer.result, answer.tokens, documents, written)
+        return answer, ranked, await service.in_thread(work)
 
-    async def score(self, request: ScoreRequest, deadline: Deadline, top_n: int | None = None) -> Answer:
-        """Scores in the order of the request; the token counts are those of queries, then documents.
+    async def score(self, request: ScoreRequest, deadline: Deadline) -> Answer:
+        """Scores in the order of the request; the token counts are those of queries, then documents."""
+        return await self._score(self._service.model(request.model), request, deadline)
 
-        `top_n`: how many of them will be explained, None for all.
-        """
+    async def _score(
+        self, model: ServedModel, request: ScoreRequest, deadline: Deadline, shown: int = 0, texts: int = 0
+    ) -> Answer:
+        """`shown`: how many documents will be explained; `texts`: bytes of those that the reply holds beside that."""
         service = self._service
-        model = service.model(request.model)
         method = settling.method_of(request, model.card)
         rows, columns = request.layout.shape(len(request.queries), len(request.documents))
         self._limits.check_scores(rows, columns)
@@ -71,9 +79,9 @@ class Ranking:
 
         tokenized = await service.tokenising(work)
         if request.explain:
-            query, shown = tokenized.tokens.lengths[0], min(top_n or columns, columns)
-            self._limits.check_reply(columns * query * MATCH_BYTES, "explain fewer documents")
-            self._limits.check_reply(shown * query * TOKEN_MATCH_BYTES, "set top_n, or leave explain unset")
+            query = tokenized.tokens.lengths[0]
+            self._limits.check_matches(columns * query)
+            self._limits.check_reply(texts + shown * query * TOKEN_MATCH_BYTES, "set top_n, or leave explain unset")
         score = settling.score_of(request, method, model.card)
         return await service.answer(model, score, tokenized, time.monotonic() - start, deadline)
 
@@ -121,10 +129,12 @@ class Ranking:
         similarities = request.similarities(query_rows)
         limits.check_similarities(similarities)
         matches = request.matches(query_rows) if request.explain else 0
-        limits.check_reply(rows * columns * 4 + matches * MATCH_BYTES, "ask for fewer scores")
-        for field, vectors in (("queries", request.queries), ("documents", request.documents)):
-            if vectors is not None:
-                await service.in_thread(partial(postprocess.check_finite, vectors, field))
+        limits.check_matches(matches)
+        remedy = "ask for fewer scores" + (", or leave explain unset" if request.explain else "")
+        limits.check_reply(rows * columns * 4 + matches * MATCH_BYTES, remedy)
+        given = {"queries": request.queries, "documents": request.documents}
+        sides = {field: vectors for field, vectors in given.items() if vectors is not None}
+        await service.in_thread(partial(postprocess.check_given, sides))
         return await service.answer(model, settling.max_sim_of(request, model.card), tokenized, tokenize, deadline)
 
     async def _query_texts(self, model: ServedModel, request: MaxSimRequest) -> Tokenized:

@@ -68,15 +68,13 @@ class RankingServicer(_Timed, RankingServiceServicer):
 
     async def Rerank(self, request: ranking_pb2.RerankRequest, context: Context) -> ranking_pb2.RerankResponse:
         score = await self._service.offload(request.ByteSize(), ranking.rerank_request, request)
-        if request.return_documents:
-            payload = sum(len(document.encode()) for document in score.documents) + 32 * len(score.documents)
-            self._service.limits.check_reply(payload, "leave return_documents unset")
         top_n = request.top_n if request.HasField("top_n") else None
-        answer, ranked, explanations = await self._ranking.rerank(score, top_n, self._deadline(context))
-        documents = score.documents if request.return_documents else None
-        size = sum(map(len, explanations)) * TOKEN_MATCH_BYTES
+        shown = request.return_documents
+        answer, ranked, explanations = await self._ranking.rerank(score, top_n, self._deadline(context), shown)
+        matches = sum(map(len, explanations))
+        size = matches * TOKEN_MATCH_BYTES + sum(len(score.documents[index]) for index, _ in ranked) * shown
         finish = partial(ranking.rerank_response, answer, ranked, explanations)
-        return await self._service.offload(size, finish, documents)
+        return await self._service.offload(size, finish, score.documents if shown else None)
 
     async def Score(self, request: ranking_pb2.ScoreRequest, context: Context) -> ranking_pb2.ScoreResponse:
         score = await self._service.offload(request.ByteSize(), ranking.score_request, request)

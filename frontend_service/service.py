@@ -78,7 +78,7 @@ class Answer:
 
 
 class Service:
-    """Embed and what all rpcs of the public contract have in common, on domain types."""
+    """Models and tokens, and what all rpcs of the public contract have in common, on domain types."""
 
     def __init__(self, worker: Worker, limits: Limits, threads: Executor, messages: Executor) -> None:
         """`threads`: where texts are tokenised. `messages`: where large messages are read and made."""

@@ -178,10 +178,13 @@ class Tokenization:
     def given(self, tokenized: Sequence[Sequence[int]], cut: Cut, side: InputType = InputType.UNSPECIFIED) -> Tokenized:
         """Checks ids that the caller brought. An expansion that a query has already is known as such."""
         limit, size = self.limit(cut, side), self._card.vocabulary_size
+        expands = side is InputType.QUERY
+        expansions = [self._expansion.trailing(ids) if expands else 0 for ids in tokenized]
         for index, ids in enumerate(tokenized):
-            if len(ids) > limit:
+            own = len(ids) - expansions[index]
+            if own > limit:
                 raise InputTooLong(
-                    f"tokenized[{index}] has {len(ids)} tokens, the limit is {limit}", field=f"tokenized[{index}]"
+                    f"tokenized[{index}] has {own} tokens, the limit is {limit}", field=f"tokenized[{index}]"
                 )
             if min(ids) < 0 or max(ids) >= size:
                 wrong = next(identity for identity in ids if not 0 <= identity < size)
@@ -190,12 +193,11 @@ class Tokenization:
                     field=f"tokenized[{index}]",
                 )
         nothing = (0,) * len(tokenized)
-        unattended = side is InputType.QUERY and not self._expansion.attended
         return Tokenized(
             tokens=RaggedTokens.of(tokenized),
             truncated=tuple(map(bool, nothing)),
             prompt_lengths=nothing,
-            tails=tuple(map(self._expansion.trailing, tokenized)) if unattended else nothing,
+            tails=nothing if self._expansion.attended else tuple(expansions),
         )
 
     def written(self, identity: int) -> str:

@@ -28,7 +28,9 @@ class Tokenized:
     tails: tuple[int, ...] = ()
 
     def __add__(self, other: "Tokenized") -> "Tokenized":
-        """These texts, then those."""
+        """These texts, then those; not of pairs."""
+        assert not self.second_segments
+        assert not other.second_segments
         ids, lengths = self.tokens.ids + other.tokens.ids, self.tokens.lengths + other.tokens.lengths
         return Tokenized(
             tokens=RaggedTokens(ids=ids, lengths=lengths),

@@ -127,3 +127,15 @@ class MultiVectors:
     def rows(self) -> int:
         """Rows of all texts."""
         return sum(self.lengths)
+
+    def part(self, start: int, stop: int) -> "MultiVectors":
+        """Texts `start` to `stop`."""
+        first, size = sum(self.lengths[:start]), sum(self.lengths[start:stop])
+        width, scale = self.data_type.row_bytes(self.dimensions), self.data_type.scale_bytes
+        return MultiVectors(
+            data_type=self.data_type,
+            dimensions=self.dimensions,
+            lengths=self.lengths[start:stop],
+            data=self.data[first * width : (first + size) * width],
+            scales=self.scales[first * scale : (first + size) * scale],
+        )

@@ -105,13 +105,14 @@ def max_sim_request(message: ranking_pb2.MaxSimRequest) -> MaxSimRequest:
         explain=message.explain,
         query_texts=tuple(message.query_texts),
         model=message.model,
-        instruction=optional(message, "instruction"),
-        query_cut=Cut(
-            truncate=message.truncate,
-            max_tokens=positive(message, "max_tokens_per_query"),
-            field="max_tokens_per_query",
-        ),
+        instruction=optional(message, "instruction") if message.query_texts else None,
+        query_cut=_query_cut(message) if message.query_texts else Cut(),
     )
+
+
+def _query_cut(message: ranking_pb2.MaxSimRequest) -> Cut:
+    field = "max_tokens_per_query"
+    return Cut(truncate=message.truncate, max_tokens=positive(message, field), field=field)
 
 
 def max_sim_response(request: MaxSimRequest, answer: Answer) -> ranking_pb2.MaxSimResponse:

@@ -33,6 +33,14 @@ class Texts:
         """Texts `start` to `stop`."""
         return Texts(starts=self.starts[start:stop], lengths=self.lengths[start:stop])
 
+    def counted(self, kept: Mask | None) -> Counts:
+        """[n] how many rows of each text count."""
+        if kept is None:
+            return self.lengths
+        before = np.concatenate([[0], np.cumsum(kept)])
+        found: Counts = before[self.starts + self.lengths] - before[self.starts]
+        return found
+
     def __len__(self) -> int:
         """n."""
         return len(self.lengths)

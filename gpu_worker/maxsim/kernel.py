@@ -85,7 +85,7 @@ def constants_of(dtype: torch.dtype, width: int, masked: bool) -> dict[str, Any]
 
 
 class TritonMaxSim:
-    """See `comparison.MaxSim`. Products must be finite, as those of finite bfloat16 or float16 unit rows are.
+    """See `comparison.MaxSim`. Products must be finite: of given vectors the frontend sees to that.
 
     Compiled once for each number format and `form_of` it, with and without a mask: 14 variants, of which one model
     needs two. Widths, lengths and counts are plain arguments, so no request compiles what `warm` has compiled.
@@ -109,7 +109,7 @@ class TritonMaxSim:
 
     def _all(self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], kept: Mask | None) -> Tensor:
         """One launch."""
-        table = PairTable.of(comparisons, self.chunk_rows)
+        table = PairTable.of(comparisons, self.chunk_rows, kept)
         device, width = queries.device, documents.shape[1]
         scores = torch.empty(table.scores, dtype=torch.float32, device=device)
         if not table.scores:

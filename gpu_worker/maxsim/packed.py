@@ -21,7 +21,8 @@ BLOCK_ELEMENTS = 16_384 * 32
 BEST_ELEMENTS = 4_194_304
 """Maxima in memory at once, one a document and query row."""
 SPAN_ROWS = 256
-"""Where spans have fewer rows on average, copying them together takes less time than a product each."""
+"""Where spans have fewer rows on average, they are copied together first: a product each would cost more in calls than
+the copy (a guess by the time of a call; nothing here depends on it but speed)."""
 
 Product = Callable[[Tensor, Tensor], Tensor]
 """document rows [N, D], query rows [q, D] -> similarities [N, q]."""
@@ -54,7 +55,7 @@ class PackedMaxSim:
         for comparison in comparisons:
             compare = self._pairs if comparison.layout is Layout.PAIRS else self._matrix
             found = compare(queries, comparison.queries, documents, comparison.documents, kept)
-            empty = counts(comparison.documents, kept) == 0
+            empty = comparison.documents.counted(kept) == 0
             if empty.any():
                 found.masked_fill_(to_device(torch.from_numpy(empty), found.device), EMPTY_DOCUMENT)
             scores.append(found.flatten())
@@ -98,15 +99,6 @@ class PackedMaxSim:
         return scores
 
 
-def counts(texts: Texts, kept: Mask | None) -> Counts:
-    """[n] how many rows of each text count."""
-    if kept is None:
-        return texts.lengths
-    before = np.concatenate([[0], np.cumsum(kept)])
-    found: Counts = before[texts.starts + texts.lengths] - before[texts.starts]
-    return found
-
-
 def _spans(documents: Tensor, texts: Texts, kept: Mask | None) -> Iterator[tuple[Tensor, Counts]]:
     """Rows [N, D] that lie together, and to which text each belongs [N]; n for those that do not count."""
     there = np.flatnonzero(texts.lengths)
@@ -130,10 +122,11 @@ def _blocks_of_pairs(query_rows: Counts, document_rows: Counts) -> Iterator[tupl
     """Ranges of pairs whose similarities, with room for the longest query, fit into a block; at least one pair each."""
     start = rows = longest = 0
     for pair, (asked, found) in enumerate(zip(query_rows.tolist(), document_rows.tolist(), strict=True)):
-        if pair > start and (rows + found) * max(longest, asked) > BLOCK_ELEMENTS:
+        # A pair takes a row of similarities for each of its document's rows, and one of maxima.
+        if pair > start and (rows + found + 1) * max(longest, asked) > BLOCK_ELEMENTS:
             yield start, pair
             start, rows, longest = pair, 0, 0
-        rows, longest = rows + found, max(longest, asked)
+        rows, longest = rows + found + 1, max(longest, asked)
     yield start, len(query_rows)
 
 

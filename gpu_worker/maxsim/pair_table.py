@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpu_worker.maxsim.comparison import Comparison
+from gpu_worker.maxsim.comparison import Comparison, Mask
 from gpu_worker.ragged_batch import Counts
 from shared.vectors import Layout
 
 FIELDS = 8
 """Numbers a work item: 32 bytes, which is what a device reads at once."""
-DOCUMENT, DOCUMENT_ROWS, QUERY, QUERY_ROWS, SCORE, CHUNKS, SCRATCH = range(7)
+DOCUMENT, DOCUMENT_ROWS, QUERY, QUERY_ROWS, SCORE, CHUNKS, SCRATCH, COUNTED = range(8)
 """First row and number of rows of the chunk and of the query; where the score goes; how many chunks the document has
-and, if more than one, where their common scratch begins. The eighth number is unused."""
+and, if more than one, where their common scratch begins; whether a row of the document counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +33,16 @@ class PairTable:
     scratch: int
 
     @classmethod
-    def of(cls, comparisons: Sequence[Comparison], chunk_rows: int) -> "PairTable":
+    def of(cls, comparisons: Sequence[Comparison], chunk_rows: int, kept: Mask | None = None) -> "PairTable":
         """All pairs of all comparisons, documents cut into chunks of at most `chunk_rows` rows.
+
+        `kept` are the document rows that count.
 
         Every pair has a work item, if its document is empty too. Those of one document are neighbours: all but the
         first find its rows in the device's cache.
         """
         ends = np.cumsum([0] + [comparison.count for comparison in comparisons])
-        pairs = [_pairs(each, int(first)) for each, first in zip(comparisons, ends[:-1], strict=True)]
+        pairs = [_pairs(each, int(first), kept) for each, first in zip(comparisons, ends[:-1], strict=True)]
         wide = np.concatenate([np.empty((0, FIELDS), np.int64), *pairs])
         wide[:, CHUNKS] = np.maximum(-(-wide[:, DOCUMENT_ROWS] // chunk_rows), 1)
         needs = np.where(wide[:, CHUNKS] > 1, 1 + np.maximum(wide[:, QUERY_ROWS], 1), 0)
@@ -50,7 +52,7 @@ class PairTable:
         return cls(items=items, scores=int(ends[-1]), scratch=int(needs.sum()))
 
 
-def _pairs(comparison: Comparison, first: int) -> Counts:
+def _pairs(comparison: Comparison, first: int, kept: Mask | None) -> Counts:
     """[P, 8] the pairs of one comparison, whose scores begin at `first`; chunks and scratch are not filled in."""
     queries, documents = np.arange(len(comparison.queries)), np.arange(len(comparison.documents))
     scores = np.arange(comparison.count)
@@ -63,6 +65,7 @@ def _pairs(comparison: Comparison, first: int) -> Counts:
     table[:, QUERY] = comparison.queries.starts[queries]
     table[:, QUERY_ROWS] = comparison.queries.lengths[queries]
     table[:, SCORE] = first + scores
+    table[:, COUNTED] = comparison.documents.counted(kept)[documents] > 0
     return table
 
 

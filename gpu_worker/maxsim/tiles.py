@@ -40,10 +40,9 @@ def score_pairs(
         score = scores + tl.load(item + 4)
         chunks = tl.load(item + 5)
         shared = scratch + tl.load(item + 6)
+        counted = tl.load(item + 7)
         total = 0.0
-        highest = float("-inf")
-        # A query without rows passes too, as one block of absent rows: whether its document is empty still matters.
-        for start in range(0, tl.maximum(query_rows, 1), BLOCK_Q):
+        for start in range(0, query_rows, BLOCK_Q):
             best = _best(
                 queries + (query + start) * width,
                 documents + first * width,
@@ -60,13 +59,12 @@ def score_pairs(
             place = start + tl.arange(0, BLOCK_Q)
             if chunks == 1:
                 total += tl.sum(tl.where(place < query_rows, best, 0.0))
-                highest = tl.maximum(highest, tl.max(best))
             else:
-                _join(shared + 1 + place, best, place < tl.maximum(query_rows, 1))
+                _join(shared + 1 + place, best, place < query_rows)
         if chunks == 1:
-            _finish(score, total, highest, EMPTY)
+            _finish(score, total, counted, EMPTY)
         elif _arrive(shared, LOWEST) == chunks:
-            _sum_up(score, shared + 1, query_rows, BLOCK_Q, EMPTY, LOWEST)
+            _finish(score, _sum_up(shared + 1, query_rows, BLOCK_Q, LOWEST), counted, EMPTY)
 
 
 @triton.jit
@@ -85,7 +83,7 @@ def _best(
 ):
     """[BLOCK_Q] the largest product of each query row with any of `rows` document rows that count, else -inf.
 
-    Absent query rows are zeros; so their products are 0 where a document row counts, and tell that one does.
+    Absent query rows are zeros, and what comes of them is left out of sums.
     """
     row = tl.arange(0, BLOCK_M)
     column = tl.arange(0, BLOCK_K)
@@ -139,24 +137,22 @@ def _arrive(counter, LOWEST: tl.constexpr):
 
 
 @triton.jit
-def _sum_up(score, maxima, query_rows, BLOCK_Q: tl.constexpr, EMPTY: tl.constexpr, LOWEST: tl.constexpr):
-    """Writes the score of a split pair from its joined maxima, block by block as `score_pairs` sums those of others."""
+def _sum_up(maxima, query_rows, BLOCK_Q: tl.constexpr, LOWEST: tl.constexpr):
+    """The sum of a split pair's joined maxima, block by block as `score_pairs` sums those of others."""
     total = 0.0
-    highest = float("-inf")
-    for start in range(0, tl.maximum(query_rows, 1), BLOCK_Q):
+    for start in range(0, query_rows, BLOCK_Q):
         place = start + tl.arange(0, BLOCK_Q)
         # Past the first-level cache, where a neighbour's scratch may have left an older copy of the line.
-        bits = tl.load(maxima + place, mask=place < tl.maximum(query_rows, 1), other=LOWEST, cache_modifier=".cg")
+        bits = tl.load(maxima + place, mask=place < query_rows, other=LOWEST, cache_modifier=".cg")
         best = mirrored(bits).to(tl.float32, bitcast=True)
         total += tl.sum(tl.where(place < query_rows, best, 0.0))
-        highest = tl.maximum(highest, tl.max(best))
-    _finish(score, total, highest, EMPTY)
+    return total
 
 
 @triton.jit
-def _finish(score, total, highest, EMPTY: tl.constexpr):
-    """Writes a score: nothing above minus infinity means that no document row counted."""
-    tl.store(score, tl.where(highest == float("-inf"), EMPTY, total))
+def _finish(score, total, counted, EMPTY: tl.constexpr):
+    """Writes a score; that of a document of which no row counts is fixed, whatever the query."""
+    tl.store(score, tl.where(counted != 0, total, EMPTY))
 
 
 @triton.jit

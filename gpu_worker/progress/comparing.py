@@ -24,7 +24,7 @@ from shared.vectors import Layout
 Scores = npt.NDArray[np.float32]
 
 
-class Part(Protocol):
+class ScorePart(Protocol):
     """One way to compare; `scores` [Q, S], or [P, 1] for pairs, fill up step by step."""
 
     scores: Scores
@@ -186,6 +186,7 @@ def _put(scores: Scores, into: tuple[Counts, ...], slot: int, arrays: list[Array
     scores[into] = arrays[slot]
 
 
-def comparing_flops(width: int) -> int:
-    """Of one similarity: the product, and a maximum that takes as long as about a hundred more (measured on a CPU)."""
-    return 2 * width + 100
+def comparing_flops(width: int, explain: bool = False) -> int:
+    """Of one similarity: the product, and a maximum that takes as long as about a hundred more, or with its place five
+    hundred (seen by hand on two processors, no result file holds it)."""
+    return 2 * width + (600 if explain else 100)

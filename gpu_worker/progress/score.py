@@ -7,7 +7,7 @@ import numpy as np
 from gpu_worker.keeping import Keeping
 from gpu_worker.models.loading import Model
 from gpu_worker.outbox import Outbox
-from gpu_worker.progress.comparing import DensePart, LatePart, Part, SparsePart, comparing_flops
+from gpu_worker.progress.comparing import DensePart, LatePart, ScorePart, SparsePart, comparing_flops
 from gpu_worker.progress.text import Delivery, Member, TextProgress
 from gpu_worker.ragged_batch import Counts
 from gpu_worker.rows import Rows
@@ -34,7 +34,7 @@ class ScoreProgress(TextProgress):
         shape = work.layout.shape(work.queries, len(self.lengths) - work.queries)
         hybrid = work.method is ScoringMethod.HYBRID
         weights = work.weights or HybridWeights()
-        self._parts: list[tuple[float, Part]] = []
+        self._parts: list[tuple[float, ScorePart]] = []
         self._late: LatePart | None = None
         if work.method is ScoringMethod.DENSE or (hybrid and weights.dense):
             self._parts.append((weights.dense, DensePart(work, shape)))
@@ -55,7 +55,7 @@ class ScoreProgress(TextProgress):
         if self.work.layout is Layout.PAIRS:
             return list(self.costs)
         queries = self.work.queries
-        extra = int(self.lengths[:queries].sum()) * comparing_flops(width) / flops_per_token
+        extra = int(self.lengths[:queries].sum()) * comparing_flops(width, self.work.explain) / flops_per_token
         return [
             cost + int(cost * extra * (unit[0] >= queries)) for cost, unit in zip(self.costs, self.units, strict=True)
         ]

@@ -58,8 +58,8 @@ async def test_equal_to_the_oracle(tmp_path: Path, form: Callable[[Path, Path], 
     table = np.asarray(oracle.similarity(queries, documents))
     async with stack(str(tmp_path / "model")) as pair:
         calls = Calls(pair.channel)
-        # All at once, so that queries and documents of several jobs share steps.
-        asked, found, matrix, pairs, ranked, shown = await asyncio.gather(
+        # All at once, so that queries and documents of several jobs may share steps.
+        asked, found, matrix, pairs, ranked, shown, read = await asyncio.gather(
             calls.embedding.Embed(embed(QUERIES, QUERY)),
             calls.embedding.Embed(embed(DOCUMENTS, DOCUMENT)),
             calls.ranking.Score(ranking_pb2.ScoreRequest(queries=QUERIES, documents=DOCUMENTS, truncate=True)),
@@ -80,6 +80,7 @@ async def test_equal_to_the_oracle(tmp_path: Path, form: Callable[[Path, Path], 
                 )
             ),
             calls.model.Tokenize(model_pb2.TokenizeRequest(texts=QUERIES, input_type=QUERY, truncate=True)),
+            calls.model.Tokenize(model_pb2.TokenizeRequest(texts=DOCUMENTS, input_type=DOCUMENT, truncate=True)),
         )
         # Ids as they were shown are fed as they are.
         again = embedding_pb2.EmbedRequest(input_type=QUERY, outputs=[MULTI])
@@ -92,6 +93,7 @@ async def test_equal_to_the_oracle(tmp_path: Path, form: Callable[[Path, Path], 
             lengths=[len(each) for each in documents],
             data=packed(documents),
         )
+        card = (await calls.model.GetModel(model_pb2.GetModelRequest())).card
         cut = await calls.embedding.Embed(embed(DOCUMENTS, DOCUMENT, dimensions=20))
         mixed = await calls.ranking.MaxSim(
             ranking_pb2.MaxSimRequest(query_texts=QUERIES, documents=given, truncate=True)
@@ -108,21 +110,32 @@ async def test_equal_to_the_oracle(tmp_path: Path, form: Callable[[Path, Path], 
     near(np.reshape(matrix.scores, table.shape), table, 1e-4)
     near(np.reshape(mixed.scores, table.shape), table, 1e-4)
     near(np.array(pairs.scores), np.diag(table[:, :5]), 1e-4)
+    late = card.late_interaction
+    told = (late.skip_in_queries, late.skip_in_documents)
+    skiplist = tuple(set(late.skiplist) if counts else set() for counts in told)
     order = np.argsort(-table[0], kind="stable")[:3]
     assert [result.index for result in ranked.results] == order.tolist()
     for result in ranked.results:
         assert result.document == DOCUMENTS[result.index]
         near([result.score], [table[0, result.index]], 1e-4)
-        explained(result, queries[0], documents[result.index], shown.texts[0])
+        explained(result, queries[0], documents[result.index], shown.texts[0], read.texts[result.index], skiplist)
 
 
-def explained(result: Any, query: np.ndarray, document: np.ndarray, shown: Any) -> None:
-    """A match a query row: its similarity is the row's largest product."""
+def explained(
+    result: Any, query: np.ndarray, document: np.ndarray, asked: Any, found: Any, skiplist: tuple[set[int], set[int]]
+) -> None:
+    """A match a query row: its similarity is the row's largest product, its position that of the winner's token."""
     matches = result.explanation
-    assert len(matches) == len(query)
-    near([match.similarity for match in matches], (query @ document.T).max(axis=1), 1e-4)
-    assert all(match.document_token for match in matches)
-    assert {match.query_token for match in matches} <= set(shown.tokens)
+    rows, columns = (
+        [place for place, identity in enumerate(text.ids) if identity not in skipped]
+        for text, skipped in zip((asked, found), skiplist, strict=True)
+    )
+    products = query @ document.T
+    near([match.similarity for match in matches], products.max(axis=1), 1e-4)
+    assert [match.query_token for match in matches] == [asked.tokens[place] for place in rows]
+    won = [columns.index(match.document_position) for match in matches]
+    near(products[np.arange(len(query)), won], products.max(axis=1), 1e-4)
+    assert [match.document_token for match in matches] == [found.tokens[match.document_position] for match in matches]
 
 
 def embed(texts: list[str], side: Any, **fields: Any) -> embedding_pb2.EmbedRequest:

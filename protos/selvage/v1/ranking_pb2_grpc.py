@@ -71,7 +71,7 @@ class RankingServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def MaxSim(self, request, context):
-        """MaxSim scores of multi-vectors that the caller already has; no model runs.
+        """MaxSim scores of multi-vectors that the caller already has; a model runs for `query_texts` only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -90,7 +90,8 @@ def test_each_side_has_its_own_limit() -> None:
     [
         ([1, 4, 2, MASK, MASK, MASK, MASK, MASK], 5),
         ([1, 4, MASK, 2], 0),
-        ([MASK] * 4, 3),
+        ([MASK] * 8, 7),
+        ([1, 4, MASK, MASK], 0),
         ([1, 4, 2, *[MASK] * 4, 5], 0),
     ],
 )
@@ -180,7 +181,7 @@ async def test_only_late_interaction_explains() -> None:
     with pytest.raises(ResultTooLarge, match="set top_n"):
         await Ranking(made).rerank(ranking.rerank_request(large), None, LATER)
     larger = ranking_pb2.RerankRequest(query="a", documents=["c"] * 2000, method=LATE, explain=True)
-    with pytest.raises(ResultTooLarge, match="explain fewer documents"):
+    with pytest.raises(LimitExceeded, match="explain fewer documents"):
         await Ranking(made).rerank(ranking.rerank_request(larger), 1, LATER)
 
 
@@ -217,7 +218,8 @@ async def test_texts_against_given_documents_travel_as_one_job() -> None:
         ({"documents": given_documents(2, 9)}, {}, DimensionMismatch, "documents.dimensions"),
         ({"query_texts": ["a " * 9]}, {}, InputTooLong, "query_texts[0]"),
         ({"max_tokens_per_query": 9}, {}, LimitExceeded, "max_tokens_per_query"),
-        ({"documents": given_documents(3000), "explain": True}, {}, ResultTooLarge, ""),
+        ({"documents": given_documents(3000), "explain": True}, {}, LimitExceeded, "explain"),
+        ({"documents": given_documents(1500), "explain": True}, {}, ResultTooLarge, ""),
         ({}, {"outputs": (OutputKind.DENSE,), "methods": (ScoringMethod.DENSE,)}, UnsupportedTask, "query_texts"),
     ],
 )

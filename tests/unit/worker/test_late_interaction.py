@@ -205,6 +205,21 @@ def test_winners_of_given_vectors_stand_in_the_order_of_the_scores(engine: Model
     assert np.frombuffer(result.similarities, "<f4").tolist() == [1, 1, 0, 0, 1, 1, 1, 0, 1]
 
 
+@pytest.mark.parametrize("layout", Layout)
+def test_winners_of_texts_stand_at_their_tokens(layout: Layout) -> None:
+    """Also where some of a query's tokens have no vector: there is none of them, and the others keep their places."""
+    engine = ModelEngine(load("random:tiny-bge-m3", CPU))
+    documents = packed([np.eye(64, dtype=np.float32)[:3], np.eye(64, dtype=np.float32)[3:4]])
+    work = MaxSim(queries=None, documents=documents, layout=layout, unit_rows=False, mean=False, explain=True)
+    result = ask(engine, work, QUERIES)  # type: ignore[arg-type]
+    winners = np.frombuffer(result.winners, "<i4").tolist()
+    queries = [each[:, :64] for each in rows(engine, QUERIES, InputType.QUERY)]
+    first, second = ([-1, *each[:, :3].argmax(axis=1).tolist()] for each in queries)
+    one, other = ([-1, *[0] * len(each)] for each in queries)
+    assert winners == (first + other if layout is Layout.PAIRS else first + one + second + other)
+    assert len(result.similarities) == len(result.winners)
+
+
 def test_texts_and_documents_that_cannot_meet_are_refused(engine: ModelEngine) -> None:
     """More dimensions than the model has, another number of pairs, a model without token vectors."""
     wide = MaxSim(queries=None, documents=packed([np.ones((2, 49))]), layout=Layout.MATRIX, unit_rows=False, mean=False)
