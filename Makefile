@@ -89,5 +89,6 @@ bench: $(VENV)/dev peers ## measure against the peers, write benchmarks/results 
 	$(BIN)/python -m benchmarks.rerank
 	$(BIN)/python -m benchmarks.render
 
-gpu: ## run the GPU tests with a plain python3 that has torch and transformers (no network)
+gpu: ## run the GPU tests and benchmarks with a plain python3 that has torch and transformers (no network)
 	PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -c tests/gpu/pytest.ini -p no:cacheprovider tests/gpu
+	PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=.:protos $(PYTHON) -m benchmarks.maxsim_gpu

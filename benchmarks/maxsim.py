@@ -6,6 +6,7 @@ and rounds are interleaved. PyLate and maxsim-cpu run in a Python of their own (
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,11 @@ QUERY, WIDTH, MEAN, LONGEST = 32, 128, 188, 512
 BATCH = 64
 TURN = 5
 """Times that a side runs in its turn; the median counts."""
+VERSIONS: dict[str, str] = {}
+"""Of the peers, as they say themselves."""
+KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
+KEEP_FREED_MEMORY |= {"MALLOC_ARENA_MAX": "1"}
+"""What `allocator.keep_freed_memory` does, for the peers."""
 PAUSE = 0.02  # so that one side's spinning threads are asleep before the next begins
 Scores = npt.NDArray[np.float32]
 Side = Callable[[], tuple[float, Scores]]
@@ -124,13 +130,15 @@ def peers(case: Case, threads: int, python: Path) -> Iterator[dict[str, Side]]:
         np.savez(data, query=case.query.numpy(), rows=case.rows.numpy(), lengths=case.lengths)
         script = Path(__file__).parent / "maxsim_peer.py"
         command = [str(python), str(script), str(data), str(threads)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        environment = os.environ | KEEP_FREED_MEMORY
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         assert process.stdin is not None
         assert process.stdout is not None
         asked, answers = process.stdin, process.stdout
-        while answers.readline().strip() != "ready":
+        while not (line := answers.readline()).startswith("{"):
             if process.poll() is not None:
                 sys.exit(f"{script.name} ended; `make peers` sets up what it needs")
+        VERSIONS.update(json.loads(line))
 
         def side(name: str) -> Side:
             def run() -> tuple[float, Scores]:
@@ -200,20 +208,20 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=RESULT, help="where the JSON goes (default: %(default)s)")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    keep_freed_memory()  # as the worker does
-    pinned = [line.strip() for line in (Path(__file__).parent / "peers" / "maxsim.txt").read_text().splitlines()]
+    keep_freed_memory()  # as the worker does; the peers get the same
+    cases = [
+        measure(count, arguments.rounds, arguments.seed, arguments.threads, arguments.peers)
+        for count in arguments.documents
+    ]
     outcome = {
         "benchmark": "maxsim-cpu",
         "workload": {"query_rows": QUERY, "dimensions": WIDTH, "mean_length": MEAN, "seed": arguments.seed},
         "rounds": arguments.rounds,
         "threads": arguments.threads,
         "product": PackedMaxSim(faster_product(WIDTH)).name,
-        "peers": ["pylate==1.6.0", *(line for line in pinned if line and not line.startswith("#"))],
+        "peers": VERSIONS,
         "machine": describe(),
-        "cases": [
-            measure(count, arguments.rounds, arguments.seed, arguments.threads, arguments.peers)
-            for count in arguments.documents
-        ],
+        "cases": cases,
     }
     arguments.out.write_text(json.dumps(outcome, indent=1) + "\n")
     for found in outcome["cases"]:

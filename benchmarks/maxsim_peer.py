@@ -1,9 +1,11 @@
 """PyLate's rank.rerank and maxsim-cpu, timed on request in a Python of their own; see `maxsim.py`.
 
 Arguments: a .npz file with `query` [q, D], `rows` [N, D] float32 and `lengths` [S], and the number of threads. A line
-on standard input names a side; the answer is one line: {"seconds": ..., "scores": [...] of the first time}.
+on standard input names a side; the answer is one line: {"seconds": ..., "scores": [...] of the first time}. The first
+line that comes tells versions by package.
 """
 
+import importlib.metadata
 import json
 import os
 import sys
@@ -43,7 +45,8 @@ def main() -> None:
     ends = np.cumsum(data["lengths"])[:-1]
     known = sides(data["query"], [np.ascontiguousarray(each) for each in np.split(data["rows"], ends)])
     shown: set[str] = set()
-    print("ready", flush=True)
+    names = ("pylate", "maxsim-cpu", "torch", "sentence-transformers", "transformers")
+    print(json.dumps({name: importlib.metadata.version(name) for name in names}), flush=True)
     for line in sys.stdin:
         name = line.strip()
         start = time.perf_counter()

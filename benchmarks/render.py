@@ -40,14 +40,15 @@ def engine(result: dict[str, Any]) -> str:
 def maxsim(result: dict[str, Any]) -> str:
     """MaxSim against its peers, in Markdown."""
     workload, machine, cases = result["workload"], result["machine"], result["cases"]
-    versions = dict(each.split("==") for each in result["peers"])
+    versions = result["peers"]
     counts = [f"{case['documents']:,}" for case in cases]
     lines = [
         f"MaxSim of one query ({workload['query_rows']} x {workload['dimensions']}, float32) with "
         f"{' and '.join(counts)} documents of lognormal length (mean about {workload['mean_length']}), "
         f"{result['threads']} threads of {machine['processor']}, median of {result['rounds']} interleaved rounds "
         f"(PyLate {versions['pylate']}, maxsim-cpu {versions['maxsim-cpu']}, "
-        f"sentence-transformers {machine['versions']['sentence-transformers']}):",
+        f"sentence-transformers {machine['versions']['sentence-transformers']}). Rows lie end to end, as a step has "
+        "them; from a list they are joined first. Padded batches are padded beforehand:",
         "",
         f"| | {' | '.join(f'{count} documents: documents/s | selvage is faster by' for count in counts)} |",
         f"|---|{'---:|' * 2 * len(counts)}",
@@ -65,16 +66,16 @@ def maxsim(result: dict[str, Any]) -> str:
 def rerank(result: dict[str, Any]) -> str:
     """What a big rerank spends, in words."""
     shares = [
-        f"{case['scoring_share']:.1%} for {case['documents']:,} documents of {case['tokens']} tokens"
+        f"{case['scoring_share']:.1%} for {case['documents']:,} documents of {case['tokens']} tokens ({case['model']})"
         for case in result["scoring"]
     ]
     memory, processor = result["memory"][0], result["machine"]["processor"]
     above = {name: figures["mebibytes_above_idle"] for name, figures in memory.items() if isinstance(figures, dict)}
     took = " and ".join(f"{count:.0f} MiB ({name})" for name, count in above.items())
     return (
-        f"Of a big rerank's steps (MiniLM-L6 by LATE_INTERACTION, {result['threads']} threads of "
-        f"{processor}) scoring takes {', '.join(shares)}. Reranking {memory['documents']:,} documents "
-        f"of 16 tokens through both services takes {took} of the worker's memory above idle."
+        f"Of a big rerank's steps ({result['threads']} threads of {processor}) scoring takes {', '.join(shares)}. "
+        f"Reranking {memory['documents']:,} documents of 16 tokens through both services (MiniLM-L6) takes {took} of "
+        "the worker's memory above idle."
     )
 
 

@@ -53,8 +53,8 @@ class FrontendSettings(ServiceSettings):
     max_pooled_tokens: Count = Field(
         _DEFAULTS.pooled_tokens,
         description="Tokens of one text whose rows are pooled (pool_factor). Clustering n takes 10 x n x n bytes, one "
-        "text at a time, and half of its time nothing else runs in the frontend: 2,048 take 40 MiB and 0.1 s, 4,096 "
-        "take 160 MiB and 0.5 s, 8,192 take 650 MiB and 3 s.",
+        "text at a time, and half of its time nothing else runs in the frontend: about 40 MiB and 0.1 s for 2,048, "
+        "160 MiB and 0.5 s for 4,096, 650 MiB and 3 s for 8,192.",
     )
 
     @property

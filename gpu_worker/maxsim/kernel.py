@@ -9,7 +9,7 @@ maximum a place of its tile in registers and reduces it once a document. Chunks 
 maximum on integers, which comes out the same in any order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,29 +105,35 @@ class TritonMaxSim:
         assert queries.shape[1] == documents.shape[1]
         if sum(each.count for each in comparisons) > MOST_PAIRS:
             return self._in_halves(queries, documents, comparisons, kept)
-        return self._all(queries, documents, comparisons, kept)
+        return self.prepared(queries, documents, comparisons, kept)()
 
-    def _all(self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], kept: Mask | None) -> Tensor:
-        """One launch."""
+    def prepared(
+        self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], kept: Mask | None = None
+    ) -> Callable[[], Tensor]:
+        """Makes the table of all pairs and ships it; what comes back launches the kernel once and gives [P]."""
         table = PairTable.of(comparisons, self.chunk_rows, kept)
         device, width = queries.device, documents.shape[1]
-        scores = torch.empty(table.scores, dtype=torch.float32, device=device)
-        if not table.scores:
-            return scores
-        queries, documents = _aligned(queries), _aligned(documents)
+        asked, found = _aligned(queries), _aligned(documents)
         items, mask = _ship(table.items, kept, device)
-        # Most calls split nothing and need no fill. It is PyTorch's launch, not a second one of ours.
-        scratch = torch.full((table.scratch,), LOWEST, dtype=torch.int32, device=device) if table.scratch else items
         form, constants = form_of(documents.dtype, width), constants_of(documents.dtype, width, kept is not None)
-        with torch.cuda.device_of(queries):  # Triton launches on the current device
-            score_pairs[(min(len(table.items), _programs(device)),)](
-                *(queries, documents, mask, items, scratch, scores),
-                *(len(table.items), documents.shape[1] // constants["LANES"]),
-                **constants,
-                num_warps=form.warps,
-                num_stages=form.stages,
-            )
-        return scores
+
+        def launch() -> Tensor:
+            scores = torch.empty(table.scores, dtype=torch.float32, device=device)
+            if not table.scores:
+                return scores
+            # Most calls split nothing and need no fill. It is PyTorch's launch, not a second one of ours.
+            scratch = torch.full((table.scratch,), LOWEST, dtype=torch.int32, device=device) if table.scratch else items
+            with torch.cuda.device_of(asked):  # Triton launches on the current device
+                score_pairs[(min(len(table.items), _programs(device)),)](
+                    *(asked, found, mask, items, scratch, scores),
+                    *(len(table.items), found.shape[1] // constants["LANES"]),
+                    **constants,
+                    num_warps=form.warps,
+                    num_stages=form.stages,
+                )
+            return scores
+
+        return launch
 
     def _in_halves(
         self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], kept: Mask | None
@@ -138,7 +144,7 @@ class TritonMaxSim:
         whole = comparisons[0]
         pairs, middle = whole.layout is Layout.PAIRS, len(whole.documents) // 2
         if not middle:  # one document and millions of queries: as it is
-            return self._all(queries, documents, comparisons, kept)
+            return self.prepared(queries, documents, comparisons, kept)()
         scores = [
             self(queries, documents, [whole.part(start, stop)], kept).view(1 if pairs else len(whole.queries), -1)
             for start, stop in ((0, middle), (middle, len(whole.documents)))

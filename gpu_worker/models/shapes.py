@@ -69,6 +69,12 @@ ALL_SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "tiny-qwen3-bidirectional": ("qwen3", "mean", TINY | DECODER | BIDIRECTIONAL),
     "tiny-llama-bidirectional": ("llama", "mean", TINY | DECODER | BIDIRECTIONAL),
     "tiny-mistral-bidirectional": ("mistral", "mean", TINY | DECODER | BIDIRECTIONAL | {"sliding_window": 16}),
+    "minilm-l6": (
+        "bert",
+        "mean",
+        {"vocab_size": 30522, "pad_token_id": 0, "hidden_size": 384, "num_hidden_layers": 6}
+        | {"num_attention_heads": 12, "intermediate_size": 1536},
+    ),
     "bge-base-en": ("bert", "cls", {"vocab_size": 30522, "pad_token_id": 0}),
     "multilingual-e5-base": (
         "xlm-roberta",
@@ -107,6 +113,7 @@ def _colbert(strategy: Any, inputs: int, outputs: int, attend: bool) -> dict[str
 HEADED: dict[str, tuple[str, dict[str, Any]]] = {
     "tiny-splade": ("tiny-bert", {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}),
     "tiny-colbert": ("tiny-bert", _colbert(QueryExpansion.FIXED, 64, 48, attend=False)),
+    "minilm-colbert": ("minilm-l6", _colbert(QueryExpansion.FIXED, 384, 128, attend=False)),
     "tiny-colbert-attended": ("tiny-bert", _colbert(QueryExpansion.MIN, 64, 48, attend=True)),
     "jina-colbert-v2": ("xlm-roberta-large", _colbert(QueryExpansion.FIXED, 1024, 128, attend=True)),
     "tiny-bge-m3": (
