@@ -133,10 +133,14 @@ async def _run(
     shown = asyncio.create_task(_show(plan, clients, begin, title))
     try:
         await asyncio.wait({done}, timeout=start - time.monotonic())
+        if done.done():  # too early: a client failed
+            await done
         before = cpu_seconds_of(pids)
         # A closed loop's answers count until `stop`; all others wait for their last answer, and so does their time.
         fixed = timed and isinstance(plan.pattern, Closed)
         await asyncio.wait({done}, timeout=stop - time.monotonic() if fixed else None)
+        if done.done():
+            await done
         after = cpu_seconds_of(pids)
         told = await done
     finally:
@@ -146,8 +150,10 @@ async def _run(
     tally = Tally(kinds)
     for each in told:
         tally.add(Tally.from_json(each, kinds))
+    window = (stop if fixed else max(tally.last, stop)) - start
     return Outcome(
-        seconds=(stop if fixed else max(tally.last, stop)) - start,
+        seconds=tally.last - (tally.before or begin) if fixed and tally.last else window,
+        window=window,
         tally=tally,
         tokens=tokens,
         cpu_seconds={name: after[name] - before[name] for name in pids},

@@ -50,7 +50,7 @@ async def closed_loop(target: Target, turns: Iterator[int], tally: Tally, lanes:
             if window.holds(answered):
                 tally.count(index, reply, answered - sent, answered)
             else:
-                tally.outside += 1
+                tally.pass_by(answered, before=answered < window.start)
 
     await asyncio.gather(*(client(lane) for lane in lanes))
 
@@ -68,7 +68,7 @@ async def open_loop(target: Target, turns: Iterator[int], tally: Tally, gaps: It
         if window.holds(due):
             tally.count(index, reply, answered - due, answered)
         else:
-            tally.outside += 1
+            tally.pass_by(answered, before=False)
 
     for lane, (index, gap) in enumerate(zip(turns, gaps, strict=False)):
         due += gap

@@ -10,9 +10,14 @@ from benchmarks.load.tally import Tally
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`seconds` is the window. `tokens` by request. `cpu_seconds` of every process over the window, by name."""
+    """`tokens` by request. `cpu_seconds` of every process over the `window`, by name.
+
+    `seconds` is what rates are divided by. In a closed loop it reaches from the last answer before the window to the
+    last in it: clients fall into step with the server's batches, and a window's edge would gain or lose a whole one.
+    """
 
     seconds: float
+    window: float
     tally: Tally
     tokens: Mapping[int, int]
     cpu_seconds: Mapping[str, float]
@@ -45,6 +50,7 @@ class Outcome:
         kinds = {kind: _of_kind(latencies) for kind, latencies in sorted(self.tally.latencies.items())}
         return {
             "seconds": round(self.seconds, 3),
+            "window_seconds": round(self.window, 3),
             "requests": self.requests,
             "requests_per_second": round(self.requests_per_second, 2),
             "tokens": self.total_tokens,

@@ -21,7 +21,9 @@ class Reply:
 class Tally:
     """Every call is counted once: as an answer, as an error, or as outside of the window.
 
-    `answers` counts OK by request, from which tokens follow. `lateness`: open loop, how late the generator itself sent.
+    `answers` counts OK by request, from which tokens follow. `before` and `last`: the times of the last answer before
+    the window and of the last that counts; 0 where there is none. Between them exactly what counts was answered, also
+    where answers come in bursts. `lateness`: open loop, how late the generator itself sent.
     """
 
     def __init__(self, kinds: Sequence[str]) -> None:
@@ -30,7 +32,7 @@ class Tally:
         self.errors: Counter[str] = Counter()
         self.outside = 0
         self.reply_bytes = 0
-        self.last = 0.0
+        self.before = self.last = 0.0
         self.latencies: defaultdict[str, Latencies] = defaultdict(Latencies)
         self.lateness = Latencies()
 
@@ -44,6 +46,12 @@ class Tally:
         self.reply_bytes += len(reply.body)
         self.latencies[self._kinds[index]].record(latency)
 
+    def pass_by(self, answered: float, *, before: bool) -> None:
+        """An answer outside of the window, `before` it or after it."""
+        self.outside += 1
+        if before:
+            self.before = max(self.before, answered)
+
     @property
     def calls(self) -> int:
         """All that was sent and answered somehow."""
@@ -55,6 +63,7 @@ class Tally:
         self.errors += other.errors
         self.outside += other.outside
         self.reply_bytes += other.reply_bytes
+        self.before = max(self.before, other.before)
         self.last = max(self.last, other.last)
         self.lateness.add(other.lateness)
         for kind, latencies in other.latencies.items():
@@ -67,6 +76,7 @@ class Tally:
             "errors": dict(self.errors),
             "outside": self.outside,
             "reply_bytes": self.reply_bytes,
+            "before": self.before,
             "last": self.last,
             "latencies": {kind: latencies.encoded() for kind, latencies in self.latencies.items()},
             "lateness": self.lateness.encoded(),
@@ -78,7 +88,8 @@ class Tally:
         tally = cls(kinds)
         tally.answers.update(dict(told["answers"]))
         tally.errors.update(told["errors"])
-        tally.outside, tally.reply_bytes, tally.last = told["outside"], told["reply_bytes"], told["last"]
+        tally.outside, tally.reply_bytes = told["outside"], told["reply_bytes"]
+        tally.before, tally.last = told["before"], told["last"]
         tally.latencies.update({kind: Latencies(text) for kind, text in told["latencies"].items()})
         tally.lateness = Latencies(told["lateness"])
         return tally
