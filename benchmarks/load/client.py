@@ -20,8 +20,8 @@ from benchmarks.load.target import opened
 
 TELL = 0.25
 """Seconds between two messages of progress."""
-LEARNERS = 16
-"""Requests under way while learning in an open loop, at most."""
+LEARNERS = 64
+"""Requests of all processes that are under way while learning, at most; that a burst breaks is for the run to tell."""
 
 
 def say(**message: Any) -> None:
@@ -44,6 +44,10 @@ class Client:
         pattern = self._plan.pattern
         return pattern.lanes(self._number, self._parts) if isinstance(pattern, Closed) else range(LEARNERS)
 
+    @property
+    def _learners(self) -> range:
+        return self._lanes[: max(1, LEARNERS // self._parts)]
+
     async def learn(self) -> dict[int, int]:
         """Tokens by request, of the requests that are this process's to learn. Raises RuntimeError."""
         learnt: dict[int, int] = {}
@@ -56,7 +60,7 @@ class Client:
                     raise RuntimeError(f"request {index} was answered with {reply.status} before the run began")
                 learnt[index] = self._plan.address.tokens(reply.body)
 
-        await asyncio.gather(*(learner(lane) for lane in self._lanes))
+        await asyncio.gather(*(learner(lane) for lane in self._learners))
         return learnt
 
     async def warm_up(self) -> None:
@@ -95,9 +99,11 @@ async def main() -> None:
         learnt = await client.learn() if plan.learn else {}
         await client.warm_up()
         say(ready=sorted(learnt.items()))
-        begin = float(await loop.run_in_executor(None, sys.stdin.buffer.readline))
+        word = await loop.run_in_executor(None, sys.stdin.buffer.readline)
+        if not word:  # another client failed
+            return
         telling = asyncio.create_task(client.tell())
-        await client.run(begin)
+        await client.run(float(word))
         telling.cancel()
         with suppress(asyncio.CancelledError):
             await telling

@@ -19,6 +19,8 @@ from benchmarks.load.target import Address, GrpcAddress, HttpAddress
 from shared.rpc import server_options
 
 ROOT = Path(__file__).resolve().parents[2]
+BACKLOG = [("grpc.server.max_pending_requests", 100_000), ("grpc.server.max_pending_requests_hard_limit", 100_000)]
+"""By default grpc cancels calls at random while more than 1,000 have come that nobody has taken yet."""
 
 
 @asynccontextmanager
@@ -60,7 +62,8 @@ async def serve_grpc(method: str, reply: bytes) -> None:
 
     service, _, name = method.strip("/").partition("/")
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {name: grpc.unary_unary_rpc_method_handler(answer)}
-    server = grpc.aio.server(options=server_options(connection_age=False))
+    options = [*server_options(connection_age=False), *BACKLOG]
+    server = grpc.aio.server(options=options)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
