@@ -55,7 +55,7 @@ def closed_cases(workload: Workload, pair: Stack, seconds: float, seed: int) -> 
         return [Case(name="closed", plan=plan)]
     return [
         Case(
-            name=f"{count} clients, {frontends} frontend{'s' if frontends > 1 else ''}",
+            name=f"{count} client{'s' * (count > 1)}, {frontends} frontend{'s' * (frontends > 1)}",
             plan=replace(
                 plan,
                 pattern=replace(workload.pattern, clients=count, seconds=seconds),
