@@ -19,6 +19,7 @@ from sentence_transformers import SentenceTransformer
 
 from benchmarks.machine import describe
 from benchmarks.onnx_peer import OnnxPeer, Rows
+from benchmarks.texts import lognormal_lengths
 from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.computing import Part
 from gpu_worker.engine import ModelEngine
@@ -39,16 +40,10 @@ PAUSE = 0.05  # so that one side's spinning threads are asleep before the next b
 def lognormal_texts(count: int, seed: int, mean: float = 126.0, longest: int = 512) -> Texts:
     """Token ids with special tokens; lengths lognormal (sigma 0.8) with that mean after cutting at `longest`."""
     generator = np.random.default_rng(seed)
-    lengths = np.full(count, 4)
-    scale = mean
-    for _ in range(40):  # cutting takes from the mean; find the scale that restores it
-        draw = np.random.default_rng(seed).lognormal(np.log(scale) - 0.32, 0.8, count)
-        lengths = np.clip(draw.round(), 4, longest).astype(int)
-        scale *= mean / lengths.mean()
     ends = ([101], [102])
     return [
-        np.concatenate([ends[0], generator.integers(1996, 29_000, int(length) - 2), ends[1]]).astype(np.int32)
-        for length in lengths
+        np.concatenate([ends[0], generator.integers(1996, 29_000, length - 2), ends[1]]).astype(np.int32)
+        for length in lognormal_lengths(count, seed, mean, longest)
     ]
 
 

@@ -1,0 +1,18 @@
+"""Requests of ours as the JSON that peers take: OpenAI's embeddings, Cohere's and Jina's rerank (Infinity, vLLM)."""
+
+import json
+
+from google.protobuf.message import Message
+
+from selvage.v1 import embedding_pb2, ranking_pb2
+
+
+def http_body(message: Message, model: str) -> bytes:
+    """The same texts; a prompt is put before each, since these shapes have none. Raises TypeError."""
+    if isinstance(message, embedding_pb2.EmbedRequest):
+        shape: dict[str, object] = {"model": model, "input": [message.prompt + text for text in message.texts]}
+    elif isinstance(message, ranking_pb2.RerankRequest):
+        shape = {"model": model, "query": message.query, "documents": list(message.documents), "top_n": message.top_n}
+    else:
+        raise TypeError(f"{type(message).__name__} has no counterpart over HTTP")
+    return json.dumps(shape).encode()

@@ -1,0 +1,237 @@
+"""Both services under the named workloads: `python -m benchmarks.services`.
+
+One worker with as many frontends as a workload wants, driven by the load generator. Every workload is measured in a
+closed loop as it is defined; `lognormal` and `mixed` also in an open loop at a share of what the closed loop reached.
+Configurations that are compared (numbers of clients, one frontend against four, short texts with and without long
+ones) take turns in every round. The generator's own ceiling is measured beside each workload.
+"""
+
+import argparse
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import workloads
+from benchmarks.load.ceiling import ceiling_of
+from benchmarks.load.generator import generate
+from benchmarks.load.outcome import Outcome
+from benchmarks.load.pattern import Open
+from benchmarks.load.plan import Plan
+from benchmarks.load.target import GrpcAddress
+from benchmarks.machine import describe
+from benchmarks.workloads import Workload
+from harness.stack import Stack, stack
+from selvage.v1 import model_pb2
+from selvage.v1.model_pb2_grpc import ModelServiceStub
+
+RESULT = Path(__file__).parent / "results" / "services-cpu.json"
+SHARE = 0.7
+"""Of the closed loop's requests/s, for open loops: busy, but with a queue that ends."""
+OPEN = ("lognormal", "mixed")
+QUICK = ("short", "mixed", "colbert-rerank")
+MANY_FRONTENDS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One configuration of a workload: a name among those it is compared with, what is sent, and to how many."""
+
+    name: str
+    plan: Plan
+    frontends: int = 1
+
+
+def closed_cases(workload: Workload, pair: Stack, seconds: float, seed: int) -> list[Case]:
+    """The workload as it is defined, or each step of its sweep with one frontend and with all."""
+    plan = _plan(workload, pair, seconds, seed)
+    if not workload.client_counts:
+        return [Case(name="closed", plan=plan)]
+    return [
+        Case(
+            name=f"{count} client{'s' * (count > 1)}, {frontends} frontend{'s' * (frontends > 1)}",
+            plan=replace(
+                plan,
+                pattern=replace(workload.pattern, clients=count, seconds=seconds),
+                address=_to(plan, pair, frontends),
+            ),
+            frontends=frontends,
+        )
+        for count in workload.client_counts
+        for frontends in (1, MANY_FRONTENDS)
+    ]
+
+
+def open_cases(workload: Workload, pair: Stack, seconds: float, seed: int, reached: float) -> list[Case]:
+    """Poisson arrivals at a share of what was reached; of mixed lengths also the short texts alone, as often."""
+    if workload.name not in OPEN or not reached:
+        return []
+    rate = reached * SHARE
+    plan = replace(_plan(workload, pair, seconds, seed), pattern=Open(rate=rate, seconds=seconds))
+    cases = [Case(name="open", plan=plan)]
+    if workload.name == "mixed":
+        alone = workload.only("short")
+        rate *= len(alone.requests) / len(workload.requests)
+        pattern = Open(rate=rate, seconds=seconds)
+        cases.append(Case(name="open, short alone", plan=replace(plan, requests=alone.prepared(), pattern=pattern)))
+    return cases
+
+
+def _plan(workload: Workload, pair: Stack, seconds: float, seed: int) -> Plan:
+    timed = workload.pattern.requests is None
+    return Plan(
+        address=GrpcAddress(servers=(pair.frontends[0].address,), method=workload.method),
+        requests=workload.prepared(),
+        pattern=replace(workload.pattern, seconds=seconds) if timed else workload.pattern,
+        warmup=min(1.0, seconds) * timed,  # a counted load has had its warm-up when every request has been learnt
+        seed=seed,
+    )
+
+
+def _to(plan: Plan, pair: Stack, frontends: int) -> GrpcAddress:
+    assert isinstance(plan.address, GrpcAddress)
+    return replace(plan.address, servers=tuple(member.address for member in pair.frontends[:frontends]))
+
+
+async def measured(cases: Sequence[Case], pair: Stack, rounds: int, title: str) -> dict[str, list[Outcome]]:
+    """All cases in turn, `rounds` times; what a request costs is learnt once."""
+    known: dict[bytes, int] = {}
+    outcomes: dict[str, list[Outcome]] = {case.name: [] for case in cases}
+    for turn in range(rounds):
+        for case in cases:
+            plan = _knowing(case.plan, known)
+            watch = {"worker": pair.worker.pid} | {
+                f"frontend {number}": member.pid for number, member in enumerate(pair.frontends[: case.frontends])
+            }
+            name = f"{title}: {case.name}, round {turn + 1} of {rounds}"
+            outcomes[case.name].append(await generate(plan, watch=watch, title=name))
+            known |= {plan.requests[index].body: count for index, count in outcomes[case.name][-1].tokens.items()}
+    return outcomes
+
+
+def _knowing(plan: Plan, known: Mapping[bytes, int]) -> Plan:
+    if any(each.body not in known for each in plan.requests):
+        return plan
+    return replace(plan, requests=tuple(replace(each, tokens=known[each.body]) for each in plan.requests), learn=False)
+
+
+async def run_workload(workload: Workload, pair: Stack, seconds: float, rounds: int, seed: int) -> dict[str, Any]:
+    """All cases of one workload, and the generator's ceiling for the fastest of them."""
+    cases = closed_cases(workload, pair, seconds, seed)
+    outcomes = await measured(cases, pair, rounds, workload.name)
+    reached = median(each.requests_per_second for each in outcomes[cases[0].name])
+    further = open_cases(workload, pair, seconds, seed, reached)
+    outcomes |= await measured(further, pair, rounds, workload.name)
+    fastest = max(cases, key=lambda case: max(each.requests_per_second for each in outcomes[case.name]))
+    best = max(outcomes[fastest.name], key=lambda each: each.requests_per_second)
+    ceiling = await ceiling_of(fastest.plan, best, seconds=min(seconds, 3.0), title=f"{workload.name}: null server")
+    return {
+        "measures": workload.measures,
+        "model": workload.model,
+        "dtype": await _dtype(pair),
+        "cases": {
+            case.name: summary(outcomes[case.name]) | {"pattern": repr(case.plan.pattern), "frontends": case.frontends}
+            for case in [*cases, *further]
+        },
+        "null_server": ceiling.figures() | {"beside": fastest.name},
+    }
+
+
+def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Medians over the rounds, the spread of requests/s, and every round."""
+    rounds = [outcome.figures() for outcome in outcomes]
+    rates = [each["requests_per_second"] for each in rounds]
+    return {
+        "requests_per_second": round(median(rates), 2),
+        "spread": round((max(rates) - min(rates)) / median(rates), 3) if median(rates) else 0.0,
+        "tokens_per_second": round(median(each["tokens_per_second"] for each in rounds)),
+        "latency_ms": _medians([each["latency_ms"] for each in rounds]),
+        "cpu_seconds_per_second": _medians([_per_second(each) for each in rounds]),
+        "errors": sum(sum(each["errors"].values()) for each in rounds),
+        "rounds": rounds,
+    }
+
+
+def _per_second(figures: Mapping[str, Any]) -> dict[str, float]:
+    """CPU seconds a second of wall time: of all clients, of all frontends, of the worker."""
+    spent = dict.fromkeys(("clients", "frontends", "worker"), 0.0)
+    for name, seconds in figures["cpu_seconds"].items():
+        spent[next(whole for whole in spent if whole.startswith(name.split()[0]))] += (
+            seconds / figures["window_seconds"]
+        )
+    return spent
+
+
+def _medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: round(median(each.get(name, 0.0) for each in rounds), 3) for name in rounds[0]}
+
+
+async def _dtype(pair: Stack) -> str:
+    models: Any = ModelServiceStub(pair.channel)
+    return str((await models.GetModel(model_pb2.GetModelRequest())).card.dtype)
+
+
+async def measure(
+    names: Sequence[str], *, scale: workloads.Scale, seconds: float, rounds: int, seed: int
+) -> dict[str, Any]:
+    """Workloads of the same model share a pair; the pair has four frontends where a sweep wants them."""
+    chosen = [workloads.build(name, scale=scale, seed=seed) for name in names]
+    results: dict[str, Any] = {}
+    for model, sweep in dict.fromkeys((each.model, bool(each.client_counts)) for each in chosen):
+        mates = [each for each in chosen if (each.model, bool(each.client_counts)) == (model, sweep)]
+        async with stack(model, frontends=MANY_FRONTENDS if sweep else 1, worker=mates[0].worker) as pair:
+            for workload in mates:
+                results[workload.name] = await run_workload(workload, pair, seconds, rounds, seed)
+    return {
+        "benchmark": "services-cpu" if scale == "small" else "services",
+        "scale": scale,
+        "seed": seed,
+        "rounds": rounds,
+        "seconds": seconds,
+        "open_share": SHARE,
+        "machine": describe(),
+        "workloads": {name: results[name] for name in names},
+    }
+
+
+def table_of(result: Mapping[str, Any]) -> Table:
+    """One row a case."""
+    table = Table("workload", "case", *(f"{name}" for name in ("requests/s", "tokens/s", "p50 ms", "p99 ms", "null x")))
+    for name, workload in result["workloads"].items():
+        for case, figures in workload["cases"].items():
+            latency = figures["latency_ms"]
+            shown = (figures["requests_per_second"], figures["tokens_per_second"], latency["p50"], latency["p99"])
+            null = workload["null_server"]
+            times = f"{null['times_measured']:,.0f}" if case == null["beside"] else ""
+            table.add_row(name, case, *(f"{value:,.1f}" for value in shown), times)
+    return table
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.services", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--workloads", default="", help="names with commas; default: all")
+    add("--scale", choices=("small", "full"), default="small", help="for two cores, or an accelerator (%(default)s)")
+    add("--seconds", type=float, default=8.0, help="of each case in each round (default: %(default)s)")
+    add("--rounds", type=int, default=3, help="interleaved rounds (default: %(default)s)")
+    add("--seed", type=int, default=1, help="of texts and arrivals (default: %(default)s)")
+    add("--quick", action="store_true", help=f"{', '.join(QUICK)} only, two seconds, one round")
+    add("--out", type=Path, default=RESULT, help="where the JSON goes (default: %(default)s)")
+    given = parser.parse_args()
+    asked = tuple(given.workloads.split(",")) if given.workloads else QUICK if given.quick else workloads.names()
+    unknown = set(asked) - set(workloads.names())
+    if unknown:
+        parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(workloads.names())}")
+    length = (2.0, 1) if given.quick else (given.seconds, given.rounds)
+    outcome = asyncio.run(measure(asked, scale=given.scale, seconds=length[0], rounds=length[1], seed=given.seed))
+    given.out.parent.mkdir(exist_ok=True)
+    given.out.write_text(json.dumps(outcome, indent=1) + "\n")
+    Console().print(table_of(outcome))
