@@ -16,8 +16,8 @@ from gpu_worker.allocator import keep_freed_memory
 
 RESULTS = Path(__file__).parents[1] / "results"
 LETTERS = "abcdef"
-FULL = {"a": 15, "b": 15, "c": 15, "d": 11, "e": 7, "f": 7}
-QUICK = {"a": 3, "b": 3, "c": 3, "d": 3, "e": 3, "f": 3}
+FULL = {"a": 15, "b": 15, "c": 15, "d": 11, "e": 7, "f": 5}
+QUICK = {"a": 3, "b": 3, "c": 3, "d": 3, "e": 3, "f": 2}
 SAYS = {"gains": "gains", "loses": "LOSES", "nothing": "brings nothing here", "unclear": "no clear difference"}
 
 

@@ -6,7 +6,9 @@ is counted, without a network; through a frontend there are two. What goes over 
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -69,10 +71,13 @@ class Rerank:
         return [torch.cat(found).cpu().numpy()]
 
     def pairs(self) -> list[Array]:
-        """As a frontend would: rows come over once, then a product a document."""
+        """As a frontend would: rows come over once, then a product a document. One BLAS thread: more take longer."""
         query, rows = self.query.cpu().numpy().T, self.rows.cpu().numpy()
         bounds = pairwise([0, *np.cumsum(self.lengths).tolist()])
-        return [np.array([(rows[start:stop] @ query).max(axis=0).sum() for start, stop in bounds], dtype=np.float32)]
+        with one_blas_thread():
+            return [
+                np.array([(rows[start:stop] @ query).max(axis=0).sum() for start, stop in bounds], dtype=np.float32)
+            ]
 
     def message(self, name: str) -> bytes:
         """The documents as a MultiVectors message of the contract."""
@@ -90,6 +95,21 @@ class Rerank:
         products = rows.astype(np.float32, copy=False) @ self.query.cpu().numpy().T
         starts = np.cumsum(self.lengths) - self.lengths
         return [np.maximum.reduceat(products, starts, axis=0).sum(axis=1)]
+
+
+@cache
+def _blas() -> Any:
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ImportError:
+        return None
+    return ThreadpoolController()
+
+
+def one_blas_thread() -> AbstractContextManager[object]:
+    """For products so small that handing them to a second thread takes longer; nothing where it cannot be set."""
+    controller = _blas()
+    return nullcontext() if controller is None else controller.limit(limits=1, user_api="blas")
 
 
 def parsed(name: str, message: bytes) -> Array:

@@ -5,7 +5,7 @@ CPU nothing is really copied there and back; what then remains is numpy against 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from shared.card import LateInteraction
 from shared.vectors import InputType
 
 HOST, BACK = "ids stay on the host", "ids to the device, the outcome back"
+ONE_PASS = "ids stay on the host, all sequences at once"
 VOCABULARY = 30_522
 SKIPLIST = tuple(range(1996, 5996, 125))
 """As many as there are punctuation marks."""
@@ -100,13 +101,23 @@ def lexical(tokens: Tokens, seed: int) -> Case:
         known, place = torch.unique(keys, return_inverse=True)
         best = torch.zeros(len(known), device=tokens.device).scatter_reduce_(0, place, weights, reduce="amax")
         kept = (best > 0) & ~torch.isin(known % VOCABULARY, dropped)
-        flat, values = known[kept].cpu().numpy(), best[kept].cpu().numpy()
+        return vectors(known[kept].cpu().numpy(), best[kept].cpu().numpy())
+
+    def vectors(flat: Counts, values: Array) -> list[Array]:
         ends = np.searchsorted(flat // VOCABULARY, np.arange(1, len(tokens.offsets) - 1))
         ids = np.split((flat % VOCABULARY).astype(np.int32), ends)
         return [array for pair in zip(ids, np.split(values, ends), strict=True) for array in pair]
 
+    def one_pass() -> list[Array]:
+        known, place = np.unique(owners * VOCABULARY + tokens.ids, return_inverse=True)
+        best = np.zeros(len(known), dtype=np.float32)
+        np.maximum.at(best, place, weights.cpu().numpy())
+        kept = (best > 0) & ~np.isin(known % VOCABULARY, DROPPED)
+        return vectors(known[kept], best[kept])
+
     copied = 4 * len(tokens.ids), 8 * len(tokens.ids) + sum(each.nbytes for each in back())
-    return tokens.case("lexical weights", host, back, copied)
+    case = tokens.case("lexical weights", host, back, copied)
+    return replace(case, variants=case.variants | {ONE_PASS: one_pass})
 
 
 def instructions(tokens: Tokens) -> Case:

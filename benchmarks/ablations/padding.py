@@ -26,11 +26,11 @@ SHAPES = {"uniform": lengths.uniform, "lognormal": lengths.lognormal, "bimodal":
 TOLERANCE = {"float32": 2e-5, "bfloat16": 3e-2}
 
 
-def case_of(model: Model, shape: str, found: Counts, seed: int, *, by_length: bool) -> Case:
-    """All steps of texts with these lengths; ends with one unit row a text."""
+def case_of(model: Model, shape: str, found: Counts, seed: int, budget: int, *, by_length: bool) -> Case:
+    """All steps, of `budget` real tokens at most, of texts with these lengths; ends with one unit row a text."""
     placement = model.placement
     texts = lengths.texts(found, model.vocabulary_size, seed)
-    made = lengths.steps(found, placement.step_tokens, by_length=by_length)
+    made = lengths.steps(found, budget, by_length=by_length)
     chosen = [[texts[index] for index in step] for step in made]
 
     @torch.inference_mode()
@@ -75,13 +75,15 @@ def measured(case: Case, conditions: Conditions) -> dict[str, Any]:
 
 
 def measure(conditions: Conditions) -> Iterator[dict[str, Any]]:
-    texts = 1024 if conditions.accelerated else 16 if conditions.quick else 64
+    shrink = 4 if conditions.quick else 1
+    texts = (1024 if conditions.accelerated else 64) // shrink
     for dtype in DTYPES:
         model = load(conditions.model, Placement.choose(str(conditions.device), dtype))
         for shape, draw in SHAPES.items():
             for by_length in (False, True):
-                found = np.minimum(draw(texts, conditions.seed), model.longest)
-                case = case_of(model, shape, found, conditions.seed, by_length=by_length)
+                found = np.minimum(draw(texts, conditions.seed) // shrink + 1, model.longest)
+                budget = model.placement.step_tokens // shrink
+                case = case_of(model, shape, found, conditions.seed, budget, by_length=by_length)
                 yield measured(case, conditions)
 
 

@@ -126,7 +126,7 @@ def at(clients: int, work: Work, given: list[str], conditions: Conditions, threa
     found = {name: asyncio.run(outcomes(make(), given, rows)) for name, make in made.items()}
     for name, outcome in found.items():
         assert outcome == found[THREADS], f"{name} gives something else than {THREADS}"
-    calls = max(128 if conditions.quick else 512, 4 * clients)
+    calls = max(64 if conditions.quick else 256, (2 if conditions.quick else 16) * clients)
     turns: dict[str, list[Turn]] = {name: [] for name in made}
     for _ in range(conditions.rounds):
         for name, make in made.items():

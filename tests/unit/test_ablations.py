@@ -160,7 +160,7 @@ def test_padding_equals_packing(name: str, by_length: bool) -> None:
     """(f), for masks, windows, grouped heads and positions that begin later."""
     model = load(name, Placement.choose("cpu", "float32"))
     found = np.minimum(lengths.bimodal(9, 1), 60)
-    outcome = padding.measured(padding.case_of(model, "bimodal", found, 1, by_length=by_length), ONCE)
+    outcome = padding.measured(padding.case_of(model, "bimodal", found, 1, 512, by_length=by_length), ONCE)
     check(outcome)
     assert all("real_tokens_per_second" in each["figures"] for each in outcome["variants"].values())
     computed = {name: each["figures"]["tokens_computed"]["value"] for name, each in outcome["variants"].items()}
