@@ -45,7 +45,10 @@ def lines(outcome: dict[str, Any]) -> Sequence[str]:
 
 
 def _shown(outcome: dict[str, Any], name: str) -> str:
-    return f"[{outcome['variants'][name]['figures']['time']['median'] * 1e3:.3f} ms]"
+    found = outcome["variants"][name]["figures"]
+    counted = [f", {what} {each['value']:,}" for what, each in found.items() if each["unit"] == "count"]
+    rates = [f", {what} {each['median']:,.0f}" for what, each in found.items() if each["unit"] == "count/second"]
+    return f"[{found['time']['median'] * 1e3:.3f} ms{''.join(counted + rates)}]"
 
 
 def run(letters: str, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:

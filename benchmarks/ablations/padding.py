@@ -78,10 +78,10 @@ def measure(conditions: Conditions) -> Iterator[dict[str, Any]]:
     shrink = 4 if conditions.quick else 1
     texts = (1024 if conditions.accelerated else 64) // shrink
     for dtype in DTYPES:
-        model = load(conditions.model, Placement.choose(str(conditions.device), dtype))
+        model = load(conditions.model, Placement.choose(str(conditions.device), dtype), max_tokens=lengths.LONGEST)
         for shape, draw in SHAPES.items():
             for by_length in (False, True):
-                found = np.minimum(draw(texts, conditions.seed) // shrink + 1, model.longest)
+                found = np.maximum(draw(texts, conditions.seed) // shrink, 1)
                 budget = model.placement.step_tokens // shrink
                 case = case_of(model, shape, found, conditions.seed, budget, by_length=by_length)
                 yield measured(case, conditions)

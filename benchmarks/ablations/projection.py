@@ -102,7 +102,7 @@ def measure(conditions: Conditions) -> Iterator[dict[str, Any]]:
     for width in (384, 1024):
         for name, found in made.items():
             yield case_of(name, found, width, placement, conditions.seed).measure(conditions)
-    model = load(conditions.model, placement)
+    model = load(conditions.model, placement, max_tokens=lengths.LONGEST)
     for name, found in made.items():
         yield whole_step(name, found, model, conditions.seed).measure(conditions)
 

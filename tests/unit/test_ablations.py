@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -195,6 +198,16 @@ def test_steps_hold_every_text_once() -> None:
     found = np.array([5, 900, 30, 30, 2, 8])
     assert lengths.steps(found, 64, by_length=False) == [[0], [1], [2, 3, 4], [5]]
     assert lengths.steps(found, 64, by_length=True) == [[4, 0, 5, 2], [3], [1]]
+
+
+def test_a_machine_with_pytorch_alone_runs_all_but_the_frontends() -> None:
+    """What is measured on an accelerator imports neither gRPC nor protobuf nor a frontend."""
+    absent = ["grpc", "google", "selvage", "structlog", "pydantic", "rich", "frontend_service"]
+    modules = ("__main__", "projection", "splitting", "masks", "late_interaction", "padding")
+    program = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\n"
+    program += "".join(f"import benchmarks.ablations.{each}\n" for each in modules)
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=root, env={"PYTHONPATH": f"{root}:{root}/protos"})
 
 
 @pytest.mark.parametrize("letter", "abcdef")
