@@ -17,9 +17,15 @@ def describe() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "system": platform.system(),
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "versions": _versions(),
         "commit": _commit(),
     }
+
+
+def _versions() -> dict[str, str]:
+    """Of those that are installed: a machine with an accelerator has PyTorch and little else."""
+    installed = {each.metadata["Name"].lower() for each in importlib.metadata.distributions() if each.metadata["Name"]}
+    return {name: importlib.metadata.version(name) for name in PACKAGES if name in installed}
 
 
 def _processor() -> str:
