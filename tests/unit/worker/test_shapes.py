@@ -1,13 +1,17 @@
-"""Shapes for measuring are those of the published models; no weights are built, some would not fit."""
+"""Shapes for measuring are those of the published models; their weights are not built, some would not fit."""
 
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from tiny import CPU, DENSE, MULTI, ask, dense_rows, encode, token_rows
 from transformers import PretrainedConfig
 
+from gpu_worker.engine import ModelEngine
 from gpu_worker.models import shapes, synthetic
+from gpu_worker.models.loading import load
 from gpu_worker.models.recipe import ModelRefused, Recipe
 from gpu_worker.placement import Placement
 
@@ -104,6 +108,18 @@ def test_gritlm_sees_both_ways_and_leaves_its_instruction_out() -> None:
     assert all(prompt.endswith(recipe.instruction_mark) for prompt in recipe.prompts.values())
     marks = synthetic.tokenizer(config.vocab_size).marks(recipe.instruction_mark)
     assert all(len(mark) > 1 and synthetic.SPECIAL["unk"] not in mark for mark in marks)
+
+
+def test_gritlm_loads_where_its_trunk_is_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its recipe is one that can be served; a vector is the mean of the rows after its mark."""
+    narrow = ("mistral", "mean", shapes.ALL_SHAPES["tiny-mistral-bidirectional"][2])
+    for known in (synthetic.ALL_SHAPES, synthetic.SHAPES):
+        monkeypatch.setitem(known, "mistral-7b-bidirectional", narrow)
+    model = load("random:gritlm-7b", CPU)
+    mark, text = list(model.instruction_marks[0]), [500, 501, 502]
+    result = ask(ModelEngine(model), encode(DENSE, MULTI, normalize=False, normalize_tokens=False), [[7, *mark, *text]])
+    after = token_rows(result)[0][-len(text) :]
+    np.testing.assert_allclose(dense_rows(result)[0], after.mean(axis=0), rtol=1e-4, atol=1e-5)
 
 
 def test_modernbert_looks_far_in_every_third_layer() -> None:
