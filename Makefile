@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PEERS := $(VENV)-peers
+PEER_PIP := pip --disable-pip-version-check install --quiet
 
 # Linux wheels of PyTorch bring gigabytes of CUDA. Without a GPU, name PyTorch's CPU package index:
 #   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
@@ -74,17 +76,27 @@ baseline: $(VENV)/dev ## accept the contracts as they are as the baseline (then 
 	$(BIN)/buf build --output protos/baseline.binpb
 	@sha256sum protos/baseline.binpb | awk '{print "Contract baseline: `" substr($$1, 1, 16) "`"}'
 
-# Peers that want other versions live apart. PyLate comes without its index, which wants another PyTorch.
-$(VENV)-peers/maxsim/ready: benchmarks/peers/maxsim.txt
-	$(PYTHON) -m venv $(VENV)-peers/maxsim
-	$(VENV)-peers/maxsim/bin/pip --disable-pip-version-check install --quiet --requirement benchmarks/peers/maxsim.txt
-	$(VENV)-peers/maxsim/bin/pip --disable-pip-version-check install --quiet --no-deps pylate==1.6.0
+# Peers that want other versions live apart, each with the versions that its list names.
+$(PEERS)/%/installed: benchmarks/peers/%.txt
+	@echo "Installing the peer $* into $(PEERS)/$* (the first time takes minutes)"
+	$(PYTHON) -m venv $(PEERS)/$*
+	$(if $(TORCH_INDEX),$(PEERS)/$*/bin/$(PEER_PIP) --index-url $(TORCH_INDEX) $$(grep '^torch==' $<),@:)
+	$(PEERS)/$*/bin/$(PEER_PIP) --requirement $<
 	@touch $@
 
-peers: $(VENV)-peers/maxsim/ready ## set up the peers that benchmarks compare with, each in a venv of its own
+# PyLate comes without its index, which wants another PyTorch.
+$(PEERS)/maxsim/ready: $(PEERS)/maxsim/installed
+	$(PEERS)/maxsim/bin/$(PEER_PIP) --no-deps pylate==1.6.0
+	@touch $@
+
+$(PEERS)/infinity/ready: $(PEERS)/infinity/installed
+	$(PEERS)/infinity/bin/pip --disable-pip-version-check check --quiet
+	@touch $@
+
+peers: $(PEERS)/maxsim/ready $(PEERS)/infinity/ready ## set up the peers that benchmarks compare with, each in a venv of its own
 
 bench: $(VENV)/dev peers ## measure against the peers, write benchmarks/results and the README's figures
-	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.offline
 	$(BIN)/python -m benchmarks.maxsim
 	$(BIN)/python -m benchmarks.rerank
 	$(BIN)/python -m benchmarks.render

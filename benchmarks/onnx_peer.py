@@ -1,7 +1,6 @@
-"""MiniLM under ONNX Runtime: exported once, graph-optimised with fused attention, two threads."""
+"""MiniLM under ONNX Runtime: exported once, graph-optimised with fused attention, in float32 and in int8."""
 
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,10 @@ import torch
 from torch import nn
 from transformers import AutoModel
 
+from benchmarks.mixes import Texts
+
 Rows = npt.NDArray[np.float32]
+NAMES = ["input_ids", "attention_mask", "token_type_ids"]
 
 
 class _Trunk(nn.Module):
@@ -25,51 +27,65 @@ class _Trunk(nn.Module):
         ).last_hidden_state
 
 
+def export(path: str, folder: Path) -> Path:
+    """The model of `path` as a file in `folder` whose attention, normalisation and GELU are one operator each."""
+    from onnxruntime.transformers import optimizer
+
+    exported, optimised = folder / "model.onnx", folder / "optimised.onnx"
+    ids = torch.ones(2, 8, dtype=torch.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            _Trunk(path),
+            (ids, ids, ids * 0),
+            str(exported),
+            dynamo=False,
+            input_names=NAMES,
+            output_names=["hidden"],
+            dynamic_axes={name: {0: "batch", 1: "length"} for name in [*NAMES, "hidden"]},
+            opset_version=17,
+        )
+    graph = optimizer.optimize_model(str(exported), model_type="bert", num_heads=12, hidden_size=384, opt_level=1)
+    graph.save_model_to_file(str(optimised))
+    return optimised
+
+
+def quantised(model: Path) -> Path:
+    """Its products with weights in int8, scaled by column, and activations scaled anew in every call."""
+    from onnx import TensorProto
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    path = model.with_name("int8.onnx")
+    types = {"DefaultTensorType": TensorProto.FLOAT}  # of what fused operators give, which inference does not know
+    quantize_dynamic(str(model), str(path), weight_type=QuantType.QInt8, per_channel=True, extra_options=types)
+    return path
+
+
 class OnnxPeer:
-    """`embed` pads sorted batches, pools and normalises; `batch_size` is chosen by whoever measures."""
+    """An exported file as it is meant to be run."""
 
-    def __init__(self, path: str, folder: Path, threads: int) -> None:
+    def __init__(self, model: Path, threads: int) -> None:
         import onnxruntime
-        from onnxruntime.transformers import optimizer
 
-        exported, optimised = folder / "model.onnx", folder / "optimised.onnx"
-        names = ["input_ids", "attention_mask", "token_type_ids"]
-        ids = torch.ones(2, 8, dtype=torch.int64)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.onnx.export(
-                _Trunk(path),
-                (ids, ids, ids * 0),
-                str(exported),
-                dynamo=False,
-                input_names=names,
-                output_names=["hidden"],
-                dynamic_axes={name: {0: "batch", 1: "length"} for name in [*names, "hidden"]},
-                opset_version=17,
-            )
-        graph = optimizer.optimize_model(str(exported), model_type="bert", num_heads=12, hidden_size=384, opt_level=1)
-        graph.save_model_to_file(str(optimised))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        self._session = onnxruntime.InferenceSession(str(optimised), options, providers=["CPUExecutionProvider"])
-        self.batch_size = 8
+        self._session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
 
-    def embed(self, texts: Sequence[npt.NDArray[np.int32]]) -> Rows:
-        """Token ids -> normalised rows [N, 384] in the order given."""
+    def embed(self, texts: Texts, batch_size: int) -> Rows:
+        """Normalised rows [N, 384] in the order given; batches are sorted by length."""
         order = np.argsort([len(text) for text in texts], kind="stable")
         rows = np.empty((len(texts), 384), dtype=np.float32)
-        for start in range(0, len(order), self.batch_size):
-            chosen = order[start : start + self.batch_size]
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
             rows[chosen] = self._batch([texts[each] for each in chosen])
         return rows
 
-    def _batch(self, texts: Sequence[npt.NDArray[np.int32]]) -> Rows:
+    def _batch(self, texts: Texts) -> Rows:
         ids = np.zeros((len(texts), max(map(len, texts))), dtype=np.int64)
         mask = np.zeros_like(ids)
         for row, text in enumerate(texts):
             ids[row, : len(text)], mask[row, : len(text)] = text, 1
-        feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        hidden = self._session.run(None, feed)[0]
+        hidden = self._session.run(None, dict(zip(NAMES, (ids, mask, np.zeros_like(ids)), strict=True)))[0]
         pooled = (hidden * mask[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
         unit: Rows = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
         return unit

@@ -8,8 +8,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 WORDS = (
     "river", "harbour", "lantern", "quiet", "engine", "winter", "orchard", "copper", "signal", "meadow",
     "thread", "violet", "granite", "captain", "ledger", "window", "pepper", "saddle", "marble", "candle",
@@ -62,14 +60,3 @@ def uniform_lengths(count: int, mean: int, spread: float, seed: int) -> list[int
     """From mean x (1 - spread) to mean x (1 + spread)."""
     draw = random.Random(seed)
     return [draw.randint(round(mean * (1 - spread)), round(mean * (1 + spread))) for _ in range(count)]
-
-
-def lognormal_lengths(count: int, seed: int, mean: float = 126.0, longest: int = 512) -> list[int]:
-    """Lognormal (sigma 0.8) with that mean after cutting at `longest`; 4 at least."""
-    lengths = np.full(count, 4)
-    scale = mean
-    for _ in range(40):  # cutting takes from the mean; find the scale that restores it
-        draw = np.random.default_rng(seed).lognormal(np.log(scale) - 0.32, 0.8, count)
-        lengths = np.clip(draw.round(), 4, longest).astype(int)
-        scale *= mean / lengths.mean()
-    return [int(length) for length in lengths]

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from benchmarks import lengths
 from benchmarks.http_bodies import http_body
 from benchmarks.load.pattern import Closed
 from benchmarks.load.plan import Prepared
 from benchmarks.load.target import EMBED, RERANK
-from benchmarks.texts import SPECIAL, Vocabulary, lognormal_lengths, uniform_lengths
+from benchmarks.texts import SPECIAL, Vocabulary, uniform_lengths
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 
 Scale = Literal["small", "full"]
@@ -228,7 +229,7 @@ def lognormal(scale: Scale, seed: int, model: str) -> Workload:
         model=chosen,
         worker=worker,
         method=EMBED,
-        requests=_single_texts(words, lognormal_lengths(256, seed), seed),
+        requests=_single_texts(words, lengths.lognormal(256, seed).tolist(), seed),
         pattern=Closed(clients=64, seconds=10),
     )
 

@@ -41,6 +41,10 @@ Options = list[tuple[str, int]]
 log = structlog.get_logger("rpc")
 
 
+PENDING = ("grpc.server.max_pending_requests", "grpc.server.max_pending_requests_hard_limit")
+PENDING_CALLS = 100_000
+
+
 def server_options(*, connection_age: bool) -> Options:
     """`connection_age`: whether clients reconnect every five minutes, so that balancers see new replicas."""
     ages = [("grpc.max_connection_age_ms", 300_000), ("grpc.max_connection_age_grace_ms", 600_000)]
@@ -50,6 +54,9 @@ def server_options(*, connection_age: bool) -> Options:
         ("grpc.so_reuseport", 0),  # else a second server binds the same port silently
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        # Of more calls than this that Python has not taken yet, grpc cancels some at random; ours are refused by name.
+        (PENDING[0], PENDING_CALLS),
+        (PENDING[1], PENDING_CALLS),
         *(ages if connection_age else []),
     ]
 

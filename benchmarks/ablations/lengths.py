@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks.lengths import LONGEST, lognormal
 from gpu_worker.ragged_batch import Counts, Ids
 
-LONGEST = 512
+__all__ = ["LONGEST", "bimodal", "lognormal", "steps", "texts", "uniform"]
+
 WORDS_FROM = 1996
 """Where ordinary words begin in the vocabulary of BERT; small vocabularies are used from id 10 on."""
 
@@ -14,13 +16,6 @@ WORDS_FROM = 1996
 def uniform(count: int, seed: int) -> Counts:
     """[count] from 4 to 248 tokens: mean 126."""
     return np.random.default_rng(seed).integers(4, 249, count)
-
-
-def lognormal(count: int, seed: int, mean: float = 126.0) -> Counts:
-    """[count] lognormal (sigma 0.8), at most 512 tokens; mean before cutting."""
-    drawn = np.random.default_rng(seed).lognormal(np.log(mean) - 0.32, 0.8, count)
-    lengths: Counts = np.clip(drawn.round(), 4, LONGEST).astype(np.int64)
-    return lengths
 
 
 def bimodal(count: int, seed: int) -> Counts:

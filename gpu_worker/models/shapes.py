@@ -12,6 +12,7 @@ from gpu_worker.models.recipe import (
     MultiVectorRecipe,
     SparseRecipe,
 )
+from gpu_worker.models.transformers_form import GRITLM_MARK
 from shared.vectors import Activation, QueryExpansion
 
 TINY = {
@@ -28,6 +29,8 @@ DECODER = {"num_key_value_heads": 2, "head_dim": 16, "bos_token_id": 2, "eos_tok
 SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
 GEMMA = {"sliding_window": 16, "query_pre_attn_scalar": 16, "layer_types": SLIDING}
 BIDIRECTIONAL = {"is_causal": False}
+XLM_R = {"vocab_size": 250002, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
+LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 
 # name -> (model type, pooling, what its config says beside the type's defaults)
 ALL_SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -76,21 +79,34 @@ ALL_SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
         | {"num_attention_heads": 12, "intermediate_size": 1536},
     ),
     "bge-base-en": ("bert", "cls", {"vocab_size": 30522, "pad_token_id": 0}),
-    "multilingual-e5-base": (
-        "xlm-roberta",
+    "multilingual-e5-base": ("xlm-roberta", "mean", XLM_R | {"max_position_embeddings": 514}),
+    "xlm-roberta-large": ("xlm-roberta", "cls", XLM_R | LARGE | {"max_position_embeddings": 8194}),
+    "jina-xlm-roberta": (  # rotary, without a table of positions
+        "jina_embeddings_v3",
         "mean",
-        {"vocab_size": 250002, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+        XLM_R | LARGE | {"max_position_embeddings": 8194},
     ),
-    "xlm-roberta-large": (
-        "xlm-roberta",
-        "cls",
-        {"vocab_size": 250002, "max_position_embeddings": 8194, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
-        | {
-            "hidden_size": 1024,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-            "intermediate_size": 4096,
-        },
+    "qwen3-embedding-0.6b": (
+        "qwen3",
+        "lasttoken",
+        {"vocab_size": 151669, "hidden_size": 1024, "num_hidden_layers": 28, "intermediate_size": 3072}
+        | {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True}
+        | {"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1e6},
+    ),
+    "mistral-7b-bidirectional": (
+        "mistral",
+        "mean",
+        {"vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336}
+        | {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "sliding_window": 4096}
+        | {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "rope_theta": 1e4}
+        | BIDIRECTIONAL,
+    ),
+    "modernbert-base": (
+        "modernbert",
+        "mean",
+        {"vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 22, "intermediate_size": 1152}
+        | {"num_attention_heads": 12, "max_position_embeddings": 8192, "pad_token_id": 50283}
+        | {"local_attention": 128, "global_attn_every_n_layers": 3},
     ),
 }
 
@@ -109,21 +125,35 @@ def _colbert(strategy: Any, inputs: int, outputs: int, attend: bool) -> dict[str
     }
 
 
+def _bge_m3(width: int) -> dict[str, Any]:
+    """Dense vectors of [CLS], token vectors of the trunk's width without [CLS], and one weight a token."""
+    colbert, sparse = (Layer(kind="dense", inputs=width, outputs=outputs, keys=LINEAR) for outputs in (width, 1))
+    return {
+        "dense": DenseRecipe(poolings=("cls",), normalize=True),
+        "multi_vector": MultiVectorRecipe(layers=(colbert,), skip_first=True, mean=True),
+        "sparse": SparseRecipe(kind="lexical", layer=sparse),
+    }
+
+
 # name -> (the shape of its trunk, what its recipe says of its heads)
 HEADED: dict[str, tuple[str, dict[str, Any]]] = {
     "tiny-splade": ("tiny-bert", {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}),
     "tiny-colbert": ("tiny-bert", _colbert(QueryExpansion.FIXED, 64, 48, attend=False)),
     "minilm-colbert": ("minilm-l6", _colbert(QueryExpansion.FIXED, 384, 128, attend=False)),
     "tiny-colbert-attended": ("tiny-bert", _colbert(QueryExpansion.MIN, 64, 48, attend=True)),
-    "jina-colbert-v2": ("xlm-roberta-large", _colbert(QueryExpansion.FIXED, 1024, 128, attend=True)),
-    "tiny-bge-m3": (
-        "tiny-xlm-roberta",
+    "jina-colbert-v2": (
+        "jina-xlm-roberta",
+        _colbert(QueryExpansion.FIXED, 1024, 128, attend=True) | {"max_tokens": 8192},
+    ),
+    "tiny-bge-m3": ("tiny-xlm-roberta", _bge_m3(64)),
+    "bge-m3": ("xlm-roberta-large", _bge_m3(1024)),
+    "gritlm-7b": (
+        "mistral-7b-bidirectional",
         {
-            "dense": DenseRecipe(poolings=("cls",), normalize=True),
-            "multi_vector": MultiVectorRecipe(
-                layers=(Layer(kind="dense", inputs=64, outputs=64, keys=LINEAR),), skip_first=True, mean=True
-            ),
-            "sparse": SparseRecipe(kind="lexical", layer=Layer(kind="dense", inputs=64, outputs=1, keys=LINEAR)),
+            "dense": DenseRecipe(poolings=("mean",), normalize=True),
+            "multi_vector": MultiVectorRecipe(),
+            "instruction_mark": GRITLM_MARK,
+            "prompts": {"query": f"<|user|>\nw1 w2 w3\n{GRITLM_MARK}", "document": GRITLM_MARK},
         },
     ),
     "tiny-cross-encoder": (

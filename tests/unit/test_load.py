@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from references import mini_lm_path
 from tokenizers import Tokenizer
 
+from benchmarks.lengths import lognormal
 from benchmarks.load.generator import LoadFailed, process_count, settled_tokens
 from benchmarks.load.latency import PERCENTILES, Latencies
 from benchmarks.load.loops import Window, closed_loop, open_loop, poisson_gaps
@@ -25,7 +26,6 @@ from benchmarks.load.pattern import Closed, Open
 from benchmarks.load.plan import Plan, Prepared
 from benchmarks.load.tally import OK, Reply, Tally
 from benchmarks.load.target import EMBED, GrpcAddress, HttpAddress, opened
-from benchmarks.texts import lognormal_lengths
 from benchmarks.workloads import CLIENT_COUNTS, PROMPTS, Scale, Workload, build, names
 from gpu_worker.models.synthetic import tokenizer
 from selvage.v1 import embedding_pb2, ranking_pb2, usage_pb2
@@ -384,7 +384,7 @@ def test_workloads_have_the_patterns_of_the_issue() -> None:
         "big-rerank": 1000,
         "bigger-rerank": 10_000,
     }
-    lengths = lognormal_lengths(256, 1)
+    lengths = lognormal(256, 1).tolist()
     assert np.mean(lengths) == pytest.approx(126, rel=0.02)
     assert max(lengths) <= 512
 

@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from shared.rpc import channel_options, server_options
+from shared.rpc import PENDING, channel_options, server_options
 
 PING_INTERVAL = "grpc.http2.min_ping_interval_without_data_ms"
 EAGER_PINGS = {"grpc.keepalive_time_ms": 1000, "grpc.http2.max_pings_without_data": 0}
@@ -46,3 +46,29 @@ async def test_without_that_option_they_would() -> None:
     options = dict(server_options(connection_age=False))
     del options[PING_INTERVAL]
     assert not await outlives_idle_pings(options)
+
+
+async def cancelled(options: dict[str, int], calls: int = 3000) -> int:
+    """How many of so many calls at once a server with these options cancels by itself."""
+    server = grpc.aio.server(options=list(options.items()))
+    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=channel_options()) as channel:
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            begun = [stub.Check(health_pb2.HealthCheckRequest()) for _ in range(calls)]
+            return [await call.code() for call in begun].count(grpc.StatusCode.CANCELLED)
+    finally:
+        await server.stop(0)
+
+
+async def test_a_burst_of_calls_is_not_cancelled_at_random() -> None:
+    """Thousands that come at once all reach Python, where overload is refused by name."""
+    assert await cancelled(dict(server_options(connection_age=False))) == 0
+
+
+async def test_by_default_it_would_be() -> None:
+    """The control."""
+    options = dict(server_options(connection_age=False))
+    assert await cancelled({name: value for name, value in options.items() if name not in PENDING}) > 0

@@ -263,7 +263,7 @@ def test_known_shapes_read_without_a_disk(shape: str, expansion: QueryExpansion,
 def test_the_shape_of_jina_colbert() -> None:
     """For measuring: 8,192 tokens, 1,024 numbers to 128, 32 attended tokens; not built here, it is large."""
     config, recipe = synthetic.shape_of("jina-colbert-v2")
-    assert (config.model_type, config.max_position_embeddings, config.hidden_size) == ("xlm-roberta", 8194, 1024)
+    assert (config.model_type, recipe.max_tokens, config.hidden_size) == ("jina_embeddings_v3", 8192, 1024)
     assert recipe.multi_vector is not None
     assert [(each.inputs, each.outputs, "bias" in each.keys) for each in recipe.multi_vector.layers] == [
         (1024, 128, False)

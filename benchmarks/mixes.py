@@ -1,0 +1,36 @@
+"""Mixes of lengths: texts as token ids with special tokens, so that no side is timed at tokenising. Knows no model."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks import lengths
+
+Texts = Sequence[npt.NDArray[np.int32]]
+
+
+def of_one_length(length: int) -> Callable[[int, int], Texts]:
+    """`count` texts of exactly `length` tokens."""
+    return lambda count, seed: _texts(np.full(count, length), np.random.default_rng(seed))
+
+
+def lognormal(count: int, seed: int) -> Texts:
+    """Lengths lognormal with a mean of 126, at most 512."""
+    return _texts(lengths.lognormal(count, seed), np.random.default_rng(seed))
+
+
+def _texts(counts: npt.NDArray[np.int64], generator: np.random.Generator) -> Texts:
+    """[CLS], whole words of BERT's vocabulary, [SEP]."""
+    return [
+        np.concatenate([[101], generator.integers(1996, 29_000, int(length) - 2), [102]]).astype(np.int32)
+        for length in counts
+    ]
+
+
+MIXES: dict[str, Callable[[int, int], Texts]] = {
+    "32 tokens": of_one_length(32),
+    "lognormal": lognormal,
+    "512 tokens": of_one_length(512),
+}
+"""By name; each takes how many texts, and a seed."""

@@ -1,0 +1,39 @@
+"""Interleaved rounds: every side once a round (A B A B), so that a machine that slows down slows all of them alike."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from rich.progress import track
+
+PAUSE = 0.05  # so that one side's spinning threads are asleep before the next begins
+Work = Callable[[], object]
+
+
+def seconds(work: Work) -> float:
+    """Of one run, after a pause."""
+    time.sleep(PAUSE)
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def interleaved(sides: Mapping[str, Work], rounds: int, description: str) -> dict[str, list[float]]:
+    """Seconds of every run of every side, in the order of the rounds."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in track(range(rounds), description=description):
+        for name, work in sides.items():
+            times[name].append(seconds(work))
+    return times
+
+
+def spread(times: list[float]) -> dict[str, Any]:
+    """Median and quartiles, and the runs themselves."""
+    lower, median, upper = np.quantile(times, (0.25, 0.5, 0.75))
+    return {
+        "median_seconds": round(float(median), 5),
+        "lower_quartile_seconds": round(float(lower), 5),
+        "upper_quartile_seconds": round(float(upper), 5),
+        "times": [round(each, 5) for each in times],
+    }

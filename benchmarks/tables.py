@@ -1,0 +1,112 @@
+"""Results as Markdown, one function a benchmark. Knows no files."""
+
+from typing import Any
+
+
+def offline(result: dict[str, Any]) -> str:
+    """The engine against its peers, in Markdown."""
+    machine, cases = result["machine"], result["cases"]
+    versions = machine["versions"]
+    mixes = [f"{case['texts']} texts, {case['mix']}" for case in cases]
+    lines = [
+        f"The engine on three mixes of lengths (lognormal: mean 126, longest 512), MiniLM-L6, {result['threads']} threads of "
+        f"{machine['processor']}, tokens/s by the median of {result['rounds']} interleaved rounds, token ids prepared on "
+        f"all sides, and the lowest cosine with float32 (`make bench`, torch {versions['torch']}, sentence-transformers "
+        f"{versions['sentence-transformers']}, onnxruntime {versions['onnxruntime']}):",
+        "",
+        f"| | {' | '.join(f'{mix} | x selvage float32' for mix in mixes)} | lowest cosine |",
+        f"|---|{'---:|' * (2 * len(cases) + 1)}",
+    ]
+    for name in cases[0]["sides"]:
+        cells = []
+        for case in cases:
+            own, side = case["sides"]["selvage float32"], case["sides"][name]
+            share = own["median_seconds"] / side["median_seconds"]
+            cells += [f"{side['tokens_per_second']:,}", f"{share:.2f}"]
+        lowest = min(case["sides"][name]["lowest_cosine"] for case in cases)
+        lines.append(f"| {name} | {' | '.join(cells)} | {lowest:.4f} |")
+    return "\n".join(lines)
+
+
+def maxsim(result: dict[str, Any]) -> str:
+    """MaxSim against its peers, in Markdown."""
+    workload, machine, cases = result["workload"], result["machine"], result["cases"]
+    versions = result["peers"]
+    counts = [f"{case['documents']:,}" for case in cases]
+    lines = [
+        f"MaxSim of one query ({workload['query_rows']} x {workload['dimensions']}, float32) with "
+        f"{' and '.join(counts)} documents of lognormal length (mean about {workload['mean_length']}), "
+        f"{result['threads']} threads of {machine['processor']}, median of {result['rounds']} interleaved rounds "
+        f"(PyLate {versions['pylate']}, maxsim-cpu {versions['maxsim-cpu']}, "
+        f"sentence-transformers {machine['versions']['sentence-transformers']}). Rows lie end to end, as a step has "
+        "them; from a list they are joined first. Padded batches are padded beforehand:",
+        "",
+        f"| | {' | '.join(f'{count} documents: documents/s | selvage is faster by' for count in counts)} |",
+        f"|---|{'---:|' * 2 * len(counts)}",
+    ]
+    for name in cases[0]["sides"]:
+        cells = []
+        for case in cases:
+            own = case["sides"]["selvage"]["median_seconds"]
+            side = case["sides"][name]
+            cells += [f"{side['documents_per_second']:,}", f"{side['median_seconds'] / own:.2f}"]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def rerank(result: dict[str, Any]) -> str:
+    """What a big rerank spends, in words."""
+    shares = [
+        f"{case['scoring_share']:.1%} for {case['documents']:,} documents of {case['tokens']} tokens ({case['model']})"
+        for case in result["scoring"]
+    ]
+    memory, processor = result["memory"][0], result["machine"]["processor"]
+    above = {name: figures["mebibytes_above_idle"] for name, figures in memory.items() if isinstance(figures, dict)}
+    took = " and ".join(f"{count:.0f} MiB ({name})" for name, count in above.items())
+    return (
+        f"Of a big rerank's steps ({result['threads']} threads of {processor}) scoring takes {', '.join(shares)}. "
+        f"Reranking {memory['documents']:,} documents of 16 tokens through both services (MiniLM-L6) takes {took} of "
+        "the worker's memory above idle."
+    )
+
+
+def services(result: dict[str, Any]) -> str:
+    """Both services under the named workloads, in Markdown."""
+    lines = [
+        f"Both services on one machine with their clients ({result['machine']['processor']}, {result['machine']['cores']} "
+        f"cores), {result['rounds']} rounds of {result['seconds']:g} s a case, medians; CPU is in cores. The null server "
+        "answers replies of the same size at once: so many times more the generator can drive.",
+        "",
+        "| workload | model | case | requests/s | spread | tokens/s | p50 ms | p99 ms | CPU frontends | worker | null x |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, workload in result["workloads"].items():
+        null = workload["null_server"]
+        for case, side in workload["cases"].items():
+            latency, spent = side["latency_ms"], side["cpu_seconds_per_second"]
+            cells = [f"{side['requests_per_second']:,.1f}", f"{side['spread']:.0%}", f"{side['tokens_per_second']:,}"]
+            cells += [f"{latency['p50']:,.1f}", f"{latency['p99']:,.1f}", f"{spent['frontends']:.2f}"]
+            cells += [f"{spent['worker']:.2f}", f"{null['times_measured']:,.0f}" if case == null["beside"] else ""]
+            lines.append(f"| {name} | {workload['model']} | {case} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def ablations(result: dict[str, Any]) -> str:
+    """Each idea on and off, in Markdown: ratios above 1 say that the idea is faster."""
+    lines = [
+        f"Each idea on and off in one process ({result['threads']} threads of {result['machine']['processor']}), by the "
+        "median time of interleaved rounds. Above 1 the idea is faster; `nothing` is within 5 % of 1, `unclear` has "
+        "quartiles on both sides of 1.",
+        "",
+        "| | case | ours | against | times faster | quartiles | verdict |",
+        "|---|---|---|---|---:|---:|---|",
+    ]
+    for letter, ablation in result["ablations"].items():
+        lines.append(f"| **{letter}** | **{ablation['idea']}** | | | | | |")
+        for case in ablation["cases"]:
+            for other, figures in case["against"].items():
+                time = figures["time"]
+                quartiles = f"{time['lower_quartile']:.2f} to {time['upper_quartile']:.2f}"
+                cells = [case["case"], case["ours"], other, f"{time['ratio']:.2f}", quartiles, time["verdict"]]
+                lines.append(f"| {letter} | {' | '.join(cells)} |")
+    return "\n".join(lines)

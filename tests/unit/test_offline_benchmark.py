@@ -1,0 +1,87 @@
+"""What `benchmarks.offline` measures and reports, with sides that compute nothing."""
+
+import numpy as np
+import pytest
+
+from benchmarks import offline, rounds
+from benchmarks.mixes import MIXES, Texts
+from benchmarks.offline import EXACT, Side
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "PAUSE", 0)
+
+
+def rows_of(texts: Texts, _: int = 0) -> np.ndarray:
+    """Unit vectors that tell texts apart."""
+    rows = np.array([[len(text), text[1]] for text in texts], dtype=np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def turned(texts: Texts, _: int = 0) -> np.ndarray:
+    """The same by an angle whose cosine is 0.8."""
+    return rows_of(texts) @ np.array([[0.8, 0.6], [-0.6, 0.8]], dtype=np.float32)
+
+
+SIDES = {
+    "selvage float32": Side(embed=rows_of),
+    EXACT: Side(embed=rows_of, batch_sizes=(32,)),
+    "a quantised peer": Side(embed=turned, batch_sizes=(2, 4), difference=1.0),
+}
+
+
+@pytest.mark.parametrize(("name", "mean", "longest"), [("32 tokens", 32, 32), ("512 tokens", 512, 512)])
+def test_texts_of_one_length(name: str, mean: int, longest: int) -> None:
+    """Special tokens count."""
+    texts = MIXES[name](8, 1)
+    assert {len(text) for text in texts} == {mean} == {longest}
+    assert {(text[0], text[-1]) for text in texts} == {(101, 102)}
+
+
+def test_lognormal_lengths_keep_their_mean() -> None:
+    """Though the longest are cut at 512; the same seed gives the same texts."""
+    texts = MIXES["lognormal"](64, 1)
+    lengths = [len(text) for text in texts]
+    assert np.mean(lengths) == pytest.approx(126, abs=1)
+    assert max(lengths) == 512
+    assert [text.tolist() for text in texts] == [text.tolist() for text in MIXES["lognormal"](64, 1)]
+
+
+def test_rounds_are_interleaved() -> None:
+    """A B A B, each as often as there are rounds."""
+    calls: list[str] = []
+    times = rounds.interleaved({name: lambda name=name: calls.append(name) for name in "AB"}, 2, "rounds")
+    assert calls == ["A", "B", "A", "B"]
+    assert [len(each) for each in times.values()] == [2, 2]
+
+
+def test_a_spread_has_median_and_quartiles() -> None:
+    """And the runs that they come from."""
+    spread = rounds.spread([5.0, 1.0, 3.0, 2.0, 4.0])
+    figures = [spread[f"{name}_seconds"] for name in ("lower_quartile", "median", "upper_quartile")]
+    assert figures == [2, 3, 4]
+    assert spread["times"] == [5, 1, 3, 2, 4]
+
+
+def test_a_case_reports_every_side_and_the_price_of_quantisation() -> None:
+    """Cosines against the exact side, chosen batch sizes, and ratios of each of ours over each peer."""
+    case = offline.measure("32 tokens", SIDES, 8, 3, 1)
+    assert (case["texts"], case["tokens"], case["longest"]) == (8, 256, 32)
+    assert {name: side["lowest_cosine"] for name, side in case["sides"].items()} == {
+        "selvage float32": 1.0,
+        EXACT: 1.0,
+        "a quantised peer": pytest.approx(0.8, abs=1e-6),
+    }
+    assert [side["batch_size"] for side in case["sides"].values()][:2] == [None, 32]
+    assert case["sides"]["a quantised peer"]["batch_size"] in (2, 4)
+    assert [len(side["times"]) for side in case["sides"].values()] == [3, 3, 3]
+    assert set(case["is_faster_by"]) == {"selvage float32"}
+    assert set(case["is_faster_by"]["selvage float32"]) == {EXACT, "a quantised peer"}
+
+
+def test_a_side_that_computes_something_else_is_not_timed() -> None:
+    """It is named instead."""
+    wrong = SIDES | {"selvage float32": Side(embed=turned)}
+    with pytest.raises(AssertionError, match="selvage float32 differs"):
+        offline.measure("32 tokens", wrong, 8, 1, 1)
