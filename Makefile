@@ -12,6 +12,7 @@ PEER_PIP := pip --disable-pip-version-check install --quiet
 TORCH_INDEX ?=
 
 MODEL ?= minilm
+WORKLOADS ?= token-embed,colbert-rerank,short,medium,mixed
 WORKER ?= 127.0.0.1:50061
 FRONTEND ?= 127.0.0.1:50051
 
@@ -95,11 +96,16 @@ $(PEERS)/infinity/ready: $(PEERS)/infinity/installed
 
 peers: $(PEERS)/maxsim/ready $(PEERS)/infinity/ready ## set up the peers that benchmarks compare with, each in a venv of its own
 
-bench: $(VENV)/dev peers ## measure against the peers, write benchmarks/results and the README's figures
+bench: $(VENV)/dev peers ## measure against the peers, write benchmarks/results, README's figures, docs/measured.md
 	$(BIN)/python -m benchmarks.offline
 	$(BIN)/python -m benchmarks.maxsim
 	$(BIN)/python -m benchmarks.rerank
+	$(BIN)/python -m benchmarks.ablations
+	$(BIN)/python -m benchmarks.services --workloads $(WORKLOADS) --rounds 2 --seconds 4
 	$(BIN)/python -m benchmarks.render
+
+bench-all: WORKLOADS :=
+bench-all: bench ## the same with every workload and long rounds
 
 gpu: ## run the GPU tests and benchmarks with a plain python3 that has torch and transformers (no network)
 	PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -c tests/gpu/pytest.ini -p no:cacheprovider tests/gpu

@@ -1,4 +1,4 @@
-"""Renders the README's figures and docs/measured.md from the result files, or checks that they are those of the files."""
+"""Renders the README's figures and docs/measured.md from the result files, or checks that they are of these files."""
 
 import argparse
 import json

@@ -9,10 +9,11 @@ def offline(result: dict[str, Any]) -> str:
     versions = machine["versions"]
     mixes = [f"{case['texts']} texts, {case['mix']}" for case in cases]
     lines = [
-        f"The engine on three mixes of lengths (lognormal: mean 126, longest 512), MiniLM-L6, {result['threads']} threads of "
-        f"{machine['processor']}, tokens/s by the median of {result['rounds']} interleaved rounds, token ids prepared on "
-        f"all sides, and the lowest cosine with float32 (`make bench`, torch {versions['torch']}, sentence-transformers "
-        f"{versions['sentence-transformers']}, onnxruntime {versions['onnxruntime']}):",
+        f"The engine on three mixes of lengths (lognormal: mean 126, longest 512), MiniLM-L6, {result['threads']} "
+        f"threads of {machine['processor']}, tokens/s by the median of {result['rounds']} interleaved rounds, token ids "
+        "prepared on all sides, and the lowest cosine with float32 (`make bench`, "
+        f"torch {versions['torch']}, sentence-transformers {versions['sentence-transformers']}, "
+        f"onnxruntime {versions['onnxruntime']}):",
         "",
         f"| | {' | '.join(f'{mix} | x selvage float32' for mix in mixes)} | lowest cosine |",
         f"|---|{'---:|' * (2 * len(cases) + 1)}",
@@ -72,13 +73,15 @@ def rerank(result: dict[str, Any]) -> str:
 
 def services(result: dict[str, Any]) -> str:
     """Both services under the named workloads, in Markdown."""
+    machine = result["machine"]
+    heads = ("workload", "model", "case", "requests/s", "spread", "tokens/s", "p50 ms", "p99 ms", "frontends' cores")
     lines = [
-        f"Both services on one machine with their clients ({result['machine']['processor']}, {result['machine']['cores']} "
-        f"cores), {result['rounds']} rounds of {result['seconds']:g} s a case, medians; CPU is in cores. The null server "
-        "answers replies of the same size at once: so many times more the generator can drive.",
+        f"Both services on one machine with their clients ({machine['processor']}, {machine['cores']} cores), "
+        f"{result['rounds']} rounds of {result['seconds']:g} s a case, medians. The null server answers replies of the "
+        "same size at once: so many times more the generator can drive.",
         "",
-        "| workload | model | case | requests/s | spread | tokens/s | p50 ms | p99 ms | CPU frontends | worker | null x |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        f"| {' | '.join(heads)} | worker's cores | null server x |",
+        f"|---|---|---|{'---:|' * 8}",
     ]
     for name, workload in result["workloads"].items():
         null = workload["null_server"]
@@ -94,9 +97,9 @@ def services(result: dict[str, Any]) -> str:
 def ablations(result: dict[str, Any]) -> str:
     """Each idea on and off, in Markdown: ratios above 1 say that the idea is faster."""
     lines = [
-        f"Each idea on and off in one process ({result['threads']} threads of {result['machine']['processor']}), by the "
-        "median time of interleaved rounds. Above 1 the idea is faster; `nothing` is within 5 % of 1, `unclear` has "
-        "quartiles on both sides of 1.",
+        f"Each idea on and off in one process ({result['threads']} threads of {result['machine']['processor']}), by "
+        "the median time of interleaved rounds. Above 1 the idea is faster; `nothing` is within 5 % of 1, `unclear` "
+        "has quartiles on both sides of 1.",
         "",
         "| | case | ours | against | times faster | quartiles | verdict |",
         "|---|---|---|---|---:|---:|---|",
