@@ -12,15 +12,15 @@ PEER_PIP := pip --disable-pip-version-check install --quiet
 TORCH_INDEX ?=
 
 MODEL ?= minilm
-WORKLOADS ?= token-embed,colbert-rerank,short,medium,mixed
+SERVICES ?= --workloads token-embed,colbert-rerank,short,medium,mixed --rounds 2 --seconds 4
 WORKER ?= 127.0.0.1:50061
 FRONTEND ?= 127.0.0.1:50051
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check format protos baseline peers bench gpu
+.PHONY: help setup demo serve test check format protos baseline peers bench bench-all gpu
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -101,10 +101,10 @@ bench: $(VENV)/dev peers ## measure against the peers, write benchmarks/results,
 	$(BIN)/python -m benchmarks.maxsim
 	$(BIN)/python -m benchmarks.rerank
 	$(BIN)/python -m benchmarks.ablations
-	$(BIN)/python -m benchmarks.services --workloads $(WORKLOADS) --rounds 2 --seconds 4
+	$(BIN)/python -m benchmarks.services $(SERVICES)
 	$(BIN)/python -m benchmarks.render
 
-bench-all: WORKLOADS :=
+bench-all: SERVICES := --rounds 3 --seconds 8
 bench-all: bench ## the same with every workload and long rounds
 
 gpu: ## run the GPU tests and benchmarks with a plain python3 that has torch and transformers (no network)

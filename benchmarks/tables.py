@@ -10,8 +10,8 @@ def offline(result: dict[str, Any]) -> str:
     mixes = [f"{case['texts']} texts, {case['mix']}" for case in cases]
     lines = [
         f"The engine on three mixes of lengths (lognormal: mean 126, longest 512), MiniLM-L6, {result['threads']} "
-        f"threads of {machine['processor']}, tokens/s by the median of {result['rounds']} interleaved rounds, token ids "
-        "prepared on all sides, and the lowest cosine with float32 (`make bench`, "
+        f"threads of {machine['processor']}, tokens/s by the median of {result['rounds']} interleaved rounds, token "
+        "ids prepared on all sides, and the lowest cosine with float32 (`make bench`, "
         f"torch {versions['torch']}, sentence-transformers {versions['sentence-transformers']}, "
         f"onnxruntime {versions['onnxruntime']}):",
         "",
