@@ -42,5 +42,11 @@ def _flags() -> set[str]:
 
 
 def _commit() -> str:
-    done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+    """The commit, and whether anything but results differs from it: a benchmark may follow another."""
+    known = _git("describe", "--always")
+    changed = _git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!README.md", ":!docs/measured.md")
+    return f"{known}-dirty" if changed else known
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
