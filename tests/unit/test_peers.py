@@ -1,7 +1,6 @@
 """Peers that benchmarks compare with: what can be wrong about them without their being installed."""
 
 import ast
-import json
 import base64
 import json
 import re
