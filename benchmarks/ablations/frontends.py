@@ -112,7 +112,7 @@ class Batching(Generic[A, R]):
                 done = await loop.run_in_executor(self._threads, self._work, [argument for argument, _ in batch])
                 for (_, answer), outcome in zip(batch, done, strict=True):
                     answer.set_result(outcome)
-            except Exception as error:
+            except Exception as error:  # whatever it is belongs to those who wait
                 for _, answer in batch:
                     answer.set_exception(error)
         self._running = None

@@ -188,14 +188,14 @@ def test_programs_may_do_the_work_in_any_order(
 
     class Shuffled(PairTable):
         @classmethod
-        def of(cls, comparisons: Any, chunk_rows: int) -> PairTable:
-            table = PairTable.of(comparisons, chunk_rows)
+        def of(cls, comparisons: Any, chunk_rows: int, kept: Mask | None = None) -> PairTable:
+            table = PairTable.of(comparisons, chunk_rows, kept)
             return replace(table, items=np.random.default_rng(programs).permutation(table.items))
 
     monkeypatch.setattr(kernel, "PairTable", Shuffled)
     monkeypatch.setattr(kernel, "_programs", lambda device: programs)
     sum_up, summed = tiles._sum_up, []
-    monkeypatch.setattr(tiles, "_sum_up", lambda *given: (summed.append(given), sum_up(*given)))
+    monkeypatch.setattr(tiles, "_sum_up", lambda *given: (summed.append(given), sum_up(*given))[1])
     assert torch.equal(agree(kernel, *many(), chunk_rows=64), scores)
     assert len(summed) == 7  # three queries with the documents of 200 and 130 rows, one with that of 65
 
