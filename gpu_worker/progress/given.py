@@ -52,13 +52,20 @@ class GivenDocuments:
         self.costs: Sequence[int] = (1 + flops // max(1, int(flops_per_token)) + numbers).tolist()
         self._scores = np.empty(work.layout.shape(len(query_rows), len(self._rows)), dtype=np.float32)
         self._queries = Texts.end_to_end(query_rows)
-        self._widths = query_rows if widths is None else widths
-        own = np.arange(query_rows.sum()) - np.repeat(self._queries.starts, query_rows)
-        self._places = own if places is None else places
-        self._matrix_columns = np.repeat(np.cumsum(self._widths) - self._widths, query_rows) + self._places
-        explained = self._widths if self._pairs else np.full_like(self._rows, self._widths.sum())
-        self._winners = [np.full(width, -1, dtype=np.int32) for width in explained if work.explain]
-        self._similarities = [np.zeros(width, dtype=np.float32) for width in explained if work.explain]
+        self._winners: list[Array] = []
+        self._similarities: list[Array] = []
+        if work.explain:  # else a waiting job holds no number a query row, of which there may be millions
+            self._lay_out(query_rows if widths is None else widths, places)
+
+    def _lay_out(self, widths: Counts, places: Counts | None) -> None:
+        """Room for explanations, and where in it each query row stands."""
+        rows = self._query_rows
+        own = np.arange(rows.sum()) - np.repeat(self._queries.starts, rows) if places is None else places
+        self._widths, self._places = widths, own
+        self._matrix_columns = np.repeat(np.cumsum(widths) - widths, rows) + own
+        explained = widths if self._pairs else np.full_like(self._rows, widths.sum())
+        self._winners = [np.full(width, -1, dtype=np.int32) for width in explained]
+        self._similarities = [np.zeros(width, dtype=np.float32) for width in explained]
 
     def compare(self, queries: Tensor, start: int, stop: int, maxsim: MaxSim, outbox: Outbox) -> list[Delivery]:
         """Launches the scores of units `start` to `stop`.
