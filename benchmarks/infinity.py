@@ -28,7 +28,7 @@ from benchmarks.load.plan import Plan
 from benchmarks.load.summary import summary
 from benchmarks.machine import describe
 from benchmarks.peers.infinity import VENV, served
-from benchmarks.sides import Infinity, Rows, Selvage, Side
+from benchmarks.servers import Infinity, Rows, Selvage, Side
 from benchmarks.texts import Vocabulary
 from harness.stack import stack
 

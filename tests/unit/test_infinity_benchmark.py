@@ -12,7 +12,7 @@ from benchmarks import infinity, minilm, render, tables
 from benchmarks.infinity import LOADS, OURS, PEER, Goal, agreement, case_of
 from benchmarks.peers.infinity import Served
 from benchmarks.peers.venv import Venv
-from benchmarks.sides import Infinity
+from benchmarks.servers import Infinity
 
 THROUGHPUT, LATENCY = Goal(figure="requests/s", at_least=2.5), Goal(figure="p50", at_most=1 / 3)
 
