@@ -6,7 +6,8 @@ from typing import Any
 def offline(result: dict[str, Any]) -> str:
     """The engine against its peers, in Markdown."""
     machine, cases = result["machine"], result["cases"]
-    versions = machine["versions"]
+    # Peers that had no Python of their own are among our versions.
+    versions = machine["versions"] | {name: own[name] for name, own in result.get("peers", {}).items()}
     mixes = [f"{case['texts']} texts, {case['mix']}" for case in cases]
     lines = [
         f"The engine on three mixes of lengths (lognormal: mean 126, longest 512), MiniLM-L6, {result['threads']} "
