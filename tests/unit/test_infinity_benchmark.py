@@ -53,6 +53,8 @@ def test_vectors_that_differ_are_refused() -> None:
     assert told["lowest_cosine"] == 1
     with pytest.raises(ValueError, match="vectors differ"):
         agreement(rows_of(0.1, 0.2), rows_of(0.1, 0.2001))
+    with pytest.raises(ValueError, match="vectors differ"):
+        agreement(rows_of(0.1, 0.2), rows_of(0.1, np.nan))
 
 
 @pytest.mark.parametrize(
