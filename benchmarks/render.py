@@ -1,4 +1,7 @@
-"""Renders the README's figures and docs/measured.md from the result files, or checks that they are of these files."""
+"""Renders the README's figures and docs/measured.md from the result files, or checks that they are of these files.
+
+A benchmark that has no result file yet has no table.
+"""
 
 import argparse
 import json
@@ -17,6 +20,7 @@ IN_README: dict[str, Render] = {
     "offline-cpu": tables.offline,
     "maxsim-cpu": tables.maxsim,
     "rerank-cpu": tables.rerank,
+    "infinity-cpu": tables.infinity,
 }
 MEASURED: dict[str, tuple[str, Render]] = {
     "services-cpu": ("Both services under load", tables.services),
@@ -28,7 +32,7 @@ def rendered(readme: str) -> str:
     """The README with its figures."""
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
-    shown = "\n\n".join(render(_result(name)) for name, render in IN_README.items())
+    shown = "\n\n".join(render(result) for name, render in IN_README.items() if (result := _result(name)))
     return f"{before}{BEGIN}\n{shown}\n{END}{after}"
 
 
@@ -36,12 +40,15 @@ def measured() -> str:
     """What README has no room for, as a page of its own."""
     parts = ["# Measured", "Rendered from benchmarks/results by `python -m benchmarks.render`; do not edit."]
     for name, (title, render) in MEASURED.items():
-        parts += [f"## {title}", render(_result(name))]
+        if result := _result(name):
+            parts += [f"## {title}", render(result)]
     return "\n\n".join(parts) + "\n"
 
 
 def _result(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    """Empty where there is no such file."""
+    path = RESULTS / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     return found
 
 
