@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from benchmarks.engine_alone import Rows, ours
 from benchmarks.machine import describe
 from benchmarks.minilm import NAME, folder
 from benchmarks.mixes import MIXES, Texts
@@ -24,20 +24,13 @@ from benchmarks.onnx_peer import OnnxPeer, export, quantised
 from benchmarks.rounds import interleaved, seconds, spread
 from benchmarks.sentence_transformers_peer import SentenceTransformersPeer
 from gpu_worker.allocator import keep_freed_memory
-from gpu_worker.computing import Part
-from gpu_worker.engine import ModelEngine
-from gpu_worker.models.loading import Model, load
+from gpu_worker.models.loading import load
 from gpu_worker.placement import Placement
-from gpu_worker.planning import FairQueue
-from shared.jobs import Encode, Job
-from shared.ragged import RaggedTokens
-from shared.vectors import OutputKind
 
 RESULT = Path(__file__).parent / "results" / "offline-cpu.json"
 EXACT = "sentence-transformers default"
 """The side that the others are compared with."""
 SIZES = (1, 2, 4, 8, 16, 32)
-Rows = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,26 +50,6 @@ class Side:
             self.embed(sample[:size], size)
             timed.append((min(seconds(partial(self.embed, sample, size)) for _ in range(2)), size))
         return min(timed)[1]
-
-
-def ours(model: Model) -> Callable[[Texts, int], Rows]:
-    """The worker's engine with its own planning, without services."""
-    engine, budget = ModelEngine(model), model.placement.step_tokens
-    work = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
-
-    def embed(texts: Texts, _: int) -> Rows:
-        tokens = RaggedTokens(ids=b"".join(text.tobytes() for text in texts), lengths=tuple(map(len, texts)))
-        progress = engine.open(Job(id=1, work=work, tokens=tokens))
-        queue = FairQueue(quantum=budget // 8)
-        queue.add(1, progress.costs)
-        while len(queue):
-            share = queue.next_step(budget)[0]
-            engine.step([Part(progress=progress, start=share.start, stop=share.stop)])
-        result = progress.result()
-        assert result.dense is not None
-        return np.frombuffer(result.dense.data, dtype=np.float32).reshape(len(texts), -1)
-
-    return embed
 
 
 def all_sides(threads: int) -> dict[str, Side]:
