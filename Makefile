@@ -102,6 +102,7 @@ bench: $(VENV)/dev peers ## measure against the peers, write benchmarks/results,
 	$(BIN)/python -m benchmarks.rerank
 	$(BIN)/python -m benchmarks.ablations
 	$(BIN)/python -m benchmarks.services $(SERVICES)
+	$(BIN)/python -m benchmarks.breakdown
 	$(BIN)/python -m benchmarks.render
 
 bench-all: SERVICES := --rounds 3 --seconds 8

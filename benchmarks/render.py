@@ -20,6 +20,7 @@ IN_README: dict[str, Render] = {
 }
 MEASURED: dict[str, tuple[str, Render]] = {
     "services-cpu": ("Both services under load", tables.services),
+    "breakdown-cpu": ("Where the time of a request goes", tables.breakdown),
     "ablations-cpu": ("Each idea on and off", tables.ablations),
 }
 
@@ -36,6 +37,8 @@ def measured() -> str:
     """What README has no room for, as a page of its own."""
     parts = ["# Measured", "Rendered from benchmarks/results by `python -m benchmarks.render`; do not edit."]
     for name, (title, render) in MEASURED.items():
+        if not (RESULTS / f"{name}.json").is_file():  # not measured yet
+            continue
         parts += [f"## {title}", render(_result(name))]
     return "\n\n".join(parts) + "\n"
 
