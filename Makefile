@@ -101,9 +101,11 @@ bench: $(VENV)/dev peers ## measure against the peers, write benchmarks/results,
 	$(BIN)/python -m benchmarks.offline $(OFFLINE)
 	$(BIN)/python -m benchmarks.maxsim
 	$(BIN)/python -m benchmarks.rerank
+	$(BIN)/python -m benchmarks.engine_profile
 	$(BIN)/python -m benchmarks.ablations
 	$(BIN)/python -m benchmarks.services $(SERVICES)
 	$(BIN)/python -m benchmarks.infinity
+	$(BIN)/python -m benchmarks.breakdown
 	$(BIN)/python -m benchmarks.render
 
 bench-all: SERVICES := --rounds 3 --seconds 8

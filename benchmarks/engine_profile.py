@@ -8,6 +8,7 @@ what no server of this model in this number format gets past on this processor, 
 
 import argparse
 import json
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,6 @@ from benchmarks.engine_alone import ours
 from benchmarks.machine import describe
 from benchmarks.minilm import NAME
 from benchmarks.mixes import MIXES, Texts
-from benchmarks.rounds import seconds
 from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.models.linear import PrepackedLinear
 from gpu_worker.models.loading import Model, load
@@ -47,7 +47,7 @@ PROFILED, TIMED = 3, 7
 
 def flops(model: Model, texts: Texts) -> dict[str, float]:
     """Floating point operations of the linear layers and of attention's two products, for all texts once."""
-    config = model.trunk.model.config
+    config: Any = model.trunk.model.config
     hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     tokens, squares = sum(map(len, texts)), sum(len(text) ** 2 for text in texts)
     return {
@@ -74,8 +74,14 @@ def reachable(dtype: Dtype) -> float:
     layer = PrepackedLinear(nn.Linear(width, out).to(getattr(torch, dtype)))
     states = torch.randn(rows, width).to(getattr(torch, dtype))
     with torch.inference_mode():
-        fastest = min(seconds(partial(layer, states)) for _ in range(TIMED))
+        fastest = min(_seconds(partial(layer, states)) for _ in range(TIMED))
     return 2 * rows * width * out / fastest / 1e9
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def measure(mix: str, dtype: Dtype, model: Model, peak: float, seed: int) -> dict[str, Any]:
@@ -83,7 +89,7 @@ def measure(mix: str, dtype: Dtype, model: Model, peak: float, seed: int) -> dic
     texts = MIXES[mix](64, seed)
     embed = partial(ours(model), texts, 0)
     embed()
-    median = float(np.median([seconds(embed) for _ in range(TIMED)]))
+    median = float(np.median([_seconds(embed) for _ in range(TIMED)]))
     found, work, tokens = shares(embed), flops(model, texts), sum(map(len, texts))
     return {
         "mix": mix,

@@ -16,22 +16,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.engine_alone import ours
 from benchmarks.machine import describe
 from benchmarks.minilm import NAME, folder
 from benchmarks.mixes import MIXES, Texts, write
 from benchmarks.peers.peer import Asked, Peer
 from benchmarks.peers.venv import Venv
 from benchmarks.rounds import interleaved, seconds, spread
-from benchmarks.work import Array, Here, Work
+from benchmarks.work import Here, Work
 from gpu_worker.allocator import keep_freed_memory
-from gpu_worker.computing import Part
-from gpu_worker.engine import ModelEngine
 from gpu_worker.models.loading import Model, load
 from gpu_worker.placement import Placement
-from gpu_worker.planning import FairQueue
-from shared.jobs import Encode, Job
-from shared.ragged import RaggedTokens
-from shared.vectors import OutputKind
 
 RESULT = Path(__file__).parent / "results" / "offline-cpu.json"
 EXACT = "sentence-transformers default"
@@ -62,24 +57,10 @@ class Side:
         return min(timed)[1]
 
 
-def ours(model: Model) -> Callable[[Texts, int], Work]:
-    """The worker's engine with its own planning, without services."""
-    engine, budget = ModelEngine(model), model.placement.step_tokens
-    encode = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
-
-    def embed(texts: Texts) -> Array:
-        tokens = RaggedTokens(ids=b"".join(text.tobytes() for text in texts), lengths=tuple(map(len, texts)))
-        progress = engine.open(Job(id=1, work=encode, tokens=tokens))
-        queue = FairQueue(quantum=budget // 8)
-        queue.add(1, progress.costs)
-        while len(queue):
-            share = queue.next_step(budget)[0]
-            engine.step([Part(progress=progress, start=share.start, stop=share.stop)])
-        result = progress.result()
-        assert result.dense is not None
-        return np.frombuffer(result.dense.data, dtype=np.float32).reshape(len(texts), -1)
-
-    return lambda texts, _: Here(lambda: embed(texts))
+def here(model: Model) -> Callable[[Texts, int], Work]:
+    """The engine in this process."""
+    embed = ours(model)
+    return lambda texts, size: Here(lambda: embed(texts, size))
 
 
 def theirs(peer: Peer, side: str) -> Callable[[Texts, int], Work]:
@@ -106,10 +87,10 @@ def all_sides(threads: int, sizes: Sequence[int], cleanup: ExitStack) -> dict[st
     single, half = (load("minilm", Placement.choose("cpu", dtype), max_tokens=512) for dtype in ("float32", "bfloat16"))
     exact = theirs(reference, "float32")
     return {
-        "selvage float32": Side(work=ours(single)),
+        "selvage float32": Side(work=here(single)),
         EXACT: Side(work=exact, batch_sizes=(32,)),
         "onnxruntime float32, best batch": Side(work=theirs(onnx, "float32"), batch_sizes=sizes),
-        "selvage bfloat16": Side(work=ours(half), difference=2e-2),
+        "selvage bfloat16": Side(work=here(half), difference=2e-2),
         "sentence-transformers, best batch": Side(work=exact, batch_sizes=sizes),
         "onnxruntime int8, best batch": Side(work=theirs(onnx, "int8"), batch_sizes=sizes, difference=1.0),
     }

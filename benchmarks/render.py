@@ -24,7 +24,10 @@ IN_README: dict[str, Render] = {
 }
 MEASURED: dict[str, tuple[str, Render]] = {
     "services-cpu": ("Both services under load", tables.services),
+    "breakdown-cpu": ("Where the time of a request goes", tables.breakdown),
+    "engine-profile-cpu": ("Where the engine's time goes", tables.engine_profile),
     "ablations-cpu": ("Each idea on and off", tables.ablations),
+    "repeat-cpu": ("What a second run repeats", tables.repeat),
 }
 
 

@@ -123,6 +123,82 @@ def infinity(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def breakdown(result: dict[str, Any]) -> str:
+    """Where the time of a request goes, and the CPU seconds of both services over the engine's, in Markdown."""
+    machine, cases = result["machine"], result["cases"]
+    shown = ("tokenize", "queue", "transfer", "compute", "postprocess", "total")
+    lines = [
+        f"Milliseconds a request, median (p99), through both services with {result['model']} on one machine with the "
+        f"clients ({machine['processor']}, {machine['cores']} cores), {result['rounds']} rounds of "
+        f"{result['seconds']:g} s a case in a closed loop. Replies tell their own times. What is left of the client's "
+        "latency is divided, at its median, into client and wire, as a null server shows them, and the frontend's rpc. "
+        "Transfer is between frontend and worker. Medians do not add up.",
+        "",
+        f"| | requests/s | client and wire | frontend's rpc | {' | '.join(shown)} |",
+        f"|---|{'---:|' * (3 + len(shown))}",
+    ]
+    for name, case in cases.items():
+        times, outside = case["milliseconds"], case["milliseconds"]["client and wire"]
+        cells = [f"{case['requests_per_second']:,.1f}", f"{outside['bare']:,.2f}"]
+        cells += [f"{outside['rpc of the frontend']:,.2f}"]
+        cells += [f"{times[part]['median']:,.2f} ({times[part]['p99']:,.2f})" for part in shown]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "CPU seconds a million tokens where the cores are saturated, medians of the rounds. The engine alone embeds "
+        "the same texts as one job in a process of its own, in turns with the services:",
+        "",
+        "| | engine alone | worker | frontend | worker adds | frontend adds | both add | goal |",
+        f"|---|{'---:|' * 7}",
+    ]
+    for name, case in cases.items():
+        if time := case.get("processor_time"):
+            spent = time["cpu_seconds_per_million_tokens"]
+            cells = [f"{spent[side]:,.1f}" for side in ("engine alone", "worker", "frontend")]
+            cells += [f"{time[share]:+.1%}" for share in ("added_by_worker", "added_by_frontend", "added")]
+            lines.append(f"| {name} | {' | '.join(cells)} | at most {time['goal']:.0%} |")
+    return "\n".join(lines)
+
+
+def engine_profile(result: dict[str, Any]) -> str:
+    """Where the engine's time goes, and what the processor allows at most, in Markdown."""
+    parts = list(result["cases"][0]["shares"])
+    lines = [
+        f"The engine with {result['model']} on 64 texts a mix, {result['threads']} threads of "
+        f"{result['machine']['processor']}. GFLOP/s of linear layers and attention stand beside those of one large "
+        "product by the same library. If nothing but the linear layers took time, there would be as many tokens/s as "
+        "the last column says:",
+        "",
+        f"| | dtype | tokens/s | {' | '.join(parts)} | GFLOP/s: linear layers | attention | large product "
+        "| tokens/s at most |",
+        f"|---|---|{'---:|' * (5 + len(parts))}",
+    ]
+    for case in result["cases"]:
+        cells = [f"{case['tokens_per_second']:,}", *(f"{share:.0%}" for share in case["shares"].values())]
+        cells += [f"{each:,}" for each in (*case["gflops"].values(), case["product_gflops"])]
+        lines.append(
+            f"| {case['mix']} | {case['dtype']} | {' | '.join(cells)} | {case['linear_alone_tokens_per_second']:,} |"
+        )
+    return "\n".join(lines)
+
+
+def repeat(result: dict[str, Any]) -> str:
+    """How far the ratios of a second run lie from the first's, in Markdown."""
+    lines = [
+        f"Ratios of a whole second run against those of the first: how many moved by {result['near_is']:.0%} at most, "
+        "and by how much all of them, in medians and at most.",
+        "",
+        "| benchmark | ratios | moved little | median move | largest move | which |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    for name, found in result["benchmarks"].items():
+        moves = sorted(found["ratios"], key=lambda each: abs(each["moved"]))
+        middle, most = moves[len(moves) // 2], moves[-1]
+        cells = [f"{found['of']}", f"{found['near']}", f"{abs(middle['moved']):.1%}", f"{abs(most['moved']):.1%}"]
+        lines.append(f"| {name} | {' | '.join(cells)} | {most['ratio']} |")
+    return "\n".join(lines)
+
+
 def ablations(result: dict[str, Any]) -> str:
     """Each idea on and off, in Markdown: ratios above 1 say that the idea is faster."""
     lines = [

@@ -49,7 +49,8 @@ async def embed(pair: Stack, console: Console) -> None:
         f"{dense.count} x {dense.dimensions} dense ({len(dense.data):,} bytes) and, from the same forward pass, "
         f"{sum(multi.lengths)} x {multi.dimensions} token vectors ({len(multi.data):,} bytes).\n"
         f"tokenize {milliseconds(timing.tokenize)}, queue {milliseconds(timing.queue)}, "
-        f"compute {milliseconds(timing.compute)}\n"
+        f"compute {milliseconds(timing.compute)}, transfer {milliseconds(timing.transfer)}, "
+        f"postprocess {milliseconds(timing.postprocess)}\n"
     )
 
 

@@ -1,6 +1,7 @@
 """Composition root of the frontend: settings -> objects -> serve until SIGTERM."""
 
 import asyncio
+import gc
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -27,6 +28,8 @@ async def main(settings: FrontendSettings) -> None:
     )
     worker = WorkerClient(settings.worker, messages, server.set_ready)
     register(Service(worker, settings.limits, threads, messages), server.grpc, settings.default_timeout)
+    gc.collect()
+    gc.freeze()  # what is there now stays; each full collection would look at all of it, and stop every request
     await server.start(settings.listen)
     supervising = asyncio.create_task(worker.supervise())
     told = asyncio.create_task(until_told_to_stop())

@@ -1,6 +1,5 @@
 """Labels of texts, of pairs and of tokens. Knows no protobuf and no gRPC."""
 
-import time
 from array import array
 from dataclasses import dataclass
 
@@ -47,13 +46,13 @@ class Classification:
             return card, await self._pairs(model, request, deadline)
         prompt = model.tokenization.prompt(request.prompt)
         service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
-        start = time.monotonic()
+        start = service.clock()
 
         def work(watch: Watch) -> Tokenized:
             return model.tokenization.texts(request.texts, prompt, request.cut, TEXT, watch)
 
         tokenized = await service.tokenising(work)
-        answer = await service.answer(model, Classify(), tokenized, time.monotonic() - start, deadline)
+        answer = await service.answer(model, Classify(), tokenized, service.clock() - start, deadline)
         return card, await service.activated(answer, card, request.normalize)
 
     async def _pairs(self, model: ServedModel, request: ClassifyRequest, deadline: Deadline) -> Answer:
@@ -83,7 +82,7 @@ class Classification:
             )
         prompt = model.tokenization.prompt(request.prompt)
         service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
-        start, shown = time.monotonic(), (array("i"), array("i"), array("i"))
+        start, shown = service.clock(), (array("i"), array("i"), array("i"))
 
         def work(watch: Watch) -> Tokenized:
             flat, lengths, truncated = array("i"), [], []
@@ -101,6 +100,6 @@ class Classification:
         tokenized = await service.tokenising(work)
         service.limits.check_reply(len(shown[0]) * (4 * len(card.labels) + TOKEN_BYTES), "ask for fewer texts")
         job = Classify(tokens=True, token_id=request.token_id)
-        answer = await service.answer(model, job, tokenized, time.monotonic() - start, deadline)
+        answer = await service.answer(model, job, tokenized, service.clock() - start, deadline)
         activated = await service.activated(answer, card, request.normalize)
         return card, TokenAnswer(answer=activated, ids=shown[0], starts=shown[1], ends=shown[2])

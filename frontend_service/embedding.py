@@ -1,7 +1,6 @@
 """Vectors of texts, and fewer of them a document. Knows no protobuf and no gRPC."""
 
 import asyncio
-import time
 from dataclasses import replace
 from functools import partial
 
@@ -33,7 +32,7 @@ class Embedding:
         prompt = model.tokenization.prompt(request.prompt)
         service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
         service.limits.check_count(len(request.tokenized), "tokenized", service.limits.texts)
-        start = time.monotonic()
+        start = service.clock()
 
         def work(watch: Watch) -> Tokenized:
             side = request.prompt.input_type
@@ -42,7 +41,7 @@ class Embedding:
             return model.tokenization.texts(request.texts, prompt, request.cut, TEXT, watch, side)
 
         tokenized = await service.tokenising(work)
-        tokenize = time.monotonic() - start
+        tokenize = service.clock() - start
         if request.pooling:
             entry, width = TOKENIZED if request.tokenized else TEXT, settling.width_of(encode, model.card)
             service.limits.check_pooled(tokenized.tokens.lengths, width, entry)

@@ -1,6 +1,5 @@
 """Rerank, Score and MaxSim: queries against documents. Knows no protobuf and no gRPC."""
 
-import time
 from functools import partial
 
 from frontend_service import explanation, postprocess, settling
@@ -70,7 +69,7 @@ class Ranking:
         before_document = model.tokenization.prompt(PromptChoice(input_type=InputType.DOCUMENT))
         entry = request.query_entry
         self._check_sides(request, before_query, before_document)
-        start = time.monotonic()
+        start = service.clock()
 
         def work(watch: Watch) -> Tokenized:
             read, sides = model.tokenization.texts, (InputType.QUERY, InputType.DOCUMENT)
@@ -83,7 +82,7 @@ class Ranking:
             self._limits.check_matches(columns * query)
             self._limits.check_reply(texts + shown * query * TOKEN_MATCH_BYTES, "set top_n, or leave explain unset")
         score = settling.score_of(request, method, model.card)
-        return await service.answer(model, score, tokenized, time.monotonic() - start, deadline)
+        return await service.answer(model, score, tokenized, service.clock() - start, deadline)
 
     async def _score_pairs(self, model: ServedModel, request: ScoreRequest, deadline: Deadline) -> Answer:
         """By a cross-encoder: every pair is a sequence, and its only logit the score."""
@@ -115,7 +114,7 @@ class Ranking:
                 limits.check_vectors(field, vectors.rows, vectors.dimensions)
         rows, columns = request.layout.shape(request.query_count, len(request.documents.lengths))
         limits.check_scores(rows, columns)
-        start, tokenized = time.monotonic(), NOTHING
+        start, tokenized = service.clock(), NOTHING
         if request.queries is None:
             settling.check_token_rows(model.card, request.documents.dimensions)
             tokenized = await self._query_texts(model, request)
@@ -124,7 +123,7 @@ class Ranking:
                 f"queries have {request.queries.dimensions} dimensions, documents {request.documents.dimensions}",
                 field="documents.dimensions",
             )
-        tokenize = time.monotonic() - start
+        tokenize = service.clock() - start
         query_rows = tokenized.tokens.lengths if request.queries is None else request.queries.lengths
         similarities = request.similarities(query_rows)
         limits.check_similarities(similarities)

@@ -1,7 +1,8 @@
 """The public services: message -> request -> service -> message."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -9,7 +10,7 @@ from frontend_service.classification import Classification
 from frontend_service.codec import classification, embedding, fields, model, ranking
 from frontend_service.embedding import Embedding
 from frontend_service.ranking import TOKEN_MATCH_BYTES, Ranking
-from frontend_service.service import SHOWN_TOKEN_BYTES, Service
+from frontend_service.service import SHOWN_TOKEN_BYTES, Answer, Service
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1.classification_pb2_grpc import (
     ClassificationServiceServicer,
@@ -23,6 +24,17 @@ from shared.deadline import Deadline
 
 SERVICES = tuple(f"selvage.v1.{name}Service" for name in ("Embedding", "Ranking", "Classification", "Model"))
 Context = grpc.aio.ServicerContext[Any, Any]
+A = TypeVar("A")
+R = TypeVar(
+    "R",
+    embedding_pb2.EmbedResponse,
+    ranking_pb2.RerankResponse,
+    ranking_pb2.ScoreResponse,
+    ranking_pb2.MaxSimResponse,
+    classification_pb2.ClassifyResponse,
+    classification_pb2.ClassifyTokensResponse,
+)
+"""Replies that tell times."""
 
 
 def register(service: Service, server: grpc.aio.Server, default_timeout: float) -> None:
@@ -42,6 +54,12 @@ class _Timed:
         remaining = context.time_remaining()
         return Deadline.after(self._default_timeout if remaining is None else remaining)
 
+    async def _reply(self, answer: Answer, size: int, make: Callable[[A], R], argument: A) -> R:
+        """`make(argument)`, in a thread where it handles many bytes; its time is the last that the reply tells."""
+        reply = await self._service.offload(size, make, argument)
+        reply.timing.CopyFrom(fields.timing(answer, self._service.clock()))
+        return reply
+
 
 class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
     """selvage.v1.EmbeddingService"""
@@ -53,7 +71,7 @@ class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
     async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> embedding_pb2.EmbedResponse:
         embed = await self._service.offload(request.ByteSize(), embedding.embed_request, request)
         answer = await self._embedding.embed(embed, self._deadline(context))
-        return await self._service.offload(answer.size, partial(embedding.embed_response, answer), embed)
+        return await self._reply(answer, answer.size, partial(embedding.embed_response, answer), embed)
 
     async def EmbedStream(self, request_iterator: Any, context: Context) -> None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "EmbedStream is not built yet; use Embed")
@@ -74,17 +92,17 @@ class RankingServicer(_Timed, RankingServiceServicer):
         matches = sum(map(len, explanations))
         size = matches * TOKEN_MATCH_BYTES + sum(len(score.documents[index]) for index, _ in ranked) * shown
         finish = partial(ranking.rerank_response, answer, ranked, explanations)
-        return await self._service.offload(size, finish, score.documents if shown else None)
+        return await self._reply(answer, size, finish, score.documents if shown else None)
 
     async def Score(self, request: ranking_pb2.ScoreRequest, context: Context) -> ranking_pb2.ScoreResponse:
         score = await self._service.offload(request.ByteSize(), ranking.score_request, request)
         answer = await self._ranking.score(score, self._deadline(context))
-        return await self._service.offload(answer.size, partial(ranking.score_response, answer), score)
+        return await self._reply(answer, answer.size, partial(ranking.score_response, answer), score)
 
     async def MaxSim(self, request: ranking_pb2.MaxSimRequest, context: Context) -> ranking_pb2.MaxSimResponse:
         max_sim = await self._service.offload(request.ByteSize(), ranking.max_sim_request, request)
         answer = await self._ranking.max_sim(max_sim, self._deadline(context))
-        return await self._service.offload(answer.size, partial(ranking.max_sim_response, max_sim), answer)
+        return await self._reply(answer, answer.size, partial(ranking.max_sim_response, max_sim), answer)
 
 
 class ClassificationServicer(_Timed, ClassificationServiceServicer):
@@ -99,15 +117,15 @@ class ClassificationServicer(_Timed, ClassificationServiceServicer):
     ) -> classification_pb2.ClassifyResponse:
         classify = await self._service.offload(request.ByteSize(), classification.classify_request, request)
         card, answer = await self._classification.texts(classify, self._deadline(context))
-        return await self._service.offload(answer.size, partial(classification.classify_response, card), answer)
+        return await self._reply(answer, answer.size, partial(classification.classify_response, card), answer)
 
     async def ClassifyTokens(
         self, request: classification_pb2.ClassifyTokensRequest, context: Context
     ) -> classification_pb2.ClassifyTokensResponse:
         classify = await self._service.offload(request.ByteSize(), classification.classify_tokens_request, request)
         card, tokens = await self._classification.tokens(classify, self._deadline(context))
-        size = tokens.answer.size
-        return await self._service.offload(size, partial(classification.classify_tokens_response, card), tokens)
+        finish = partial(classification.classify_tokens_response, card)
+        return await self._reply(tokens.answer, tokens.answer.size, finish, tokens)
 
 
 class ModelServicer(ModelServiceServicer):

@@ -60,13 +60,19 @@ class Worker(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A job's result with what the frontend knows of its texts; `tokenize` in seconds."""
+    """A job's result with what the frontend knows of its texts.
+
+    `tokenize` and `transfer` (the round trip to the worker without its queue and compute) in seconds; `answered`: when
+    the worker's answer was there, by the service's clock.
+    """
 
     model: str
     result: JobResult
     tokens: RaggedTokens
     truncated: tuple[bool, ...]
     tokenize: float
+    transfer: float
+    answered: float
 
     @property
     def size(self) -> int:
@@ -80,13 +86,21 @@ class Answer:
 class Service:
     """Models and tokens, and what all rpcs of the public contract have in common, on domain types."""
 
-    def __init__(self, worker: Worker, limits: Limits, threads: Executor, messages: Executor) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        limits: Limits,
+        threads: Executor,
+        messages: Executor,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`threads`: where texts are tokenised. `messages`: where large messages are read and made."""
         self._worker = worker
         self._threads = threads
         self._messages = messages
         self._ids = itertools.count(random.getrandbits(62))
         self.limits = limits
+        self.clock = clock
 
     def model(self, name: str) -> ServedModel:
         """The model of that name; empty means the only one."""
@@ -131,9 +145,9 @@ class Service:
         self, model: ServedModel, texts: PairTexts, normalize: bool | None, deadline: Deadline
     ) -> Answer:
         """Scores of pairs, row-major, activated; one token count a pair."""
-        start = time.monotonic()
+        start = self.clock()
         tokenized = await self.tokenising(partial(model.tokenization.pairs, texts))
-        answer = await self.answer(model, Classify(), tokenized, time.monotonic() - start, deadline)
+        answer = await self.answer(model, Classify(), tokenized, self.clock() - start, deadline)
         return await self.activated(answer, model.card, normalize)
 
     async def activated(self, answer: Answer, card: ModelCard, normalize: bool | None) -> Answer:
@@ -161,12 +175,17 @@ class Service:
             unattended_tails=tokenized.tails if any(tokenized.tails) else (),
             remaining=deadline.remaining(),
         )
+        sent = self.clock()
+        result = await self._worker.run(job)
+        answered = self.clock()
         return Answer(
             model=model.card.id,
-            result=await self._worker.run(job),
+            result=result,
             tokens=tokenized.tokens,
             truncated=tokenized.truncated,
             tokenize=tokenize,
+            transfer=max(0.0, answered - sent - result.queue - result.compute),
+            answered=answered,
         )
 
     async def offload(self, size: int, work: Callable[[A], T], argument: A) -> T:

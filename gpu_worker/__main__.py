@@ -1,6 +1,7 @@
 """Composition root of the worker: settings -> objects -> serve until SIGTERM."""
 
 import asyncio
+import gc
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -83,6 +84,8 @@ async def main(settings: WorkerSettings) -> None:
         await server.stop()
         print(f"--model = {settings.model!r}: it fails on its first texts: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    gc.collect()
+    gc.freeze()  # what is there now stays; each full collection would look at all of it, and stop every request
     card = card_of(model)
     servicer.ready = Ready(
         card=card, tokenizer=model.tokenizer.content, scheduler=scheduler, queued_tokens=settings.queued_tokens

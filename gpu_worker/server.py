@@ -62,17 +62,20 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def Execute(self, request: pb.ExecuteRequest, context: Context) -> AsyncIterator[pb.ExecuteResponse]:
         scheduler = self._ready().scheduler
         waiting: dict[asyncio.Future[JobResult], Job] = {}
+        done: asyncio.Queue[asyncio.Future[JobResult]] = asyncio.Queue()
         try:
             for job in await offload(self._threads, request.ByteSize(), job_codec.jobs_from_pb, request):
                 try:
-                    waiting[scheduler.submit(job)] = job
+                    future = scheduler.submit(job)
                 except SelvageError as error:
                     yield codec.error_to_pb(job.id, error)
+                else:
+                    waiting[future] = job
+                    future.add_done_callback(done.put_nowait)
             while waiting:
-                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for future in done:
-                    for message in _answer(waiting.pop(future).id, future):
-                        yield message
+                future = await done.get()
+                for message in _answer(waiting.pop(future).id, future):
+                    yield message
         finally:
             scheduler.cancel([job.id for job in waiting.values()])
 

@@ -37,7 +37,7 @@ class Client:
         self._plan, self._number, self._parts, self._target = plan, number, parts, target
         self._pattern = plan.pattern.part(number, parts)
         self._kinds = [request.kind for request in plan.requests]
-        self.tally = Tally(self._kinds)
+        self.tally = Tally(self._kinds, plan.times)
 
     @property
     def _lanes(self) -> range:
@@ -107,6 +107,7 @@ async def main() -> None:
         telling.cancel()
         with suppress(asyncio.CancelledError):
             await telling
+    client.tally.read_times(plan.address.times)
     say(done=client.tally.to_json())
     sys.stdin.buffer.read()  # the generator reads this process's CPU seconds first
 

@@ -23,6 +23,7 @@ class Plan:
 
     `learn`: each request is first sent once, whose answer tells its tokens. `warmup`: seconds of the same load before
     anything counts; for a number of requests it comes before the first of them. `timeout`: seconds of each call.
+    `times`: whether replies are kept and, once the run is over, read for the times that they tell.
     """
 
     address: Address
@@ -32,6 +33,7 @@ class Plan:
     warmup: float = 1.0
     timeout: float = 300.0
     seed: int = 1
+    times: bool = False
 
     def turns(self, number: int, parts: int) -> Iterator[int]:
         """The requests of process `number` of `parts`, in order, endless or as many as it is to send."""

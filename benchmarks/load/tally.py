@@ -1,7 +1,7 @@
 """What one process counted. Latencies are of answers with status OK; refusals answer fast and would flatter them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +23,14 @@ class Tally:
 
     `answers` counts OK by request, from which tokens follow. `before` and `last`: the times of the last answer before
     the window and of the last that counts; 0 where there is none. Between them exactly what counts was answered, also
-    where answers come in bursts. `lateness`: open loop, how late the generator itself sent.
+    where answers come in bursts. `lateness`: open loop, how late the generator itself sent. `times`: where they are
+    wanted, for each answer its latency and after it what it tells itself, in seconds.
     """
 
-    def __init__(self, kinds: Sequence[str]) -> None:
+    def __init__(self, kinds: Sequence[str], times: bool = False) -> None:
         self._kinds = kinds
+        self._kept: list[tuple[float, bytes]] | None = [] if times else None
+        self.times: list[Sequence[float]] = []
         self.answers: Counter[int] = Counter()
         self.errors: Counter[str] = Counter()
         self.outside = 0
@@ -45,6 +48,13 @@ class Tally:
         self.answers[index] += 1
         self.reply_bytes += len(reply.body)
         self.latencies[self._kinds[index]].record(latency)
+        if self._kept is not None:
+            self._kept.append((latency, reply.body))
+
+    def read_times(self, told: Callable[[bytes], Sequence[float]]) -> None:
+        """Reads what was kept; not while the load runs, which it would slow down."""
+        self.times += [(latency, *told(body)) for latency, body in self._kept or ()]
+        self._kept = None
 
     def pass_by(self, answered: float, *, before: bool) -> None:
         """An answer outside of the window, `before` it or after it."""
@@ -66,6 +76,7 @@ class Tally:
         self.before = max(self.before, other.before)
         self.last = max(self.last, other.last)
         self.lateness.add(other.lateness)
+        self.times += other.times
         for kind, latencies in other.latencies.items():
             self.latencies[kind].add(latencies)
 
@@ -80,6 +91,7 @@ class Tally:
             "last": self.last,
             "latencies": {kind: latencies.encoded() for kind, latencies in self.latencies.items()},
             "lateness": self.lateness.encoded(),
+            "times": self.times,
         }
 
     @classmethod
@@ -92,4 +104,5 @@ class Tally:
         tally.before, tally.last = told["before"], told["last"]
         tally.latencies.update({kind: Latencies(text) for kind, text in told["latencies"].items()})
         tally.lateness = Latencies(told["lateness"])
+        tally.times = told["times"]
         return tally

@@ -12,6 +12,7 @@ import grpc
 from benchmarks.load.loops import Target
 from benchmarks.load.tally import OK, Reply
 from selvage.v1 import embedding_pb2, ranking_pb2
+from shared.codec import duration_from_pb
 from shared.rpc import channel_options
 
 EMBED = "/selvage.v1.EmbeddingService/Embed"
@@ -22,6 +23,8 @@ RESPONSES: dict[str, Any] = {
     RERANK: ranking_pb2.RerankResponse,
     SCORE: ranking_pb2.ScoreResponse,
 }
+PARTS = ("tokenize", "queue", "transfer", "compute", "postprocess")
+"""What our replies tell of their time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,11 @@ class GrpcAddress:
         """What the reply says was computed. Raises KeyError for a method whose replies do not say it."""
         return int(RESPONSES[self.method].FromString(body).usage.prompt_tokens)
 
+    def times(self, body: bytes) -> tuple[float, ...]:
+        """The `PARTS` that the reply tells, in seconds."""
+        timing = RESPONSES[self.method].FromString(body).timing
+        return tuple(duration_from_pb(getattr(timing, part)) for part in PARTS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAddress:
@@ -49,6 +57,10 @@ class HttpAddress:
         told = json.loads(body)
         usage = told.get("usage") or {} if isinstance(told, dict) else {}
         return int(usage.get("prompt_tokens") or usage.get("total_tokens") or 0)
+
+    def times(self, body: bytes) -> tuple[float, ...]:
+        """Peers tell none."""
+        return ()
 
 
 Address = GrpcAddress | HttpAddress

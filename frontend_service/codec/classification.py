@@ -1,7 +1,7 @@
 """Classify and ClassifyTokens: public messages <-> domain types, both directions side by side."""
 
 from frontend_service.classification import TokenAnswer
-from frontend_service.codec.fields import costs, cut, floats, optional, prompt
+from frontend_service.codec.fields import cut, floats, optional, prompt, usage
 from frontend_service.requests import ClassifyRequest, ClassifyTokensRequest
 from frontend_service.service import Answer
 from selvage.v1 import classification_pb2 as pb
@@ -21,7 +21,7 @@ def classify_request(message: pb.ClassifyRequest) -> ClassifyRequest:
 
 def classify_response(card: ModelCard, answer: Answer) -> pb.ClassifyResponse:
     scores = floats(answer.result.scores)
-    return pb.ClassifyResponse(model=answer.model, labels=card.labels, scores=scores, **costs(answer))
+    return pb.ClassifyResponse(model=answer.model, labels=card.labels, scores=scores, usage=usage(answer))
 
 
 def classify_tokens_request(message: pb.ClassifyTokensRequest) -> ClassifyTokensRequest:
@@ -45,5 +45,5 @@ def classify_tokens_response(card: ModelCard, tokens: TokenAnswer) -> pb.Classif
         token_ids=tokens.ids,
         starts=tokens.starts,
         ends=tokens.ends,
-        **costs(answer),
+        usage=usage(answer),
     )

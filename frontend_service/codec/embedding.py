@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from frontend_service.codec.fields import costs, cut, enum, floats, id_lists, integers, optional, positive, prompt
+from frontend_service.codec.fields import cut, enum, floats, id_lists, integers, optional, positive, prompt, usage
 from frontend_service.requests import EmbedRequest, Pooling
 from frontend_service.service import Answer
 from selvage.v1 import embedding_pb2, vectors_pb2
@@ -45,7 +45,7 @@ def _pooling(message: embedding_pb2.EmbedRequest) -> Pooling | None:
 
 def embed_response(answer: Answer, request: EmbedRequest) -> embedding_pb2.EmbedResponse:
     result, kind = answer.result, number(request.data_type)
-    response = embedding_pb2.EmbedResponse(model=answer.model, **costs(answer))
+    response = embedding_pb2.EmbedResponse(model=answer.model, usage=usage(answer))
     if result.dense is not None:
         response.dense.count = len(answer.tokens)
         _set_rows(response.dense, kind, result.dense)

@@ -65,16 +65,21 @@ def id_lists(tokenized: Iterable[embedding_pb2.TokenIds]) -> tuple[tuple[int, ..
     return tuple(tuple(each.ids) for each in tokenized)
 
 
-def costs(answer: Answer) -> dict[str, Any]:
-    """Tokens and times of a reply."""
+def usage(answer: Answer) -> usage_pb2.Usage:
+    """Tokens of a reply."""
     counts = answer.tokens.lengths
-    usage = usage_pb2.Usage(prompt_tokens=sum(counts), token_counts=counts, truncated=answer.truncated)
-    timing = usage_pb2.Timing(
+    return usage_pb2.Usage(prompt_tokens=sum(counts), token_counts=counts, truncated=answer.truncated)
+
+
+def timing(answer: Answer, finished: float) -> usage_pb2.Timing:
+    """Times of a reply that was `finished` then, by the clock that told when the worker answered."""
+    return usage_pb2.Timing(
         tokenize=duration_to_pb(answer.tokenize),
         queue=duration_to_pb(answer.result.queue),
         compute=duration_to_pb(answer.result.compute),
+        transfer=duration_to_pb(answer.transfer),
+        postprocess=duration_to_pb(finished - answer.answered),
     )
-    return {"usage": usage, "timing": timing}
 
 
 def floats(scores: bytes) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from frontend_service.codec.fields import costs, enum, floats, integers, optional, positive
+from frontend_service.codec.fields import enum, floats, integers, optional, positive, usage
 from frontend_service.explanation import TokenMatch
 from frontend_service.requests import Cut, MaxSimRequest, ScoreRequest
 from frontend_service.service import Answer
@@ -62,7 +62,7 @@ def rerank_response(
     documents: Sequence[str] | None,
 ) -> ranking_pb2.RerankResponse:
     """`explanations`: one a result, or none at all."""
-    response = ranking_pb2.RerankResponse(model=answer.model, **costs(answer))
+    response = ranking_pb2.RerankResponse(model=answer.model, usage=usage(answer))
     for place, (index, score) in enumerate(ranking):
         document = None if documents is None else documents[index]
         result = response.results.add(index=index, score=score, document=document)
@@ -88,7 +88,7 @@ def score_request(message: ranking_pb2.ScoreRequest) -> ScoreRequest:
 def score_response(answer: Answer, request: ScoreRequest) -> ranking_pb2.ScoreResponse:
     rows, columns = request.layout.shape(len(request.queries), len(request.documents))
     return ranking_pb2.ScoreResponse(
-        model=answer.model, scores=floats(answer.result.scores), rows=rows, columns=columns, **costs(answer)
+        model=answer.model, scores=floats(answer.result.scores), rows=rows, columns=columns, usage=usage(answer)
     )
 
 
@@ -117,9 +117,6 @@ def _query_cut(message: ranking_pb2.MaxSimRequest) -> Cut:
 
 def max_sim_response(request: MaxSimRequest, answer: Answer) -> ranking_pb2.MaxSimResponse:
     rows, columns = request.layout.shape(request.query_count, len(request.documents.lengths))
-    spent = costs(answer)
-    if request.queries is not None:
-        del spent["usage"]
     return ranking_pb2.MaxSimResponse(
         model=answer.model if request.query_texts else "",
         scores=floats(answer.result.scores),
@@ -127,5 +124,5 @@ def max_sim_response(request: MaxSimRequest, answer: Answer) -> ranking_pb2.MaxS
         columns=columns,
         winners=integers(answer.result.winners),
         similarities=floats(answer.result.similarities),
-        **spent,
+        usage=usage(answer) if request.query_texts else None,
     )

@@ -1,6 +1,7 @@
 """The load generator on fakes, with a clock that only the test moves; the workloads against both tokenizers."""
 
 import asyncio
+import json
 import selectors
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
@@ -29,6 +30,7 @@ from benchmarks.load.target import EMBED, GrpcAddress, HttpAddress, opened
 from benchmarks.workloads import CLIENT_COUNTS, PROMPTS, Scale, Workload, build, names
 from gpu_worker.models.synthetic import tokenizer
 from selvage.v1 import embedding_pb2, ranking_pb2, usage_pb2
+from shared.codec import duration_to_pb
 
 ADDRESS = GrpcAddress(servers=("nowhere:1",), method=EMBED)
 
@@ -205,6 +207,20 @@ def test_tallies_of_processes_add_up() -> None:
     assert (merged.outside, merged.calls, merged.reply_bytes) == (3, 12, 18)
     assert (merged.before, merged.last) == (9.0, 12.0)
     assert {kind: len(each) for kind, each in merged.latencies.items()} == {"short": 3, "long": 3}
+
+
+def test_the_times_that_answers_tell_are_kept_where_they_are_wanted() -> None:
+    """Beside the latency of each answer with OK; read after the run, through JSON, of all processes."""
+    timing = usage_pb2.Timing(queue=duration_to_pb(0.25), compute=duration_to_pb(0.5), postprocess=duration_to_pb(2e-9))
+    body = embedding_pb2.EmbedResponse(timing=timing).SerializeToString()
+    merged = Tally(["all"])
+    for times in (True, False, True):
+        tally = Tally(["all"], times)
+        tally.count(0, Reply(status=OK, body=body), 1.5, 10.0)
+        tally.count(0, Reply(status="UNAVAILABLE"), 0.1, 11.0)
+        tally.read_times(ADDRESS.times)
+        merged.add(Tally.from_json(json.loads(json.dumps(tally.to_json())), ["all"]))
+    assert [tuple(each) for each in merged.times] == [(1.5, 0, 0.25, 0, 0.5, 2e-9)] * 2
 
 
 @given(st.integers(1, 40), st.integers(1, 100), st.integers(1, 7), st.integers(1, 5))

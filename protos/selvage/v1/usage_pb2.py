@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16selvage/v1/usage.proto\x12\nselvage.v1\x1a\x1egoogle/protobuf/duration.proto\"G\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x03\x12\x14\n\x0ctoken_counts\x18\x02 \x03(\x05\x12\x11\n\ttruncated\x18\x03 \x03(\x08\"\x8b\x01\n\x06Timing\x12+\n\x08tokenize\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05queue\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x63ompute\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Durationb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16selvage/v1/usage.proto\x12\nselvage.v1\x1a\x1egoogle/protobuf/duration.proto\"G\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x03\x12\x14\n\x0ctoken_counts\x18\x02 \x03(\x05\x12\x11\n\ttruncated\x18\x03 \x03(\x08\"\xe8\x01\n\x06Timing\x12+\n\x08tokenize\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05queue\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x63ompute\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08transfer\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0bpostprocess\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Durationb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,5 +35,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_USAGE']._serialized_start=70
   _globals['_USAGE']._serialized_end=141
   _globals['_TIMING']._serialized_start=144
-  _globals['_TIMING']._serialized_end=283
+  _globals['_TIMING']._serialized_end=376
 # @@protoc_insertion_point(module_scope)

@@ -18,11 +18,15 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., token_counts: _Optional[_Iterable[int]] = ..., truncated: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class Timing(_message.Message):
-    __slots__ = ("tokenize", "queue", "compute")
+    __slots__ = ("tokenize", "queue", "compute", "transfer", "postprocess")
     TOKENIZE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    POSTPROCESS_FIELD_NUMBER: _ClassVar[int]
     tokenize: _duration_pb2.Duration
     queue: _duration_pb2.Duration
     compute: _duration_pb2.Duration
-    def __init__(self, tokenize: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., queue: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., compute: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    transfer: _duration_pb2.Duration
+    postprocess: _duration_pb2.Duration
+    def __init__(self, tokenize: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., queue: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., compute: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., transfer: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., postprocess: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...

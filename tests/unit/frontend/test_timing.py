@@ -1,0 +1,154 @@
+"""Where the time of a request went, as every reply tells it. A clock of our own: no test waits or has thresholds."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import FakeWorker, card
+
+from frontend_service import packing, postprocess, token_pooling
+from frontend_service.limits import Limits
+from frontend_service.server import ClassificationServicer, EmbeddingServicer, RankingServicer
+from frontend_service.service import Service
+from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2, vectors_pb2
+from shared.jobs import Job, JobResult, Rows
+from shared.vectors import OutputKind, ScoringMethod, Task
+
+PARTS = ("tokenize", "queue", "compute", "transfer", "postprocess")
+TASKS = (Task.EMBED, Task.RERANK, Task.CLASSIFY, Task.CLASSIFY_TOKENS)
+
+
+class Clock:
+    """Stands still but for what is told to take time."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def taking(self, seconds: float, work: Callable[..., Any]) -> Callable[..., Any]:
+        def slow(*args: Any, **options: Any) -> Any:
+            self.now += seconds
+            return work(*args, **options)
+
+        return slow
+
+
+class SlowWorker(FakeWorker):
+    """Its round trip takes 16 seconds on the clock; `told` of them are queue and compute."""
+
+    clock: Clock
+    told = (1.0, 4.0)
+
+    async def run(self, job: Job) -> JobResult:
+        result = await super().run(job)
+        self.clock.now += 16
+        tokens = Rows(dimensions=8, data=np.ones((job.tokens.total, 8), dtype="<f4").tobytes())
+        queue, compute = self.told
+        return replace(result, tokens=tokens, row_lengths=job.tokens.lengths, queue=queue, compute=compute)
+
+
+class Context:
+    """A call without a deadline."""
+
+    def time_remaining(self) -> None:
+        return None
+
+
+def made(clock: Callable[[], float]) -> tuple[Service, SlowWorker]:
+    worker = SlowWorker(card(tasks=TASKS, labels=("label",), max_tokens=100, methods=tuple(ScoringMethod)))
+    return Service(worker, Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1), clock), worker
+
+
+VECTORS = vectors_pb2.MultiVectors(data_type=1, dimensions=8, lengths=[1], data=bytes(32))
+EMBED = embedding_pb2.EmbedRequest(texts=["a b", "c d"], outputs=[OutputKind.MULTI_VECTOR.value], pool_factor=2)
+CALLS: dict[str, tuple[Any, Any]] = {
+    "Embed": (EmbeddingServicer, EMBED),
+    "Rerank": (RankingServicer, ranking_pb2.RerankRequest(query="a", documents=["b", "c"])),
+    "Score": (RankingServicer, ranking_pb2.ScoreRequest(queries=["a"], documents=["b", "c"])),
+    "MaxSim": (RankingServicer, ranking_pb2.MaxSimRequest(query_texts=["a"], documents=VECTORS)),
+    "Classify": (ClassificationServicer, classification_pb2.ClassifyRequest(texts=["a"])),
+    "ClassifyTokens": (ClassificationServicer, classification_pb2.ClassifyTokensRequest(texts=["a"])),
+}
+CROSS_ENCODED = ranking_pb2.RerankRequest(query="a", documents=["b"], method=vectors_pb2.SCORING_METHOD_CROSS_ENCODER)
+
+
+async def times(service: Service, name: str, message: Any = None) -> dict[str, float]:
+    servicer, usual = CALLS[name]
+    reply = await getattr(servicer(service, 60), name)(message or usual, Context())
+    return {part: getattr(reply.timing, part).ToNanoseconds() / 1e9 for part in PARTS}
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_every_reply_tells_what_went_beside_queue_and_compute(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokenising takes 2 s, the round trip 16 of which the worker tells 5; reading and making a message 32 each."""
+    clock = Clock()
+    service, worker = made(clock)
+    worker.clock = clock
+    tokenising, offload = service.tokenising, service.offload
+
+    async def slow_offload(size: int, work: Callable[..., Any], argument: Any) -> Any:
+        return await offload(size, clock.taking(32, work), argument)
+
+    monkeypatch.setattr(service, "tokenising", clock.taking(2, tokenising))
+    monkeypatch.setattr(service, "offload", slow_offload)
+    assert await times(service, name) == {
+        "tokenize": 2,
+        "queue": 1,
+        "compute": 4,
+        "transfer": 11,
+        "postprocess": 32,  # reading the request is in no part
+    }
+
+
+async def test_pooling_of_tokens_and_encoding_count_as_postprocessing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two documents at 3 s each, then packing of all of them at 7 s."""
+    clock = Clock()
+    service, worker = made(clock)
+    worker.clock = clock
+    monkeypatch.setattr(token_pooling, "pool", clock.taking(3, token_pooling.pool))
+    monkeypatch.setattr(packing, "pack", clock.taking(7, packing.pack))
+    plain = embedding_pb2.EmbedRequest(texts=["a b", "c d"])
+    assert (await times(service, "Embed", plain))["postprocess"] == 0
+    told = await times(service, "Embed")
+    assert told["postprocess"] == 3 + 3 + 7 + 7  # the fake sends dense rows along, which are packed as well
+    assert told["transfer"] == 11
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "seconds"), [("Rerank", None, 5), ("Rerank", CROSS_ENCODED, 3 + 5), ("Classify", None, 3)]
+)
+async def test_sorting_and_activation_count_as_postprocessing(
+    name: str, message: Any, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cross-encoder's scores are activated, then sorted; a classifier's are activated."""
+    clock = Clock()
+    service, worker = made(clock)
+    worker.clock = clock
+    monkeypatch.setattr(postprocess, "activate", clock.taking(3, postprocess.activate))
+    monkeypatch.setattr(postprocess, "rank", clock.taking(5, postprocess.rank))
+    assert (await times(service, name, message))["postprocess"] == seconds
+
+
+async def test_no_time_is_negative() -> None:
+    """The worker measures by its own clock, and may tell more than the round trip took."""
+    service, worker = made(clock := Clock())
+    worker.clock, worker.told = clock, (10.0, 7.0)
+    assert (await times(service, "Embed"))["transfer"] == 0
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_the_parts_are_within_the_time_of_the_call(name: str) -> None:
+    """By the real clock, with a worker that tells no time of its own."""
+    service, worker = made(time.monotonic)
+    worker.clock, worker.told = Clock(), (0.0, 0.0)
+    start = time.monotonic()
+    told = await times(service, name)
+    whole = time.monotonic() - start
+    assert all(told[part] > 0 for part in ("tokenize", "transfer", "postprocess"))
+    assert sum(told.values()) <= whole + 5e-9  # each is rounded to nanoseconds
