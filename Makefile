@@ -13,6 +13,7 @@ TORCH_INDEX ?=
 
 MODEL ?= minilm
 SERVICES ?= --workloads token-embed,colbert-rerank,short,medium,mixed --rounds 2 --seconds 4
+GPU ?=
 WORKER ?= 127.0.0.1:50061
 FRONTEND ?= 127.0.0.1:50051
 
@@ -107,6 +108,5 @@ bench: $(VENV)/dev peers ## measure against the peers, write benchmarks/results,
 bench-all: SERVICES := --rounds 3 --seconds 8
 bench-all: bench ## the same with every workload and long rounds
 
-gpu: ## run the GPU tests and benchmarks with a plain python3 that has torch and transformers (no network)
-	PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -c tests/gpu/pytest.ini -p no:cacheprovider tests/gpu
-	PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=.:protos $(PYTHON) -m benchmarks.maxsim_gpu
+gpu: ## run the GPU tests and benchmarks in 9 minutes with a plain python3 that has torch and transformers (no network)
+	PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=.:protos$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m benchmarks.accelerator $(GPU)

@@ -49,4 +49,8 @@ def _commit() -> str:
 
 
 def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
+    """Nothing where there is no git, or no repository: a machine with an accelerator may have a copy alone."""
+    try:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
