@@ -48,7 +48,7 @@ def main() -> int:
         "budget_seconds": given.budget,
         "machine": machine | ({"commit": given.commit} if given.commit else {}),
     }
-    report = Report(head=head, judged=given.scale == "full")
+    report = Report(head=head, judged=given.scale == "full" and given.device.startswith("cuda"))
     with TemporaryDirectory() as made:
         parts = parts_of(given, Path(made))
         names = [part.name for part in parts]

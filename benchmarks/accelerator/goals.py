@@ -25,8 +25,8 @@ class Figures:
     def shown(self) -> str:
         """For people."""
         units = {"requests_per_second": "req/s", "tokens_per_second": "tok/s", "p99_ms": "ms p99"}
-        told = [f"{value:,.5g} {units.get(name, 'of the encoder')}" for name, value in self.as_json().items()]
-        return ", ".join(told)
+        numbers = {name: f"{value:,.0f}" if value > 100 else f"{value:g}" for name, value in self.as_json().items()}
+        return ", ".join(f"{number} {units.get(name, 'of the encoder')}" for name, number in numbers.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,15 @@
 """A part of the run: a process of its own, so that one that hangs, or breaks the device's context, harms no other."""
 
+import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-GRACE = 10
+GRACE = 20
 """Seconds to end in order once told to stop."""
 
 
@@ -39,10 +41,24 @@ class Part:
 
     @staticmethod
     def _stop(process: "subprocess.Popen[bytes]") -> None:
-        """Like Ctrl-C first: processes that it started are stopped by it in order."""
+        """Like Ctrl-C first: what it started is stopped by it in order. Failing that, all of it at once."""
         process.send_signal(signal.SIGINT)
         try:
             process.wait(timeout=GRACE)
         except subprocess.TimeoutExpired:
-            process.kill()
+            for each in (process.pid, *descendants(process.pid)):
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
             process.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that it started, and theirs, whatever session they are in; by Linux."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended since
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for known in found:  # grows on the way
+        found += [child for child, parent in parents.items() if parent == known]
+    return found[1:]

@@ -5,6 +5,7 @@ Skipped where a package of the services is missing: a machine with an accelerato
 
 import argparse
 import asyncio
+import signal
 import subprocess
 import sys
 import traceback
@@ -55,6 +56,7 @@ async def measure(device: str, scale: Scale, seed: int, seconds: float) -> Row:
 
 def main(arguments: argparse.Namespace) -> int:
     """1 where it failed."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, members stop by it
     absent = missing()
     if absent:
         row = {"workload": NAME, ("skipped" if absent.startswith(ABSENT) else "error"): absent}

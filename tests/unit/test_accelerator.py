@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from itertools import repeat
@@ -19,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks import device_limits
 from benchmarks.accelerator import __main__ as accelerator
 from benchmarks.accelerator import contexts, engine, flops, goals, patterns, workloads
+from benchmarks.accelerator import part as part_module
 from benchmarks.accelerator.in_flight import InFlight
 from benchmarks.accelerator.part import Part
 from benchmarks.accelerator.plan import SERVICES, parts_of
@@ -138,6 +140,33 @@ def test_what_the_budget_has_no_room_for_is_told(tmp_path: Path) -> None:
     assert found.failed
     shown = "\n".join(found.lines())
     assert all(each in shown for each in ("stopped after", "status -6", "it needs CUDA", "budget of 9 s"))
+
+
+def test_what_will_not_end_is_ended_with_all_that_it_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also what it started in a session of its own, as the harness does."""
+    monkeypatch.setattr(part_module, "GRACE", 0.5)
+    told = tmp_path / "pid"
+    program = f"""
+import signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+open({str(told)!r}, "w").write(str(child.pid))
+time.sleep(60)
+"""
+    assert part("stubborn", program, 2).run(60).startswith("it was stopped")
+    child = int(told.read_text())
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and _runs(child):
+        time.sleep(0.05)
+    assert not _runs(child)
+
+
+def _runs(pid: int) -> bool:
+    """Not ended, and not waiting for somebody to ask how it ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_rows_get_their_limit_and_their_goal() -> None:
