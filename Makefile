@@ -12,6 +12,7 @@ PEER_PIP := pip --disable-pip-version-check install --quiet
 TORCH_INDEX ?=
 
 MODEL ?= minilm
+OFFLINE ?= --quick
 SERVICES ?= --workloads token-embed,colbert-rerank,short,medium,mixed --rounds 2 --seconds 4
 GPU ?=
 WORKER ?= 127.0.0.1:50061
@@ -91,22 +92,24 @@ $(PEERS)/maxsim/ready: $(PEERS)/maxsim/installed
 	$(PEERS)/maxsim/bin/$(PEER_PIP) --no-deps pylate==1.6.0
 	@touch $@
 
-$(PEERS)/infinity/ready: $(PEERS)/infinity/installed
-	$(PEERS)/infinity/bin/pip --disable-pip-version-check check --quiet
+$(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntime/ready: $(PEERS)/%/ready: $(PEERS)/%/installed
+	$(PEERS)/$*/bin/pip --disable-pip-version-check check --quiet
 	@touch $@
 
-peers: $(PEERS)/maxsim/ready $(PEERS)/infinity/ready ## set up the peers that benchmarks compare with, each in a venv of its own
+peers: $(PEERS)/maxsim/ready $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntime/ready ## set up the peers that benchmarks compare with, each in a venv of its own
 
 bench: $(VENV)/dev peers ## measure against the peers, write benchmarks/results, README's figures, docs/measured.md
-	$(BIN)/python -m benchmarks.offline
+	$(BIN)/python -m benchmarks.offline $(OFFLINE)
 	$(BIN)/python -m benchmarks.maxsim
 	$(BIN)/python -m benchmarks.rerank
 	$(BIN)/python -m benchmarks.ablations
 	$(BIN)/python -m benchmarks.services $(SERVICES)
+	$(BIN)/python -m benchmarks.infinity
 	$(BIN)/python -m benchmarks.render
 
 bench-all: SERVICES := --rounds 3 --seconds 8
-bench-all: bench ## the same with every workload and long rounds
+bench-all: OFFLINE :=
+bench-all: bench ## the same with every workload, every batch size and long rounds
 
 gpu: ## run the GPU tests and benchmarks in 9 minutes with a plain python3 that has torch and transformers (no network)
 	PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=.:protos$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m benchmarks.accelerator $(GPU)

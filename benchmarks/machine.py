@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "numpy", "tokenizers", "grpcio")
+PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "tokenizers", "grpcio")
 
 
 def describe() -> dict[str, Any]:

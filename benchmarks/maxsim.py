@@ -6,9 +6,6 @@ and rounds are interleaved. PyLate and maxsim-cpu run in a Python of their own (
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +23,9 @@ from sentence_transformers.util.similarity import maxsim as padded_in_chunks
 from torch import Tensor
 
 from benchmarks.machine import describe
+from benchmarks.peers.peer import Asked, Peer
+from benchmarks.peers.venv import Venv
+from benchmarks.work import Here, Work
 from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.maxsim.choice import faster_product
 from gpu_worker.maxsim.comparison import Comparison, Texts
@@ -33,20 +33,13 @@ from gpu_worker.maxsim.packed import PackedMaxSim
 from shared.vectors import Layout
 
 RESULT = Path(__file__).parent / "results" / "maxsim-cpu.json"
-PEERS = Path(__file__).parent.parent / ".venv-peers" / "maxsim" / "bin" / "python"
+VENV = Venv(name="maxsim")
+PACKAGES = ("pylate", "maxsim-cpu", "torch", "sentence-transformers", "transformers")
 QUERY, WIDTH, MEAN, LONGEST = 32, 128, 188, 512
 BATCH = 64
 TURN = 5
 """Times that a side runs in its turn; the median counts."""
-VERSIONS: dict[str, str] = {}
-"""Of the peers, as they say themselves."""
-KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
-KEEP_FREED_MEMORY |= {"MALLOC_ARENA_MAX": "1"}
-"""What `allocator.keep_freed_memory` does, for the peers."""
 PAUSE = 0.02  # so that one side's spinning threads are asleep before the next begins
-Scores = npt.NDArray[np.float32]
-Side = Callable[[], tuple[float, Scores]]
-"""Seconds, and the scores of the documents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,55 +104,25 @@ def padded(case: Case, by_length: bool) -> Callable[[], Tensor]:
     return scores
 
 
-def here(work: Callable[[], Tensor]) -> Side:
+def here(work: Callable[[], Tensor]) -> Here:
     """A side of this process."""
-
-    def run() -> tuple[float, Scores]:
-        start = time.perf_counter()
-        scores = work()
-        return time.perf_counter() - start, scores.flatten().numpy()
-
-    return run
+    return Here(lambda: work().flatten().numpy())
 
 
 @contextmanager
-def peers(case: Case, threads: int, python: Path) -> Iterator[dict[str, Side]]:
+def peers(case: Case, threads: int) -> Iterator[dict[str, Asked]]:
     """The sides that `maxsim_peer.py` has."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "case.npz"
         np.savez(data, query=case.query.numpy(), rows=case.rows.numpy(), lengths=case.lengths)
-        script = Path(__file__).parent / "maxsim_peer.py"
-        command = [str(python), str(script), str(data), str(threads)]
-        environment = os.environ | KEEP_FREED_MEMORY
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        asked, answers = process.stdin, process.stdout
-        while not (line := answers.readline()).startswith("{"):
-            if process.poll() is not None:
-                sys.exit(f"{script.name} ended; `make peers` sets up what it needs")
-        VERSIONS.update(json.loads(line))
-
-        def side(name: str) -> Side:
-            def run() -> tuple[float, Scores]:
-                asked.write(name + "\n")
-                asked.flush()
-                answer = json.loads(answers.readline())
-                return answer["seconds"], np.array(answer["scores"], dtype=np.float32)
-
-            return run
-
-        try:
-            yield {name: side(name) for name in ("PyLate rank.rerank", "maxsim-cpu")}
-        finally:
-            asked.close()
-            process.wait()
+        with Peer([VENV.python, "-m", "benchmarks.peers.maxsim_peer", data], threads=threads) as peer:
+            yield {name: Asked(peer, name, {}) for name in ("PyLate rank.rerank", "maxsim-cpu")}
 
 
-def measure(documents: int, rounds: int, seed: int, threads: int, python: Path) -> dict[str, Any]:
+def measure(documents: int, rounds: int, seed: int, threads: int) -> dict[str, Any]:
     case = Case.of(documents, seed)
-    with peers(case, threads, python) as others:
-        sides = {
+    with peers(case, threads) as others:
+        sides: dict[str, Work] = {
             "selvage": here(ours(case)),
             "PyLate rank.rerank": others["PyLate rank.rerank"],
             "padded batches": here(padded(case, by_length=False)),
@@ -168,16 +131,16 @@ def measure(documents: int, rounds: int, seed: int, threads: int, python: Path) 
             "sentence-transformers maxsim": here(lambda: padded_in_chunks([case.query], case.documents())),
             "selvage, from a list": here(ours_from_a_list(case)),
         }
-        exact = sides["sentence-transformers maxsim"]()[1]
-        differences = {name: float(np.abs(side()[1] - exact).max()) for name, side in sides.items()}
+        exact = sides["sentence-transformers maxsim"].outcome()
+        differences = {name: float(np.abs(side.outcome() - exact).max()) for name, side in sides.items()}
         for name, difference in differences.items():
             assert difference < 1e-3, f"{name} differs by {difference}"
         times: dict[str, list[float]] = {name: [] for name in sides}
         for _ in track(range(rounds), description=f"{documents:,} documents"):
             for name, side in sides.items():
                 time.sleep(PAUSE)
-                side()  # wakes the threads, and fills the caches with what this side reads
-                times[name].append(float(np.median([side()[0] for _ in range(TURN)])))
+                side.seconds()  # wakes the threads, and fills the caches with what this side reads
+                times[name].append(float(np.median([side.seconds() for _ in range(TURN)])))
     median = {name: float(np.median(measured)) for name, measured in times.items()}
     return {
         "documents": documents,
@@ -204,22 +167,18 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds of 5 runs (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of lengths and rows (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of every side (default: %(default)s)")
-    parser.add_argument("--peers", type=Path, default=PEERS, help="Python of the peers (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=RESULT, help="where the JSON goes (default: %(default)s)")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()  # as the worker does; the peers get the same
-    cases = [
-        measure(count, arguments.rounds, arguments.seed, arguments.threads, arguments.peers)
-        for count in arguments.documents
-    ]
+    cases = [measure(count, arguments.rounds, arguments.seed, arguments.threads) for count in arguments.documents]
     outcome = {
         "benchmark": "maxsim-cpu",
         "workload": {"query_rows": QUERY, "dimensions": WIDTH, "mean_length": MEAN, "seed": arguments.seed},
         "rounds": arguments.rounds,
         "threads": arguments.threads,
         "product": PackedMaxSim(faster_product(WIDTH)).name,
-        "peers": VERSIONS,
+        "peers": VENV.versions(PACKAGES),
         "machine": describe(),
         "cases": cases,
     }

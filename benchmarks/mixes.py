@@ -28,6 +28,17 @@ def _texts(counts: npt.NDArray[np.int64], generator: np.random.Generator) -> Tex
     ]
 
 
+def write(texts: Texts, path: str) -> None:
+    """As a .npz file, for a peer in another process."""
+    np.savez(path, ids=np.concatenate(texts), lengths=[len(text) for text in texts])
+
+
+def read(path: str) -> Texts:
+    """What `write` wrote."""
+    file = np.load(path)
+    return np.split(file["ids"], np.cumsum(file["lengths"])[:-1])
+
+
 MIXES: dict[str, Callable[[int, int], Texts]] = {
     "32 tokens": of_one_length(32),
     "lognormal": lognormal,

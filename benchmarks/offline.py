@@ -1,28 +1,28 @@
-"""The engine against sentence-transformers and ONNX Runtime on MiniLM: 64 texts a mix of lengths, one process.
+"""The engine against sentence-transformers and ONNX Runtime on MiniLM: 64 texts a mix of lengths, one process a peer.
 
-Token ids are prepared on all sides, outputs are compared before anything is timed, rounds are interleaved. Batch sizes
-of "best" sides are chosen anew for every mix.
+Token ids are prepared on all sides, outputs are compared before anything is timed, rounds are interleaved. Peers run in
+a Python of their own (`make peers`) with as many threads and with memory kept as the worker keeps it; they wait while
+others run, and time themselves. Batch sizes of "best" sides are chosen anew for every mix.
 """
 
 import argparse
 import json
-import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from benchmarks.machine import describe
 from benchmarks.minilm import NAME, folder
-from benchmarks.mixes import MIXES, Texts
-from benchmarks.onnx_peer import OnnxPeer, export, quantised
+from benchmarks.mixes import MIXES, Texts, write
+from benchmarks.peers.peer import Asked, Peer
+from benchmarks.peers.venv import Venv
 from benchmarks.rounds import interleaved, seconds, spread
-from benchmarks.sentence_transformers_peer import SentenceTransformersPeer
+from benchmarks.work import Array, Here, Work
 from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.computing import Part
 from gpu_worker.engine import ModelEngine
@@ -37,14 +37,16 @@ RESULT = Path(__file__).parent / "results" / "offline-cpu.json"
 EXACT = "sentence-transformers default"
 """The side that the others are compared with."""
 SIZES = (1, 2, 4, 8, 16, 32)
-Rows = npt.NDArray[np.float32]
+QUICK_SIZES, QUICK_ROUNDS = (1, 2, 8, 32), 3
+REFERENCE, ONNX = Venv(name="sentence-transformers"), Venv(name="onnxruntime")
+PACKAGES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "onnx", "numpy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """Somebody who embeds texts. `batch_size` 0: it makes batches of its own."""
+    """Somebody who embeds texts: the work of texts in batches of a size. Size 0: it makes batches of its own."""
 
-    embed: Callable[[Texts, int], Rows]
+    work: Callable[[Texts, int], Work]
     batch_sizes: Sequence[int] = (0,)
     difference: float = 1e-5
 
@@ -54,19 +56,20 @@ class Side:
             return self.batch_sizes[0]
         sample, timed = texts[::2], []
         for size in self.batch_sizes:
-            self.embed(sample[:size], size)
-            timed.append((min(seconds(partial(self.embed, sample, size)) for _ in range(2)), size))
+            self.work(sample[:size], size).seconds()
+            work = self.work(sample, size)
+            timed.append((min(seconds(work) for _ in range(2)), size))
         return min(timed)[1]
 
 
-def ours(model: Model) -> Callable[[Texts, int], Rows]:
+def ours(model: Model) -> Callable[[Texts, int], Work]:
     """The worker's engine with its own planning, without services."""
     engine, budget = ModelEngine(model), model.placement.step_tokens
-    work = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
+    encode = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
 
-    def embed(texts: Texts, _: int) -> Rows:
+    def embed(texts: Texts) -> Array:
         tokens = RaggedTokens(ids=b"".join(text.tobytes() for text in texts), lengths=tuple(map(len, texts)))
-        progress = engine.open(Job(id=1, work=work, tokens=tokens))
+        progress = engine.open(Job(id=1, work=encode, tokens=tokens))
         queue = FairQueue(quantum=budget // 8)
         queue.add(1, progress.costs)
         while len(queue):
@@ -76,24 +79,39 @@ def ours(model: Model) -> Callable[[Texts, int], Rows]:
         assert result.dense is not None
         return np.frombuffer(result.dense.data, dtype=np.float32).reshape(len(texts), -1)
 
-    return embed
+    return lambda texts, _: Here(lambda: embed(texts))
 
 
-def all_sides(threads: int) -> dict[str, Side]:
-    """Everybody, loaded; ONNX Runtime exports the model first."""
-    path = str(folder())
+def theirs(peer: Peer, side: str) -> Callable[[Texts, int], Work]:
+    """A peer's side, which gets the texts as a file."""
+
+    def work(texts: Texts, batch_size: int) -> Work:
+        file = peer.file(f"{len(texts)} {sum(map(len, texts))} {batch_size}.npz")
+        write(texts, file)
+        return Asked(peer, side, {"texts": file, "batch_size": batch_size})
+
+    return work
+
+
+def all_sides(threads: int, sizes: Sequence[int], cleanup: ExitStack) -> dict[str, Side]:
+    """Everybody, loaded; ONNX Runtime's peer exports the model first. `cleanup` ends the peers."""
+    path = folder()
+    reference, onnx = (
+        cleanup.enter_context(Peer([venv.python, "-m", module, path, str(threads)], threads=threads))
+        for venv, module in (
+            (REFERENCE, "benchmarks.peers.sentence_transformers_peer"),
+            (ONNX, "benchmarks.peers.onnx_peer"),
+        )
+    )
     single, half = (load("minilm", Placement.choose("cpu", dtype), max_tokens=512) for dtype in ("float32", "bfloat16"))
-    reference = SentenceTransformersPeer(path)
-    with tempfile.TemporaryDirectory() as made:
-        exported = export(path, Path(made))
-        onnx, small = OnnxPeer(exported, threads), OnnxPeer(quantised(exported), threads)
+    exact = theirs(reference, "float32")
     return {
-        "selvage float32": Side(embed=ours(single)),
-        EXACT: Side(embed=reference.embed, batch_sizes=(32,)),
-        "onnxruntime float32, best batch": Side(embed=onnx.embed, batch_sizes=SIZES),
-        "selvage bfloat16": Side(embed=ours(half), difference=2e-2),
-        "sentence-transformers, best batch": Side(embed=reference.embed, batch_sizes=SIZES),
-        "onnxruntime int8, best batch": Side(embed=small.embed, batch_sizes=SIZES, difference=1.0),
+        "selvage float32": Side(work=ours(single)),
+        EXACT: Side(work=exact, batch_sizes=(32,)),
+        "onnxruntime float32, best batch": Side(work=theirs(onnx, "float32"), batch_sizes=sizes),
+        "selvage bfloat16": Side(work=ours(half), difference=2e-2),
+        "sentence-transformers, best batch": Side(work=exact, batch_sizes=sizes),
+        "onnxruntime int8, best batch": Side(work=theirs(onnx, "int8"), batch_sizes=sizes, difference=1.0),
     }
 
 
@@ -101,12 +119,12 @@ def measure(mix: str, sides: dict[str, Side], count: int, rounds: int, seed: int
     """One mix of lengths: every side's batch size, how far it is from the exact rows, how long it takes."""
     texts = MIXES[mix](count, seed)
     sizes = {name: side.best(texts) for name, side in sides.items()}
-    rows = {name: side.embed(texts, sizes[name]) for name, side in sides.items()}
+    works = {name: side.work(texts, sizes[name]) for name, side in sides.items()}
+    rows = {name: work.outcome() for name, work in works.items()}
     differences = {name: float(np.abs(each - rows[EXACT]).max()) for name, each in rows.items()}
     for name, difference in differences.items():
         assert difference < sides[name].difference, f"{name} differs by {difference}"
     cosines = {name: (each * rows[EXACT]).sum(axis=1) for name, each in rows.items()}
-    works = {name: partial(side.embed, texts, sizes[name]) for name, side in sides.items()}
     times = interleaved(works, rounds, mix)
     tokens = sum(map(len, texts))
     median = {name: float(np.median(each)) for name, each in times.items()}
@@ -139,26 +157,30 @@ if __name__ == "__main__":
     parser.add_argument("--mixes", nargs="+", choices=MIXES, default=list(MIXES), help="default: all")
     parser.add_argument("--texts", type=int, default=64, help="a mix (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, batch sizes {QUICK_SIZES}")
     parser.add_argument("--seed", type=int, default=1, help="of the texts (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of every side (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=RESULT, help="where the JSON goes (default: %(default)s)")
     arguments = parser.parse_args()
+    rounds, tried = (QUICK_ROUNDS, QUICK_SIZES) if arguments.quick else (arguments.rounds, SIZES)
     torch.set_num_threads(arguments.threads)
-    keep_freed_memory()  # as the worker does
-    everybody = all_sides(arguments.threads)
+    keep_freed_memory()  # as the worker does; the peers get the same
+    with ExitStack() as stack:
+        everybody = all_sides(arguments.threads, tried, stack)
+        cases = [measure(mix, everybody, arguments.texts, rounds, arguments.seed) for mix in arguments.mixes]
     outcome = {
         "benchmark": "offline-cpu",
         "workload": {"model": NAME, "seed": arguments.seed},
-        "rounds": arguments.rounds,
+        "rounds": rounds,
+        "batch_sizes": tried,
         "threads": arguments.threads,
         "machine": describe(),
-        "cases": [
-            measure(mix, everybody, arguments.texts, arguments.rounds, arguments.seed) for mix in arguments.mixes
-        ],
+        "peers": {venv.name: venv.versions(PACKAGES) for venv in (REFERENCE, ONNX)},
+        "cases": cases,
     }
     arguments.out.parent.mkdir(exist_ok=True)
     arguments.out.write_text(json.dumps(outcome, indent=1) + "\n")
-    for case in outcome["cases"]:
+    for case in cases:
         for side_name, figures in case["sides"].items():
             cosine = f"lowest cosine {figures['lowest_cosine']:.4f}"
             print(f"{case['mix']:10} {side_name:36} {figures['tokens_per_second']:8,} tokens/s  {cosine}")

@@ -21,6 +21,7 @@ IN_README: dict[str, Render] = {
     "offline-cpu": tables.offline,
     "maxsim-cpu": tables.maxsim,
     "rerank-cpu": tables.rerank,
+    "infinity-cpu": tables.infinity,
 }
 MEASURED: dict[str, tuple[str, Render]] = {
     "services-cpu": ("Both services under load", tables.services),

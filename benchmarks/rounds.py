@@ -1,22 +1,21 @@
 """Interleaved rounds: every side once a round (A B A B), so that a machine that slows down slows all of them alike."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from rich.progress import track
 
+from benchmarks.work import Work
+
 PAUSE = 0.05  # so that one side's spinning threads are asleep before the next begins
-Work = Callable[[], object]
 
 
 def seconds(work: Work) -> float:
     """Of one run, after a pause."""
     time.sleep(PAUSE)
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    return work.seconds()
 
 
 def interleaved(sides: Mapping[str, Work], rounds: int, description: str) -> dict[str, list[float]]:

@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import workloads
+from benchmarks.load.case import Case, best, measured
 from benchmarks.load.ceiling import ceiling_of
-from benchmarks.load.generator import generate
-from benchmarks.load.outcome import Outcome
 from benchmarks.load.pattern import Open
 from benchmarks.load.plan import Plan
+from benchmarks.load.summary import summary
 from benchmarks.load.target import GrpcAddress
 from benchmarks.machine import describe
 from benchmarks.sizes import Scale
@@ -40,20 +40,11 @@ QUICK = ("short", "mixed", "colbert-rerank")
 MANY_FRONTENDS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One configuration of a workload: a name among those it is compared with, what is sent, and to how many."""
-
-    name: str
-    plan: Plan
-    frontends: int = 1
-
-
 def closed_cases(workload: Workload, pair: Stack, seconds: float, seed: int) -> list[Case]:
     """The workload as it is defined, or each step of its sweep with one frontend and with all."""
     plan = _plan(workload, pair, seconds, seed)
     if not workload.client_counts:
-        return [Case(name="closed", plan=plan)]
+        return [Case(name="closed", plan=plan, watch=_processes(pair, 1))]
     return [
         Case(
             name=f"{count} client{'s' * (count > 1)}, {frontends} frontend{'s' * (frontends > 1)}",
@@ -62,7 +53,7 @@ def closed_cases(workload: Workload, pair: Stack, seconds: float, seed: int) -> 
                 pattern=replace(workload.pattern, clients=count, seconds=seconds),
                 address=_to(plan, pair, frontends),
             ),
-            frontends=frontends,
+            watch=_processes(pair, frontends),
         )
         for count in workload.client_counts
         for frontends in (1, MANY_FRONTENDS)
@@ -75,12 +66,13 @@ def open_cases(workload: Workload, pair: Stack, seconds: float, seed: int, reach
         return []
     rate = reached * SHARE
     plan = replace(_plan(workload, pair, seconds, seed), pattern=Open(rate=rate, seconds=seconds))
-    cases = [Case(name="open", plan=plan)]
+    cases = [Case(name="open", plan=plan, watch=_processes(pair, 1))]
     if workload.name == "mixed":
         alone = workload.only("short")
         rate *= len(alone.requests) / len(workload.requests)
         pattern = Open(rate=rate, seconds=seconds)
-        cases.append(Case(name="open, short alone", plan=replace(plan, requests=alone.prepared(), pattern=pattern)))
+        plan = replace(plan, requests=alone.prepared(), pattern=pattern)
+        cases.append(Case(name="open, short alone", plan=plan, watch=_processes(pair, 1)))
     return cases
 
 
@@ -100,77 +92,33 @@ def _to(plan: Plan, pair: Stack, frontends: int) -> GrpcAddress:
     return replace(plan.address, servers=tuple(member.address for member in pair.frontends[:frontends]))
 
 
-async def measured(cases: Sequence[Case], pair: Stack, rounds: int, title: str) -> dict[str, list[Outcome]]:
-    """All cases in turn, `rounds` times; what a request costs is learnt once."""
-    known: dict[bytes, int] = {}
-    outcomes: dict[str, list[Outcome]] = {case.name: [] for case in cases}
-    for turn in range(rounds):
-        for case in cases:
-            plan = _knowing(case.plan, known)
-            watch = {"worker": pair.worker.pid} | {
-                f"frontend {number}": member.pid for number, member in enumerate(pair.frontends[: case.frontends])
-            }
-            name = f"{title}: {case.name}, round {turn + 1} of {rounds}"
-            outcomes[case.name].append(await generate(plan, watch=watch, title=name))
-            known |= {plan.requests[index].body: count for index, count in outcomes[case.name][-1].tokens.items()}
-    return outcomes
-
-
-def _knowing(plan: Plan, known: Mapping[bytes, int]) -> Plan:
-    if any(each.body not in known for each in plan.requests):
-        return plan
-    return replace(plan, requests=tuple(replace(each, tokens=known[each.body]) for each in plan.requests), learn=False)
+def _processes(pair: Stack, frontends: int) -> dict[str, int]:
+    """The worker's and those frontends' process ids, by name."""
+    members = pair.frontends[:frontends]
+    return {"worker": pair.worker.pid} | {f"frontend {number}": each.pid for number, each in enumerate(members)}
 
 
 async def run_workload(workload: Workload, pair: Stack, seconds: float, rounds: int, seed: int) -> dict[str, Any]:
     """All cases of one workload, and the generator's ceiling for the fastest of them."""
     cases = closed_cases(workload, pair, seconds, seed)
-    outcomes = await measured(cases, pair, rounds, workload.name)
+    outcomes = await measured(cases, rounds, workload.name)
     reached = median(each.requests_per_second for each in outcomes[cases[0].name])
     further = open_cases(workload, pair, seconds, seed, reached)
-    outcomes |= await measured(further, pair, rounds, workload.name)
-    fastest = max(cases, key=lambda case: max(each.requests_per_second for each in outcomes[case.name]))
-    best = max(outcomes[fastest.name], key=lambda each: each.requests_per_second)
-    ceiling = await ceiling_of(fastest.plan, best, seconds=min(seconds, 3.0), title=f"{workload.name}: null server")
+    outcomes |= await measured(further, rounds, workload.name)
+    fastest = max(cases, key=lambda case: best(outcomes[case.name]).requests_per_second)
+    most = best(outcomes[fastest.name])
+    ceiling = await ceiling_of(fastest.plan, most, seconds=min(seconds, 3.0), title=f"{workload.name}: null server")
     return {
         "measures": workload.measures,
         "model": workload.model,
         "dtype": await _dtype(pair),
         "cases": {
-            case.name: summary(outcomes[case.name]) | {"pattern": repr(case.plan.pattern), "frontends": case.frontends}
+            case.name: summary(outcomes[case.name])
+            | {"pattern": repr(case.plan.pattern), "frontends": len(case.plan.address.servers)}
             for case in [*cases, *further]
         },
         "null_server": ceiling.figures() | {"beside": fastest.name},
     }
-
-
-def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Medians over the rounds, the spread of requests/s, and every round."""
-    rounds = [outcome.figures() for outcome in outcomes]
-    rates = [each["requests_per_second"] for each in rounds]
-    return {
-        "requests_per_second": round(median(rates), 2),
-        "spread": round((max(rates) - min(rates)) / median(rates), 3) if median(rates) else 0.0,
-        "tokens_per_second": round(median(each["tokens_per_second"] for each in rounds)),
-        "latency_ms": _medians([each["latency_ms"] for each in rounds]),
-        "cpu_seconds_per_second": _medians([_per_second(each) for each in rounds]),
-        "errors": sum(sum(each["errors"].values()) for each in rounds),
-        "rounds": rounds,
-    }
-
-
-def _per_second(figures: Mapping[str, Any]) -> dict[str, float]:
-    """CPU seconds a second of wall time: of all clients, of all frontends, of the worker."""
-    spent = dict.fromkeys(("clients", "frontends", "worker"), 0.0)
-    for name, seconds in figures["cpu_seconds"].items():
-        spent[next(whole for whole in spent if whole.startswith(name.split()[0]))] += (
-            seconds / figures["window_seconds"]
-        )
-    return spent
-
-
-def _medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: round(median(each.get(name, 0.0) for each in rounds), 3) for name in rounds[0]}
 
 
 async def _dtype(pair: Stack) -> str:

@@ -8,7 +8,8 @@ from benchmarks.accelerator.goals import Figures
 def offline(result: dict[str, Any]) -> str:
     """The engine against its peers, in Markdown."""
     machine, cases = result["machine"], result["cases"]
-    versions = machine["versions"]
+    # Peers that had no Python of their own are among our versions.
+    versions = machine["versions"] | {name: own[name] for name, own in result.get("peers", {}).items()}
     mixes = [f"{case['texts']} texts, {case['mix']}" for case in cases]
     lines = [
         f"The engine on three mixes of lengths (lognormal: mean 126, longest 512), MiniLM-L6, {result['threads']} "
@@ -93,6 +94,34 @@ def services(result: dict[str, Any]) -> str:
             cells += [f"{latency['p50']:,.1f}", f"{latency['p99']:,.1f}", f"{spent['frontends']:.2f}"]
             cells += [f"{spent['worker']:.2f}", f"{null['times_measured']:,.0f}" if case == null["beside"] else ""]
             lines.append(f"| {name} | {workload['model']} | {case} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def infinity(result: dict[str, Any]) -> str:
+    """Both services against Infinity, in Markdown."""
+    machine, peer, cases, nulls = result["machine"], result["peer"], result["cases"], result["null_server"]
+    names, others = list(cases[0]["sides"]), list(cases[0]["ours_over"])
+    failed = sum(side["errors"] for case in cases for side in case["sides"].values())
+    least = min(null["times_measured"] for null in nulls.values())
+    lines = [
+        f"Both services against Infinity {peer['infinity-emb']} over HTTP (batches of {result['batch_size']}, torch "
+        f"{peer['torch']}, transformers {peer['transformers']}): MiniLM-L6 in float32, one text a request, "
+        f"{result['threads']} threads of {machine['processor']} a server, medians of {result['rounds']} interleaved "
+        f"rounds of {result['seconds']:g} s. Clients run on the same {machine['cores']} cores; null servers reach "
+        f"{least:,.0f} times the fastest case or more. {f'{failed:,} requests' if failed else 'No request'} failed:",
+        "",
+        f"| | {' | '.join(f'{name}: requests/s | p50 ms | p99 ms' for name in names)} "
+        f"| {' | '.join(f'selvage / {name} | goal' for name in others)} |",
+        f"|---|{'---:|' * (3 * len(names) + 2 * len(others))}",
+    ]
+    for case in cases:
+        cells = []
+        for side in case["sides"].values():
+            latency = side["latency_ms"]
+            cells += [f"{side['requests_per_second']:,.1f}", f"{latency['p50']:,.1f}", f"{latency['p99']:,.1f}"]
+        for over in case["ours_over"].values():
+            cells += [f"{over['figure']} {over['ratio']:.2f}", over["goal"]]
+        lines.append(f"| {case['case']} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

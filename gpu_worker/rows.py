@@ -147,13 +147,8 @@ class Rows:
 
         def read(arrays: list[Array]) -> list[sparse.Vector]:
             progress.finite &= bool(np.isfinite(arrays[slot]).all())
-            ends = np.cumsum(progress.lengths[member.sequences])[:-1]
-            shares = np.split(np.nan_to_num(arrays[slot]), ends)
-            ids = [progress.sequence(each) for each in member.sequences]
-            return [
-                sparse.of_tokens(known, share, self._dropped, top_k)  # type: ignore[arg-type]
-                for known, share in zip(ids, shares, strict=True)
-            ]
+            texts = [progress.sequence(each) for each in member.sequences]
+            return sparse.of_tokens(texts, np.nan_to_num(arrays[slot]), self._dropped, top_k)
 
         return read
 

@@ -20,6 +20,8 @@ Reading = Callable[[list[Array]], list[Vector]]
 """What a step shipped -> the vectors of one job's sequences."""
 NOTHING: Vector = (np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
 QUERIES_AT_ONCE = 64
+ID_BITS = 32
+"""Of a number that holds a text above and a vocabulary id below."""
 
 
 def of_row(row: Weights) -> Vector:
@@ -36,13 +38,22 @@ def of_pairs(ids: npt.NDArray[np.int32], weights: Weights) -> Vector:
     return ids[order], weights[order]
 
 
-def of_tokens(ids: npt.NDArray[np.int32], weights: Weights, dropped: npt.NDArray[np.int32], top_k: int) -> Vector:
-    """Weights of tokens [L] as a vector: the largest of each id, without the ids `dropped`."""
-    known, place = np.unique(ids, return_inverse=True)
-    best = np.zeros(len(known), dtype=np.float32)
-    np.maximum.at(best, place, weights)
-    kept = (best > 0) & ~np.isin(known, dropped)
-    return strongest((known[kept].astype(np.int32), best[kept]), top_k)
+def of_tokens(
+    texts: Sequence[npt.NDArray[np.int32]], weights: Weights, dropped: npt.NDArray[np.int32], top_k: int
+) -> list[Vector]:
+    """Weights [T] of the tokens of all texts, laid end to end, as a vector a text: the largest of each id, without the
+    ids `dropped`. One sort for all texts: a call a text takes four times as long."""
+    ids = np.concatenate(texts)
+    owners = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
+    counted = (weights > 0) & ~np.isin(ids, dropped)
+    keys = (owners[counted] << ID_BITS) + ids[counted]
+    order = np.argsort(keys, kind="stable")
+    keys, ordered = keys[order], weights[counted][order]
+    firsts = np.flatnonzero(np.diff(keys, prepend=-1))
+    best = np.maximum.reduceat(ordered, firsts) if len(firsts) else ordered
+    ends = np.searchsorted(keys[firsts] >> ID_BITS, np.arange(1, len(texts)))
+    known = (keys[firsts] & (1 << ID_BITS) - 1).astype(np.int32)
+    return [strongest(vector, top_k) for vector in zip(np.split(known, ends), np.split(best, ends), strict=True)]
 
 
 def strongest(vector: Vector, top_k: int) -> Vector:

@@ -5,51 +5,47 @@ how many tokens there are.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_worker.models.attention import EqualRuns, PackedAttention, Terms
+from gpu_worker.models.attention import PackedAttention, Terms
+from gpu_worker.models.equal_runs import EqualRuns, Ways
 from gpu_worker.models.trunk import Trunk
+from gpu_worker.models.written_out import BLOCK_SCORES
 from gpu_worker.pooling import pool
 from gpu_worker.ragged_batch import Ids, RaggedBatch
 
 
 class MaskedAttention:
-    """S sequences of one length as one dense batch, `present` [S, L] their real tokens."""
+    """S sequences of one length as one dense batch, of which `present` [S, L] are the real tokens.
+
+    The rest is hidden by a bias; the ways to attend, and the blocks they work in, are the engine's own.
+    """
 
     name = "padded and masked"
 
-    def __init__(self, present: Tensor, written_out: int) -> None:
-        """Up to `written_out` tokens the products are written out, above that the fused kernel runs."""
-        self._present, self._written_out = present, written_out
+    def __init__(self, present: Tensor, ways: Ways) -> None:
+        # Far below any score, but finite: a filler token of a windowed layer may have no real one to attend to.
+        self._hidden = torch.zeros(present.shape, device=present.device).masked_fill(~present, -1e30)
+        self._attention = EqualRuns(ways)
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
-        """See `PackedAttention`. No softcap and no bias."""
-        assert terms.softcap is None
+        """See `PackedAttention`. No bias."""
         assert terms.bias is None
-        count, length = self._present.shape
-        q, k, v = (_by_sequence(each, count, length) for each in (query, key, value))
-        groups = q.shape[1] // k.shape[1]
-        if groups > 1:
-            k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-        allowed = self._present[:, None, None, :]
-        own = terms.mask(length, length, query.device)
-        if own is not None:
-            allowed = allowed & own
-        if length > self._written_out:
-            states = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=terms.scale)
-        else:
-            scores = torch.matmul(q, k.transpose(-1, -2)).mul_(terms.scale).masked_fill_(~allowed, float("-inf"))
-            states = torch.matmul(torch.softmax(scores, dim=-1), v)
-        return states.transpose(1, 2).flatten(0, 1)
-
-
-def _by_sequence(states: Tensor, count: int, length: int) -> Tensor:
-    """[H, N x L, D] -> [N, H, L, D], a view."""
-    return states.view(states.shape[0], count, length, states.shape[2]).transpose(0, 1)
+        count, length = self._hidden.shape
+        states = []
+        at_once = max(1, BLOCK_SCORES // (len(query) * length**2))
+        for part in (slice(start, start + at_once) for start in range(0, count, at_once)):
+            rows = slice(part.start * length, min(part.stop, count) * length)
+            hidden = self._hidden[part, None, None].to(query.dtype)
+            few = RaggedBatch.pack([np.zeros(length, dtype=np.int32)] * len(hidden), query.device)
+            masked = replace(terms, bias=lambda *_, hidden=hidden: hidden)
+            states.append(self._attention(query[:, rows], key[:, rows], value[:, rows], few, masked))
+        return torch.cat(states)
 
 
 def padded(trunk: Trunk, texts: Sequence[Ids]) -> Tensor:
@@ -61,7 +57,7 @@ def padded(trunk: Trunk, texts: Sequence[Ids]) -> Tensor:
     counts = torch.tensor([len(text) for text in texts]).to(trunk.device)
     present = torch.arange(longest, device=trunk.device) < counts[:, None]
     usual = trunk.attention
-    attention = MaskedAttention(present, usual.written_out if isinstance(usual, EqualRuns) else 0)
+    attention = MaskedAttention(present, usual.ways if isinstance(usual, EqualRuns) else Ways())
     hidden = _with(trunk, attention)(RaggedBatch.pack(list(filled), trunk.device, trunk.first_position))
     states = hidden.view(len(texts), longest, -1).float()
     return F.normalize((states * present[:, :, None]).sum(dim=1) / counts[:, None], dim=1)

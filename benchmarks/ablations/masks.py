@@ -24,7 +24,7 @@ from shared.card import LateInteraction
 from shared.vectors import InputType
 
 HOST, BACK = "ids stay on the host", "ids to the device, the outcome back"
-ONE_PASS = "ids stay on the host, all sequences at once"
+EACH = "ids stay on the host, a call a sequence"
 VOCABULARY = 30_522
 SKIPLIST = tuple(range(1996, 5996, 125))
 """As many as there are punctuation marks."""
@@ -90,11 +90,16 @@ def lexical(tokens: Tokens, seed: int) -> Case:
     weights, dropped = drawn.to(tokens.device), tokens.there(DROPPED.astype(np.int64))
     owners = np.repeat(np.arange(len(tokens.offsets) - 1), np.diff(tokens.offsets))
 
+    texts = np.split(tokens.ids, tokens.offsets[1:-1])
+
     def host() -> list[Array]:
+        made = sparse.of_tokens(texts, weights.cpu().numpy(), DROPPED, 0)
+        return [array for pair in made for array in pair]
+
+    def each() -> list[Array]:
         shares = np.split(weights.cpu().numpy(), tokens.offsets[1:-1])
-        ids = np.split(tokens.ids, tokens.offsets[1:-1])
-        pairs = (sparse.of_tokens(known, share, DROPPED, 0) for known, share in zip(ids, shares, strict=True))
-        return [array for pair in pairs for array in pair]
+        made = (sparse.of_tokens([text], share, DROPPED, 0)[0] for text, share in zip(texts, shares, strict=True))
+        return [array for pair in made for array in pair]
 
     def back() -> list[Array]:
         keys = tokens.there(owners * VOCABULARY + tokens.ids)
@@ -108,16 +113,9 @@ def lexical(tokens: Tokens, seed: int) -> Case:
         ids = np.split((flat % VOCABULARY).astype(np.int32), ends)
         return [array for pair in zip(ids, np.split(values, ends), strict=True) for array in pair]
 
-    def one_pass() -> list[Array]:
-        known, place = np.unique(owners * VOCABULARY + tokens.ids, return_inverse=True)
-        best = np.zeros(len(known), dtype=np.float32)
-        np.maximum.at(best, place, weights.cpu().numpy())
-        kept = (best > 0) & ~np.isin(known % VOCABULARY, DROPPED)
-        return vectors(known[kept], best[kept])
-
     copied = 4 * len(tokens.ids), 8 * len(tokens.ids) + sum(each.nbytes for each in back())
     case = tokens.case("lexical weights", host, back, copied)
-    return replace(case, variants=case.variants | {ONE_PASS: one_pass})
+    return replace(case, variants=case.variants | {EACH: each})
 
 
 def instructions(tokens: Tokens) -> Case:

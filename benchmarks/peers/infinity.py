@@ -23,8 +23,10 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-PEERS = Path(__file__).parents[2] / ".venv-peers"
-PROGRAM = PEERS / "infinity" / "bin" / "infinity_emb"
+from benchmarks.peers.venv import Venv
+
+VENV = Venv(name="infinity")
+PROGRAM = VENV.programs / "infinity_emb"
 MODEL = "minilm"
 HEADERS = {"Content-Type": "application/json"}
 QUIET = {"INFINITY_ANONYMOUS_USAGE_STATS": "0", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}

@@ -9,7 +9,7 @@ from torch import nn
 
 from gpu_worker.maxsim import choice as maxsim
 from gpu_worker.maxsim.comparison import MaxSim
-from gpu_worker.models import attention, relative
+from gpu_worker.models import attention, attention_choice, relative
 from gpu_worker.models.files import first_line
 from gpu_worker.models.gate import Reference
 from gpu_worker.models.head_building import HeadBuilder, Heads
@@ -145,7 +145,7 @@ def _prepare(
     heads = builder.build()
     on_cpu = placement.device.type == "cpu"
     linear = prepack(nn.ModuleList([base, *heads.modules()])) if on_cpu else STOCK
-    chosen = attention.choose(
+    chosen = attention_choice.choose(
         placement.device,
         placement.dtype,
         head=int(getattr(config, "head_dim", None) or config.hidden_size // heads_count),

@@ -13,9 +13,10 @@ from gpu_worker.checking import rehearsal
 from gpu_worker.computing import Part
 from gpu_worker.engine import ModelEngine
 from gpu_worker.models import synthetic
-from gpu_worker.models.attention import OneByOne, Terms, Varlen
+from gpu_worker.models.attention import OneByOne, Terms
 from gpu_worker.models.loading import load
 from gpu_worker.models.recipe import WeightsOf
+from gpu_worker.models.varlen import Varlen
 from gpu_worker.placement import Placement
 from gpu_worker.ragged_batch import RaggedBatch
 from shared.jobs import Encode, Job, JobResult, MaxSim, Score

@@ -401,6 +401,6 @@ def test_http_bodies_carry_the_same_texts() -> None:
     """OpenAI's and Jina's shapes."""
     embed, rerank = (build(name).prepared_http("a-model")[0].body for name in ("short", "colbert-rerank"))
     text = build("short").requests[0].message.texts[0]
-    assert embed.decode() == f'{{"model": "a-model", "input": ["{text}"]}}'
+    assert embed.decode() == f'{{"model": "a-model", "input": ["{text}"], "encoding_format": "base64"}}'
     assert b'"documents": ["' in rerank
     assert b'"top_n": 1' in rerank

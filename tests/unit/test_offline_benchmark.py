@@ -1,11 +1,15 @@
 """What `benchmarks.offline` measures and reports, with sides that compute nothing."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from benchmarks import offline, rounds
-from benchmarks.mixes import MIXES, Texts
+from benchmarks.mixes import MIXES, Texts, read, write
 from benchmarks.offline import EXACT, Side
+from benchmarks.work import Here, Work
 
 
 @pytest.fixture(autouse=True)
@@ -24,10 +28,14 @@ def turned(texts: Texts, _: int = 0) -> np.ndarray:
     return rows_of(texts) @ np.array([[0.8, 0.6], [-0.6, 0.8]], dtype=np.float32)
 
 
+def here(embed: Callable[[Texts, int], np.ndarray]) -> Callable[[Texts, int], Work]:
+    return lambda texts, size: Here(lambda: embed(texts, size))
+
+
 SIDES = {
-    "selvage float32": Side(embed=rows_of),
-    EXACT: Side(embed=rows_of, batch_sizes=(32,)),
-    "a quantised peer": Side(embed=turned, batch_sizes=(2, 4), difference=1.0),
+    "selvage float32": Side(work=here(rows_of)),
+    EXACT: Side(work=here(rows_of), batch_sizes=(32,)),
+    "a quantised peer": Side(work=here(turned), batch_sizes=(2, 4), difference=1.0),
 }
 
 
@@ -48,10 +56,39 @@ def test_lognormal_lengths_keep_their_mean() -> None:
     assert [text.tolist() for text in texts] == [text.tolist() for text in MIXES["lognormal"](64, 1)]
 
 
+def test_texts_reach_a_peer_as_they_are(tmp_path: Path) -> None:
+    """Ids and lengths, through a file."""
+    texts = MIXES["lognormal"](5, 1)
+    write(texts, str(tmp_path / "texts.npz"))
+    found = read(str(tmp_path / "texts.npz"))
+    assert [text.tolist() for text in found] == [text.tolist() for text in texts]
+    assert {text.dtype for text in found} == {np.dtype(np.int32)}
+
+
+def test_the_fastest_batch_size_is_chosen() -> None:
+    """By runs on half of the texts; the first, smaller run only warms up."""
+    asked: list[tuple[int, int]] = []
+
+    class Slow:
+        def __init__(self, texts: Texts, size: int) -> None:
+            asked.append((len(texts), size))
+            self._size = size
+
+        def seconds(self) -> float:
+            return abs(self._size - 4.0)
+
+        def outcome(self) -> np.ndarray:
+            raise AssertionError("nobody asked for it")
+
+    assert Side(work=Slow, batch_sizes=(2, 4, 8)).best(MIXES["32 tokens"](16, 1)) == 4
+    assert asked == [(2, 2), (8, 2), (4, 4), (8, 4), (8, 8), (8, 8)]
+
+
 def test_rounds_are_interleaved() -> None:
     """A B A B, each as often as there are rounds."""
     calls: list[str] = []
-    times = rounds.interleaved({name: lambda name=name: calls.append(name) for name in "AB"}, 2, "rounds")
+    works = {name: Here(lambda name=name: calls.append(name)) for name in "AB"}
+    times = rounds.interleaved(works, 2, "rounds")
     assert calls == ["A", "B", "A", "B"]
     assert [len(each) for each in times.values()] == [2, 2]
 
@@ -82,6 +119,6 @@ def test_a_case_reports_every_side_and_the_price_of_quantisation() -> None:
 
 def test_a_side_that_computes_something_else_is_not_timed() -> None:
     """It is named instead."""
-    wrong = SIDES | {"selvage float32": Side(embed=turned)}
+    wrong = SIDES | {"selvage float32": Side(work=here(turned))}
     with pytest.raises(AssertionError, match="selvage float32 differs"):
         offline.measure("32 tokens", wrong, 8, 1, 1)

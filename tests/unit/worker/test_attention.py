@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpu_worker.models import attention as module
-from gpu_worker.models import synthetic
-from gpu_worker.models.attention import EqualRuns, OneByOne, Terms
+from gpu_worker.models import attention_choice, synthetic, written_out
+from gpu_worker.models.attention import OneByOne, Terms
+from gpu_worker.models.equal_runs import EqualRuns, Way, Ways
 from gpu_worker.models.gate import Reference, compare
 from gpu_worker.models.loading import load
 from gpu_worker.models.recipe import ModelRefused
@@ -56,21 +58,26 @@ TERMS = st.builds(
 )
 
 
+MIXED = Ways((Way.PRODUCTS, Way.FUSED), (8,))
+WAYS = [MIXED, *(Ways((way,)) for way in Way)]
 SEQUENCES = st.lists(st.integers(1, 20).flatmap(lambda length: st.tuples(st.just(length), st.integers(0, length - 1))))
 
 
 @settings(deadline=None, max_examples=60)
-@given(SEQUENCES.filter(bool), TERMS, st.sampled_from([1, 2, 4]), st.sampled_from([0, 8]))
+@given(SEQUENCES.filter(bool), TERMS, st.sampled_from([1, 2, 4]), st.sampled_from(WAYS), st.integers(1, 2000))
 def test_equal_runs_equal_one_by_one(
-    sequences: list[tuple[int, int]], terms: Terms, groups: int, written_out: int
+    sequences: list[tuple[int, int]], terms: Terms, groups: int, ways: Ways, block: int
 ) -> None:
-    """Any lengths, unattended tails, causality, window, softcap, bias, grouped heads, sorted or not."""
+    """Any lengths, unattended tails, causality, window, softcap, bias, grouped heads, sorted or not; blocks that hold
+    from many sequences to less than a row of one head."""
     torch.manual_seed(0)
     batch = batch_of([length for length, _ in sequences], tails=[tail for _, tail in sequences])
     query = torch.randn(batch.total, 4, 16).transpose(0, 1)
     key, value = (torch.randn(batch.total, 4 // groups, 16).transpose(0, 1) for _ in range(2))
     expected = OneByOne()(query, key, value, batch, terms)
-    ours = EqualRuns(written_out)(query, key, value, batch, terms)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(written_out, "BLOCK_SCORES", block)
+        ours = EqualRuns(ways)(query, key, value, batch, terms)
     # Far behind a window nothing is attended to, and nobody promises what comes of it.
     defined = torch.isfinite(expected).all(dim=2)
     assert torch.allclose(ours[defined], expected[defined], atol=2e-6)
@@ -90,6 +97,46 @@ def test_a_tail_is_what_a_mask_makes_of_it(sequences: list[tuple[int, int]]) -> 
     scores = (query @ key.transpose(1, 2)).masked_fill(~mask, float("-inf"))
     expected = (scores.softmax(dim=2) @ value).transpose(0, 1)
     assert torch.allclose(OneByOne()(query, key, value, batch, Terms(scale=1.0)), expected, atol=2e-6)
+
+
+def test_each_length_runs_its_way() -> None:
+    """A bound belongs to the way before it, the last way has none; neighbours of one way are told once."""
+    ways = Ways((Way.PRODUCTS, Way.PRODUCTS, Way.ONEDNN, Way.FUSED), (16, 32, 64))
+    lengths = (1, 16, 32, 33, 64, 65, 5000)
+    products, onednn, fused = Way.PRODUCTS, Way.ONEDNN, Way.FUSED
+    assert [ways.of(length) for length in lengths] == [products, products, products, onednn, onednn, fused, fused]
+    assert str(ways) == "products to 32 tokens, oneDNN products to 64 tokens, fused"
+    assert Ways().of(1) is fused
+
+
+def test_the_setting_for_onednn_is_put_back() -> None:
+    """Also where an attention fails."""
+    setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before, during = setting.fp32_precision, []
+
+    def fail() -> None:
+        with written_out.onednn_products():
+            during.append(setting.fp32_precision)
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        fail()
+    assert during != [before]
+    assert setting.fp32_precision == before
+
+
+def test_rounded_products_are_told_from_exact_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a processor with matrix units would give them; then oneDNN is not among the ways."""
+    exact = torch.bmm
+    setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+
+    def rounded(left: Tensor, right: Tensor) -> Tensor:
+        if left.dtype != torch.float32 or setting.fp32_precision != "bf16":
+            return exact(left, right)
+        return exact(left.bfloat16().float(), right.bfloat16().float())
+
+    monkeypatch.setattr(torch, "bmm", rounded)
+    assert not attention_choice.onednn_is_exact(32)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12))
@@ -118,7 +165,7 @@ def test_every_family_runs_unattended_tails(name: str) -> None:
     reference = Reference(model, padding_free_positions(config, first), unattended=True)
     if name != "tiny-deberta-v2":
         reference.check(Trunk(model, OneByOne(), first))
-        reference.check(Trunk(model, EqualRuns(8), first))
+        reference.check(Trunk(model, EqualRuns(MIXED), first))
     wrong = OneByOne() if name == "tiny-deberta-v2" else Flawed("attends to tails")
     with pytest.raises(ModelRefused, match="hidden states differ"):
         reference.check(Trunk(model, wrong, first))

@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig
 
 from gpu_worker.models import attention, relative, shapes, synthetic
-from gpu_worker.models.attention import EqualRuns, OneByOne, Terms
+from gpu_worker.models.attention import OneByOne, Terms
+from gpu_worker.models.equal_runs import EqualRuns, Way, Ways
 from gpu_worker.models.gate import Reference
 from gpu_worker.models.linear import STOCK, PrepackedLinear, prepack
 from gpu_worker.models.recipe import ModelRefused
@@ -45,7 +46,9 @@ def referee(model: Any) -> Reference:
     return Reference(model, padding_free_positions(model.config, first))
 
 
-@pytest.mark.parametrize("packed", [OneByOne(), EqualRuns(0), EqualRuns(1000)], ids=lambda packed: packed.name)
+@pytest.mark.parametrize(
+    "packed", [OneByOne(), *(EqualRuns(Ways((way,))) for way in Way)], ids=lambda packed: packed.name
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_deberta_passes_its_gate(variant: str, dtype: torch.dtype, packed: attention.PackedAttention) -> None:
@@ -94,8 +97,8 @@ def test_disentangled_terms_equal_their_definition(length: int, further: int, co
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.sampled_from([0, 8]))
-def test_runs_with_disentangled_terms_equal_one_by_one(lengths: list[int], written_out: int) -> None:
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.sampled_from(Way))
+def test_runs_with_disentangled_terms_equal_one_by_one(lengths: list[int], way: Way) -> None:
     """Any lengths, sorted or not, by products and by the fused kernel."""
     torch.manual_seed(0)
     batch = RaggedBatch.pack([np.ones(each, dtype=np.int32) for each in lengths], CPU)
@@ -103,7 +106,7 @@ def test_runs_with_disentangled_terms_equal_one_by_one(lengths: list[int], writt
     keys, queries = (torch.randn(2, 2 * batch.longest - 1, 8) for _ in range(2))
     terms = Terms(scale=0.3, bias=lambda q, k: relative.disentangled(keys, queries, q, k))
     expected = OneByOne()(query, key, value, batch, terms)
-    assert torch.allclose(EqualRuns(written_out)(query, key, value, batch, terms), expected, atol=2e-6)
+    assert torch.allclose(EqualRuns(Ways((way,)))(query, key, value, batch, terms), expected, atol=2e-6)
 
 
 class Bound(TorchDispatchMode):
@@ -129,7 +132,7 @@ def test_nothing_grows_with_the_square_of_a_step(name: str) -> None:
     kind, _, values = synthetic.SHAPES[name]
     model = built(kind, values | {"num_hidden_layers": 1})
     referee(model)
-    trunk = Trunk(model, EqualRuns(written_out=64), first_position_of(model))
+    trunk = Trunk(model, EqualRuns(Ways((Way.PRODUCTS,))), first_position_of(model))
     batch = RaggedBatch.pack([np.full(32, 7, dtype=np.int32)] * 512, CPU, trunk.first_position)
     with torch.inference_mode(), Bound(batch.total**2 // 16) as bound:
         assert trunk(batch).shape == (16_384, config.hidden_size)

@@ -63,19 +63,22 @@ def test_pairs_come_in_any_order(weights: dict[int, float], random: object) -> N
     assert as_dict(sparse.of_pairs(np.array(ids, dtype=np.int32), values)) == expected
 
 
-@given(TOKENS, st.sets(st.integers(0, VOCABULARY - 1), max_size=4), TOP_K)
+@given(st.lists(TOKENS, min_size=1, max_size=5), st.sets(st.integers(0, VOCABULARY - 1), max_size=4), TOP_K)
 def test_tokens_become_the_largest_weight_of_each_id(
-    tokens: list[tuple[int, float]], dropped: set[int], top_k: int
+    texts: list[list[tuple[int, float]]], dropped: set[int], top_k: int
 ) -> None:
-    """`of_tokens`: special ids left out, ids in any order and any number of times."""
-    largest: dict[int, float] = {}
-    for identity, weight in tokens:
-        if identity not in dropped and weight > largest.get(identity, 0.0):
-            largest[identity] = weight
-    ids, weights = (np.array(each) for each in zip(*tokens, strict=True))
-    special = np.array(sorted(dropped), dtype=np.int32)
-    made = sparse.of_tokens(ids.astype(np.int32), weights.astype(np.float32), special, top_k)
-    assert as_dict(made) == best(largest, top_k)
+    """`of_tokens`: special ids left out, ids in any order and any number of times, texts that share ids."""
+    expected = []
+    for tokens in texts:
+        largest: dict[int, float] = {}
+        for identity, weight in tokens:
+            if identity not in dropped and weight > largest.get(identity, 0.0):
+                largest[identity] = weight
+        expected.append(best(largest, top_k))
+    ids = [np.array([identity for identity, _ in tokens], dtype=np.int32) for tokens in texts]
+    weights = np.array([weight for tokens in texts for _, weight in tokens], dtype=np.float32)
+    made = sparse.of_tokens(ids, weights, np.array(sorted(dropped), dtype=np.int32), top_k)
+    assert [as_dict(vector) for vector in made] == expected
 
 
 @given(SPARSE, TOP_K)

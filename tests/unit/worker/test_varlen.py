@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from gpu_worker.models.attention import OneByOne, Terms, Varlen
+from gpu_worker.models.attention import OneByOne, Terms
+from gpu_worker.models.varlen import Varlen
 from gpu_worker.ragged_batch import RaggedBatch
 
 CPU = torch.device("cpu")

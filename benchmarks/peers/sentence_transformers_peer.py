@@ -1,11 +1,15 @@
-"""MiniLM under sentence-transformers, from token ids on."""
+"""A model under sentence-transformers, from token ids on, in a Python of its own; argument: the model's folder."""
+
+import sys
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from sentence_transformers import SentenceTransformer
 
-from benchmarks.mixes import Texts
+from benchmarks.mixes import Texts, read
+from benchmarks.peers.answering import answer
 
 Rows = npt.NDArray[np.float32]
 
@@ -34,3 +38,8 @@ def _padded(texts: Texts) -> dict[str, torch.Tensor]:
     for row, text in enumerate(texts):
         ids[row, : len(text)], mask[row, : len(text)] = torch.from_numpy(text), 1
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+
+
+if __name__ == "__main__":
+    peer = SentenceTransformersPeer(sys.argv[1])
+    answer({"float32": lambda texts, batch_size: partial(peer.embed, read(texts), batch_size)})

@@ -1,16 +1,27 @@
-"""MiniLM under ONNX Runtime: exported once, graph-optimised with fused attention, in float32 and in int8."""
+"""MiniLM under ONNX Runtime: exported once, graph-optimised with fused attention, in float32 and in int8.
 
+In a Python of its own; arguments: the model's folder, and the number of threads.
+"""
+
+import sys
+import tempfile
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnxruntime
 import torch
+from onnx import TensorProto
+from onnxruntime.quantization import QuantType, quantize_dynamic
+from onnxruntime.transformers import optimizer
 from torch import nn
 from transformers import AutoModel
 
-from benchmarks.mixes import Texts
+from benchmarks.mixes import Texts, read
+from benchmarks.peers.answering import answer
 
 Rows = npt.NDArray[np.float32]
 NAMES = ["input_ids", "attention_mask", "token_type_ids"]
@@ -29,8 +40,6 @@ class _Trunk(nn.Module):
 
 def export(path: str, folder: Path) -> Path:
     """The model of `path` as a file in `folder` whose attention, normalisation and GELU are one operator each."""
-    from onnxruntime.transformers import optimizer
-
     exported, optimised = folder / "model.onnx", folder / "optimised.onnx"
     ids = torch.ones(2, 8, dtype=torch.int64)
     with warnings.catch_warnings():
@@ -52,9 +61,6 @@ def export(path: str, folder: Path) -> Path:
 
 def quantised(model: Path) -> Path:
     """Its products with weights in int8, scaled by column, and activations scaled anew in every call."""
-    from onnx import TensorProto
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
     path = model.with_name("int8.onnx")
     types = {"DefaultTensorType": TensorProto.FLOAT}  # of what fused operators give, which inference does not know
     quantize_dynamic(str(model), str(path), weight_type=QuantType.QInt8, per_channel=True, extra_options=types)
@@ -65,8 +71,6 @@ class OnnxPeer:
     """An exported file as it is meant to be run."""
 
     def __init__(self, model: Path, threads: int) -> None:
-        import onnxruntime
-
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         self._session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
@@ -89,3 +93,16 @@ class OnnxPeer:
         pooled = (hidden * mask[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
         unit: Rows = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
         return unit
+
+
+if __name__ == "__main__":
+    threads = int(sys.argv[2])
+    with tempfile.TemporaryDirectory() as made:
+        exported = export(sys.argv[1], Path(made))
+        peers = {"float32": OnnxPeer(exported, threads), "int8": OnnxPeer(quantised(exported), threads)}
+    answer(
+        {
+            name: lambda texts, batch_size, peer=peer: partial(peer.embed, read(texts), batch_size)
+            for name, peer in peers.items()
+        }
+    )

@@ -1,0 +1,33 @@
+"""The peer's end of `peer.py`: runs what it is asked for, times that alone, answers in lines. numpy only."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Make = Callable[..., Callable[[], npt.NDArray[np.float32]]]
+"""Takes what was asked by name, and makes the work that is timed."""
+
+
+def answer(sides: Mapping[str, Make]) -> None:
+    """Until standard input ends. A line asks for a side with its arguments, and names a file if the outcome is wanted.
+
+    Whatever a library prints goes to standard error.
+    """
+    sys.stdout.flush()
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        asked: dict[str, Any] = json.loads(line)
+        work = sides[asked["side"]](**asked["arguments"])
+        start = time.perf_counter()
+        outcome = work()
+        seconds = time.perf_counter() - start
+        if asked["file"]:
+            np.save(asked["file"], outcome)
+        answers.write(json.dumps({"seconds": seconds}) + "\n")

@@ -1,0 +1,74 @@
+"""Which attention a device runs, told once at load."""
+
+import time
+from functools import cache
+
+import numpy as np
+import torch
+
+from gpu_worker.models.attention import PackedAttention, Terms
+from gpu_worker.models.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.models.varlen import Varlen
+from gpu_worker.models.written_out import onednn_products
+from gpu_worker.ragged_batch import RaggedBatch
+
+LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
+TOKENS, HEADS, ROUNDS = 512, 12, 5
+"""Of what is measured: so many tokens, or one sequence where that is longer."""
+EXACT = 1e-5
+"""Of the largest product; factors rounded to bfloat16 are off by a hundred times as much."""
+
+
+def choose(device: torch.device, dtype: torch.dtype, head: int, *, softcap: bool, bias: bool) -> PackedAttention:
+    """The fastest attention that this device, number format and model allow."""
+    if device.type == "cpu":
+        return EqualRuns(measured(dtype, head))
+    flash = device.type == "cuda" and dtype in (torch.float16, torch.bfloat16) and not (softcap or bias)
+    if flash and head % 8 == 0 and head <= 256 and torch.cuda.get_device_capability(device) >= (8, 0):
+        return Varlen()
+    return EqualRuns(Ways())
+
+
+@cache
+def measured(dtype: torch.dtype, head: int) -> Ways:
+    """The fastest way of this processor for each of a few lengths; beyond them, that of the longest.
+
+    In half precision PyTorch takes oneDNN by itself.
+    """
+    ways = [Way.PRODUCTS, Way.FUSED]
+    if dtype == torch.float32 and onednn_is_exact(head):
+        ways.append(Way.ONEDNN)
+    with torch.inference_mode():
+        return Ways(tuple(_fastest(ways, length, dtype, head) for length in LENGTHS), LENGTHS[:-1])
+
+
+def onednn_is_exact(head: int) -> bool:
+    """Whether products under `onednn_products` are float32's own here: on processors with matrix units they are not."""
+    generator = torch.Generator().manual_seed(0)
+    for length in (64, 256):
+        query, key = (torch.randn(HEADS, length, head, generator=generator) for _ in range(2))
+        try:
+            with onednn_products():
+                found = torch.bmm(query, key.transpose(1, 2))
+        except (AttributeError, RuntimeError):  # another build of PyTorch
+            return False
+        expected = torch.bmm(query.double(), key.double().transpose(1, 2))
+        if (found - expected).abs().max() > EXACT * expected.abs().max():
+            return False
+    return True
+
+
+def _fastest(ways: list[Way], length: int, dtype: torch.dtype, head: int) -> Way:
+    """By the best of some runs, in turns; the first run of each does not count."""
+    count = max(1, TOKENS // length)
+    batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32)] * count, torch.device("cpu"))
+    query, key, value = (torch.randn(count * length, HEADS, head).to(dtype).transpose(0, 1) for _ in range(3))
+    attentions, terms = {way: EqualRuns(Ways((way,))) for way in ways}, Terms(scale=head**-0.5)
+    times = dict.fromkeys(ways, float("inf"))
+    for turn in range(ROUNDS + 1):
+        for way, attention in attentions.items():
+            start = time.perf_counter()
+            attention(query, key, value, batch, terms)
+            if turn:
+                times[way] = min(times[way], time.perf_counter() - start)
+    return min(times, key=lambda way: times[way])
