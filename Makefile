@@ -14,6 +14,7 @@ TORCH_INDEX ?=
 MODEL ?= minilm
 OFFLINE ?= --quick
 SERVICES ?= --workloads token-embed,colbert-rerank,short,medium,mixed --rounds 2 --seconds 4
+GPU ?=
 WORKER ?= 127.0.0.1:50061
 FRONTEND ?= 127.0.0.1:50051
 
@@ -112,6 +113,5 @@ bench-all: SERVICES := --rounds 3 --seconds 8
 bench-all: OFFLINE :=
 bench-all: bench ## the same with every workload, every batch size and long rounds
 
-gpu: ## run the GPU tests and benchmarks with a plain python3 that has torch and transformers (no network)
-	PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -c tests/gpu/pytest.ini -p no:cacheprovider tests/gpu
-	PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=.:protos $(PYTHON) -m benchmarks.maxsim_gpu
+gpu: ## run the GPU tests and benchmarks in 9 minutes with a plain python3 that has torch and transformers (no network)
+	PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=.:protos$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m benchmarks.accelerator $(GPU)

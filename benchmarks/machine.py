@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "tokenizers", "grpcio")
+MADE = ("benchmarks/results", "README.md", "docs/measured.md", "docs/plots")
+"""What benchmarks write, and what is rendered from it."""
 
 
 def describe() -> dict[str, Any]:
@@ -44,9 +46,13 @@ def _flags() -> set[str]:
 def _commit() -> str:
     """The commit, and whether anything but results differs from it: a benchmark may follow another."""
     known = _git("describe", "--always")
-    changed = _git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!README.md", ":!docs/measured.md")
+    changed = _git("status", "--porcelain", "--", ".", *(f":!{each}" for each in MADE))
     return f"{known}-dirty" if changed else known
 
 
 def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
+    """Nothing where there is no git, or no repository: a machine with an accelerator may have a copy alone."""
+    try:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from benchmarks.device_limits import bandwidth, microseconds
 from gpu_worker.maxsim import reference
 from gpu_worker.maxsim.comparison import Comparison, Texts
 from shared.vectors import Layout
@@ -24,27 +25,6 @@ WIDTH, QUERY = 128, 32
 SHAPES = ((1, 1000, 300, 25), (1, 5000, 300, 105), (1, 5000, 1024, 360), (32, 50, 180, 25), (32, 100, 256, 60))
 """Queries, documents of each, tokens of a document, goal in microseconds on an H200."""
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-
-
-def bandwidth(device: torch.device) -> float:
-    """Bytes a second that a copy of a gigabyte reads and writes."""
-    source = torch.empty(1 << 30, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    return 2 * len(source) / (microseconds(lambda: target.copy_(source), 10) / 1e6)
-
-
-def microseconds(work: Any, launches: int, rounds: int = 7) -> float:
-    """Of one launch, by events around many."""
-    times = []
-    for _ in range(rounds):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        for _ in range(launches):
-            work()
-        last.record()
-        torch.cuda.synchronize()
-        times.append(first.elapsed_time(last) * 1000 / launches)
-    return float(np.median(times))
 
 
 def case(shape: tuple[int, int, int, int], dtype: str, device: torch.device, peak: float) -> dict[str, Any]:
@@ -72,8 +52,8 @@ def case(shape: tuple[int, int, int, int], dtype: str, device: torch.device, pea
     some = Comparison(queries=rows.part(0, 1), documents=texts.part(0, 20), layout=Layout.MATRIX)
     expected = reference.compare(asked[:QUERY].cpu(), found[: 20 * tokens].cpu(), [some])
     assert (scores[:20] - expected).abs().max() < 1e-3
-    whole = microseconds(lambda: maxsim(asked, found, comparisons), 20)
-    bare = microseconds(maxsim.prepared(asked, found, comparisons), 20)
+    whole = microseconds(lambda: maxsim(asked, found, comparisons), 20, device)
+    bare = microseconds(maxsim.prepared(asked, found, comparisons), 20, device)
     limit = count * WIDTH * kind.itemsize / peak * 1e6
     return {
         "queries": queries,

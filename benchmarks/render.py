@@ -1,6 +1,6 @@
-"""Renders the README's figures and docs/measured.md from the result files, or checks that they are of these files.
+"""Renders the README's figures, docs/measured.md and docs/plots from the result files, or checks that they are of them.
 
-A benchmark that has no result file yet has no table.
+A benchmark that has no result file yet has no table and no plot.
 """
 
 import argparse
@@ -10,10 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import tables
+from benchmarks import plots, tables
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+README, PAGE, PICTURES = ROOT / "README.md", ROOT / "docs" / "measured.md", ROOT / "docs" / "plots"
 BEGIN, END = "<!-- rendered from benchmarks/results: begin -->", "<!-- rendered: end -->"
 Render = Callable[[dict[str, Any]], str]
 IN_README: dict[str, Render] = {
@@ -28,6 +29,7 @@ MEASURED: dict[str, tuple[str, Render]] = {
     "engine-profile-cpu": ("Where the engine's time goes", tables.engine_profile),
     "ablations-cpu": ("Each idea on and off", tables.ablations),
     "repeat-cpu": ("What a second run repeats", tables.repeat),
+    "accelerator": ("The engine on an accelerator", tables.accelerator),
 }
 
 
@@ -35,7 +37,7 @@ def rendered(readme: str) -> str:
     """The README with its figures."""
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
-    shown = "\n\n".join(render(result) for name, render in IN_README.items() if (result := _result(name)))
+    shown = "\n\n".join(part for name, render in IN_README.items() for part in _shown(name, render, README))
     return f"{before}{BEGIN}\n{shown}\n{END}{after}"
 
 
@@ -43,9 +45,28 @@ def measured() -> str:
     """What README has no room for, as a page of its own."""
     parts = ["# Measured", "Rendered from benchmarks/results by `python -m benchmarks.render`; do not edit."]
     for name, (title, render) in MEASURED.items():
-        if result := _result(name):
-            parts += [f"## {title}", render(result)]
+        if shown := _shown(name, render, PAGE):
+            parts += [f"## {title}", *shown]
     return "\n\n".join(parts) + "\n"
+
+
+def pictures() -> dict[Path, str]:
+    """All plots that there are results for."""
+    results = {benchmark: _result(benchmark) for benchmark in {plot.benchmark for plot in plots.PLOTS.values()}}
+    return {
+        PICTURES / f"{name}.svg": plots.PLOTS[name].svg(result)
+        for benchmark, result in results.items()
+        for name in plots.of(benchmark, result)
+    }
+
+
+def _shown(name: str, render: Render, page: Path) -> list[str]:
+    """A result as its table, and its plots as that page links them; nothing where there is none."""
+    if not (result := _result(name)):
+        return []
+    folder = PICTURES.relative_to(page.parent).as_posix()
+    images = [f"![{plots.PLOTS[each].says}]({folder}/{each}.svg)" for each in plots.of(name, result)]
+    return [render(result), *images]
 
 
 def _result(name: str) -> dict[str, Any]:
@@ -55,14 +76,22 @@ def _result(name: str) -> dict[str, Any]:
     return found
 
 
-if __name__ == "__main__":
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.render", description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     arguments = parser.parse_args()
-    readme, page = ROOT / "README.md", ROOT / "docs" / "measured.md"
-    wanted = {readme: rendered(readme.read_text()), page: measured()}
+    wanted = {README: rendered(README.read_text()), PAGE: measured()} | pictures()
+    old = sorted(set(PICTURES.glob("*.svg")) - set(wanted))
     if arguments.check:
         stale = [path.name for path, content in wanted.items() if not path.is_file() or path.read_text() != content]
+        stale += [path.name for path in old]
         sys.exit(f"{', '.join(stale)}: not rendered from benchmarks/results" if stale else 0)
+    PICTURES.mkdir(exist_ok=True)
     for path, content in wanted.items():
         path.write_text(content)
+    for path in old:
+        path.unlink()
+
+
+if __name__ == "__main__":
+    main()

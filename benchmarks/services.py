@@ -26,6 +26,7 @@ from benchmarks.load.plan import Plan
 from benchmarks.load.summary import summary
 from benchmarks.load.target import GrpcAddress
 from benchmarks.machine import describe
+from benchmarks.sizes import Scale
 from benchmarks.workloads import Workload
 from harness.stack import Stack, stack
 from selvage.v1 import model_pb2
@@ -125,9 +126,7 @@ async def _dtype(pair: Stack) -> str:
     return str((await models.GetModel(model_pb2.GetModelRequest())).card.dtype)
 
 
-async def measure(
-    names: Sequence[str], *, scale: workloads.Scale, seconds: float, rounds: int, seed: int
-) -> dict[str, Any]:
+async def measure(names: Sequence[str], *, scale: Scale, seconds: float, rounds: int, seed: int) -> dict[str, Any]:
     """Workloads of the same model share a pair; the pair has four frontends where a sweep wants them."""
     chosen = [workloads.build(name, scale=scale, seed=seed) for name in names]
     results: dict[str, Any] = {}

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from benchmarks.accelerator.goals import Figures
+
 
 def offline(result: dict[str, Any]) -> str:
     """The engine against its peers, in Markdown."""
@@ -217,4 +219,34 @@ def ablations(result: dict[str, Any]) -> str:
                 quartiles = f"{time['lower_quartile']:.2f} to {time['upper_quartile']:.2f}"
                 cells = [case["case"], case["ours"], other, f"{time['ratio']:.2f}", quartiles, time["verdict"]]
                 lines.append(f"| {letter} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def accelerator(result: dict[str, Any]) -> str:
+    """The engine on an accelerator beside its limits and goals, in Markdown."""
+    limits, goals, machine = result["limits"], result["goals"], result["machine"]
+    reached = "whose limits were not measured"
+    if limits:
+        flops, memory = limits["flops_per_second"] / 1e12, limits["bytes_per_second"] / 1e12
+        reached = f"{limits['device']} (torch {limits['torch']}), which reached {flops:,.0f} TFLOP/s, {memory:.2f} TB/s"
+    lines = [
+        f"One accelerator: {reached}; commit {machine['commit']}. Shapes as published with random weights in bfloat16, "
+        "the engine alone unless services are named. A limit is what the products of a token allow at that rate. "
+        f"{goals['published_by']}'s figures and the goals are for one {goals['device']}.",
+        "",
+        f"| workload | in flight | requests/s | tokens/s | p50 ms | p99 ms | of the limit | {goals['published_by']} "
+        "| goal | met |",
+        f"|---|{'---:|' * 9}",
+    ]
+    for row in result["rows"]:
+        if "latency_ms" not in row:
+            why = f"failed: {row['error']}" if "error" in row else f"skipped: {row['skipped']}"
+            lines.append(f"| {row['workload']} | {why} {'| ' * 8}|")
+            continue
+        met = {True: "yes", False: "no", None: ""}[row.get("goal_met")]
+        share = f"{row['share_of_limit']:.0%}" if "share_of_limit" in row else ""
+        cells = [row["in_flight"], f"{row['requests_per_second']:,.1f}", f"{row['tokens_per_second']:,}"]
+        cells += [f"{row['latency_ms'][name]:,.2f}" for name in ("p50", "p99")]
+        cells += [share, *(Figures(**row.get(name, {})).shown() for name in ("published", "goal")), met]
+        lines.append(f"| {row['workload']} | {' | '.join(map(str, cells))} |")
     return "\n".join(lines)

@@ -7,31 +7,26 @@ shrinks, and lengths or counts where they must, but the pattern stays.
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from benchmarks import lengths
 from benchmarks.http_bodies import http_body
 from benchmarks.load.pattern import Closed
 from benchmarks.load.plan import Prepared
 from benchmarks.load.target import EMBED, RERANK
+from benchmarks.sizes import CLIENT_COUNTS, INSTRUCTION_TOKENS, PROMPT_TOKENS, PROMPTS, QUERY, REPEATS, Scale
 from benchmarks.texts import SPECIAL, Vocabulary, uniform_lengths
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 
-Scale = Literal["small", "full"]
-REPEATS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192)
 UNIT = "retrieval benchmark sentence "
 SYNTHETIC_UNIT = "w101 w102 w103 "
 """Where the literal words would fall apart into characters: three tokens, as Qwen's tokenizer makes of them."""
 UNIT_TOKENS = {True: 3, False: 4}
 """Tokens of the unit, whether synthetic; BERT's vocabulary parts "retrieval" in two."""
-CLIENT_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
-QUERY = 32
-"""Tokens of a query: what late-interaction shapes fill queries up to, so that nothing is added."""
-PROMPTS, PROMPT_TOKENS = 2000, 45
 WRAPPER = "<|user|>\nRepresent this scientific paper title for searching relevant abstracts\n<|embed|>\n"
 TITLE = "Paper {}: packed batches without padding for the retrieval of passages by late interaction"
 FIRST_DIGIT = 200
-SYNTHETIC_WRAPPER = " ".join(f"w{number}" for number in range(10, 30)) + " "
+SYNTHETIC_WRAPPER = " ".join(f"w{number}" for number in range(10, 10 + INSTRUCTION_TOKENS)) + " "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +125,7 @@ def token_embed(scale: Scale, seed: int, model: str) -> Workload:
 def instruct_burst(scale: Scale, seed: int, model: str) -> Workload:
     chosen, words, worker = _on(scale, model, "random:GritLM-7B")
     draw = random.Random(seed)
-    title = " ".join(draw.choices(words.words, k=PROMPT_TOKENS - SPECIAL - 20 - 2))
+    title = " ".join(draw.choices(words.words, k=PROMPT_TOKENS - SPECIAL - INSTRUCTION_TOKENS - 2))
 
     def request(number: int) -> Request:
         if words.synthetic:  # two words for the number: tiny vocabularies have fewer than 2,000

@@ -6,15 +6,14 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from harness.environment import ROOT, python_path
 from shared.rpc import channel_options
 
-ROOT = Path(__file__).resolve().parent.parent
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
@@ -64,7 +63,7 @@ class Member:
         self._process = await asyncio.create_subprocess_exec(
             *(self._python, "-m", self.module, *flags),
             cwd=ROOT,
-            env=self._environment | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'protos'}"},
+            env=self._environment | {"PYTHONPATH": python_path()},
             stderr=asyncio.subprocess.PIPE,
             limit=1 << 20,
             start_new_session=True,  # Ctrl-C is for us; members are stopped in order

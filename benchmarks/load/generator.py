@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -18,8 +17,8 @@ from benchmarks.load.pattern import Closed
 from benchmarks.load.plan import Plan
 from benchmarks.load.processor_time import cpu_seconds_of
 from benchmarks.load.tally import Tally
+from harness.environment import ROOT, python_path
 
-ROOT = Path(__file__).resolve().parents[2]
 AHEAD = 0.1
 """Seconds between the word to begin and the beginning."""
 SHOWN_EVERY = 0.2
@@ -43,7 +42,7 @@ class ClientProcess:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "benchmarks.load.client"),
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'protos'}"},
+            env=os.environ | {"PYTHONPATH": python_path()},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=1 << 26,

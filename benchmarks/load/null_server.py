@@ -10,15 +10,14 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import grpc
 from aiohttp import web
 
 from benchmarks.load.target import Address, GrpcAddress, HttpAddress
+from harness.environment import ROOT, python_path
 from shared.rpc import server_options
 
-ROOT = Path(__file__).resolve().parents[2]
 BACKLOG = [("grpc.server.max_pending_requests", 100_000), ("grpc.server.max_pending_requests_hard_limit", 100_000)]
 """By default grpc cancels calls at random while more than 1,000 have come that nobody has taken yet."""
 
@@ -32,7 +31,7 @@ async def null_server(address: Address, reply_bytes: int) -> AsyncIterator[tuple
         *(sys.executable, "-m", "benchmarks.load.null_server", "--method", method),
         *("--reply-bytes", str(reply_bytes), *(["--http"] if http else [])),
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'protos'}"},
+        env=os.environ | {"PYTHONPATH": python_path()},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )

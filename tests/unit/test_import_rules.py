@@ -167,6 +167,12 @@ def test_shared_is_ours() -> None:
     [
         ("frontend_service.__main__", ["torch", "transformers", "gpu_worker"]),
         ("gpu_worker.engine", ["grpc", "google", "structlog", "pydantic", "pydantic_settings", "triton"]),
+        (
+            "benchmarks.accelerator.engine",
+            ["grpc", "structlog", "pydantic_settings", "rich", "aiohttp", "hdrh", "scipy"],
+        ),
+        ("benchmarks.accelerator.__main__", ["torch", "transformers", "grpc", "structlog", "rich"]),
+        ("benchmarks.maxsim_gpu", ["grpc", "transformers", "structlog", "rich"]),
     ],
 )
 def test_it_imports_where_these_are_absent(module: str, absent: list[str]) -> None:

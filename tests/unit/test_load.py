@@ -27,7 +27,8 @@ from benchmarks.load.pattern import Closed, Open
 from benchmarks.load.plan import Plan, Prepared
 from benchmarks.load.tally import OK, Reply, Tally
 from benchmarks.load.target import EMBED, GrpcAddress, HttpAddress, opened
-from benchmarks.workloads import CLIENT_COUNTS, PROMPTS, Scale, Workload, build, names
+from benchmarks.sizes import CLIENT_COUNTS, PROMPTS, Scale
+from benchmarks.workloads import Workload, build, names
 from gpu_worker.models.synthetic import tokenizer
 from selvage.v1 import embedding_pb2, ranking_pb2, usage_pb2
 from shared.codec import duration_to_pb
