@@ -33,9 +33,9 @@ def choose(device: torch.device, dtype: torch.dtype, head: int, *, softcap: bool
 def measured(dtype: torch.dtype, head: int) -> Ways:
     """The fastest way of this processor for each of a few lengths; beyond them, that of the longest.
 
-    In half precision PyTorch takes oneDNN by itself.
+    Powers want float32's range of exponents, and in half precision PyTorch takes oneDNN by itself.
     """
-    ways = [Way.PRODUCTS, Way.FUSED]
+    ways = [Way.SOFTMAX if dtype == torch.float16 else Way.POWERS, Way.FUSED]
     if dtype == torch.float32 and onednn_is_exact(head):
         ways.append(Way.ONEDNN)
     with torch.inference_mode():

@@ -10,16 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_worker.models.attention import Terms
-from gpu_worker.models.written_out import onednn_products, written_out
+from gpu_worker.models.written_out import POWERS, SOFTMAX, onednn_products, written_out
 from gpu_worker.ragged_batch import RaggedBatch, Run
 
 
 class Way(Enum):
-    """How sequences of one length attend: products written out, by the library that PyTorch takes or by oneDNN, or
-    PyTorch's fused kernel."""
+    """How sequences of one length attend: products written out with PyTorch's softmax, or with powers of two
+    (processors only), those by oneDNN's products, or PyTorch's fused kernel."""
 
-    PRODUCTS = "products"
-    ONEDNN = "oneDNN products"
+    SOFTMAX = "softmax"
+    POWERS = "powers"
+    ONEDNN = "oneDNN powers"
     FUSED = "fused"
 
 
@@ -59,8 +60,9 @@ class EqualRuns:
             if way is Way.FUSED and terms.softcap is None:
                 into.copy_(fused(q, k, v, terms, run.attended))
                 continue
+            weighing = POWERS if way in (Way.POWERS, Way.ONEDNN) else SOFTMAX
             with onednn_products() if way is Way.ONEDNN else nullcontext():
-                written_out(q, k, v, terms, run.attended, into)
+                written_out(q, k, v, terms, run.attended, into, weighing)
         return output
 
 

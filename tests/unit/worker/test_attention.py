@@ -58,7 +58,7 @@ TERMS = st.builds(
 )
 
 
-MIXED = Ways((Way.PRODUCTS, Way.FUSED), (8,))
+MIXED = Ways((Way.POWERS, Way.FUSED), (8,))
 WAYS = [MIXED, *(Ways((way,)) for way in Way)]
 SEQUENCES = st.lists(st.integers(1, 20).flatmap(lambda length: st.tuples(st.just(length), st.integers(0, length - 1))))
 
@@ -101,12 +101,47 @@ def test_a_tail_is_what_a_mask_makes_of_it(sequences: list[tuple[int, int]]) -> 
 
 def test_each_length_runs_its_way() -> None:
     """A bound belongs to the way before it, the last way has none; neighbours of one way are told once."""
-    ways = Ways((Way.PRODUCTS, Way.PRODUCTS, Way.ONEDNN, Way.FUSED), (16, 32, 64))
+    ways = Ways((Way.POWERS, Way.POWERS, Way.ONEDNN, Way.FUSED), (16, 32, 64))
     lengths = (1, 16, 32, 33, 64, 65, 5000)
-    products, onednn, fused = Way.PRODUCTS, Way.ONEDNN, Way.FUSED
-    assert [ways.of(length) for length in lengths] == [products, products, products, onednn, onednn, fused, fused]
-    assert str(ways) == "products to 32 tokens, oneDNN products to 64 tokens, fused"
+    powers, onednn, fused = Way.POWERS, Way.ONEDNN, Way.FUSED
+    assert [ways.of(length) for length in lengths] == [powers, powers, powers, onednn, onednn, fused, fused]
+    assert str(ways) == "powers to 32 tokens, oneDNN powers to 64 tokens, fused"
     assert Ways().of(1) is fused
+
+
+@pytest.mark.parametrize("size", [0.01, 1.0, 40.0, 300.0, float("nan")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_powers_equal_softmax_whatever_the_scores(size: float, dtype: torch.dtype) -> None:
+    """Also where powers of them are beyond the number format, above or below; numbers that are none stay none."""
+    torch.manual_seed(0)
+    scores = (torch.randn(3, 5, 40) * size).to(dtype)
+    scores[1] -= 3 * size
+    scores[2, :, 7:] = float("-inf")
+    values = torch.randn(3, 40, 8).to(dtype)
+    expected = written_out.SOFTMAX.apply(scores, values)
+    found = written_out.POWERS.apply(scores * written_out.POWERS.unit, values)
+    near = {torch.float32: 2e-6 * max(1.0, size), torch.bfloat16: 3e-2 * max(1.0, size)}[dtype]
+    assert torch.allclose(found, expected, atol=near, equal_nan=True)
+
+
+@pytest.mark.parametrize("shift", [-200.0, 200.0])
+def test_powers_beyond_the_number_format_go_to_softmax(shift: float) -> None:
+    """All scores of a row so far from zero that their powers are lost or infinite."""
+    torch.manual_seed(0)
+    scores, values = torch.randn(2, 3, 20), torch.randn(2, 20, 8)
+    expected = written_out.SOFTMAX.apply(scores, values)
+    found = written_out.POWERS.apply((scores + shift) * written_out.POWERS.unit, values)
+    assert torch.allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_powers_are_for_processors_and_wide_exponents(dtype: torch.dtype) -> None:
+    """float16 would lose them, and a device would be waited for."""
+    ways = attention_choice.measured(dtype, 16).ways
+    assert set(ways) <= ({Way.SOFTMAX, Way.FUSED} if dtype == torch.float16 else {Way.POWERS, Way.ONEDNN, Way.FUSED})
+    elsewhere = attention_choice.choose(torch.device("meta"), dtype, 16, softcap=True, bias=False)
+    assert isinstance(elsewhere, EqualRuns)
+    assert elsewhere.ways == Ways((Way.FUSED,))
 
 
 def test_the_setting_for_onednn_is_put_back() -> None:

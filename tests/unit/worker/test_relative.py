@@ -132,7 +132,7 @@ def test_nothing_grows_with_the_square_of_a_step(name: str) -> None:
     kind, _, values = synthetic.SHAPES[name]
     model = built(kind, values | {"num_hidden_layers": 1})
     referee(model)
-    trunk = Trunk(model, EqualRuns(Ways((Way.PRODUCTS,))), first_position_of(model))
+    trunk = Trunk(model, EqualRuns(Ways((Way.POWERS,))), first_position_of(model))
     batch = RaggedBatch.pack([np.full(32, 7, dtype=np.int32)] * 512, CPU, trunk.first_position)
     with torch.inference_mode(), Bound(batch.total**2 // 16) as bound:
         assert trunk(batch).shape == (16_384, config.hidden_size)
