@@ -33,9 +33,11 @@ def choose(device: torch.device, dtype: torch.dtype, head: int, *, softcap: bool
 def measured(dtype: torch.dtype, head: int) -> Ways:
     """The fastest way of this processor for each of a few lengths; beyond them, that of the longest.
 
-    Powers want float32's range of exponents, and in half precision PyTorch takes oneDNN by itself.
+    In bfloat16 PyTorch takes oneDNN by itself; float16 has no exponents for powers.
     """
-    ways = [Way.SOFTMAX if dtype == torch.float16 else Way.POWERS, Way.FUSED]
+    ways = [Way.SOFTMAX, Way.FUSED]
+    if dtype == torch.bfloat16:
+        ways.append(Way.POWERS)
     if dtype == torch.float32 and onednn_is_exact(head):
         ways.append(Way.ONEDNN)
     with torch.inference_mode():

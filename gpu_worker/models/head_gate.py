@@ -18,7 +18,7 @@ from gpu_worker.models.recipe import ModelRefused, Recipe
 from gpu_worker.models.trunk import Trunk
 from gpu_worker.ragged_batch import Ids, RaggedBatch
 
-LENGTHS = (7, 2, 19, 12, 1, 30)
+LENGTHS = (7, 2, 19, 12, 1, 30, 5, 24, 9, 15, 3, 27)
 TOLERANCE = 1e-4
 ROWS_READ = ("cls", "lasttoken", "mean", LATE)
 """What a ForSequenceClassification may look at."""

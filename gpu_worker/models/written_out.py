@@ -13,33 +13,43 @@ from gpu_worker.models.attention import Terms
 
 BLOCK_SCORES = 1 << 20
 """Scores in memory at once: 4 MiB of float32. Larger blocks fall out of the cache, smaller ones leave cores idle."""
-LEAST, MOST = 2.0**-60, 2.0**100
-"""Sums of a row's powers that neither lost small ones nor can overflow with the values; float32 and bfloat16."""
+LEAST, MOST = 2.0**-40, 2.0**60
+"""Sums of a row's powers that neither lost small ones nor can overflow with the values, in float32 and bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighing:
-    """Means of values by their scores: `apply` takes scores [B, R, A], in units of 1 / `unit`, and values [B, A, D] and
-    gives [B, R, D]."""
+    """Means of values by their scores: `apply` takes scores [N, H, R, A], in units of 1 / `unit`, and values
+    [N, H, A, D] and gives [N, H, R, D]."""
 
     unit: float
     apply: Callable[[Tensor, Tensor], Tensor]
 
 
 def _by_softmax(scores: Tensor, values: Tensor) -> Tensor:
-    return torch.bmm(torch.softmax(scores, dim=-1), values)
+    return _products(torch.softmax(scores, dim=-1), values)
 
 
 def _by_powers(scores: Tensor, values: Tensor) -> Tensor:
     """Softmax is a ratio of sums, whatever the base and the largest score: powers of two, summed up, and one division
-    a row in the end. That no power left the number format is seen by the sums, which are read here."""
-    powers = torch.exp2(scores)
+    a row in the end. That no power left the number format is seen by the sums, which are read here; rows of which one
+    did go another way, and they alone."""
+    powers = torch.empty_like(scores)
+    for own, into in zip(scores, powers, strict=True):
+        # A sequence at a time: which numbers PyTorch takes one by one, off by a bit, hangs on their place in a tensor.
+        torch.exp2(own, out=into)
     sums = powers.sum(dim=-1, keepdim=True, dtype=torch.float32)
+    means = _products(powers, values).div_(sums)
     least, most = torch.aminmax(sums)
-    if not (least.item() > LEAST and most.item() < MOST):
-        return _by_softmax(scores.div_(POWERS.unit), values)
-    means: Tensor = torch.bmm(powers, values).div_(sums)
-    return means
+    if least.item() > LEAST and most.item() < MOST:
+        return means
+    weights = torch.softmax(scores.float().div_(POWERS.unit), dim=-1).to(scores.dtype)  # rounds scores once, not twice
+    return torch.where((sums > LEAST) & (sums < MOST), means, _products(weights, values))
+
+
+def _products(left: Tensor, right: Tensor) -> Tensor:
+    """[N, H, R, A] x [N, H, A, D] -> [N, H, R, D]."""
+    return torch.bmm(left.flatten(0, 1), right.flatten(0, 1)).unflatten(0, left.shape[:2])  # type: ignore[no-any-return]
 
 
 SOFTMAX = Weighing(1.0, _by_softmax)
@@ -62,14 +72,12 @@ def written_out(
             bias = terms.bias(q, k)[..., :attended].expand(*q.shape[:3], attended)
         k, v = (_ungrouped(each[:, :, :attended], heads) for each in (k, v))
         for own in _parts(heads, fit // length):
-            values = v[:, own].flatten(0, 1)
             for rows in _parts(length, fit):
                 added = None if bias is None else bias[:, own, rows]
                 scores = _scores(q[:, own, rows], k[:, own], added, terms, weighing)
                 if mask is not None:
                     scores.masked_fill_(~mask[rows], float("-inf"))
-                means = weighing.apply(scores.flatten(0, 1), values)
-                into[sequences, own, rows] = means.unflatten(0, scores.shape[:2])
+                into[sequences, own, rows] = weighing.apply(scores, v[:, own])
 
 
 def _parts(count: int, at_once: int) -> list[slice]:

@@ -114,10 +114,10 @@ def test_each_length_runs_its_way() -> None:
 def test_powers_equal_softmax_whatever_the_scores(size: float, dtype: torch.dtype) -> None:
     """Also where powers of them are beyond the number format, above or below; numbers that are none stay none."""
     torch.manual_seed(0)
-    scores = (torch.randn(3, 5, 40) * size).to(dtype)
-    scores[1] -= 3 * size
-    scores[2, :, 7:] = float("-inf")
-    values = torch.randn(3, 40, 8).to(dtype)
+    scores = (torch.randn(1, 3, 5, 40) * size).to(dtype)
+    scores[:, 1] -= 3 * size
+    scores[:, 2, :, 7:] = float("-inf")
+    values = torch.randn(1, 3, 40, 8).to(dtype)
     expected = written_out.SOFTMAX.apply(scores, values)
     found = written_out.POWERS.apply(scores * written_out.POWERS.unit, values)
     near = {torch.float32: 2e-6 * max(1.0, size), torch.bfloat16: 3e-2 * max(1.0, size)}[dtype]
@@ -128,7 +128,7 @@ def test_powers_equal_softmax_whatever_the_scores(size: float, dtype: torch.dtyp
 def test_powers_beyond_the_number_format_go_to_softmax(shift: float) -> None:
     """All scores of a row so far from zero that their powers are lost or infinite."""
     torch.manual_seed(0)
-    scores, values = torch.randn(2, 3, 20), torch.randn(2, 20, 8)
+    scores, values = torch.randn(2, 1, 3, 20), torch.randn(2, 1, 20, 8)
     expected = written_out.SOFTMAX.apply(scores, values)
     found = written_out.POWERS.apply((scores + shift) * written_out.POWERS.unit, values)
     assert torch.allclose(found, expected, atol=1e-4)
@@ -138,7 +138,8 @@ def test_powers_beyond_the_number_format_go_to_softmax(shift: float) -> None:
 def test_powers_are_for_processors_and_wide_exponents(dtype: torch.dtype) -> None:
     """float16 would lose them, and a device would be waited for."""
     ways = attention_choice.measured(dtype, 16).ways
-    assert set(ways) <= ({Way.SOFTMAX, Way.FUSED} if dtype == torch.float16 else {Way.POWERS, Way.ONEDNN, Way.FUSED})
+    assert Way.POWERS not in ways or dtype == torch.bfloat16
+    assert Way.ONEDNN not in ways or dtype == torch.float32
     elsewhere = attention_choice.choose(torch.device("meta"), dtype, 16, softcap=True, bias=False)
     assert isinstance(elsewhere, EqualRuns)
     assert elsewhere.ways == Ways((Way.FUSED,))
