@@ -80,11 +80,12 @@ class EngineAlone:
 
 @asynccontextmanager
 async def engine_alone(model: str, max_tokens: int) -> AsyncIterator[EngineAlone]:
-    """The engine of a model in a process of its own, ended at the end; threads and dtype as a worker has by default."""
+    """The engine of a model in a process of its own, ended at the end; its threads, how they wait, and its dtype are a
+    worker's by default."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.engine_alone", model, str(max_tokens)),
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'protos'}"},
+        env={"GOMP_SPINCOUNT": "10000"} | os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'protos'}"},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

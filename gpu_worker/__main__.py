@@ -2,9 +2,14 @@
 
 import asyncio
 import gc
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+
+# libgomp, which reads it when torch is loaded, lets threads spin for milliseconds after a step: cores that the event
+# loop and frontends beside could have had. Some tenths of a millisecond bridge the gaps inside a step.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import structlog
 import torch
