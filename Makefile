@@ -12,14 +12,13 @@ PEER_PIP := pip --disable-pip-version-check install --quiet
 TORCH_INDEX ?=
 
 MODEL ?= minilm
-OFFLINE ?= --quick
-SERVICES ?= --workloads token-embed,colbert-rerank,short,medium,mixed --rounds 2 --seconds 4
+FIRST := $(VENV)/first-results
 GPU ?=
 WORKER ?= 127.0.0.1:50061
 FRONTEND ?= 127.0.0.1:50051
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check format protos baseline peers bench bench-all gpu
+.PHONY: help setup demo serve test check format protos baseline peers bench bench-all repeat gpu
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,20 +97,30 @@ $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntim
 
 peers: $(PEERS)/maxsim/ready $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntime/ready ## set up the peers that benchmarks compare with, each in a venv of its own
 
-bench: $(VENV)/dev peers ## measure against the peers, write benchmarks/results, README's figures, docs/measured.md
-	$(BIN)/python -m benchmarks.offline $(OFFLINE)
+bench: $(VENV)/dev peers ## measure the headlines against the peers in minutes, render README's figures and docs/measured.md
+	$(BIN)/python -m benchmarks.offline --quick
+	$(BIN)/python -m benchmarks.maxsim
+	$(BIN)/python -m benchmarks.engine_profile
+	$(BIN)/python -m benchmarks.infinity --rounds 2 --seconds 3
+	$(BIN)/python -m benchmarks.render
+
+bench-all: $(VENV)/dev peers ## every benchmark that needs no accelerator, with long rounds: about an hour on two cores
+	$(BIN)/python -m benchmarks.offline
 	$(BIN)/python -m benchmarks.maxsim
 	$(BIN)/python -m benchmarks.rerank
 	$(BIN)/python -m benchmarks.engine_profile
 	$(BIN)/python -m benchmarks.ablations
-	$(BIN)/python -m benchmarks.services $(SERVICES)
+	$(BIN)/python -m benchmarks.services
 	$(BIN)/python -m benchmarks.infinity
 	$(BIN)/python -m benchmarks.breakdown
 	$(BIN)/python -m benchmarks.render
 
-bench-all: SERVICES := --rounds 3 --seconds 8
-bench-all: OFFLINE :=
-bench-all: bench ## the same with every workload, every batch size and long rounds
+repeat: $(VENV)/dev peers ## run the headlines twice and tell how far the ratios of the second run lie from the first's
+	$(MAKE) bench
+	rm -rf $(FIRST) && mkdir $(FIRST) && cp benchmarks/results/*.json $(FIRST)
+	$(MAKE) bench
+	$(BIN)/python -m benchmarks.repeat $(FIRST)
+	$(BIN)/python -m benchmarks.render
 
 gpu: ## run the GPU tests and benchmarks in 9 minutes with a plain python3 that has torch and transformers (no network)
 	PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=.:protos$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m benchmarks.accelerator $(GPU)

@@ -137,7 +137,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.offline", description=__doc__)
     parser.add_argument("--mixes", nargs="+", choices=MIXES, default=list(MIXES), help="default: all")
     parser.add_argument("--texts", type=int, default=64, help="a mix (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, batch sizes {QUICK_SIZES}")
     parser.add_argument("--seed", type=int, default=1, help="of the texts (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of every side (default: %(default)s)")

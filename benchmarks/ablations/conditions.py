@@ -32,8 +32,10 @@ class Conditions:
             torch.cuda.synchronize(self.device)
 
     def several(self, work: Callable[[], object], times: int) -> float:
-        """Seconds a call, from an idle device to an idle device: the host waits once, after the last call."""
+        """Seconds a call, from an idle device to an idle device: the host waits once, after the last call. The first
+        call does not count, see `benchmarks/rounds.py`."""
         time.sleep(PAUSE)
+        work()
         self.wait()
         start = time.perf_counter()
         for _ in range(times):
