@@ -103,12 +103,10 @@ def terms_of(
     own attribute True. Those models' windows are inclusive (transformers' masking_utils: distance <= window),
     all others exclusive.
     """
-    config = getattr(module, "config", None)
-    decoder_made_bidirectional = getattr(config, "is_causal", None) is False
     causal = is_causal
     if causal is None:
-        causal = not decoder_made_bidirectional and bool(getattr(module, "is_causal", False))
-    if sliding_window is not None and decoder_made_bidirectional:
+        causal = not _made_bidirectional(module) and bool(getattr(module, "is_causal", False))
+    if sliding_window is not None and _made_bidirectional(module):
         sliding_window += 1
     return Terms(
         scale=head**-0.5 if scaling is None else scaling,
@@ -116,6 +114,15 @@ def terms_of(
         window=sliding_window,
         softcap=softcap,
     )
+
+
+def _made_bidirectional(module: nn.Module) -> bool:
+    return getattr(getattr(module, "config", None), "is_causal", None) is False
+
+
+def is_causal(model: nn.Module) -> bool:
+    """Whether layers of the model attend to what came before alone, as far as they say so before they are called."""
+    return any(getattr(layer, "is_causal", False) and not _made_bidirectional(layer) for layer in model.modules())
 
 
 def attend(

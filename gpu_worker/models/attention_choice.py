@@ -19,10 +19,12 @@ EXACT = 1e-5
 """Of the largest product; factors rounded to bfloat16 are off by a hundred times as much."""
 
 
-def choose(device: torch.device, dtype: torch.dtype, head: int, *, softcap: bool, bias: bool) -> PackedAttention:
+def choose(
+    device: torch.device, dtype: torch.dtype, head: int, *, causal: bool, softcap: bool, bias: bool
+) -> PackedAttention:
     """The fastest attention that this device, number format and model allow."""
     if device.type == "cpu":
-        return EqualRuns(measured(dtype, head))
+        return EqualRuns(measured(dtype, head, causal))
     flash = device.type == "cuda" and dtype in (torch.float16, torch.bfloat16) and not (softcap or bias)
     if flash and head % 8 == 0 and head <= 256 and torch.cuda.get_device_capability(device) >= (8, 0):
         return Varlen()
@@ -30,9 +32,10 @@ def choose(device: torch.device, dtype: torch.dtype, head: int, *, softcap: bool
 
 
 @cache
-def measured(dtype: torch.dtype, head: int) -> Ways:
+def measured(dtype: torch.dtype, head: int, causal: bool) -> Ways:
     """The fastest way of this processor for each of a few lengths; beyond them, that of the longest.
 
+    The fused kernel leaves out what causal attention does not see, products do not: causal layers are measured apart.
     In bfloat16 PyTorch takes oneDNN by itself; float16 has no exponents for powers.
     """
     ways = [Way.SOFTMAX, Way.FUSED]
@@ -41,7 +44,7 @@ def measured(dtype: torch.dtype, head: int) -> Ways:
     if dtype == torch.float32 and onednn_is_exact(head):
         ways.append(Way.ONEDNN)
     with torch.inference_mode():
-        return Ways(tuple(_fastest(ways, length, dtype, head) for length in LENGTHS), LENGTHS[:-1])
+        return Ways(tuple(_fastest(ways, length, dtype, head, causal) for length in LENGTHS), LENGTHS[:-1])
 
 
 def onednn_is_exact(head: int) -> bool:
@@ -60,12 +63,12 @@ def onednn_is_exact(head: int) -> bool:
     return True
 
 
-def _fastest(ways: list[Way], length: int, dtype: torch.dtype, head: int) -> Way:
+def _fastest(ways: list[Way], length: int, dtype: torch.dtype, head: int, causal: bool) -> Way:
     """By the best of some runs, in turns; the first run of each does not count."""
     count = max(1, TOKENS // length)
     batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32)] * count, torch.device("cpu"))
     query, key, value = (torch.randn(count * length, HEADS, head).to(dtype).transpose(0, 1) for _ in range(3))
-    attentions, terms = {way: EqualRuns(Ways((way,))) for way in ways}, Terms(scale=head**-0.5)
+    attentions, terms = {way: EqualRuns(Ways((way,))) for way in ways}, Terms(scale=head**-0.5, causal=causal)
     times = dict.fromkeys(ways, float("inf"))
     for turn in range(ROUNDS + 1):
         for way, attention in attentions.items():

@@ -149,6 +149,7 @@ def _prepare(
         placement.device,
         placement.dtype,
         head=int(getattr(config, "head_dim", None) or config.hidden_size // heads_count),
+        causal=attention.is_causal(base),
         softcap=getattr(config, "attn_logit_softcapping", None) is not None,
         bias=relative.serves(config),
     )

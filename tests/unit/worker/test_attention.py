@@ -137,12 +137,21 @@ def test_powers_beyond_the_number_format_go_to_softmax(shift: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_powers_are_for_processors_and_wide_exponents(dtype: torch.dtype) -> None:
     """float16 would lose them, and a device would be waited for."""
-    ways = attention_choice.measured(dtype, 16).ways
+    ways = attention_choice.measured(dtype, 16, False).ways
     assert Way.POWERS not in ways or dtype == torch.bfloat16
     assert Way.ONEDNN not in ways or dtype == torch.float32
-    elsewhere = attention_choice.choose(torch.device("meta"), dtype, 16, softcap=True, bias=False)
+    elsewhere = attention_choice.choose(torch.device("meta"), dtype, 16, causal=False, softcap=True, bias=False)
     assert isinstance(elsewhere, EqualRuns)
     assert elsewhere.ways == Ways((Way.FUSED,))
+
+
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-qwen3", "tiny-mistral", *BIDIRECTIONAL, "tiny-deberta-v2"])
+def test_causal_models_are_told_before_they_run(name: str) -> None:
+    """Their attention is chosen by it; what their layers say when they are called decides what is computed."""
+    module.register()
+    config, _ = synthetic.shape_of(name)
+    model = synthetic.build(config, "encoder", Placement(device=CPU, dtype=torch.float32)).eval()
+    assert module.is_causal(model) == (name in ("tiny-qwen3", "tiny-mistral"))
 
 
 def test_the_setting_for_onednn_is_put_back() -> None:
