@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +25,11 @@ from gpu_worker.engine import ModelEngine
 from gpu_worker.models.loading import Model, load
 from gpu_worker.placement import Placement
 from gpu_worker.planning import FairQueue
+from harness.environment import ROOT, python_path
 from shared.jobs import Encode, Job
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind
 
-ROOT = Path(__file__).resolve().parents[1]
 Rows = npt.NDArray[np.float32]
 
 
@@ -85,7 +84,7 @@ async def engine_alone(model: str, max_tokens: int) -> AsyncIterator[EngineAlone
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.engine_alone", model, str(max_tokens)),
         cwd=ROOT,
-        env={"GOMP_SPINCOUNT": "10000"} | os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'protos'}"},
+        env={"GOMP_SPINCOUNT": "10000"} | os.environ | {"PYTHONPATH": python_path()},  # as the worker's
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

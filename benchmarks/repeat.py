@@ -36,8 +36,9 @@ def compare_all(first: Path, second: Path) -> dict[str, Any]:
     found = {}
     for name in ratios.KNOWN:
         paths = [folder / f"{name}.json" for folder in (first, second)]
-        if all(path.is_file() for path in paths):
-            runs = [json.loads(path.read_text()) for path in paths]
+        contents = [path.read_text() for path in paths if path.is_file()]
+        if len(contents) == 2 and contents[0] != contents[1]:  # the same file has not been measured again
+            runs = [json.loads(content) for content in contents]
             compared = compare(*runs)
             found[name] = {
                 "commits": [run["machine"]["commit"] for run in runs],
@@ -47,7 +48,7 @@ def compare_all(first: Path, second: Path) -> dict[str, Any]:
                 "ratios": compared,
             }
     if not found:
-        raise ValueError(f"{first} and {second} have no result file in common; there are {', '.join(ratios.KNOWN)}")
+        raise ValueError(f"{first} and {second} have no two runs of one benchmark; known are {', '.join(ratios.KNOWN)}")
     return {"benchmark": "repeat-cpu", "near_is": NEAR, "benchmarks": found}
 
 

@@ -14,7 +14,8 @@ def offline(result: dict[str, Any]) -> str:
     lines = [
         f"The engine on three mixes of lengths (lognormal: mean 126, longest 512), MiniLM-L6, {result['threads']} "
         f"threads of {machine['processor']}, tokens/s by the median of {result['rounds']} interleaved rounds, token "
-        "ids prepared on all sides, and the lowest cosine with float32 (`make bench`, "
+        "ids prepared on all sides, and the lowest cosine with float32 (batch sizes tried: "
+        f"{', '.join(map(str, result.get('batch_sizes', [])))}; "
         f"torch {versions['torch']}, sentence-transformers {versions['sentence-transformers']}, "
         f"onnxruntime {versions['onnxruntime']}):",
         "",
@@ -104,7 +105,8 @@ def infinity(result: dict[str, Any]) -> str:
     failed = sum(side["errors"] for case in cases for side in case["sides"].values())
     least = min(null["times_measured"] for null in nulls.values())
     lines = [
-        f"Both services against Infinity {peer['infinity-emb']} over HTTP (batches of {result['batch_size']}, torch "
+        f"Both services against Infinity {peer['infinity-emb']} over HTTP (--no-bettertransformer, --no-compile "
+        f"unless named, batches of {result['batch_size']}, memory kept as our worker keeps it, torch "
         f"{peer['torch']}, transformers {peer['transformers']}): MiniLM-L6 in float32, one text a request, "
         f"{result['threads']} threads of {machine['processor']} a server, medians of {result['rounds']} interleaved "
         f"rounds of {result['seconds']:g} s. Clients run on the same {machine['cores']} cores; null servers reach "
@@ -133,10 +135,11 @@ def breakdown(result: dict[str, Any]) -> str:
         f"Milliseconds a request, median (p99), through both services with {result['model']} on one machine with the "
         f"clients ({machine['processor']}, {machine['cores']} cores), {result['rounds']} rounds of "
         f"{result['seconds']:g} s a case in a closed loop. Replies tell their own times. What is left of the client's "
-        "latency is divided, at its median, into client and wire, as a null server shows them, and the frontend's rpc. "
+        "latency is divided, at its median, into client and wire, as a null server shows them on an idle machine, and "
+        "the frontend's rpc with all waiting for a core. "
         "Transfer is between frontend and worker. Medians do not add up.",
         "",
-        f"| | requests/s | client and wire | frontend's rpc | {' | '.join(shown)} |",
+        f"| | requests/s | client and wire | rpc and waiting | {' | '.join(shown)} |",
         f"|---|{'---:|' * (3 + len(shown))}",
     ]
     for name, case in cases.items():

@@ -42,7 +42,7 @@ def of_tokens(
     texts: Sequence[npt.NDArray[np.int32]], weights: Weights, dropped: npt.NDArray[np.int32], top_k: int
 ) -> list[Vector]:
     """Weights [T] of the tokens of all texts, laid end to end, as a vector a text: the largest of each id, without the
-    ids `dropped`. One sort for all texts: a call a text takes four times as long."""
+    ids `dropped`. One sort for all texts, since a call a text spends its time in calls."""
     ids = np.concatenate(texts)
     owners = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
     counted = (weights > 0) & ~np.isin(ids, dropped)

@@ -15,7 +15,7 @@ class Published:
     what: str
     value: float
     unit: str
-    source: str = "shared/design/targets.md"
+    source: str = "the goals of the project"
 
     def as_json(self) -> dict[str, Any]:
         """As the results file has it."""

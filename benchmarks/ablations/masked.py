@@ -38,7 +38,8 @@ class MaskedAttention:
         assert terms.bias is None
         count, length = self._hidden.shape
         states = []
-        at_once = max(1, BLOCK_SCORES // (len(query) * length**2))
+        # Where the engine works in blocks, as many sequences as it would take; else all of them in one call.
+        at_once = max(1, BLOCK_SCORES // (len(query) * length**2)) if query.device.type == "cpu" else count
         for part in (slice(start, start + at_once) for start in range(0, count, at_once)):
             rows = slice(part.start * length, min(part.stop, count) * length)
             hidden = self._hidden[part, None, None].to(query.dtype)

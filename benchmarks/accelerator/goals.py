@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 DEVICE = "NVIDIA H200"
-SOURCE = "shared/design/targets.md"
+SOURCE = "the goals of the project"
 PUBLISHER = "vLLM"
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from benchmarks.peers.peer import KEEP_FREED_MEMORY
 from benchmarks.peers.venv import Venv
 
 VENV = Venv(name="infinity")
@@ -88,7 +89,9 @@ def served(
     if not PROGRAM.is_file():
         sys.exit(f"{PROGRAM} is not there; `make peers` sets it up")
     longest = json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"]
-    environment = os.environ | QUIET | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    environment = (
+        os.environ | QUIET | KEEP_FREED_MEMORY | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    )
     environment.pop("PYTHONPATH", None)  # of another Python
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         server = Served(address=f"http://127.0.0.1:{port}", folder=folder, pid=process.pid, longest=longest)

@@ -50,16 +50,18 @@ def measured(dtype: torch.dtype, head: int, causal: bool) -> Ways:
 def onednn_is_exact(head: int) -> bool:
     """Whether products under `onednn_products` are float32's own here: on processors with matrix units they are not."""
     generator = torch.Generator().manual_seed(0)
-    for length in (64, 256):
-        query, key = (torch.randn(HEADS, length, head, generator=generator) for _ in range(2))
-        try:
-            with onednn_products():
-                found = torch.bmm(query, key.transpose(1, 2))
-        except (AttributeError, RuntimeError):  # another build of PyTorch
-            return False
-        expected = torch.bmm(query.double(), key.double().transpose(1, 2))
-        if (found - expected).abs().max() > EXACT * expected.abs().max():
-            return False
+    for length in (64, 512):
+        query, key, value = (torch.randn(HEADS, length, head, generator=generator) for _ in range(3))
+        weights = torch.rand(HEADS, length, length, generator=generator)
+        for left, right in ((query, key.transpose(1, 2)), (weights, value)):
+            try:
+                with onednn_products():
+                    found = torch.bmm(left, right)
+            except (AttributeError, RuntimeError):  # another build of PyTorch
+                return False
+            expected = torch.bmm(left.double(), right.double())
+            if (found - expected).abs().max() > EXACT * expected.abs().max():
+                return False
     return True
 
 

@@ -15,8 +15,8 @@ from gpu_worker.ragged_batch import RaggedBatch, Run
 
 
 class Way(Enum):
-    """How sequences of one length attend: products written out with PyTorch's softmax, or with powers of two and with
-    these by oneDNN's products (processors only), or PyTorch's fused kernel."""
+    """How sequences of one length attend: products written out with PyTorch's softmax; with powers of two; with powers
+    of two and oneDNN's products (these two on processors only); or PyTorch's fused kernel."""
 
     SOFTMAX = "softmax"
     POWERS = "powers"

@@ -12,7 +12,8 @@ from torch import Tensor
 from gpu_worker.models.attention import Terms
 
 BLOCK_SCORES = 1 << 20
-"""Scores in memory at once: 4 MiB of float32. Larger blocks fall out of the cache, smaller ones leave cores idle."""
+"""Scores of a block: 4 MiB of float32, and as much again for their powers. Larger blocks fall out of the cache, smaller
+ones leave cores idle. A bias is made for a whole sequence."""
 LEAST, MOST = 2.0**-40, 2.0**60
 """Sums of a row's powers that neither lost small ones nor can overflow with the values, in float32 and bfloat16."""
 
@@ -93,18 +94,16 @@ def _ungrouped(states: Tensor, heads: int) -> Tensor:
 
 def _scores(query: Tensor, key: Tensor, bias: Tensor | None, terms: Terms, weighing: Weighing) -> Tensor:
     """query [N, H, R, D], key [N, H, A, D], bias [N, H, R, A] -> [N, H, R, A] in the weighing's units."""
-    plain = bias is None and terms.softcap is None
-    scale = terms.scale * (weighing.unit if plain else 1.0)
+    unit = weighing.unit if terms.softcap is None else 1.0
     q, k = query.flatten(0, 1), key.flatten(0, 1)
-    products = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=scale)
+    products = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=terms.scale * unit)
     scores = products.view(*query.shape[:3], key.shape[2])
-    if plain:
-        return scores
     if bias is not None:
-        scores.add_(bias)
+        scores.add_(bias, alpha=unit)
     if terms.softcap is not None:
-        scores.div_(terms.softcap).tanh_().mul_(terms.softcap)
-    return scores.mul_(weighing.unit)
+        for own in scores:  # a sequence at a time, see `_by_powers`
+            own.div_(terms.softcap).tanh_().mul_(terms.softcap * weighing.unit)
+    return scores
 
 
 @contextmanager
@@ -113,7 +112,7 @@ def onednn_products() -> Iterator[None]:
 
     PyTorch offers that only as a leave to round factors to bfloat16, of which oneDNN makes no use on processors without
     matrix units for it; that it makes none here is for whoever calls this to have seen. The setting is the process's,
-    not the thread's.
+    not the thread's: one thread at a time may be here.
     """
     setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     usual = setting.fp32_precision

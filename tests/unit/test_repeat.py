@@ -40,8 +40,10 @@ def test_runs_without_a_common_benchmark_are_told(tmp_path: Path) -> None:
     """Else nothing compared would look like nothing moved."""
     first = folder(tmp_path / "first", maxsim(1.0, 4.0))
     (tmp_path / "second").mkdir()
-    with pytest.raises(ValueError, match="no result file in common"):
+    with pytest.raises(ValueError, match="no two runs"):
         compare_all(first, tmp_path / "second")
+    with pytest.raises(ValueError, match="no two runs"):
+        compare_all(first, first)
 
 
 @pytest.mark.parametrize("name", [name for name in ratios.KNOWN if (RESULTS / f"{name}.json").is_file()])
