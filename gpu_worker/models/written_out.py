@@ -66,6 +66,8 @@ def written_out(
     whole = query.device.type != "cpu"  # no processor's cache to stay in: all at once
     fit = count * heads * length if whole else max(1, BLOCK_SCORES // attended)
     mask = terms.mask(length, attended, query.device)
+    # Far behind a window an unattended tail sees nothing; PyTorch's fused kernel gives zeros there, which stay numbers.
+    blind = ~mask.any(dim=1, keepdim=True) if mask is not None and attended < length else None
     for sequences in _parts(count, fit // (heads * length)):
         q, k, v = query[sequences], key[sequences], value[sequences]
         bias = None
@@ -78,7 +80,8 @@ def written_out(
                 scores = _scores(q[:, own, rows], k[:, own], added, terms, weighing)
                 if mask is not None:
                     scores.masked_fill_(~mask[rows], float("-inf"))
-                into[sequences, own, rows] = weighing.apply(scores, v[:, own])
+                means = weighing.apply(scores, v[:, own])
+                into[sequences, own, rows] = means if blind is None else means.masked_fill_(blind[rows], 0.0)
 
 
 def _parts(count: int, at_once: int) -> list[slice]:
