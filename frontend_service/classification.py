@@ -45,13 +45,13 @@ class Classification:
         if request.pairs or card.pair_template:
             return card, await self._pairs(model, request, deadline)
         prompt = model.tokenization.prompt(request.prompt)
-        service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
+        letters = service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
         start = service.clock()
 
         def work(watch: Watch) -> Tokenized:
             return model.tokenization.texts(request.texts, prompt, request.cut, TEXT, watch)
 
-        tokenized = await service.tokenising(work)
+        tokenized = await service.tokenising(work, letters)
         answer = await service.answer(model, Classify(), tokenized, service.clock() - start, deadline)
         return card, await service.activated(answer, card, request.normalize)
 
@@ -81,7 +81,7 @@ class Classification:
                 f"token_id is {request.token_id}, the vocabulary ends at {card.vocabulary_size - 1}", field="token_id"
             )
         prompt = model.tokenization.prompt(request.prompt)
-        service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
+        letters = service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
         start, shown = service.clock(), (array("i"), array("i"), array("i"))
 
         def work(watch: Watch) -> Tokenized:
@@ -97,7 +97,7 @@ class Classification:
             tokens = RaggedTokens.packed(flat, lengths)
             return Tokenized(tokens=tokens, truncated=tuple(truncated), prompt_lengths=(0,) * len(lengths))
 
-        tokenized = await service.tokenising(work)
+        tokenized = await service.tokenising(work, letters)
         service.limits.check_reply(len(shown[0]) * (4 * len(card.labels) + TOKEN_BYTES), "ask for fewer texts")
         job = Classify(tokens=True, token_id=request.token_id)
         answer = await service.answer(model, job, tokenized, service.clock() - start, deadline)

@@ -30,7 +30,7 @@ class Embedding:
         service, model = self._service, self._service.model(request.model)
         encode = settling.encode_of(request, model.card)
         prompt = model.tokenization.prompt(request.prompt)
-        service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
+        letters = service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
         service.limits.check_count(len(request.tokenized), "tokenized", service.limits.texts)
         start = service.clock()
 
@@ -40,7 +40,7 @@ class Embedding:
                 return model.tokenization.given(request.tokenized, request.cut, side)
             return model.tokenization.texts(request.texts, prompt, request.cut, TEXT, watch, side)
 
-        tokenized = await service.tokenising(work)
+        tokenized = await service.tokenising(work, letters + sum(map(len, request.tokenized)))
         tokenize = service.clock() - start
         if request.pooling:
             entry, width = TOKENIZED if request.tokenized else TEXT, settling.width_of(encode, model.card)

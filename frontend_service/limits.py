@@ -7,10 +7,10 @@ from shared.errors import LimitExceeded, ResultTooLarge
 
 ENVELOPE_BYTES = 64 * 1024
 """What a reply holds beside its vectors."""
-
-
 MATCH_BYTES = 8
 """A winner and its similarity, between the services."""
+TEXT_LETTERS = 16
+"""A text takes as long to tokenise as if it had so many letters more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +30,10 @@ class Limits:
 
     def check_texts(
         self, texts: Sequence[str], entry: str, limit: int, prompt: str = "", prompt_field: str = "prompt"
-    ) -> None:
-        """How many, how large each with its prompt, and how large all.
+    ) -> int:
+        """How many, how large each with its prompt, and how large all. Returns the letters to tokenise.
 
-        `entry` is what errors call one of them: `texts[{}]`, or `query`.
+        Each text counts for TEXT_LETTERS more. `entry` is what errors call one of them: `texts[{}]`, or `query`.
         """
         self.check_count(len(texts), entry.partition("[")[0], limit)
         common = len(prompt.encode())
@@ -48,6 +48,7 @@ class Limits:
         letters = sum(map(len, texts)) + len(prompt) * len(texts)
         if letters > self.message_bytes:
             raise LimitExceeded(f"texts and prompts have {letters} letters together, the limit is {self.message_bytes}")
+        return letters + TEXT_LETTERS * len(texts)
 
     def check_count(self, count: int, field: str, limit: int) -> None:
         """How many."""

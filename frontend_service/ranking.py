@@ -68,7 +68,7 @@ class Ranking:
         before_query = model.tokenization.prompt(choice)
         before_document = model.tokenization.prompt(PromptChoice(input_type=InputType.DOCUMENT))
         entry = request.query_entry
-        self._check_sides(request, before_query, before_document)
+        letters = self._check_sides(request, before_query, before_document)
         start = service.clock()
 
         def work(watch: Watch) -> Tokenized:
@@ -76,7 +76,7 @@ class Ranking:
             queries = read(request.queries, before_query, request.query_cut, entry, watch, sides[0])
             return queries + read(request.documents, before_document, request.document_cut, DOCUMENT, watch, sides[1])
 
-        tokenized = await service.tokenising(work)
+        tokenized = await service.tokenising(work, letters)
         if request.explain:
             query = tokenized.tokens.lengths[0]
             self._limits.check_matches(columns * query)
@@ -99,10 +99,11 @@ class Ranking:
         self._check_sides(request, model.tokenization.prompt(texts.prompt), "")
         return await self._service.classify_pairs(model, texts, request.normalize, deadline)
 
-    def _check_sides(self, request: ScoreRequest, before_query: str, before_document: str) -> None:
+    def _check_sides(self, request: ScoreRequest, before_query: str, before_document: str) -> int:
+        """Letters of both together."""
         limits = self._limits
-        limits.check_texts(request.queries, request.query_entry, limits.texts, before_query, "instruction")
-        limits.check_texts(request.documents, DOCUMENT, limits.documents, before_document)
+        queries = limits.check_texts(request.queries, request.query_entry, limits.texts, before_query, "instruction")
+        return queries + limits.check_texts(request.documents, DOCUMENT, limits.documents, before_document)
 
     async def max_sim(self, request: MaxSimRequest, deadline: Deadline) -> Answer:
         """Scores of given documents, by given queries or by texts; the token counts are those of the texts."""
@@ -139,8 +140,9 @@ class Ranking:
     async def _query_texts(self, model: ServedModel, request: MaxSimRequest) -> Tokenized:
         side = InputType.QUERY
         prompt = model.tokenization.prompt(PromptChoice(literal=request.instruction, input_type=side))
-        self._limits.check_texts(request.query_texts, QUERY_TEXT, self._limits.texts, prompt, "instruction")
+        limits, texts = self._limits, request.query_texts
+        letters = limits.check_texts(texts, QUERY_TEXT, limits.texts, prompt, "instruction")
         read = model.tokenization.texts
         return await self._service.tokenising(
-            lambda watch: read(request.query_texts, prompt, request.query_cut, QUERY_TEXT, watch, side)
+            lambda watch: read(texts, prompt, request.query_cut, QUERY_TEXT, watch, side), letters
         )

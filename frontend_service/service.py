@@ -30,6 +30,9 @@ from shared.ragged import RaggedTokens
 SHOWN_TOKEN_BYTES = 48
 """Of a token in a Tokenize reply: id, text, offsets; long tokens are rare."""
 
+INLINE_LETTERS = 2048
+"""Of texts that are tokenised at once: half a millisecond at most, about what the way to a thread and back takes."""
+
 T = TypeVar("T")
 A = TypeVar("A")
 
@@ -112,7 +115,7 @@ class Service:
     async def tokenize(self, request: TokenizeRequest) -> list[TokenizedText]:
         model = self.model(request.model)
         prompt = model.tokenization.prompt(request.prompt)
-        self.limits.check_texts(request.texts, "texts[{}]", self.limits.texts, prompt)
+        letters = self.limits.check_texts(request.texts, "texts[{}]", self.limits.texts, prompt)
 
         def work(watch: Watch) -> list[TokenizedText]:
             def watch_reply(tokens: int) -> None:
@@ -122,7 +125,7 @@ class Service:
             side = request.prompt.input_type
             return list(model.tokenization.each(request.texts, prompt, request.cut, "texts[{}]", watch_reply, side))
 
-        return await self.tokenising(work)
+        return await self.tokenising(work, letters)
 
     async def detokenize(self, name: str, tokenized: tuple[tuple[int, ...], ...], skip_special: bool) -> list[str]:
         model = self.model(name)
@@ -192,8 +195,13 @@ class Service:
         """Runs `work(argument)`, in a thread where it handles many bytes."""
         return await offload(self._messages, size, work, argument)
 
-    async def tokenising(self, work: Callable[[Watch], T]) -> T:
-        """Runs `work` in a thread, and stops it after its next slice when nobody waits any more."""
+    async def tokenising(self, work: Callable[[Watch], T], letters: int | None = None) -> T:
+        """Runs `work`, at once where few `letters` are to be tokenised, else in a thread.
+
+        There it stops after its next slice when nobody waits any more.
+        """
+        if letters is not None and letters <= INLINE_LETTERS:
+            return work(self.limits.check_tokens)
         abandoned = threading.Event()
 
         def watch(tokens: int) -> None:

@@ -28,7 +28,7 @@ class Work:
     tokenization: Tokenization
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """By one encode_batch, as every request of the service is."""
+        """As every request of the service is."""
         found = self.tokenization.each(texts, "", Cut(truncate=True), "texts[{}]", lambda _: None)
         return [each.encoding.ids for each in found]
 
@@ -47,7 +47,7 @@ class Frontend(Protocol):
 
 
 class Inline:
-    """On the event loop: nothing is handed over, and everybody else waits."""
+    """On the event loop, as `Service.tokenising` does with few letters: nothing is handed over."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -60,7 +60,7 @@ class Inline:
 
 
 class Threads:
-    """Each by itself in a pool, as `Service.tokenising` does."""
+    """Each by itself in a pool, as `Service.tokenising` does with many letters."""
 
     def __init__(self, work: Work, threads: Executor) -> None:
         self._work, self._threads = work, threads

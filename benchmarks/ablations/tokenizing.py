@@ -1,8 +1,9 @@
 """(e) Tokenising and post-processing on the event loop, in a thread pool, and through a batching queue.
 
-Clients are coroutines of this process: each sends one text of about 64 tokens after the other. A call is: tokenise,
-wait for a worker that answers at once, finish its token rows [64, 128] as int8. Beside them a watch sleeps two
-milliseconds at a time; by how much it oversleeps at worst is the largest stall of the event loop.
+Clients are coroutines of this process: each sends one text after the other, short ones that the service tokenises on
+the event loop, or long ones that it gives to its threads. A call is: tokenise, wait for a worker that answers at once,
+finish token rows [64, 128] as int8. Beside them a watch sleeps two milliseconds at a time; by how much it oversleeps at
+worst is the largest stall of the event loop.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from benchmarks.ablations import figures
 from benchmarks.ablations.ablation import Ablation, Published
 from benchmarks.ablations.conditions import Conditions
 from benchmarks.ablations.frontends import Batches, Floats, Frontend, Inline, Threads, Work
+from frontend_service.service import INLINE_LETTERS
 from frontend_service.tokenization import Tokenization
 from gpu_worker.card import card_of
 from gpu_worker.models.loading import load
@@ -27,8 +29,8 @@ from gpu_worker.placement import Placement
 
 THREADS, INLINE = "in a thread pool", "on the event loop"
 QUEUE, TICK = "batching queue, no tick", "batching queue, 2 ms tick"
-LETTERS = 380
-"""Of a text of about 64 tokens."""
+SHORT, LONG = 380, 2300
+"""Letters of texts of about 80 and 500 tokens."""
 ROWS, WIDTH = 64, 128
 NAP = 0.002
 TEXTS = 64
@@ -52,12 +54,12 @@ class Turn:
         return float(np.quantile(self.calls, 0.5 if name == P50 else 0.99))
 
 
-def texts(words: str, seed: int) -> list[str]:
-    """Texts of neighbouring words of `words`, which is repeated, each of about 380 letters."""
+def texts(words: str, seed: int, letters: int = SHORT) -> list[str]:
+    """Texts of neighbouring words of `words`, which is repeated, each of about so many letters."""
     spread, generator = words.split(), np.random.default_rng(seed)
-    several = spread * (2 * LETTERS // max(1, len(words)) + 2)
+    several = spread * (2 * letters // max(1, len(words)) + 2)
     starts = generator.integers(0, len(spread), TEXTS)
-    return [" ".join(several[start:])[:LETTERS].rpartition(" ")[0] for start in starts.tolist()]
+    return [" ".join(several[start:])[:letters].rpartition(" ")[0] for start in starts.tolist()]
 
 
 def words_of(model: str) -> str:
@@ -120,31 +122,33 @@ async def turn(frontend: Frontend, given: list[str], rows: Floats, clients: int,
 
 
 def at(clients: int, work: Work, given: list[str], conditions: Conditions, threads: Executor) -> dict[str, Any]:
-    """All variants with so many clients."""
+    """All variants with so many clients; ours is what the service does with texts of that size."""
+    ours = INLINE if max(map(len, given)) <= INLINE_LETTERS else THREADS
     rows = np.random.default_rng(conditions.seed).standard_normal((ROWS, WIDTH), dtype=np.float32)
-    made = frontends(work, threads)
+    ways = frontends(work, threads)
+    made = {ours: ways[ours], **ways}
     found = {name: asyncio.run(outcomes(make(), given, rows)) for name, make in made.items()}
     for name, outcome in found.items():
-        assert outcome == found[THREADS], f"{name} gives something else than {THREADS}"
+        assert outcome == found[ours], f"{name} gives something else than {ours}"
     calls = max(64 if conditions.quick else 256, (2 if conditions.quick else 16) * clients)
     turns: dict[str, list[Turn]] = {name: [] for name in made}
     for _ in range(conditions.rounds):
         for name, make in made.items():
             turns[name].append(asyncio.run(turn(make(), given, rows, clients, calls)))
-    tokens = sum(len(ids) for ids, _ in found[THREADS])
+    tokens = sum(len(ids) for ids, _ in found[ours])
     return {
-        "case": f"{clients} client{'s' * (clients > 1)}",
+        "case": f"{clients} client{'s' * (clients > 1)}, {round(tokens / len(given)):,} tokens",
         "given": {"clients": clients, "calls_a_turn": calls, "tokens_a_text": round(tokens / len(given))},
-        "ours": THREADS,
+        "ours": ours,
         "rounds": conditions.rounds,
         "variants": {name: {"largest_difference": 0.0, "figures": _figures(each)} for name, each in turns.items()},
         "against": {
             name: {
-                figure: figures.against(*([each.figure(figure) for each in turns[who]] for who in (THREADS, name)))
+                figure: figures.against(*([each.figure(figure) for each in turns[who]] for who in (ours, name)))
                 for figure in (TIME, P50, P99, STALL)
             }
             for name in made
-            if name != THREADS
+            if name != ours
         },
     }
 
@@ -158,15 +162,17 @@ def _figures(turns: list[Turn]) -> dict[str, Any]:
 def measure(conditions: Conditions) -> Iterator[dict[str, Any]]:
     model = load(conditions.model, Placement(device=torch.device("cpu"), dtype=torch.float32))
     work = Work(tokenization=Tokenization(model.tokenizer.content, card_of(model)))
-    given = texts(words_of(conditions.model), conditions.seed)
+    words = words_of(conditions.model)
+    short, long = (texts(words, conditions.seed, letters) for letters in (SHORT, LONG))
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "text") as threads:  # as many as FrontendSettings has
         for clients in (1, 8, 32, 128):
-            yield at(clients, work, given, conditions, threads)
+            yield at(clients, work, short, conditions, threads)
+        yield at(8, work, long, conditions, threads)
 
 
 ABLATION = Ablation(
     letter="e",
-    idea="tokenising and post-processing in a thread pool, against the event loop and an asynchronous batching queue",
+    idea="tokenising and post-processing on the event loop, in threads, and through an asynchronous batching queue",
     how="clients in the process, a worker that answers at once: only what a frontend itself does is timed",
     measure=measure,
     published=(

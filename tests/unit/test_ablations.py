@@ -135,10 +135,16 @@ def test_every_way_of_scoring_agrees() -> None:
 def test_every_frontend_gives_the_same(tiny: Model) -> None:
     """(e), with fewer and with more clients than a batch holds."""
     work = Work(tokenization=Tokenization(tiny.tokenizer.content, card_of(tiny)))
-    given = tokenizing.texts(tokenizing.words_of(TINY), 1)
+    words = tokenizing.words_of(TINY)
     with ThreadPoolExecutor(2) as threads:
-        for clients in (1, 70):
+        for clients, letters, ours in (
+            (1, 380, tokenizing.INLINE),
+            (70, 380, tokenizing.INLINE),
+            (2, 2300, tokenizing.THREADS),
+        ):
+            given = tokenizing.texts(words, 1, letters)
             outcome = tokenizing.at(clients, work, given, ONCE, threads)
+            assert outcome["ours"] == ours
             for figure in (tokenizing.TIME, tokenizing.P50, tokenizing.P99, tokenizing.STALL):
                 check(outcome, figure)
     assert len(set(given)) > 10

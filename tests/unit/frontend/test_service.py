@@ -1,6 +1,7 @@
 """What the frontend asks of a worker, and what it refuses before that."""
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +14,7 @@ from frontend_service.codec import embedding, ranking
 from frontend_service.embedding import Embedding
 from frontend_service.limits import Limits
 from frontend_service.ranking import Ranking
-from frontend_service.service import Service
+from frontend_service.service import INLINE_LETTERS, Service
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.deadline import Deadline
 from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedDimensions, UnsupportedTask
@@ -154,6 +155,17 @@ async def test_tokenising_stops_when_the_caller_is_gone() -> None:
     await asyncio.wait([waiting])
     await Embedding(made).embed(embed(), LATER)
     assert [len(job.tokens) for job in worker.jobs] == [2]
+
+
+async def test_few_letters_are_tokenised_at_once_and_many_in_a_thread() -> None:
+    """Both are held against the limit of tokens; many short texts are not few letters."""
+    made, _ = service(Limits(request_tokens=500))
+    here, texts = threading.current_thread(), ["a"] * 200
+    for letters, at_once in ((0, True), (INLINE_LETTERS, True), (INLINE_LETTERS + 1, False), (None, False)):
+        assert (await made.tokenising(lambda _: threading.current_thread() is here, letters)) is at_once
+        with pytest.raises(LimitExceeded, match="501 tokens"):
+            await made.tokenising(lambda watch: watch(501), letters)
+    assert made.limits.check_texts(texts, "texts[{}]", 200) > INLINE_LETTERS > sum(map(len, texts))
 
 
 @pytest.mark.parametrize(("rows", "limit"), [(1000, "similarities"), (40, "vector_elements")])
