@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from benchmarks.engine_alone import ours
 from benchmarks.machine import describe
 from benchmarks.minilm import NAME
-from benchmarks.mixes import MIXES, Texts
+from benchmarks.mixes import COUNTS, MIXES, Texts
 from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.models.attention import PackedAttention, Terms
 from gpu_worker.models.linear import PrepackedLinear
@@ -95,7 +95,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 def measure(mix: str, dtype: Dtype, model: Model, peak: float, seed: int) -> dict[str, Any]:
     """One mix in one number format."""
-    texts = MIXES[mix](64, seed)
+    texts = MIXES[mix](COUNTS[mix], seed)
     embed = partial(ours(model), texts, 0)
     embed()
     median = float(np.median([_seconds(embed) for _ in range(TIMED)]))

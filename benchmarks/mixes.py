@@ -45,3 +45,5 @@ MIXES: dict[str, Callable[[int, int], Texts]] = {
     "512 tokens": of_one_length(512),
 }
 """By name; each takes how many texts, and a seed."""
+COUNTS = {"32 tokens": 256, "lognormal": 64, "512 tokens": 16}
+"""Texts of about 8,000 tokens, so that every mix takes equally long."""

@@ -1,13 +1,14 @@
-"""The engine against sentence-transformers and ONNX Runtime on MiniLM: 64 texts a mix of lengths, one process a peer.
+"""The engine against sentence-transformers and ONNX Runtime on MiniLM: three mixes of lengths, one process a peer.
 
-Token ids are prepared on all sides, outputs are compared before anything is timed, rounds are interleaved. Peers run in
-a Python of their own (`make peers`) with as many threads and with memory kept as the worker keeps it; they wait while
-others run, and time themselves. Batch sizes of "best" sides are chosen anew for every mix.
+Token ids are prepared on all sides, outputs are compared before anything is timed, rounds are interleaved: each has
+every side on every mix. Peers run in a Python of their own (`make peers`) with as many threads and with memory kept as
+the worker keeps it; they wait while others run, and time themselves. Batch sizes of "best" sides are chosen anew for
+every mix.
 """
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +16,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.progress import track
 
 from benchmarks.engine_alone import ours
 from benchmarks.machine import describe
 from benchmarks.minilm import NAME, folder
-from benchmarks.mixes import MIXES, Texts, write
+from benchmarks.mixes import COUNTS, MIXES, Texts, write
 from benchmarks.peers.peer import Asked, Peer
 from benchmarks.peers.venv import Venv
-from benchmarks.rounds import interleaved, seconds, spread
+from benchmarks.rounds import interleaved, spread
 from benchmarks.work import Here, Work
 from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.models.loading import Model, load
@@ -32,7 +34,7 @@ RESULT = Path(__file__).parent / "results" / "offline-cpu.json"
 EXACT = "sentence-transformers default"
 """The side that the others are compared with."""
 SIZES = (1, 2, 4, 8, 16, 32)
-QUICK_SIZES, QUICK_ROUNDS = (1, 2, 8, 32), 3
+QUICK_SIZES, QUICK_ROUNDS = (1, 2, 8, 32), 5
 REFERENCE, ONNX = Venv(name="sentence-transformers"), Venv(name="onnxruntime")
 PACKAGES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "onnx", "numpy")
 
@@ -46,14 +48,13 @@ class Side:
     difference: float = 1e-5
 
     def best(self, texts: Texts) -> int:
-        """Its fastest batch size on half of the texts, by the better of two runs each."""
+        """Its fastest batch size on half of the texts, by the best of three runs each; the first wakes its memory."""
         if len(self.batch_sizes) == 1:
             return self.batch_sizes[0]
         sample, timed = texts[::2], []
         for size in self.batch_sizes:
-            self.work(sample[:size], size).seconds()
             work = self.work(sample, size)
-            timed.append((min(seconds(work) for _ in range(2)), size))
+            timed.append((min(work.seconds() for _ in range(3)), size))
         return min(timed)[1]
 
 
@@ -96,47 +97,56 @@ def all_sides(threads: int, sizes: Sequence[int], cleanup: ExitStack) -> dict[st
     }
 
 
-def measure(mix: str, sides: dict[str, Side], count: int, rounds: int, seed: int) -> dict[str, Any]:
-    """One mix of lengths: every side's batch size, how far it is from the exact rows, how long it takes."""
-    texts = MIXES[mix](count, seed)
-    sizes = {name: side.best(texts) for name, side in sides.items()}
-    works = {name: side.work(texts, sizes[name]) for name, side in sides.items()}
-    rows = {name: work.outcome() for name, work in works.items()}
-    differences = {name: float(np.abs(each - rows[EXACT]).max()) for name, each in rows.items()}
-    for name, difference in differences.items():
-        assert difference < sides[name].difference, f"{name} differs by {difference}"
-    cosines = {name: (each * rows[EXACT]).sum(axis=1) for name, each in rows.items()}
-    times = interleaved(works, rounds, mix)
-    tokens = sum(map(len, texts))
-    median = {name: float(np.median(each)) for name, each in times.items()}
-    return {
-        "mix": mix,
-        "texts": count,
-        "tokens": tokens,
-        "longest": max(map(len, texts)),
-        "sides": {
-            name: {
-                "tokens_per_second": round(tokens / median[name]),
-                "batch_size": sizes[name] or None,
-                "largest_difference": differences[name],
-                "mean_cosine": round(float(cosines[name].mean()), 6),
-                "lowest_cosine": round(float(cosines[name].min()), 6),
-            }
-            | spread(times[name])
-            for name in sides
-        },
-        "is_faster_by": {
-            own: {name: round(median[name] / median[own], 2) for name in median if "selvage" not in name}
-            for own in median
-            if "selvage" in own
-        },
-    }
+class Case:
+    """One mix of lengths: every side's batch size, its work, and how far that is from the exact rows."""
+
+    def __init__(self, mix: str, sides: dict[str, Side], count: int, seed: int) -> None:
+        """Raises AssertionError for a side that gives something else."""
+        texts = MIXES[mix](count, seed)
+        self.tokens = sum(map(len, texts))
+        self._about = {"mix": mix, "texts": count, "tokens": self.tokens, "longest": max(map(len, texts))}
+        self._sizes = {name: side.best(texts) for name, side in sides.items()}
+        self.works = {name: side.work(texts, self._sizes[name]) for name, side in sides.items()}
+        rows = {name: work.outcome() for name, work in self.works.items()}
+        self._differences = {name: float(np.abs(each - rows[EXACT]).max()) for name, each in rows.items()}
+        for name, difference in self._differences.items():
+            assert difference < sides[name].difference, f"{name} differs by {difference}"
+        self._cosines = {name: (each * rows[EXACT]).sum(axis=1) for name, each in rows.items()}
+
+    def figures(self, times: Mapping[str, list[float]]) -> dict[str, Any]:
+        """For JSON, from the seconds of every side's runs."""
+        median = {name: float(np.median(each)) for name, each in times.items()}
+        return self._about | {
+            "sides": {
+                name: {
+                    "tokens_per_second": round(self.tokens / median[name]),
+                    "batch_size": self._sizes[name] or None,
+                    "largest_difference": self._differences[name],
+                    "mean_cosine": round(float(self._cosines[name].mean()), 6),
+                    "lowest_cosine": round(float(self._cosines[name].min()), 6),
+                }
+                | spread(times[name])
+                for name in times
+            },
+            "is_faster_by": {
+                own: {name: round(median[name] / median[own], 2) for name in median if "selvage" not in name}
+                for own in median
+                if "selvage" in own
+            },
+        }
+
+
+def measure(cases: Mapping[str, Case], rounds: int) -> list[dict[str, Any]]:
+    """All sides on all mixes in turn, so that a slow minute of the machine is no mix's or side's own."""
+    works = {(mix, name): work for mix, case in cases.items() for name, work in case.works.items()}
+    times = interleaved(works, rounds, "rounds")
+    return [case.figures({name: times[mix, name] for name in case.works}) for mix, case in cases.items()]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.offline", description=__doc__)
     parser.add_argument("--mixes", nargs="+", choices=MIXES, default=list(MIXES), help="default: all")
-    parser.add_argument("--texts", type=int, default=64, help="a mix (default: %(default)s)")
+    parser.add_argument("--texts", type=int, default=0, help="a mix (default: of about 8,000 tokens)")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, batch sizes {QUICK_SIZES}")
     parser.add_argument("--seed", type=int, default=1, help="of the texts (default: %(default)s)")
@@ -148,7 +158,11 @@ if __name__ == "__main__":
     keep_freed_memory()  # as the worker does; the peers get the same
     with ExitStack() as stack:
         everybody = all_sides(arguments.threads, tried, stack)
-        cases = [measure(mix, everybody, arguments.texts, rounds, arguments.seed) for mix in arguments.mixes]
+        prepared = {
+            mix: Case(mix, everybody, arguments.texts or COUNTS[mix], arguments.seed)
+            for mix in track(arguments.mixes, description="batch sizes")
+        }
+        cases = measure(prepared, rounds)
     outcome = {
         "benchmark": "offline-cpu",
         "workload": {"model": NAME, "seed": arguments.seed},

@@ -1,14 +1,15 @@
 """Interleaved rounds: every side once a round (A B A B), so that a machine that slows down slows all of them alike."""
 
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Hashable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from rich.progress import track
 
 from benchmarks.work import Work
 
+K = TypeVar("K", bound=Hashable)
 PAUSE = 0.05  # so that one side's spinning threads are asleep before the next begins
 
 
@@ -20,9 +21,9 @@ def seconds(work: Work) -> float:
     return work.seconds()
 
 
-def interleaved(sides: Mapping[str, Work], rounds: int, description: str) -> dict[str, list[float]]:
+def interleaved(sides: Mapping[K, Work], rounds: int, description: str) -> dict[K, list[float]]:
     """Seconds of every run of every side, in the order of the rounds."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
+    times: dict[K, list[float]] = {name: [] for name in sides}
     for _ in track(range(rounds), description=description):
         for name, work in sides.items():
             times[name].append(seconds(work))

@@ -169,7 +169,7 @@ def engine_profile(result: dict[str, Any]) -> str:
     """Where the engine's time goes, and what the processor allows at most, in Markdown."""
     parts = list(result["cases"][0]["shares"])
     lines = [
-        f"The engine with {result['model']} on 64 texts a mix, {result['threads']} threads of "
+        f"The engine with {result['model']} on about 8,000 tokens a mix, {result['threads']} threads of "
         f"{result['machine']['processor']}. GFLOP/s of linear layers and attention stand beside those of one large "
         "product by the same library. If nothing but the linear layers took time, there would be as many tokens/s as "
         "the last column says:",
