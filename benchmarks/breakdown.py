@@ -10,7 +10,6 @@ texts in a process of its own, in turns. Threads of torch that spin while they w
 """
 
 import argparse
-import asyncio
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -33,6 +32,7 @@ from benchmarks.load.plan import Plan, Prepared
 from benchmarks.load.target import EMBED, PARTS, RERANK, GrpcAddress
 from benchmarks.machine import describe
 from benchmarks.texts import Vocabulary
+from harness.running import run
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 
@@ -239,7 +239,7 @@ if __name__ == "__main__":
     wanted = [case for case in cases(given.seed) if case.name.startswith(given.only)]
     if not wanted:
         parser.error(f"no case begins with {given.only!r}")
-    result = asyncio.run(measure(wanted, seconds=given.seconds, rounds=given.rounds, seed=given.seed))
+    result = run(measure(wanted, seconds=given.seconds, rounds=given.rounds, seed=given.seed))
     given.out.parent.mkdir(exist_ok=True)
     given.out.write_text(json.dumps(result, indent=1) + "\n")
     Console().print(Markdown(tables.breakdown(result)))

@@ -6,7 +6,6 @@ timed. Infinity runs with --no-compile, as is recommended for a processor; --com
 """
 
 import argparse
-import asyncio
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -30,6 +29,7 @@ from benchmarks.machine import describe
 from benchmarks.peers.infinity import VENV, served
 from benchmarks.servers import Infinity, Rows, Selvage, Side
 from benchmarks.texts import Vocabulary
+from harness.running import run
 from harness.stack import stack
 
 RESULT = Path(__file__).parent / "results" / "infinity-cpu.json"
@@ -133,14 +133,13 @@ async def compare(sides: Mapping[str, Side], *, rounds: int, seconds: float, see
     watch = {name: pid for side in sides.values() for name, pid in side.pids.items()}
     cases: list[dict[str, Any]] = []
     fastest: dict[str, tuple[str, Plan, Outcome]] = {}
+    plans = {(load.name, name): plan_of(load, side, seconds, seed) for load in LOADS for name, side in sides.items()}
+    turns = [Case(name=f"{load}: {name}", plan=plan, watch=watch) for (load, name), plan in plans.items()]
+    outcomes = dict(zip(plans, (await measured(turns, rounds, "against Infinity")).values(), strict=True))
     for load in LOADS:
-        plans = {name: plan_of(load, side, seconds, seed) for name, side in sides.items()}
-        outcomes = await measured(
-            [Case(name=name, plan=plan, watch=watch) for name, plan in plans.items()], rounds, load.name
-        )
-        cases.append(case_of(load, outcomes))
-        for name, plan in plans.items():
-            reached = best(outcomes[name])
+        cases.append(case_of(load, {name: outcomes[load.name, name] for name in sides}))
+        for name in sides:
+            plan, reached = plans[load.name, name], best(outcomes[load.name, name])
             if name not in fastest or reached.requests_per_second > fastest[name][2].requests_per_second:
                 fastest[name] = load.name, plan, reached
     ceilings = {}
@@ -206,7 +205,7 @@ if __name__ == "__main__":
     add("--seed", type=int, default=1, help="of the texts (default: %(default)s)")
     add("--out", type=Path, default=RESULT, help="where the JSON goes (default: %(default)s)")
     given = parser.parse_args()
-    outcome = asyncio.run(
+    outcome = run(
         measure(
             threads=given.threads,
             batch_size=given.batch_size,

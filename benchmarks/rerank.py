@@ -26,6 +26,7 @@ from gpu_worker.models.loading import load
 from gpu_worker.placement import Placement
 from gpu_worker.planning import FairQueue
 from gpu_worker.rows import Rows
+from harness.running import run
 from harness.stack import stack
 from selvage.v1 import ranking_pb2, ranking_pb2_grpc, vectors_pb2
 from shared.jobs import Job, Score
@@ -163,7 +164,7 @@ if __name__ == "__main__":
         "threads": arguments.threads,
         "machine": describe(),
         "scoring": [share(*case) for case in track(CASES, description="scoring")],
-        "memory": [asyncio.run(memory(10_000))],
+        "memory": [run(memory(10_000))],
     }
     arguments.out.write_text(json.dumps(outcome, indent=1) + "\n")
     print(json.dumps({key: outcome[key] for key in ("scoring", "memory")}, indent=1))

@@ -7,7 +7,6 @@ ones) take turns in every round. The generator's own ceiling is measured beside 
 """
 
 import argparse
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from benchmarks.load.target import GrpcAddress
 from benchmarks.machine import describe
 from benchmarks.sizes import Scale
 from benchmarks.workloads import Workload
+from harness.running import run
 from harness.stack import Stack, stack
 from selvage.v1 import model_pb2
 from selvage.v1.model_pb2_grpc import ModelServiceStub
@@ -178,7 +178,7 @@ if __name__ == "__main__":
     if unknown:
         parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(workloads.names())}")
     length = (2.0, 1) if given.quick else (given.seconds, given.rounds)
-    outcome = asyncio.run(measure(asked, scale=given.scale, seconds=length[0], rounds=length[1], seed=given.seed))
+    outcome = run(measure(asked, scale=given.scale, seconds=length[0], rounds=length[1], seed=given.seed))
     given.out.parent.mkdir(exist_ok=True)
     given.out.write_text(json.dumps(outcome, indent=1) + "\n")
     Console().print(table_of(outcome))

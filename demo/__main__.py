@@ -1,7 +1,6 @@
 """Starts one worker and two frontends, shows the model card, embeds, reranks, prints tables, and stops."""
 
 import argparse
-import asyncio
 import time
 from typing import Any
 
@@ -9,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from demo.passages import PASSAGES, QUERIES
+from harness.running import run
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
 from selvage.v1.embedding_pb2_grpc import EmbeddingServiceStub
@@ -94,4 +94,4 @@ async def main(model: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument("--model", default="minilm", help="what the worker serves (default: minilm)")
-    asyncio.run(main(parser.parse_args().model))
+    run(main(parser.parse_args().model))

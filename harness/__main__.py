@@ -1,8 +1,8 @@
 """`make serve`: one worker and one frontend on fixed addresses until Ctrl-C."""
 
 import argparse
-import asyncio
 
+from harness.running import run
 from harness.stack import stack
 from shared.serving import until_told_to_stop
 
@@ -23,4 +23,4 @@ if __name__ == "__main__":
     parser.add_argument(
         "--frontend", default="127.0.0.1:50051", help="HOST:PORT of the frontend (default: %(default)s)"
     )
-    asyncio.run(main(parser.parse_args()))
+    run(main(parser.parse_args()))

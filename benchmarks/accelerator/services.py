@@ -4,7 +4,6 @@ Skipped where a package of the services is missing: a machine with an accelerato
 """
 
 import argparse
-import asyncio
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from dataclasses import replace
 from benchmarks.accelerator import contexts, options
 from benchmarks.accelerator.patterns import Row
 from benchmarks.sizes import Scale
+from harness.running import run
 
 FRONTENDS = 4
 NAME = "short through the services"
@@ -62,7 +62,7 @@ def main(arguments: argparse.Namespace) -> int:
         row = {"workload": NAME, ("skipped" if absent.startswith(ABSENT) else "error"): absent}
     else:
         try:
-            row = asyncio.run(measure(arguments.device, arguments.scale, arguments.seed, arguments.seconds))
+            row = run(measure(arguments.device, arguments.scale, arguments.seed, arguments.seconds))
         except Exception as error:
             traceback.print_exc()
             row = {"workload": NAME, "error": options.told(error)}

@@ -14,7 +14,6 @@ measured, the generator may have been the limit, and the table says so. With ano
 """
 
 import argparse
-import asyncio
 import json
 import sys
 from dataclasses import replace
@@ -31,6 +30,7 @@ from benchmarks.load.pattern import Closed, Open
 from benchmarks.load.plan import Plan
 from benchmarks.load.target import EMBED, GrpcAddress, HttpAddress
 from benchmarks.machine import describe
+from harness.running import run
 
 HTTP_PATHS = {True: "/embeddings", False: "/rerank"}
 
@@ -146,6 +146,6 @@ if __name__ == "__main__":
             print(f"{each:15} {made.model:28} {made.measures}")
         sys.exit(0)
     try:
-        asyncio.run(main(given))
+        run(main(given))
     except (LoadFailed, ValueError) as error:
         sys.exit(f"error: {error}")

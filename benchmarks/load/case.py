@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from benchmarks.load.generator import generate
+from benchmarks.load.generator import LoadFailed, generate
 from benchmarks.load.outcome import Outcome
 from benchmarks.load.plan import Plan
 
@@ -18,7 +18,10 @@ class Case:
 
 
 async def measured(cases: Sequence[Case], rounds: int, title: str) -> dict[str, list[Outcome]]:
-    """All cases in turn, `rounds` times: outcomes of each by its name, in the order of the rounds."""
+    """All cases in turn, `rounds` times: outcomes of each by its name, in the order of the rounds.
+
+    Raises LoadFailed where a case has no answer in any round.
+    """
     known: dict[bytes, int] = {}
     outcomes: dict[str, list[Outcome]] = {case.name: [] for case in cases}
     for turn in range(rounds):
@@ -27,6 +30,9 @@ async def measured(cases: Sequence[Case], rounds: int, title: str) -> dict[str, 
             name = f"{title}: {case.name}, round {turn + 1} of {rounds}"
             outcomes[case.name].append(await generate(plan, watch=case.watch, title=name))
             known |= {plan.requests[index].body: count for index, count in outcomes[case.name][-1].tokens.items()}
+    for name, runs in outcomes.items():
+        if not any(run.requests for run in runs):
+            raise LoadFailed(f"{title}: {name}: no answer in its time; give more --seconds")
     return outcomes
 
 

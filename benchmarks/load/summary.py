@@ -38,4 +38,6 @@ def _kind(name: str) -> str:
 
 
 def _medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: round(median(each.get(name, 0.0) for each in rounds), 3) for name in rounds[0]}
+    """By name; a round without an answer has no latencies, and counts only where there are some."""
+    names = dict.fromkeys(name for each in rounds for name in each)
+    return {name: round(median(each[name] for each in rounds if name in each), 3) for name in names}

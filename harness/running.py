@@ -1,0 +1,28 @@
+"""Runs a program that starts members, and stops them whatever ends it."""
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+BY_SIGTERM = 128 + signal.SIGTERM
+"""The exit status by which shells tell it."""
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run`, but SIGTERM cancels `main` as Ctrl-C does, so that it can stop what it started.
+
+    Raises SystemExit with 143 after that.
+    """
+
+    async def cancellable() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await main
+
+    try:
+        return asyncio.run(cancellable())
+    except asyncio.CancelledError:
+        raise SystemExit(BY_SIGTERM) from None

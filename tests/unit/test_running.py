@@ -1,0 +1,50 @@
+"""Programs that start members end them when they are told to stop."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from harness.environment import ROOT, python_path
+from harness.running import run
+
+PROGRAM = """
+import asyncio
+from harness.running import run
+
+async def main():
+    try:
+        print("started", flush=True)
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0)  # as members are awaited
+        print("stopped what it started", flush=True)
+
+run(main())
+"""
+
+
+def test_sigterm_lets_a_program_stop_what_it_started() -> None:
+    """And the exit status tells that it was ended."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], cwd=ROOT, env={"PYTHONPATH": python_path()}, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=30)
+    assert (said, process.returncode) == ("stopped what it started\n", 143)
+
+
+def test_results_and_errors_pass() -> None:
+    """As from asyncio.run."""
+
+    async def main(fails: bool) -> int:
+        if fails:
+            raise KeyError("why")
+        return 7
+
+    assert run(main(False)) == 7
+    with pytest.raises(KeyError, match="why"):
+        run(main(True))
