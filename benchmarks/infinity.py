@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
+from rich.markdown import Markdown
 
-from benchmarks import minilm
+from benchmarks import minilm, tables
 from benchmarks.load.case import Case, best, measured
 from benchmarks.load.ceiling import ceiling_of
 from benchmarks.load.outcome import Outcome
@@ -180,18 +180,6 @@ async def measure(
     }
 
 
-def table_of(result: Mapping[str, Any]) -> Table:
-    """One row a side of a load."""
-    table = Table("case", "side", "requests/s", "p50 ms", "p99 ms", "ours over it", "goal")
-    for case in result["cases"]:
-        for name, side in case["sides"].items():
-            latency, over = side["latency_ms"], case["ours_over"].get(name, {})
-            shown = (side["requests_per_second"], latency["p50"], latency["p99"])
-            ratio = f"{over['ratio']:.2f} {over['figure']}" if over else ""
-            table.add_row(case["case"], name, *(f"{each:,.1f}" for each in shown), ratio, over.get("goal", ""))
-    return table
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.infinity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -217,4 +205,4 @@ if __name__ == "__main__":
     )
     given.out.parent.mkdir(exist_ok=True)
     given.out.write_text(json.dumps(outcome, indent=1) + "\n")
-    Console().print(table_of(outcome))
+    Console().print(Markdown(tables.infinity(outcome)))

@@ -8,16 +8,16 @@ ones) take turns in every round. The generator's own ceiling is measured beside 
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.markdown import Markdown
 
-from benchmarks import workloads
+from benchmarks import tables, workloads
 from benchmarks.load.case import Case, best, measured
 from benchmarks.load.ceiling import ceiling_of
 from benchmarks.load.pattern import Open
@@ -147,19 +147,6 @@ async def measure(names: Sequence[str], *, scale: Scale, seconds: float, rounds:
     }
 
 
-def table_of(result: Mapping[str, Any]) -> Table:
-    """One row a case."""
-    table = Table("workload", "case", *(f"{name}" for name in ("requests/s", "tokens/s", "p50 ms", "p99 ms", "null x")))
-    for name, workload in result["workloads"].items():
-        for case, figures in workload["cases"].items():
-            latency = figures["latency_ms"]
-            shown = (figures["requests_per_second"], figures["tokens_per_second"], latency["p50"], latency["p99"])
-            null = workload["null_server"]
-            times = f"{null['times_measured']:,.0f}" if case == null["beside"] else ""
-            table.add_row(name, case, *(f"{value:,.1f}" for value in shown), times)
-    return table
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.services", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -181,4 +168,4 @@ if __name__ == "__main__":
     outcome = run(measure(asked, scale=given.scale, seconds=length[0], rounds=length[1], seed=given.seed))
     given.out.parent.mkdir(exist_ok=True)
     given.out.write_text(json.dumps(outcome, indent=1) + "\n")
-    Console().print(table_of(outcome))
+    Console().print(Markdown(tables.services(outcome)))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -57,68 +58,91 @@ async def test_equal_to_the_oracle(tmp_path: Path, form: Callable[[Path, Path], 
     documents = [oracle.encode_document(text, convert_to_numpy=True) for text in DOCUMENTS]
     table = np.asarray(oracle.similarity(queries, documents))
     async with stack(str(tmp_path / "model")) as pair:
-        calls = Calls(pair.channel)
-        # All at once, so that queries and documents of several jobs may share steps.
-        asked, found, matrix, pairs, ranked, shown, read = await asyncio.gather(
-            calls.embedding.Embed(embed(QUERIES, QUERY)),
-            calls.embedding.Embed(embed(DOCUMENTS, DOCUMENT)),
-            calls.ranking.Score(ranking_pb2.ScoreRequest(queries=QUERIES, documents=DOCUMENTS, truncate=True)),
-            calls.ranking.Score(
-                ranking_pb2.ScoreRequest(
-                    queries=QUERIES, documents=DOCUMENTS[:5], truncate=True, layout=vectors_pb2.LAYOUT_PAIRS
-                )
-            ),
-            calls.ranking.Rerank(
-                ranking_pb2.RerankRequest(
-                    query=QUERIES[0],
-                    documents=DOCUMENTS,
-                    truncate=True,
-                    top_n=3,
-                    return_documents=True,
-                    explain=True,
-                    method=LATE,
-                )
-            ),
-            calls.model.Tokenize(model_pb2.TokenizeRequest(texts=QUERIES, input_type=QUERY, truncate=True)),
-            calls.model.Tokenize(model_pb2.TokenizeRequest(texts=DOCUMENTS, input_type=DOCUMENT, truncate=True)),
-        )
-        # Ids as they were shown are fed as they are.
-        again = embedding_pb2.EmbedRequest(input_type=QUERY, outputs=[MULTI])
-        for text in shown.texts:
-            again.tokenized.add(ids=text.ids)
-        fed = await calls.embedding.Embed(again)
-        given = vectors_pb2.MultiVectors(
-            data_type=vectors_pb2.DATA_TYPE_FLOAT32,
-            dimensions=documents[0].shape[1],
-            lengths=[len(each) for each in documents],
-            data=packed(documents),
-        )
-        card = (await calls.model.GetModel(model_pb2.GetModelRequest())).card
-        cut = await calls.embedding.Embed(embed(DOCUMENTS, DOCUMENT, dimensions=20))
-        mixed = await calls.ranking.MaxSim(
-            ranking_pb2.MaxSimRequest(query_texts=QUERIES, documents=given, truncate=True)
-        )
-    for ours, expected in ((asked, queries), (found, documents), (fed, queries)):
+        answers = await ask(Calls(pair.channel), documents)
+    features = [oracle.preprocess([text], prompt=oracle.prompts.get("query"), task="query") for text in QUERIES]
+    assert [list(text.ids) for text in answers.shown.texts] == [each["input_ids"][0].tolist() for each in features]
+    rows_are(answers, queries, documents, unit=form is not native)
+    near(np.reshape(answers.matrix.scores, table.shape), table, 1e-4)
+    near(np.reshape(answers.mixed.scores, table.shape), table, 1e-4)
+    near(np.array(answers.pairs.scores), np.diag(table[:, :5]), 1e-4)
+    ranked_and_explained(answers, queries[0], documents, table[0])
+
+
+async def ask(calls: Calls, documents: list[np.ndarray]) -> SimpleNamespace:
+    """Every rpc's reply; `documents` are the rows that MaxSim is given. At once, so that jobs may share steps."""
+    asked, found, matrix, pairs, ranked, shown, read = await asyncio.gather(
+        calls.embedding.Embed(embed(QUERIES, QUERY)),
+        calls.embedding.Embed(embed(DOCUMENTS, DOCUMENT)),
+        calls.ranking.Score(ranking_pb2.ScoreRequest(queries=QUERIES, documents=DOCUMENTS, truncate=True)),
+        calls.ranking.Score(
+            ranking_pb2.ScoreRequest(
+                queries=QUERIES, documents=DOCUMENTS[:5], truncate=True, layout=vectors_pb2.LAYOUT_PAIRS
+            )
+        ),
+        calls.ranking.Rerank(
+            ranking_pb2.RerankRequest(
+                query=QUERIES[0],
+                documents=DOCUMENTS,
+                truncate=True,
+                top_n=3,
+                return_documents=True,
+                explain=True,
+                method=LATE,
+            )
+        ),
+        calls.model.Tokenize(model_pb2.TokenizeRequest(texts=QUERIES, input_type=QUERY, truncate=True)),
+        calls.model.Tokenize(model_pb2.TokenizeRequest(texts=DOCUMENTS, input_type=DOCUMENT, truncate=True)),
+    )
+    # Ids as they were shown are fed as they are.
+    again = embedding_pb2.EmbedRequest(input_type=QUERY, outputs=[MULTI])
+    for text in shown.texts:
+        again.tokenized.add(ids=text.ids)
+    given = vectors_pb2.MultiVectors(
+        data_type=vectors_pb2.DATA_TYPE_FLOAT32,
+        dimensions=documents[0].shape[1],
+        lengths=[len(each) for each in documents],
+        data=packed(documents),
+    )
+    mixed = ranking_pb2.MaxSimRequest(query_texts=QUERIES, documents=given, truncate=True)
+    return SimpleNamespace(
+        asked=asked,
+        found=found,
+        matrix=matrix,
+        pairs=pairs,
+        ranked=ranked,
+        shown=shown,
+        read=read,
+        fed=await calls.embedding.Embed(again),
+        cut=await calls.embedding.Embed(embed(DOCUMENTS, DOCUMENT, dimensions=20)),
+        mixed=await calls.ranking.MaxSim(mixed),
+        card=(await calls.model.GetModel(model_pb2.GetModelRequest())).card,
+    )
+
+
+def rows_are(answers: SimpleNamespace, queries: list[np.ndarray], documents: list[np.ndarray], unit: bool) -> None:
+    """From texts, from ids, and cut to fewer dimensions; `unit`: rows have unit length."""
+    for ours, expected in ((answers.asked, queries), (answers.found, documents), (answers.fed, queries)):
         rows = multi_vectors(ours)
         assert [len(each) for each in rows] == [len(each) for each in expected]
         near(np.concatenate(rows), np.concatenate(expected), 1e-5)
     shorter = np.concatenate(documents)[:, :20]
-    unit = form is not native
-    near(np.concatenate(multi_vectors(cut)), normalized(shorter) if unit else shorter, 1e-5)
-    features = [oracle.preprocess([text], prompt=oracle.prompts.get("query"), task="query") for text in QUERIES]
-    assert [list(text.ids) for text in shown.texts] == [each["input_ids"][0].tolist() for each in features]
-    near(np.reshape(matrix.scores, table.shape), table, 1e-4)
-    near(np.reshape(mixed.scores, table.shape), table, 1e-4)
-    near(np.array(pairs.scores), np.diag(table[:, :5]), 1e-4)
-    late = card.late_interaction
+    near(np.concatenate(multi_vectors(answers.cut)), normalized(shorter) if unit else shorter, 1e-5)
+
+
+def ranked_and_explained(
+    answers: SimpleNamespace, query: np.ndarray, documents: list[np.ndarray], scores: np.ndarray
+) -> None:
+    """The best three of the first query, their texts, scores and winners."""
+    late = answers.card.late_interaction
     told = (late.skip_in_queries, late.skip_in_documents)
     skiplist = tuple(set(late.skiplist) if counts else set() for counts in told)
-    order = np.argsort(-table[0], kind="stable")[:3]
-    assert [result.index for result in ranked.results] == order.tolist()
-    for result in ranked.results:
-        assert result.document == DOCUMENTS[result.index]
-        near([result.score], [table[0, result.index]], 1e-4)
-        explained(result, queries[0], documents[result.index], shown.texts[0], read.texts[result.index], skiplist)
+    order = np.argsort(-scores, kind="stable")[:3]
+    assert [result.index for result in answers.ranked.results] == order.tolist()
+    for result in answers.ranked.results:
+        place = result.index
+        assert result.document == DOCUMENTS[place]
+        near([result.score], [scores[place]], 1e-4)
+        explained(result, query, documents[place], answers.shown.texts[0], answers.read.texts[place], skiplist)
 
 
 def explained(
