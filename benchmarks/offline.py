@@ -48,14 +48,12 @@ class Side:
     difference: float = 1e-5
 
     def best(self, texts: Texts) -> int:
-        """Its fastest batch size on half of the texts, by the best of three runs each; the first wakes its memory."""
+        """Its fastest batch size on half of the texts, by the best of three runs each, in turns."""
         if len(self.batch_sizes) == 1:
             return self.batch_sizes[0]
-        sample, timed = texts[::2], []
-        for size in self.batch_sizes:
-            work = self.work(sample, size)
-            timed.append((min(work.seconds() for _ in range(3)), size))
-        return min(timed)[1]
+        works = {size: self.work(texts[::2], size) for size in self.batch_sizes}
+        turns = [{size: work.seconds() for size, work in works.items()} for _ in range(3)]
+        return min(works, key=lambda size: min(turn[size] for turn in turns))
 
 
 def here(model: Model) -> Callable[[Texts, int], Work]:
@@ -147,7 +145,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.offline", description=__doc__)
     parser.add_argument("--mixes", nargs="+", choices=MIXES, default=list(MIXES), help="default: all")
     parser.add_argument("--texts", type=int, default=0, help="a mix (default: of about 8,000 tokens)")
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, batch sizes {QUICK_SIZES}")
     parser.add_argument("--seed", type=int, default=1, help="of the texts (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of every side (default: %(default)s)")

@@ -15,9 +15,9 @@ from gpu_worker.ragged_batch import RaggedBatch
 LENGTHS = (16, 32, 64, 128, 256, 512)
 TOKENS, HEADS, ROUNDS = 512, 12, 6
 """Of what is measured: so many tokens, or one sequence where that is longer."""
-CLEAR = 0.9
-"""Of the time of plain products and softmax, what another way may take to be chosen: near ties are noise, and every
-worker of a kind should choose alike."""
+POWERS_FROM, CLEAR = 128, 0.9
+"""Powers, from so many tokens on, and PyTorch's softmax below are the usual ways; another one is chosen where it takes
+less than this share of the usual one's time: near ties are noise, and every worker of a kind should choose alike."""
 EXACT = 1e-5
 """Of the largest product; factors rounded to bfloat16 are off by a hundred times as much."""
 
@@ -81,5 +81,7 @@ def _fastest(ways: list[Way], length: int, dtype: torch.dtype, head: int, causal
             attention(query, key, value, batch, terms)
             if turn:
                 times[way] = min(times[way], time.perf_counter() - start)
-    fastest = min(times, key=lambda way: times[way])
-    return fastest if times[fastest] < CLEAR * times[Way.SOFTMAX] else Way.SOFTMAX
+    powers = [way for way in ways if way in (Way.POWERS, Way.ONEDNN)]
+    usual = powers[0] if powers and length >= POWERS_FROM else Way.SOFTMAX
+    fastest = min(ways, key=times.__getitem__)
+    return fastest if times[fastest] < CLEAR * times[usual] else usual
