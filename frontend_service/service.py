@@ -31,7 +31,7 @@ SHOWN_TOKEN_BYTES = 48
 """Of a token in a Tokenize reply: id, text, offsets; long tokens are rare."""
 
 INLINE_LETTERS = 2048
-"""Of texts that are tokenised at once: half a millisecond at most, about what the way to a thread and back takes."""
+"""Of texts that are tokenised on the event loop: half a millisecond, about what a thread and back take when busy."""
 
 T = TypeVar("T")
 A = TypeVar("A")
