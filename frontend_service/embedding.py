@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from frontend_service import packing, settling, token_pooling
+from frontend_service.limits import TEXT_LETTERS
 from frontend_service.requests import EmbedRequest, Pooling
 from frontend_service.service import Answer, Service
 from frontend_service.tokenized import Tokenized, Watch
@@ -32,6 +33,7 @@ class Embedding:
         prompt = model.tokenization.prompt(request.prompt)
         letters = service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
         service.limits.check_count(len(request.tokenized), "tokenized", service.limits.texts)
+        letters += sum(len(ids) + TEXT_LETTERS for ids in request.tokenized)  # checking an id is as much as a letter
         start = service.clock()
 
         def work(watch: Watch) -> Tokenized:
@@ -40,7 +42,7 @@ class Embedding:
                 return model.tokenization.given(request.tokenized, request.cut, side)
             return model.tokenization.texts(request.texts, prompt, request.cut, TEXT, watch, side)
 
-        tokenized = await service.tokenising(work, letters + sum(map(len, request.tokenized)))
+        tokenized = await service.tokenising(work, letters)
         tokenize = service.clock() - start
         if request.pooling:
             entry, width = TOKENIZED if request.tokenized else TEXT, settling.width_of(encode, model.card)
