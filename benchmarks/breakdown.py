@@ -6,7 +6,7 @@ a null server with replies of the same size: one client asks it in a closed loop
 the services answered, since a closed loop would fill it up and measure its own queue.
 
 Where cores are saturated, the CPU seconds of both services are held against those of the engine alone, on the same
-texts in a process of its own, in turns. Threads of torch that spin while they wait count on both sides.
+texts in a process of its own, before and after. Threads of torch that spin while they wait count on both sides.
 """
 
 import argparse
@@ -136,9 +136,10 @@ def _milliseconds(column: Any) -> dict[str, float]:
 
 
 def processor_time(outcomes: Sequence[Outcome], alone: Sequence[Spent]) -> dict[str, Any]:
-    """CPU seconds a million tokens on both sides, medians of the rounds, and what the services add to the engine's.
+    """CPU seconds a million tokens on both sides, and what the services add to the engine's, medians of the rounds.
 
-    The engine is in the worker: its share of what is added is what the worker takes beyond the engine alone.
+    The engine is in the worker: its share of what is added is what the worker takes beyond the engine alone. Shares
+    are each round's own: on a shared machine a CPU second does more in one minute than in another.
     """
     rounds = [
         {"engine alone": spent.cpu_seconds / spent.tokens * 1e6}
@@ -146,12 +147,12 @@ def processor_time(outcomes: Sequence[Outcome], alone: Sequence[Spent]) -> dict[
         for outcome, spent in zip(outcomes, alone, strict=True)
     ]
     typical = {name: median(each[name] for each in rounds) for name in rounds[0]}
-    engine = typical["engine alone"]
+    frontend, worker = ([each[name] / each["engine alone"] for each in rounds] for name in ("frontend", "worker"))
     return {
         "cpu_seconds_per_million_tokens": {name: round(value, 2) for name, value in typical.items()},
-        "added": round((typical["frontend"] + typical["worker"]) / engine - 1, 4),
-        "added_by_frontend": round(typical["frontend"] / engine, 4),
-        "added_by_worker": round(typical["worker"] / engine - 1, 4),
+        "added": round(median(map(sum, zip(frontend, worker, strict=True))) - 1, 4),
+        "added_by_frontend": round(median(frontend), 4),
+        "added_by_worker": round(median(worker) - 1, 4),
         "goal": GOAL,
         "engine_alone_tokens_per_second": round(median(spent.tokens / spent.seconds for spent in alone)),
         "rounds": [{name: round(value, 2) for name, value in each.items()} for each in rounds],
@@ -177,12 +178,17 @@ async def bare_seconds(plan: Plan, outcome: Outcome, seconds: float) -> float:
 async def run_round(
     case: Case, pair: Stack, engine: EngineAlone, seconds: float, seed: int, title: str, learn: bool
 ) -> tuple[Outcome, Spent | None]:
-    """The services, and where cores are saturated the engine alone after them. Raises LoadFailed without an answer."""
+    """The services, and where cores are saturated the engine alone before and after them.
+
+    Raises LoadFailed without an answer.
+    """
     watch = {"worker": pair.worker.pid, "frontend": pair.frontends[0].pid}
+    alone = min(seconds, 4.0) / 2
+    before = await engine.embed(case.texts, alone) if case.texts else None
     outcome = await generate(replace(case.plan(pair, seconds, seed), learn=learn), watch=watch, title=title)
     if not outcome.requests:
         raise LoadFailed(f"{case.name}: no answer in its time; give more --seconds")
-    return outcome, await engine.embed(case.texts, min(seconds, 4.0)) if case.texts else None
+    return outcome, before + await engine.embed(case.texts, alone) if before else None
 
 
 async def measure(chosen: Sequence[Case], *, seconds: float, rounds: int, seed: int) -> dict[str, Any]:

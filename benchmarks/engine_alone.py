@@ -61,6 +61,14 @@ class Spent:
     seconds: float
     cpu_seconds: float
 
+    def __add__(self, other: "Spent") -> "Spent":
+        """Of both."""
+        return Spent(
+            tokens=self.tokens + other.tokens,
+            seconds=self.seconds + other.seconds,
+            cpu_seconds=self.cpu_seconds + other.cpu_seconds,
+        )
+
 
 class EngineAlone:
     """The process, from outside."""

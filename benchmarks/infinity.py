@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 import numpy as np
@@ -45,7 +46,7 @@ COMPILING = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What ours over theirs should be, in medians of the rounds."""
+    """What ours over theirs should be, by the median of each round's own ratio."""
 
     figure: Literal["requests/s", "p50"]
     at_least: float = 0.0
@@ -56,9 +57,9 @@ class Goal:
         return float(side["requests_per_second"] if self.figure == "requests/s" else side["latency_ms"]["p50"])
 
     def judged(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """The ratio of two summaries, that of each round, and what is wanted."""
-        ratio = self.of(ours) / self.of(theirs)
+        """The ratio of two summaries, by those of their rounds, and what is wanted."""
         rounds = [self.of(own) / self.of(their) for own, their in zip(ours["rounds"], theirs["rounds"], strict=True)]
+        ratio = median(rounds)
         return {
             "figure": self.figure,
             "ratio": round(ratio, 3),
@@ -189,7 +190,7 @@ if __name__ == "__main__":
     add("--batch-size", type=int, default=32, help="of Infinity, at most (default: %(default)s, its own)")
     add("--threads", type=int, default=2, help="of every model (default: %(default)s)")
     add("--seconds", type=float, default=5.0, help="of each case in each round (default: %(default)s)")
-    add("--rounds", type=int, default=3, help="interleaved rounds (default: %(default)s)")
+    add("--rounds", type=int, default=5, help="interleaved rounds (default: %(default)s)")
     add("--seed", type=int, default=1, help="of the texts (default: %(default)s)")
     add("--out", type=Path, default=RESULT, help="where the JSON goes (default: %(default)s)")
     given = parser.parse_args()

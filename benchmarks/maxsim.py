@@ -1,15 +1,15 @@
 """MaxSim on a processor against PyLate, padded batches and maxsim-cpu: one query of 32 rows, ragged documents.
 
-All sides have the same threads and the same float32 rows in memory; scores are compared before anything is timed,
-and rounds are interleaved. PyLate and maxsim-cpu run in a Python of their own (`make peers`), which waits meanwhile.
+All sides have the same threads and the same float32 rows in memory; scores are compared before anything is timed.
+Rounds are interleaved: each has every side with every number of documents. PyLate and maxsim-cpu run in a Python of
+their own (`make peers`), which waits meanwhile.
 """
 
 import argparse
 import json
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from rich.progress import track
+from rich.console import Console
+from rich.markdown import Markdown
 from sentence_transformers.util.similarity import maxsim as padded_in_chunks
 from torch import Tensor
 
+from benchmarks import figures, tables
 from benchmarks.machine import describe
 from benchmarks.peers.peer import Asked, Peer
 from benchmarks.peers.venv import Venv
+from benchmarks.rounds import interleaved, spread
 from benchmarks.work import Here, Work
 from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.maxsim.choice import faster_product
@@ -37,9 +40,7 @@ VENV = Venv(name="maxsim")
 PACKAGES = ("pylate", "maxsim-cpu", "torch", "sentence-transformers", "transformers")
 QUERY, WIDTH, MEAN, LONGEST = 32, 128, 188, 512
 BATCH = 64
-TURN = 5
-"""Times that a side runs in its turn; the median counts."""
-PAUSE = 0.02  # so that one side's spinning threads are asleep before the next begins
+OURS, EXACT = "selvage", "sentence-transformers maxsim"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,59 +120,72 @@ def peers(case: Case, threads: int) -> Iterator[dict[str, Asked]]:
             yield {name: Asked(peer, name, {}) for name in ("PyLate rank.rerank", "maxsim-cpu")}
 
 
-def measure(documents: int, rounds: int, seed: int, threads: int) -> dict[str, Any]:
-    case = Case.of(documents, seed)
-    with peers(case, threads) as others:
-        sides: dict[str, Work] = {
-            "selvage": here(ours(case)),
-            "PyLate rank.rerank": others["PyLate rank.rerank"],
-            "padded batches": here(padded(case, by_length=False)),
-            "padded batches, sorted": here(padded(case, by_length=True)),
-            "maxsim-cpu": others["maxsim-cpu"],
-            "sentence-transformers maxsim": here(lambda: padded_in_chunks([case.query], case.documents())),
-            "selvage, from a list": here(ours_from_a_list(case)),
-        }
-        exact = sides["sentence-transformers maxsim"].outcome()
-        differences = {name: float(np.abs(side.outcome() - exact).max()) for name, side in sides.items()}
-        for name, difference in differences.items():
-            assert difference < 1e-3, f"{name} differs by {difference}"
-        times: dict[str, list[float]] = {name: [] for name in sides}
-        for _ in track(range(rounds), description=f"{documents:,} documents"):
-            for name, side in sides.items():
-                time.sleep(PAUSE)
-                side.seconds()  # wakes the threads, and fills the caches with what this side reads
-                times[name].append(float(np.median([side.seconds() for _ in range(TURN)])))
-    median = {name: float(np.median(measured)) for name, measured in times.items()}
+def all_sides(case: Case, others: Mapping[str, Asked]) -> dict[str, Work]:
+    """Everybody, with that case."""
+    return {
+        "selvage": here(ours(case)),
+        "PyLate rank.rerank": others["PyLate rank.rerank"],
+        "padded batches": here(padded(case, by_length=False)),
+        "padded batches, sorted": here(padded(case, by_length=True)),
+        "maxsim-cpu": others["maxsim-cpu"],
+        EXACT: here(lambda: padded_in_chunks([case.query], case.documents())),
+        "selvage, from a list": here(ours_from_a_list(case)),
+    }
+
+
+def differences_of(sides: Mapping[str, Work]) -> dict[str, float]:
+    """The largest of each from sentence-transformers' scores. Raises AssertionError where one is no rounding."""
+    exact = sides[EXACT].outcome()
+    found = {name: float(np.abs(side.outcome() - exact).max()) for name, side in sides.items()}
+    for name, difference in found.items():
+        assert difference < 1e-3, f"{name} differs by {difference}"
+    return found
+
+
+def figures_of(case: Case, differences: Mapping[str, float], times: Mapping[str, list[float]]) -> dict[str, Any]:
+    """For JSON, from the seconds of every side's runs."""
+    documents = len(case.lengths)
     return {
         "documents": documents,
         "rows": len(case.rows),
         "longest": int(case.lengths.max()),
         "sides": {
             name: {
-                "median_seconds": round(median[name], 6),
-                "documents_per_second": round(documents / median[name]),
+                "documents_per_second": round(documents / float(np.median(measured))),
                 "largest_difference": differences[name],
-                "times": [round(each, 6) for each in measured],
             }
+            | spread(measured)
             for name, measured in times.items()
         },
-        "selvage_is_faster_by": {
-            name: round(median[name] / median["selvage"], 2) for name in median if "selvage" not in name
-        },
+        "against": {name: figures.against(times[OURS], times[name]) for name in times if name != OURS},
     }
+
+
+def measure(counts: Sequence[int], rounds: int, seed: int, threads: int) -> list[dict[str, Any]]:
+    """All sides with all numbers of documents in turn, so that a slow minute of the machine is no side's own."""
+    found = {count: Case.of(count, seed) for count in counts}
+    with ExitStack() as cleanup:
+        sides = {count: all_sides(case, cleanup.enter_context(peers(case, threads))) for count, case in found.items()}
+        differences = {count: differences_of(each) for count, each in sides.items()}
+        works = {(count, name): work for count, each in sides.items() for name, work in each.items()}
+        times = interleaved(works, rounds, "rounds")
+    return [
+        figures_of(case, differences[count], {name: times[count, name] for name in sides[count]})
+        for count, case in found.items()
+    ]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.maxsim", description=__doc__)
     parser.add_argument("--documents", type=int, nargs="+", default=[250, 5000], help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds of 5 runs (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=25, help="interleaved rounds (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of lengths and rows (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of every side (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=RESULT, help="where the JSON goes (default: %(default)s)")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()  # as the worker does; the peers get the same
-    cases = [measure(count, arguments.rounds, arguments.seed, arguments.threads) for count in arguments.documents]
+    cases = measure(arguments.documents, arguments.rounds, arguments.seed, arguments.threads)
     outcome = {
         "benchmark": "maxsim-cpu",
         "workload": {"query_rows": QUERY, "dimensions": WIDTH, "mean_length": MEAN, "seed": arguments.seed},
@@ -183,7 +197,4 @@ if __name__ == "__main__":
         "cases": cases,
     }
     arguments.out.write_text(json.dumps(outcome, indent=1) + "\n")
-    for found in outcome["cases"]:
-        for side_name, figures in found["sides"].items():
-            print(f"{found['documents']:6,} {side_name:32} {figures['documents_per_second']:9,} documents/s")
-        print(json.dumps(found["selvage_is_faster_by"], indent=1))
+    Console().print(Markdown(tables.maxsim(outcome)))

@@ -16,8 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.markdown import Markdown
 from rich.progress import track
 
+from benchmarks import figures, tables
 from benchmarks.engine_alone import ours
 from benchmarks.machine import describe
 from benchmarks.minilm import NAME, folder
@@ -34,7 +37,7 @@ RESULT = Path(__file__).parent / "results" / "offline-cpu.json"
 EXACT = "sentence-transformers default"
 """The side that the others are compared with."""
 SIZES = (1, 2, 4, 8, 16, 32)
-QUICK_SIZES, QUICK_ROUNDS = (1, 2, 8, 32), 5
+QUICK_SIZES, QUICK_ROUNDS = (1, 2, 8, 32), 7
 REFERENCE, ONNX = Venv(name="sentence-transformers"), Venv(name="onnxruntime")
 PACKAGES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "onnx", "numpy")
 
@@ -113,11 +116,10 @@ class Case:
 
     def figures(self, times: Mapping[str, list[float]]) -> dict[str, Any]:
         """For JSON, from the seconds of every side's runs."""
-        median = {name: float(np.median(each)) for name, each in times.items()}
         return self._about | {
             "sides": {
                 name: {
-                    "tokens_per_second": round(self.tokens / median[name]),
+                    "tokens_per_second": round(self.tokens / float(np.median(times[name]))),
                     "batch_size": self._sizes[name] or None,
                     "largest_difference": self._differences[name],
                     "mean_cosine": round(float(self._cosines[name].mean()), 6),
@@ -126,9 +128,9 @@ class Case:
                 | spread(times[name])
                 for name in times
             },
-            "is_faster_by": {
-                own: {name: round(median[name] / median[own], 2) for name in median if "selvage" not in name}
-                for own in median
+            "against": {
+                own: {name: figures.against(times[own], times[name]) for name in times if name != own}
+                for own in times
                 if "selvage" in own
             },
         }
@@ -173,8 +175,4 @@ if __name__ == "__main__":
     }
     arguments.out.parent.mkdir(exist_ok=True)
     arguments.out.write_text(json.dumps(outcome, indent=1) + "\n")
-    for case in cases:
-        for side_name, figures in case["sides"].items():
-            cosine = f"lowest cosine {figures['lowest_cosine']:.4f}"
-            print(f"{case['mix']:10} {side_name:36} {figures['tokens_per_second']:8,} tokens/s  {cosine}")
-        print(json.dumps(case["is_faster_by"], indent=1))
+    Console().print(Markdown(tables.offline(outcome)))

@@ -14,20 +14,20 @@ def of(result: Result) -> Ratios:
 
 def _offline(result: Result) -> Ratios:
     return {
-        f"{case['mix']}: {own} over {other}": times
+        f"{case['mix']}: {own} over {other}": figures["ratio"]
         for case in result["cases"]
-        for own, others in case["is_faster_by"].items()
-        for other, times in others.items()
+        for own, others in case["against"].items()
+        for other, figures in others.items()
+        if "selvage" not in other
     }
 
 
 def _maxsim(result: Result) -> Ratios:
     return {
-        f"{case['documents']:,} documents: selvage over {name}": side["median_seconds"] / own["median_seconds"]
+        f"{case['documents']:,} documents: selvage over {name}": figures["ratio"]
         for case in result["cases"]
-        if (own := case["sides"]["selvage"])
-        for name, side in case["sides"].items()
-        if side is not own
+        for name, figures in case["against"].items()
+        if "selvage" not in name
     }
 
 

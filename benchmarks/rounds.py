@@ -11,14 +11,19 @@ from benchmarks.work import Work
 
 K = TypeVar("K", bound=Hashable)
 PAUSE = 0.05  # so that one side's spinning threads are asleep before the next begins
+TURN = 0.05
+"""Seconds that short runs are repeated for."""
 
 
 def seconds(work: Work) -> float:
-    """Of one run, after a pause and a run that does not count: whoever waited while others ran has its memory to find
-    again, on some machines page by page."""
+    """Of one run, the median of those that fill a turn, after a pause and a run that does not count: whoever waited
+    while others ran has its threads to wake and its memory to find again, on some machines page by page."""
     time.sleep(PAUSE)
     work.seconds()
-    return work.seconds()
+    runs = [work.seconds()]
+    while sum(runs) < TURN:
+        runs.append(work.seconds())
+    return float(np.median(runs))
 
 
 def interleaved(sides: Mapping[K, Work], rounds: int, description: str) -> dict[K, list[float]]:

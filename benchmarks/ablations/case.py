@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from benchmarks.ablations import figures
+from benchmarks import figures
 from benchmarks.ablations.conditions import Conditions
 
 Array = npt.NDArray[Any]

@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.ablations import figures, lengths
+from benchmarks import figures
+from benchmarks.ablations import lengths
 from benchmarks.ablations.ablation import Ablation, Published
 from benchmarks.ablations.case import Array, Case
 from benchmarks.ablations.conditions import Conditions

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.ablations import figures, lengths
+from benchmarks import figures
+from benchmarks.ablations import lengths
 from benchmarks.ablations.ablation import Ablation
 from benchmarks.ablations.case import Case
 from benchmarks.ablations.conditions import Conditions

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.ablations import figures
+from benchmarks import figures
 from benchmarks.ablations.ablation import Ablation, Published
 from benchmarks.ablations.conditions import Conditions
 from benchmarks.ablations.frontends import Batches, Floats, Frontend, Inline, Threads, Work

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.ablations import figures, late_interaction, lengths, masks, padding, projection, splitting, tokenizing
+from benchmarks import figures
+from benchmarks.ablations import late_interaction, lengths, masks, padding, projection, splitting, tokenizing
 from benchmarks.ablations.__main__ import ablation, lines
 from benchmarks.ablations.case import Case
 from benchmarks.ablations.conditions import Conditions

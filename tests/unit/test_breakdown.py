@@ -49,14 +49,22 @@ def test_the_parts_of_an_answer_add_up_to_its_latency() -> None:
 
 
 def test_what_the_services_add_is_told_for_each_of_them() -> None:
-    """80 answers in 8 s are 100 in the window of 10 s: 100,000 tokens for 2 and 0.1 CPU seconds, beside 1.9 alone."""
-    spent = [Spent(tokens=200_000, seconds=4.0, cpu_seconds=each) for each in (3.8, 3.7, 9.0)]
-    outcomes = [outcome(80, {"worker": each, "frontend": 0.1, "client 0": 5.0}) for each in (2.0, 1.0, 3.0)]
+    """80 answers in 8 s are 100 in the window of 10 s: 100,000 tokens for 2 and 0.1 CPU seconds, beside 1.9 alone; in
+    a slow round all take twice as long, which adds nothing."""
+    spent = [Spent(tokens=200_000, seconds=4.0, cpu_seconds=each) for each in (3.8, 7.6, 9.0)]
+    took = ((2.0, 0.1), (4.0, 0.2), (9.0, 0.1))
+    outcomes = [outcome(80, {"worker": each, "frontend": own, "client 0": 5.0}) for each, own in took]
     found = processor_time(outcomes, spent)
-    assert found["cpu_seconds_per_million_tokens"] == {"engine alone": 19.0, "frontend": 1.0, "worker": 20.0}
+    assert found["cpu_seconds_per_million_tokens"] == {"engine alone": 38.0, "frontend": 1.0, "worker": 40.0}
     assert found["added"] == pytest.approx(2 / 19, abs=1e-4)
     assert found["added"] == pytest.approx(found["added_by_frontend"] + found["added_by_worker"], abs=2e-4)
     assert found["engine_alone_tokens_per_second"] == 50_000
+
+
+def test_the_engine_alone_is_measured_twice_a_round() -> None:
+    """What it spent before and after the services is one."""
+    both = Spent(tokens=1, seconds=2.0, cpu_seconds=3.0) + Spent(tokens=10, seconds=20.0, cpu_seconds=30.0)
+    assert both == Spent(tokens=11, seconds=22.0, cpu_seconds=33.0)
 
 
 def test_the_engine_is_timed_over_whole_passes() -> None:

@@ -74,6 +74,13 @@ def test_a_goal_is_held_against_the_ratio(
     assert (judged["ratio"], judged["rounds"], judged["met"]) == (ratio, [ratio, ratio], met)
 
 
+def test_a_ratio_is_that_of_neighbours_in_time() -> None:
+    """The median of each round's own: a slow minute is both sides'."""
+    ours = figures(100, 1) | {"rounds": [figures(rate, 1) for rate in (100, 100, 200)]}
+    theirs = figures(100, 1) | {"rounds": [figures(rate, 1) for rate in (50, 100, 100)]}
+    assert THROUGHPUT.judged(ours, theirs)["ratio"] == 2
+
+
 def result_of() -> dict[str, Any]:
     """As `measure` gives it, of two sides."""
     outcomes = {OURS: [outcome_of(90, 1.0, {})], PEER: [outcome_of(30, 1.0, {}, errors=2)]}

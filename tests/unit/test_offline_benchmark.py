@@ -15,6 +15,7 @@ from benchmarks.work import Here, Work
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "PAUSE", 0)
+    monkeypatch.setattr(rounds, "TURN", 0)
 
 
 def rows_of(texts: Texts, _: int = 0) -> np.ndarray:
@@ -94,6 +95,24 @@ def test_rounds_are_interleaved() -> None:
     assert [len(each) for each in times.values()] == [2, 2]
 
 
+def test_short_runs_fill_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their median counts, and not the first, which wakes threads; a run as long as a turn is alone in it."""
+    monkeypatch.setattr(rounds, "TURN", 10)
+
+    class Work:
+        def __init__(self, *times: float) -> None:
+            self._times = iter(times)
+
+        def seconds(self) -> float:
+            return next(self._times)
+
+        def outcome(self) -> np.ndarray:
+            raise AssertionError("nobody asked for it")
+
+    assert rounds.seconds(Work(9.0, 1.0, 2.0, 3.0, 4.0)) == 2.5
+    assert rounds.seconds(Work(20.0, 12.0)) == 12
+
+
 def test_a_spread_has_median_and_quartiles() -> None:
     """And the runs that they come from."""
     spread = rounds.spread([5.0, 1.0, 3.0, 2.0, 4.0])
@@ -114,8 +133,17 @@ def test_a_case_reports_every_side_and_the_price_of_quantisation() -> None:
     assert [side["batch_size"] for side in case["sides"].values()][:2] == [None, 32]
     assert case["sides"]["a quantised peer"]["batch_size"] in (2, 4)
     assert [len(side["times"]) for side in case["sides"].values()] == [3, 3, 3]
-    assert set(case["is_faster_by"]) == {"selvage float32"}
-    assert set(case["is_faster_by"]["selvage float32"]) == {EXACT, "a quantised peer"}
+    assert set(case["against"]) == {"selvage float32"}
+    assert set(case["against"]["selvage float32"]) == {EXACT, "a quantised peer"}
+
+
+def test_ratios_are_of_neighbours_in_time() -> None:
+    """A machine that slows down for a while moves the median of a side, and not what the sides of a round say."""
+    times = {"selvage float32": [1.0, 1.0, 1.0, 2.0, 2.0], EXACT: [3.0, 3.1, 6.0, 6.0, 6.0]}
+    sides = {name: SIDES[name] for name in times}
+    case = offline.Case("32 tokens", sides, 8, 1).figures(times)
+    assert case["sides"][EXACT]["median_seconds"] / case["sides"]["selvage float32"]["median_seconds"] == 6
+    assert case["against"]["selvage float32"][EXACT]["ratio"] == 3
 
 
 def test_a_side_that_computes_something_else_is_not_timed() -> None:

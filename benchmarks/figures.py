@@ -34,6 +34,9 @@ def spread(rounds: Sequence[float], unit: str) -> dict[str, Any]:
 def against(ours: Sequence[float], other: Sequence[float]) -> dict[str, Any]:
     """How many times less of something (seconds) ours takes than the other, round by round, and what that says.
 
+    The ratio is the median of each round's own: a machine that slows down for a while slows both sides of a round,
+    and the ratio of two medians may be one of a fast minute and a slow one.
+
     `gains`: ours takes less. `loses`: it takes more. `nothing`: the ratio is within 5 % of 1. `unclear`: it is not,
     but its quartiles lie on both sides of 1.
     """
