@@ -48,7 +48,8 @@ QUERY = 32
 class Case:
     """Requests and how many clients send them.
 
-    `texts`: all that is embedded, where cores are saturated by it. `longer`: times as long as others, for big requests.
+    `texts`: all that is embedded, where cores are saturated by it. `waves`: where a request takes seconds and many
+    share the worker, so many of each client instead of a time, at whose end work done on all would be left uncounted.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Case:
     requests: tuple[Prepared, ...]
     method: str = EMBED
     texts: tuple[str, ...] = ()
-    longer: float = 1.0
+    waves: int = 0
 
     @classmethod
     def embedding(
@@ -86,10 +87,11 @@ class Case:
 
     def plan(self, pair: Stack, seconds: float, seed: int) -> Plan:
         """For a closed loop; each reply's own times are kept."""
+        length: dict[str, Any] = {"requests": self.waves * self.clients} if self.waves else {"seconds": seconds}
         return Plan(
             address=GrpcAddress(servers=(pair.frontends[0].address,), method=self.method),
             requests=self.requests,
-            pattern=Closed(clients=self.clients, seconds=seconds * self.longer),
+            pattern=Closed(clients=self.clients, **length),
             warmup=min(1.0, seconds),
             seed=seed,
             times=True,
@@ -109,7 +111,7 @@ def cases(seed: int) -> list[Case]:
         embedding("64 clients, 16 tokens", 64, [[16]] * 256, seed, full=True),
         embedding("64 clients, 128 tokens", 64, [[128]] * 256, seed, full=True),
         embedding("64 clients, lognormal", 64, [[count] for count in mixed[:256]], seed, full=True),
-        replace(embedding("16 clients, 32 texts x lognormal", 16, batches, seed, full=True), longer=3.0),
+        replace(embedding("16 clients, 32 texts x lognormal", 16, batches, seed, full=True), waves=3),
     ]
 
 
@@ -236,7 +238,7 @@ if __name__ == "__main__":
         prog="python -m benchmarks.breakdown", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--seconds", type=float, default=10.0, help="of each case in each round (default: %(default)s)")
+    add("--seconds", type=float, default=10.0, help="of each case but the last in each round (default: %(default)s)")
     add("--rounds", type=int, default=3, help="interleaved rounds (default: %(default)s)")
     add("--seed", type=int, default=1, help="of the texts (default: %(default)s)")
     add("--only", default="", help="cases whose name begins so (default: all)")

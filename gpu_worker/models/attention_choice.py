@@ -15,7 +15,7 @@ from gpu_worker.ragged_batch import RaggedBatch
 LENGTHS = (16, 32, 64, 128, 256, 512)
 TOKENS, HEADS, ROUNDS = 512, 12, 6
 """Of what is measured: so many tokens, or one sequence where that is longer."""
-POWERS_FROM, CLEAR = 128, 0.9
+POWERS_FROM, CLEAR = 128, 0.8
 """Powers, from so many tokens on, and PyTorch's softmax below are the usual ways; another one is chosen where it takes
 less than this share of the usual one's time: near ties are noise, and every worker of a kind should choose alike."""
 EXACT = 1e-5

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,17 @@ def texts_of(case: Case, body: bytes) -> list[str]:
         return list(embedding_pb2.EmbedRequest.FromString(body).texts)
     message = ranking_pb2.RerankRequest.FromString(body)
     return [message.query, *message.documents]
+
+
+def test_work_done_on_requests_of_seconds_is_counted() -> None:
+    """With a fair share of the worker for all, a window's end would cut off most of what was done on all of them."""
+    big = [case for case in cases(1) if any(len(texts_of(case, each.body)) > 1 for each in case.requests)]
+    assert [case.waves > 0 for case in big] == [case.clients > 1 for case in big]
+    addresses = SimpleNamespace(frontends=[SimpleNamespace(address="127.0.0.1:1")])
+    for case in cases(1):
+        pattern = case.plan(addresses, 5.0, 1).pattern  # type: ignore[arg-type]
+        expected = (None, case.clients * case.waves) if case.waves else (5.0, None)
+        assert (pattern.seconds, pattern.requests) == expected
 
 
 def result() -> dict[str, Any]:
