@@ -134,7 +134,8 @@ def breakdown(result: dict[str, Any]) -> str:
     lines = [
         f"Milliseconds a request, median (p99), through both services with {result['model']} on one machine with the "
         f"clients ({machine['processor']}, {machine['cores']} cores), {result['rounds']} rounds of "
-        f"{result['seconds']:g} s a case in a closed loop. Replies tell their own times. What is left of the client's "
+        f"{result['seconds']:g} s a case in a closed loop, big requests of many clients counted to their end. Replies "
+        "tell their own times. What is left of the client's "
         "latency is divided, at its median, into client and wire, as a null server shows them on an idle machine, and "
         "the frontend's rpc with all waiting for a core. "
         "Transfer is between frontend and worker. Medians do not add up.",
