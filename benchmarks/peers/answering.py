@@ -17,11 +17,13 @@ Make = Callable[..., Callable[[], npt.NDArray[np.float32]]]
 def answer(sides: Mapping[str, Make]) -> None:
     """Until standard input ends. A line asks for a side with its arguments, and names a file if the outcome is wanted.
 
-    Whatever a library prints goes to standard error.
+    A line ahead of them tells that all is loaded, so that nobody measures anything meanwhile. Whatever a library
+    prints goes to standard error.
     """
     sys.stdout.flush()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    answers.write(json.dumps({"ready": True}) + "\n")
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
         work = sides[asked["side"]](**asked["arguments"])

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
@@ -24,7 +24,7 @@ POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NU
 
 
 class Peer:
-    """A process that runs `answering.answer`, from outside; ended with the `with` block.
+    """A process that runs `answering.answer`, from outside; it is ready in the `with` block, and ended with it.
 
     `command`: a Python and what it runs, such as `-m benchmarks.peers.maxsim_peer`. Every pool of threads there gets
     `threads`, and its memory is kept as ours is. Exits where the process ends, naming what sets it up.
@@ -44,6 +44,7 @@ class Peer:
             sys.exit(f"{self._command[0]} is not there; `make peers` sets it up")
 
     def __enter__(self) -> Self:
+        self._line()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -58,19 +59,22 @@ class Peer:
     def ask(self, side: str, arguments: dict[str, Any], file: str = "") -> float:
         """Seconds of one run; its outcome goes to the file, where one is named."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps({"side": side, "arguments": arguments, "file": file}) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             self._ended()
-        line = self._process.stdout.readline()
-        if not line:
-            self._ended()
-        return float(json.loads(line)["seconds"])
+        return float(json.loads(self._line())["seconds"])
 
-    def _ended(self) -> None:
-        sys.exit(f"{' '.join(self._command)}: ended with {self._process.wait()}; `make peers` sets up what it needs")
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline() or self._ended()
+
+    def _ended(self) -> NoReturn:
+        self.__exit__(None, None, None)  # nobody else does before the `with` block
+        sys.exit(
+            f"{' '.join(self._command)}: ended with {self._process.returncode}; `make peers` sets up what it needs"
+        )
 
 
 @dataclass(frozen=True, slots=True)

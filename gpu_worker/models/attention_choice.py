@@ -1,11 +1,11 @@
 """Which attention a device runs, told once at load."""
 
-import time
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
 
+from gpu_worker.fastest import clearly_fastest
 from gpu_worker.models.attention import PackedAttention, Terms
 from gpu_worker.models.equal_runs import EqualRuns, Way, Ways
 from gpu_worker.models.varlen import Varlen
@@ -15,9 +15,8 @@ from gpu_worker.ragged_batch import RaggedBatch
 LENGTHS = (16, 32, 64, 128, 256, 512)
 TOKENS, HEADS, ROUNDS = 512, 12, 6
 """Of what is measured: so many tokens, or one sequence where that is longer."""
-POWERS_FROM, CLEAR = 128, 0.8
-"""Powers, from so many tokens on, and PyTorch's softmax below are the usual ways; another one is chosen where it takes
-less than this share of the usual one's time: near ties are noise, and every worker of a kind should choose alike."""
+POWERS_FROM = 128
+"""Powers, from so many tokens on, and PyTorch's softmax below are the usual ways."""
 EXACT = 1e-5
 """Of the largest product; factors rounded to bfloat16 are off by a hundred times as much."""
 
@@ -69,19 +68,11 @@ def onednn_is_exact(head: int) -> bool:
 
 
 def _fastest(ways: list[Way], length: int, dtype: torch.dtype, head: int, causal: bool) -> Way:
-    """By the best of some runs, in turns; the first run of each does not count."""
     count = max(1, TOKENS // length)
     batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32)] * count, torch.device("cpu"))
     query, key, value = (torch.randn(count * length, HEADS, head).to(dtype).transpose(0, 1) for _ in range(3))
-    attentions, terms = {way: EqualRuns(Ways((way,))) for way in ways}, Terms(scale=head**-0.5, causal=causal)
-    times = dict.fromkeys(ways, float("inf"))
-    for turn in range(ROUNDS + 1):
-        for way, attention in attentions.items():
-            start = time.perf_counter()
-            attention(query, key, value, batch, terms)
-            if turn:
-                times[way] = min(times[way], time.perf_counter() - start)
+    terms = Terms(scale=head**-0.5, causal=causal)
+    attentions = {way: partial(EqualRuns(Ways((way,))), query, key, value, batch, terms) for way in ways}
     powers = [way for way in ways if way in (Way.POWERS, Way.ONEDNN)]
     usual = powers[0] if powers and length >= POWERS_FROM else Way.SOFTMAX
-    fastest = min(ways, key=times.__getitem__)
-    return fastest if times[fastest] < CLEAR * times[usual] else usual
+    return clearly_fastest(attentions, usual, ROUNDS)

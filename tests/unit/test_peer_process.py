@@ -47,6 +47,13 @@ def test_a_peer_times_its_work_and_gives_the_outcome() -> None:
         assert 0.05 <= work.seconds() <= time.perf_counter() - start
 
 
+def test_a_peer_is_ready_before_anything_is_asked() -> None:
+    """What it loads takes nothing from what is measured here in the meantime."""
+    start = time.perf_counter()
+    with peer("import time; time.sleep(0.5)\n" + PROGRAM):
+        assert time.perf_counter() - start >= 0.5
+
+
 def test_a_peer_has_our_threads_and_our_memory() -> None:
     """Every pool, and glibc's settings."""
     with peer() as other:
