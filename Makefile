@@ -101,7 +101,7 @@ bench: $(VENV)/dev peers ## measure the headlines against the peers in minutes, 
 	$(BIN)/python -m benchmarks.offline --quick
 	$(BIN)/python -m benchmarks.maxsim
 	$(BIN)/python -m benchmarks.engine_profile
-	$(BIN)/python -m benchmarks.infinity --seconds 3
+	$(BIN)/python -m benchmarks.infinity
 	$(BIN)/python -m benchmarks.render
 
 bench-all: $(VENV)/dev peers ## every benchmark that needs no accelerator, with long rounds: about an hour on two cores
