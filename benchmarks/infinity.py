@@ -22,6 +22,7 @@ from rich.markdown import Markdown
 from benchmarks import minilm, tables
 from benchmarks.load.case import Case, best, measured
 from benchmarks.load.ceiling import ceiling_of
+from benchmarks.load.generator import LoadFailed
 from benchmarks.load.outcome import Outcome
 from benchmarks.load.pattern import Closed
 from benchmarks.load.plan import Plan
@@ -114,7 +115,13 @@ def plan_of(load: Load, side: Side, seconds: float, seed: int) -> Plan:
 
 
 def case_of(load: Load, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, Any]:
-    """One load for JSON: every side, and ours over each of theirs."""
+    """One load for JSON: every side, and ours over each of theirs.
+
+    Raises LoadFailed where a round of a side has no answer, since each round has a ratio of its own.
+    """
+    for name, runs in outcomes.items():
+        if not all(run.requests for run in runs):
+            raise LoadFailed(f"{load.name}: {name}: a round without an answer; give more --seconds")
     sides = {name: summary(each) for name, each in outcomes.items()}
     return {
         "case": load.name,

@@ -10,6 +10,7 @@ from outcomes import outcome_of
 
 from benchmarks import infinity, minilm, render, tables
 from benchmarks.infinity import LOADS, OURS, PEER, Goal, agreement, case_of
+from benchmarks.load.generator import LoadFailed
 from benchmarks.peers.infinity import Served
 from benchmarks.peers.venv import Venv
 from benchmarks.servers import Infinity
@@ -79,6 +80,13 @@ def test_a_ratio_is_that_of_neighbours_in_time() -> None:
     ours = figures(100, 1) | {"rounds": [figures(rate, 1) for rate in (100, 100, 200)]}
     theirs = figures(100, 1) | {"rounds": [figures(rate, 1) for rate in (50, 100, 100)]}
     assert THROUGHPUT.judged(ours, theirs)["ratio"] == 2
+
+
+def test_a_round_without_an_answer_is_named() -> None:
+    """It has no ratio, whatever the others have."""
+    outcomes = {OURS: [outcome_of(90, 1.0, {})] * 2, PEER: [outcome_of(30, 1.0, {}), outcome_of(0, 1.0, {})]}
+    with pytest.raises(LoadFailed, match="64 clients, 128 tokens: Infinity: a round without an answer; give more"):
+        case_of(LOADS[0], outcomes)
 
 
 def result_of() -> dict[str, Any]:
