@@ -2,7 +2,8 @@
 
 All sides have the same threads and the same float32 rows in memory; scores are compared before anything is timed.
 Rounds are interleaved: each has every side with every number of documents. PyLate and maxsim-cpu run in a Python of
-their own (`make peers`), which waits meanwhile.
+their own (`make peers`), which waits meanwhile. Everybody is started anew for every few rounds, since where a process's
+memory lies is luck.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from rich.console import Console
 from rich.markdown import Markdown
+from rich.progress import track
 from sentence_transformers.util.similarity import maxsim as padded_in_chunks
 from torch import Tensor
 
@@ -28,6 +30,7 @@ from benchmarks.machine import describe
 from benchmarks.peers.peer import Asked, Peer
 from benchmarks.peers.venv import Venv
 from benchmarks.rounds import interleaved, spread
+from benchmarks.starts import joined, started
 from benchmarks.work import Here, Work
 from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.maxsim.choice import faster_product
@@ -142,16 +145,48 @@ def differences_of(sides: Mapping[str, Work]) -> dict[str, float]:
     return found
 
 
-def figures_of(case: Case, differences: Mapping[str, float], times: Mapping[str, list[float]]) -> dict[str, Any]:
-    """For JSON, from the seconds of every side's runs."""
-    documents = len(case.lengths)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What one process found: of each number of documents what there is to say and how far each side's scores are from
+    the exact ones; seconds of all rounds by number and side."""
+
+    about: Mapping[int, dict[str, Any]]
+    differences: Mapping[int, Mapping[str, float]]
+    times: Mapping[tuple[int, str], list[float]]
+    product: str
+
+
+def start(given: argparse.Namespace) -> Start:
+    """All sides with all numbers of documents in turn, so that a slow minute of the machine is no side's own."""
+    torch.set_num_threads(given.threads)
+    keep_freed_memory()  # as the worker does; the peers get the same
+    found = {count: Case.of(count, given.seed) for count in given.documents}
+    with ExitStack() as cleanup:
+        others = {count: cleanup.enter_context(peers(case, given.threads)) for count, case in found.items()}
+        sides = {count: all_sides(case, others[count]) for count, case in found.items()}
+        differences = {count: differences_of(each) for count, each in sides.items()}
+        works = {(count, name): work for count, each in sides.items() for name, work in each.items()}
+        times = interleaved(works, given.rounds, "rounds")
+    return Start(
+        about={
+            count: {"documents": count, "rows": len(case.rows), "longest": int(case.lengths.max())}
+            for count, case in found.items()
+        },
+        differences=differences,
+        times=times,
+        product=PackedMaxSim(faster_product(WIDTH)).name,
+    )
+
+
+def figures_of(
+    about: Mapping[str, Any], differences: Mapping[str, float], times: Mapping[str, list[float]]
+) -> dict[str, Any]:
+    """One number of documents for JSON, with the seconds of every side's runs in all starts."""
     return {
-        "documents": documents,
-        "rows": len(case.rows),
-        "longest": int(case.lengths.max()),
+        **about,
         "sides": {
             name: {
-                "documents_per_second": round(documents / float(np.median(measured))),
+                "documents_per_second": round(about["documents"] / float(np.median(measured))),
                 "largest_difference": differences[name],
             }
             | spread(measured)
@@ -161,40 +196,35 @@ def figures_of(case: Case, differences: Mapping[str, float], times: Mapping[str,
     }
 
 
-def measure(counts: Sequence[int], rounds: int, seed: int, threads: int) -> list[dict[str, Any]]:
-    """All sides with all numbers of documents in turn, so that a slow minute of the machine is no side's own."""
-    found = {count: Case.of(count, seed) for count in counts}
-    with ExitStack() as cleanup:
-        sides = {count: all_sides(case, cleanup.enter_context(peers(case, threads))) for count, case in found.items()}
-        differences = {count: differences_of(each) for count, each in sides.items()}
-        works = {(count, name): work for count, each in sides.items() for name, work in each.items()}
-        times = interleaved(works, rounds, "rounds")
+def together(starts: Sequence[Start]) -> list[dict[str, Any]]:
+    """All numbers of documents for JSON."""
+    first, times = starts[0], joined([found.times for found in starts])
     return [
-        figures_of(case, differences[count], {name: times[count, name] for name in sides[count]})
-        for count, case in found.items()
+        figures_of(about, first.differences[count], {name: times[count, name] for name in first.differences[count]})
+        for count, about in first.about.items()
     ]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.maxsim", description=__doc__)
     parser.add_argument("--documents", type=int, nargs="+", default=[250, 5000], help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=25, help="interleaved rounds (default: %(default)s)")
+    parser.add_argument("--starts", type=int, default=3, help="of everybody (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=8, help="interleaved, a start (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of lengths and rows (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of every side (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=RESULT, help="where the JSON goes (default: %(default)s)")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    keep_freed_memory()  # as the worker does; the peers get the same
-    cases = measure(arguments.documents, arguments.rounds, arguments.seed, arguments.threads)
+    found = [started(start, arguments) for _ in track(range(arguments.starts), description="starts")]
     outcome = {
         "benchmark": "maxsim-cpu",
         "workload": {"query_rows": QUERY, "dimensions": WIDTH, "mean_length": MEAN, "seed": arguments.seed},
-        "rounds": arguments.rounds,
+        "starts": arguments.starts,
+        "rounds": arguments.rounds * arguments.starts,
         "threads": arguments.threads,
-        "product": PackedMaxSim(faster_product(WIDTH)).name,
+        "product": found[0].product,
         "peers": VENV.versions(PACKAGES),
         "machine": describe(),
-        "cases": cases,
+        "cases": together(found),
     }
     arguments.out.write_text(json.dumps(outcome, indent=1) + "\n")
     Console().print(Markdown(tables.maxsim(outcome)))

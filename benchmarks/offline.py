@@ -2,8 +2,8 @@
 
 Token ids are prepared on all sides, outputs are compared before anything is timed, rounds are interleaved: each has
 every side on every mix. Peers run in a Python of their own (`make peers`) with as many threads and with memory kept as
-the worker keeps it; they wait while others run, and time themselves. Batch sizes of "best" sides are chosen anew for
-every mix.
+the worker keeps it; they wait while others run, and time themselves. Batch sizes of "best" sides are chosen for every
+mix, in the first start. Everybody is started anew for every few rounds, since where a process's memory lies is luck.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from benchmarks.mixes import COUNTS, MIXES, Texts, write
 from benchmarks.peers.peer import Asked, Peer
 from benchmarks.peers.venv import Venv
 from benchmarks.rounds import interleaved, spread
+from benchmarks.starts import joined, started
 from benchmarks.work import Here, Work
 from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.models.loading import Model, load
@@ -38,7 +39,9 @@ RESULT = Path(__file__).parent / "results" / "offline-cpu.json"
 EXACT = "sentence-transformers default"
 """The side that the others are compared with."""
 SIZES = (1, 2, 4, 8, 16, 32)
-QUICK_SIZES, QUICK_ROUNDS = (2, 8, 32), 7
+QUICK_SIZES = (2, 8, 32)
+STARTS, QUICK_STARTS, ROUNDS = 5, 3, 2
+"""Starts, and rounds of each."""
 REFERENCE, ONNX = Venv(name="sentence-transformers"), Venv(name="onnxruntime")
 PACKAGES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "onnx", "numpy")
 
@@ -101,79 +104,122 @@ def all_sides(threads: int, sizes: Sequence[int], cleanup: ExitStack) -> dict[st
 
 
 class Case:
-    """One mix of lengths: every side's batch size, its work, and how far that is from the exact rows."""
+    """One mix of lengths: every side's work in its batch size, and how far what it gives is from the exact rows.
 
-    def __init__(self, mix: str, sides: dict[str, Side], count: int, seed: int) -> None:
+    `sizes` by side; those that are not among them are chosen here.
+    """
+
+    def __init__(self, mix: str, sides: Mapping[str, Side], count: int, seed: int, sizes: Mapping[str, int]) -> None:
         """Raises AssertionError for a side that gives something else."""
         texts = MIXES[mix](count, seed)
-        self.tokens = sum(map(len, texts))
-        self._about = {"mix": mix, "texts": count, "tokens": self.tokens, "longest": max(map(len, texts))}
-        self._sizes = {name: side.best(texts) for name, side in sides.items()}
-        self.works = {name: side.work(texts, self._sizes[name]) for name, side in sides.items()}
+        self.sizes = {name: side.best(texts) if name not in sizes else sizes[name] for name, side in sides.items()}
+        self.works = {name: side.work(texts, self.sizes[name]) for name, side in sides.items()}
         rows = {name: work.outcome() for name, work in self.works.items()}
-        self._differences = {name: float(np.abs(each - rows[EXACT]).max()) for name, each in rows.items()}
-        for name, difference in self._differences.items():
+        differences = {name: float(np.abs(each - rows[EXACT]).max()) for name, each in rows.items()}
+        for name, difference in differences.items():
             assert difference < sides[name].difference, f"{name} differs by {difference}"
-        self._cosines = {name: (each * rows[EXACT]).sum(axis=1) for name, each in rows.items()}
-
-    def figures(self, times: Mapping[str, list[float]]) -> dict[str, Any]:
-        """For JSON, from the seconds of every side's runs."""
-        return self._about | {
+        cosines = {name: (each * rows[EXACT]).sum(axis=1) for name, each in rows.items()}
+        self.about = {
+            "mix": mix,
+            "texts": count,
+            "tokens": sum(map(len, texts)),
+            "longest": max(map(len, texts)),
             "sides": {
                 name: {
-                    "tokens_per_second": round(self.tokens / float(np.median(times[name]))),
-                    "batch_size": self._sizes[name] or None,
-                    "largest_difference": self._differences[name],
-                    "mean_cosine": round(float(self._cosines[name].mean()), 6),
-                    "lowest_cosine": round(float(self._cosines[name].min()), 6),
+                    "batch_size": self.sizes[name] or None,
+                    "largest_difference": differences[name],
+                    "mean_cosine": round(float(cosines[name].mean()), 6),
+                    "lowest_cosine": round(float(cosines[name].min()), 6),
                 }
-                | spread(times[name])
-                for name in times
-            },
-            "against": {
-                own: {name: figures.against(times[own], times[name]) for name in times if name != own}
-                for own in times
-                if "selvage" in own
+                for name in sides
             },
         }
 
 
-def measure(cases: Mapping[str, Case], rounds: int) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What one process found: of each mix what there is to say and the batch sizes; seconds of all rounds by mix and
+    side."""
+
+    about: Mapping[str, dict[str, Any]]
+    sizes: Mapping[str, Mapping[str, int]]
+    times: Mapping[tuple[str, str], list[float]]
+
+
+def measure(cases: Mapping[str, Case], rounds: int) -> Start:
     """All sides on all mixes in turn, so that a slow minute of the machine is no mix's or side's own."""
     works = {(mix, name): work for mix, case in cases.items() for name, work in case.works.items()}
-    times = interleaved(works, rounds, "rounds")
-    return [case.figures({name: times[mix, name] for name in case.works}) for mix, case in cases.items()]
+    return Start(
+        about={mix: case.about for mix, case in cases.items()},
+        sizes={mix: case.sizes for mix, case in cases.items()},
+        times=interleaved(works, rounds, "rounds"),
+    )
+
+
+def start(given: argparse.Namespace, tried: Sequence[int], sizes: Mapping[str, Mapping[str, int]]) -> Start:
+    """Everybody loaded, compared and measured once, in this process and its peers."""
+    torch.set_num_threads(given.threads)
+    keep_freed_memory()  # as the worker does; the peers get the same
+    with ExitStack() as cleanup:
+        sides = all_sides(given.threads, tried, cleanup)
+        cases = {
+            mix: Case(mix, sides, given.texts or COUNTS[mix], given.seed, sizes.get(mix, {}))
+            for mix in track(given.mixes, description="texts and batch sizes")
+        }
+        return measure(cases, given.rounds)
+
+
+def figures_of(about: Mapping[str, Any], times: Mapping[str, list[float]]) -> dict[str, Any]:
+    """One mix for JSON, with the seconds of every side's runs in all starts."""
+    return {
+        **about,
+        "sides": {
+            name: {"tokens_per_second": round(about["tokens"] / float(np.median(times[name])))}
+            | side
+            | spread(times[name])
+            for name, side in about["sides"].items()
+        },
+        "against": {
+            own: {name: figures.against(times[own], times[name]) for name in times if name != own}
+            for own in times
+            if "selvage" in own
+        },
+    }
+
+
+def together(starts: Sequence[Start]) -> list[dict[str, Any]]:
+    """All mixes for JSON."""
+    times = joined([found.times for found in starts])
+    return [
+        figures_of(about, {name: times[mix, name] for name in about["sides"]}) for mix, about in starts[0].about.items()
+    ]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.offline", description=__doc__)
     parser.add_argument("--mixes", nargs="+", choices=MIXES, default=list(MIXES), help="default: all")
     parser.add_argument("--texts", type=int, default=0, help="a mix (default: of about 8,000 tokens)")
-    parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, batch sizes {QUICK_SIZES}")
+    parser.add_argument("--starts", type=int, default=0, help=f"of everybody (default: {STARTS})")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="interleaved, a start (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_STARTS} starts, batch sizes {QUICK_SIZES}")
     parser.add_argument("--seed", type=int, default=1, help="of the texts (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of every side (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=RESULT, help="where the JSON goes (default: %(default)s)")
     arguments = parser.parse_args()
-    rounds, tried = (QUICK_ROUNDS, QUICK_SIZES) if arguments.quick else (arguments.rounds, SIZES)
-    torch.set_num_threads(arguments.threads)
-    keep_freed_memory()  # as the worker does; the peers get the same
-    with ExitStack() as stack:
-        everybody = all_sides(arguments.threads, tried, stack)
-        prepared = {
-            mix: Case(mix, everybody, arguments.texts or COUNTS[mix], arguments.seed)
-            for mix in track(arguments.mixes, description="batch sizes")
-        }
-        cases = measure(prepared, rounds)
+    tried = QUICK_SIZES if arguments.quick else SIZES
+    found: list[Start] = []
+    for _ in track(range(arguments.starts or (QUICK_STARTS if arguments.quick else STARTS)), description="starts"):
+        found.append(started(start, arguments, tried, found[0].sizes if found else {}))
     outcome = {
         "benchmark": "offline-cpu",
         "workload": {"model": NAME, "seed": arguments.seed},
-        "rounds": rounds,
+        "starts": len(found),
+        "rounds": arguments.rounds * len(found),
         "batch_sizes": tried,
         "threads": arguments.threads,
         "machine": describe(),
         "peers": {venv.name: venv.versions(PACKAGES) for venv in (REFERENCE, ONNX)},
-        "cases": cases,
+        "cases": together(found),
     }
     arguments.out.parent.mkdir(exist_ok=True)
     arguments.out.write_text(json.dumps(outcome, indent=1) + "\n")

@@ -13,8 +13,9 @@ def offline(result: dict[str, Any]) -> str:
     mixes = [f"{case['texts']} texts, {case['mix']}" for case in cases]
     lines = [
         f"The engine on three mixes of lengths (lognormal: mean 126, longest 512), MiniLM-L6, {result['threads']} "
-        f"threads of {machine['processor']}, tokens/s by the median of {result['rounds']} interleaved rounds and "
-        "the median of each round's own ratio, token ids prepared on all sides, and the lowest cosine with float32 "
+        f"threads of {machine['processor']}, tokens/s by the median of {result['rounds']} interleaved rounds in "
+        f"{result['starts']} starts and the median of each round's own ratio, token ids prepared on all sides, and the "
+        "lowest cosine with float32 "
         "(batch sizes tried: "
         f"{', '.join(map(str, result.get('batch_sizes', [])))}; "
         f"torch {versions['torch']}, sentence-transformers {versions['sentence-transformers']}, "
@@ -41,9 +42,9 @@ def maxsim(result: dict[str, Any]) -> str:
     lines = [
         f"MaxSim of one query ({workload['query_rows']} x {workload['dimensions']}, float32) with "
         f"{' and '.join(counts)} documents of lognormal length (mean about {workload['mean_length']}), "
-        f"{result['threads']} threads of {machine['processor']}, median of {result['rounds']} interleaved rounds "
-        f"and of each round's own ratio (PyLate {versions['pylate']}, maxsim-cpu {versions['maxsim-cpu']}, "
-        f"sentence-transformers {machine['versions']['sentence-transformers']}). Rows lie end to end, as a step has "
+        f"{result['threads']} threads of {machine['processor']}, median of {result['rounds']} interleaved rounds in "
+        f"{result['starts']} starts and of each round's own ratio (PyLate {versions['pylate']}, "
+        f"maxsim-cpu {versions['maxsim-cpu']}, sentence-transformers {machine['versions']['sentence-transformers']}). Rows lie end to end, as a step has "
         "them; from a list they are joined first. Padded batches are padded beforehand:",
         "",
         f"| | {' | '.join(f'{count} documents: documents/s | selvage is faster by' for count in counts)} |",

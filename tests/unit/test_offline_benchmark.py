@@ -1,7 +1,9 @@
 """What `benchmarks.offline` measures and reports, with sides that compute nothing."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from benchmarks import offline, rounds
 from benchmarks.mixes import MIXES, Texts, read, write
 from benchmarks.offline import EXACT, Side
+from benchmarks.starts import started
 from benchmarks.work import Here, Work
 
 
@@ -38,6 +41,10 @@ SIDES = {
     EXACT: Side(work=here(rows_of), batch_sizes=(32,)),
     "a quantised peer": Side(work=here(turned), batch_sizes=(2, 4), difference=1.0),
 }
+
+
+def case_of(sides: Mapping[str, Side], sizes: Mapping[str, int] = MappingProxyType({})) -> offline.Case:
+    return offline.Case("32 tokens", sides, 8, 1, sizes)
 
 
 @pytest.mark.parametrize(("name", "mean", "longest"), [("32 tokens", 32, 32), ("512 tokens", 512, 512)])
@@ -122,8 +129,9 @@ def test_a_spread_has_median_and_quartiles() -> None:
 
 
 def test_a_case_reports_every_side_and_the_price_of_quantisation() -> None:
-    """Cosines against the exact side, chosen batch sizes, and ratios of each of ours over each peer."""
-    (case,) = offline.measure({"32 tokens": offline.Case("32 tokens", SIDES, 8, 1)}, 3)
+    """Cosines against the exact side, chosen batch sizes, and ratios of each of ours over each peer; runs of all
+    starts."""
+    (case,) = offline.together([offline.measure({"32 tokens": case_of(SIDES)}, rounds) for rounds in (1, 2)])
     assert (case["texts"], case["tokens"], case["longest"]) == (8, 256, 32)
     assert {name: side["lowest_cosine"] for name, side in case["sides"].items()} == {
         "selvage float32": 1.0,
@@ -141,7 +149,7 @@ def test_ratios_are_of_neighbours_in_time() -> None:
     """A machine that slows down for a while moves the median of a side, and not what the sides of a round say."""
     times = {"selvage float32": [1.0, 1.0, 1.0, 2.0, 2.0], EXACT: [3.0, 3.1, 6.0, 6.0, 6.0]}
     sides = {name: SIDES[name] for name in times}
-    case = offline.Case("32 tokens", sides, 8, 1).figures(times)
+    case = offline.figures_of(case_of(sides).about, times)
     assert case["sides"][EXACT]["median_seconds"] / case["sides"]["selvage float32"]["median_seconds"] == 6
     assert case["against"]["selvage float32"][EXACT]["ratio"] == 3
 
@@ -150,4 +158,21 @@ def test_a_side_that_computes_something_else_is_not_timed() -> None:
     """It is named instead."""
     wrong = SIDES | {"selvage float32": Side(work=here(turned))}
     with pytest.raises(AssertionError, match="selvage float32 differs"):
-        offline.Case("32 tokens", wrong, 8, 1)
+        case_of(wrong)
+
+
+def test_batch_sizes_are_chosen_once() -> None:
+    """Those of the first start are everybody's later."""
+    first = offline.measure({"32 tokens": case_of(SIDES)}, 1)
+    assert case_of(SIDES, first.sizes["32 tokens"] | {"a quantised peer": 3}).sizes == {
+        "selvage float32": 0,
+        EXACT: 32,
+        "a quantised peer": 3,
+    }
+
+
+def test_a_start_is_a_process_of_its_own() -> None:
+    """With its outcome, or with its failure."""
+    assert started(os.getpid) != os.getpid()
+    with pytest.raises(SystemExit, match="1"):
+        started(os.strerror, "no number")
