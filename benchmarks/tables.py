@@ -15,8 +15,7 @@ def offline(result: dict[str, Any]) -> str:
         f"The engine on three mixes of lengths (lognormal: mean 126, longest 512), MiniLM-L6, {result['threads']} "
         f"threads of {machine['processor']}, tokens/s by the median of {result['rounds']} interleaved rounds in "
         f"{result['starts']} starts and the median of each round's own ratio, token ids prepared on all sides, and the "
-        "lowest cosine with float32 "
-        "(batch sizes tried: "
+        "lowest cosine with float32 (batch sizes tried: "
         f"{', '.join(map(str, result.get('batch_sizes', [])))}; "
         f"torch {versions['torch']}, sentence-transformers {versions['sentence-transformers']}, "
         f"onnxruntime {versions['onnxruntime']}):",
@@ -44,8 +43,9 @@ def maxsim(result: dict[str, Any]) -> str:
         f"{' and '.join(counts)} documents of lognormal length (mean about {workload['mean_length']}), "
         f"{result['threads']} threads of {machine['processor']}, median of {result['rounds']} interleaved rounds in "
         f"{result['starts']} starts and of each round's own ratio (PyLate {versions['pylate']}, "
-        f"maxsim-cpu {versions['maxsim-cpu']}, sentence-transformers {machine['versions']['sentence-transformers']}). Rows lie end to end, as a step has "
-        "them; from a list they are joined first. Padded batches are padded beforehand:",
+        f"maxsim-cpu {versions['maxsim-cpu']}, sentence-transformers {machine['versions']['sentence-transformers']}). "
+        "Rows lie end to end, as a step has them; from a list they are joined first. Padded batches are padded "
+        "beforehand:",
         "",
         f"| | {' | '.join(f'{count} documents: documents/s | selvage is faster by' for count in counts)} |",
         f"|---|{'---:|' * 2 * len(counts)}",
