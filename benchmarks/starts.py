@@ -1,9 +1,11 @@
 """A measurement in a process of its own: where a process's memory lies is its luck, which all rounds in it share."""
 
+import os
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
+from threading import Thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -30,7 +32,16 @@ def started(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def _send(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    Thread(target=_end_with_parent, daemon=True).start()
     sender.send(function(*arguments))
+
+
+def _end_with_parent() -> None:
+    """Also where that one is killed; peers of this process read the end of their input then."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def joined(times: Sequence[Mapping[K, list[float]]]) -> dict[K, list[float]]:

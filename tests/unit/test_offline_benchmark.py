@@ -1,6 +1,5 @@
 """What `benchmarks.offline` measures and reports, with sides that compute nothing."""
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,7 +10,6 @@ import pytest
 from benchmarks import offline, rounds
 from benchmarks.mixes import MIXES, Texts, read, write
 from benchmarks.offline import EXACT, Side
-from benchmarks.starts import started
 from benchmarks.work import Here, Work
 
 
@@ -169,10 +167,3 @@ def test_batch_sizes_are_chosen_once() -> None:
         EXACT: 32,
         "a quantised peer": 3,
     }
-
-
-def test_a_start_is_a_process_of_its_own() -> None:
-    """With its outcome, or with its failure."""
-    assert started(os.getpid) != os.getpid()
-    with pytest.raises(SystemExit, match="1"):
-        started(os.strerror, "no number")

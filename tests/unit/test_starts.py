@@ -1,0 +1,65 @@
+"""Measurements in processes of their own."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.starts import joined, started
+
+STARTING = """
+import sys, time
+from benchmarks.starts import started
+from test_starts import told
+
+if __name__ == "__main__":
+    started(told, sys.argv[1])
+"""
+
+
+def told(file: str) -> None:
+    """Its own number, and then nothing for a while."""
+    Path(file).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def test_a_start_is_a_process_of_its_own() -> None:
+    """With its outcome, or with its failure."""
+    assert started(os.getpid) != os.getpid()
+    with pytest.raises(SystemExit, match="1"):
+        started(os.strerror, "no number")
+
+
+def test_a_start_ends_with_whoever_started_it(tmp_path: Path) -> None:
+    """Even where that one has no time to end anything."""
+    file, program = tmp_path / "number", tmp_path / "starting.py"
+    program.write_text(STARTING)
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent)])
+    with subprocess.Popen([sys.executable, program, file], env=os.environ | {"PYTHONPATH": paths}) as other:
+        _until(lambda: file.exists() and file.read_text() != "")
+        other.kill()
+    _until(lambda: not _runs(int(file.read_text())))
+
+
+def test_rounds_of_all_starts_stand_together() -> None:
+    """By side, those of the first before those of the second."""
+    assert joined([{"a": [1.0, 2.0], "b": [3.0]}, {"a": [4.0], "b": [5.0]}]) == {"a": [1, 2, 4], "b": [3, 5]}
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    """Whether that process is there, and not merely waited for by nobody."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
