@@ -9,6 +9,7 @@ from gpu_worker.maxsim.comparison import MaxSim
 from gpu_worker.maxsim.packed import PackedMaxSim, Product, onednn, plain
 
 ROUNDS = 20
+"""Of each product; one takes tenths of a millisecond."""
 
 
 def choose(device: torch.device, width: int) -> MaxSim:
