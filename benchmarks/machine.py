@@ -31,16 +31,15 @@ def _versions() -> dict[str, str]:
 
 
 def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            features = [name for name in ("amx_bf16", "avx512_bf16", "avx512f") if name in _flags()]
-            return f"{line.partition(':')[2].strip()} ({', '.join(features)})"
-    return platform.processor()
-
-
-def _flags() -> set[str]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return set(next((line for line in lines if line.startswith("flags")), "").split())
+    """Its name, family and model (clouds give several generations one name), and what of it counts for products."""
+    lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
+    told = {name.strip(): value.strip() for name, _, value in lines}
+    if "model name" not in told:
+        return platform.processor()
+    flags = told.get("flags", "").split()
+    features = [name for name in ("amx_bf16", "avx512_bf16", "avx512f") if name in flags]
+    family = f"family {told.get('cpu family', '?')} model {told.get('model', '?')}"
+    return f"{told['model name']} ({', '.join([family, *features])})"
 
 
 def _commit() -> str:

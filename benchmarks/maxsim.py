@@ -2,8 +2,8 @@
 
 All sides have the same threads and the same float32 rows in memory; scores are compared before anything is timed.
 Rounds are interleaved: each has every side with every number of documents. PyLate and maxsim-cpu run in a Python of
-their own (`make peers`), which waits meanwhile. Everybody is started anew for every few rounds, since where a process's
-memory lies is luck.
+their own (`make peers`), which waits meanwhile. Everybody is started anew for every few rounds; of each start the
+fastest runs count.
 """
 
 import argparse
@@ -25,12 +25,11 @@ from rich.progress import track
 from sentence_transformers.util.similarity import maxsim as padded_in_chunks
 from torch import Tensor
 
-from benchmarks import figures, tables
+from benchmarks import starts, tables
 from benchmarks.machine import describe
 from benchmarks.peers.peer import Asked, Peer
 from benchmarks.peers.venv import Venv
-from benchmarks.rounds import interleaved, spread
-from benchmarks.starts import joined, started
+from benchmarks.rounds import interleaved
 from benchmarks.work import Here, Work
 from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.maxsim.choice import faster_product
@@ -179,26 +178,26 @@ def start(given: argparse.Namespace) -> Start:
 
 
 def figures_of(
-    about: Mapping[str, Any], differences: Mapping[str, float], times: Mapping[str, list[float]]
+    about: Mapping[str, Any], differences: Mapping[str, float], times: Mapping[str, starts.Times]
 ) -> dict[str, Any]:
     """One number of documents for JSON, with the seconds of every side's runs in all starts."""
     return {
         **about,
         "sides": {
             name: {
-                "documents_per_second": round(about["documents"] / float(np.median(measured))),
+                "documents_per_second": round(about["documents"] / starts.fastest(measured)),
                 "largest_difference": differences[name],
             }
-            | spread(measured)
+            | starts.figures(measured)
             for name, measured in times.items()
         },
-        "against": {name: figures.against(times[OURS], times[name]) for name in times if name != OURS},
+        "against": {name: starts.against(times[OURS], times[name]) for name in times if name != OURS},
     }
 
 
-def together(starts: Sequence[Start]) -> list[dict[str, Any]]:
+def together(found: Sequence[Start]) -> list[dict[str, Any]]:
     """All numbers of documents for JSON."""
-    first, times = starts[0], joined([found.times for found in starts])
+    first, times = found[0], starts.by_side([each.times for each in found])
     return [
         figures_of(about, first.differences[count], {name: times[count, name] for name in first.differences[count]})
         for count, about in first.about.items()
@@ -209,12 +208,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.maxsim", description=__doc__)
     parser.add_argument("--documents", type=int, nargs="+", default=[250, 5000], help="default: %(default)s")
     parser.add_argument("--starts", type=int, default=3, help="of everybody (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=8, help="interleaved, a start (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=6, help="interleaved, a start (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of lengths and rows (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of every side (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=RESULT, help="where the JSON goes (default: %(default)s)")
     arguments = parser.parse_args()
-    found = [started(start, arguments) for _ in track(range(arguments.starts), description="starts")]
+    found = [starts.started(start, arguments) for _ in track(range(arguments.starts), description="starts")]
     outcome = {
         "benchmark": "maxsim-cpu",
         "workload": {"query_rows": QUERY, "dimensions": WIDTH, "mean_length": MEAN, "seed": arguments.seed},

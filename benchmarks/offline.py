@@ -3,7 +3,7 @@
 Token ids are prepared on all sides, outputs are compared before anything is timed, rounds are interleaved: each has
 every side on every mix. Peers run in a Python of their own (`make peers`) with as many threads and with memory kept as
 the worker keeps it; they wait while others run, and time themselves. Batch sizes of "best" sides are chosen for every
-mix, in the first start. Everybody is started anew for every few rounds, since where a process's memory lies is luck.
+mix, in the first start. Everybody is started anew for every few rounds; of each start the fastest runs count.
 """
 
 import argparse
@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -21,15 +20,14 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.progress import track
 
-from benchmarks import figures, tables
+from benchmarks import starts, tables
 from benchmarks.engine_alone import ours
 from benchmarks.machine import describe
 from benchmarks.minilm import NAME, folder
 from benchmarks.mixes import COUNTS, MIXES, Texts, write
 from benchmarks.peers.peer import Asked, Peer
 from benchmarks.peers.venv import Venv
-from benchmarks.rounds import interleaved, spread
-from benchmarks.starts import joined, started
+from benchmarks.rounds import interleaved
 from benchmarks.work import Here, Work
 from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.models.loading import Model, load
@@ -40,7 +38,7 @@ EXACT = "sentence-transformers default"
 """The side that the others are compared with."""
 SIZES = (1, 2, 4, 8, 16, 32)
 QUICK_SIZES = (2, 8, 32)
-STARTS, QUICK_STARTS, ROUNDS = 5, 3, 2
+STARTS, QUICK_STARTS, ROUNDS = 5, 3, 3
 """Starts, and rounds of each."""
 REFERENCE, ONNX = Venv(name="sentence-transformers"), Venv(name="onnxruntime")
 PACKAGES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "onnx", "numpy")
@@ -55,13 +53,12 @@ class Side:
     difference: float = 1e-5
 
     def best(self, texts: Texts) -> int:
-        """Its fastest batch size on half of the texts, by the median of five runs each, in turns: int8's best runs are
-        of a size whose usual ones are not the best."""
+        """The batch size of its fastest run on half of the texts, of three runs each, in turns."""
         if len(self.batch_sizes) == 1:
             return self.batch_sizes[0]
         works = {size: self.work(texts[::2], size) for size in self.batch_sizes}
-        turns = [{size: work.seconds() for size, work in works.items()} for _ in range(5)]
-        return min(works, key=lambda size: median(turn[size] for turn in turns))
+        turns = [{size: work.seconds() for size, work in works.items()} for _ in range(3)]
+        return min(works, key=lambda size: min(turn[size] for turn in turns))
 
 
 def here(model: Model) -> Callable[[Texts, int], Work]:
@@ -84,13 +81,11 @@ def theirs(peer: Peer, side: str) -> Callable[[Texts, int], Work]:
 def all_sides(threads: int, sizes: Sequence[int], cleanup: ExitStack) -> dict[str, Side]:
     """Everybody, loaded; ONNX Runtime's peer exports the model first. `cleanup` ends the peers."""
     path = folder()
-    reference, onnx = (
-        cleanup.enter_context(Peer([venv.python, "-m", module, path, str(threads)], threads=threads))
-        for venv, module in (
-            (REFERENCE, "benchmarks.peers.sentence_transformers_peer"),
-            (ONNX, "benchmarks.peers.onnx_peer"),
-        )
-    )
+    loading = [
+        Peer([venv.python, "-m", f"benchmarks.peers.{module}", path, str(threads)], threads=threads)
+        for venv, module in ((REFERENCE, "sentence_transformers_peer"), (ONNX, "onnx_peer"))
+    ]
+    reference, onnx = (cleanup.enter_context(peer) for peer in loading)
     single, half = (load("minilm", Placement.choose("cpu", dtype), max_tokens=512) for dtype in ("float32", "bfloat16"))
     exact = theirs(reference, "float32")
     return {
@@ -169,36 +164,36 @@ def start(given: argparse.Namespace, tried: Sequence[int], sizes: Mapping[str, M
         return measure(cases, given.rounds)
 
 
-def figures_of(about: Mapping[str, Any], times: Mapping[str, list[float]]) -> dict[str, Any]:
+def figures_of(about: Mapping[str, Any], times: Mapping[str, starts.Times]) -> dict[str, Any]:
     """One mix for JSON, with the seconds of every side's runs in all starts."""
     return {
         **about,
         "sides": {
-            name: {"tokens_per_second": round(about["tokens"] / float(np.median(times[name])))}
+            name: {"tokens_per_second": round(about["tokens"] / starts.fastest(times[name]))}
             | side
-            | spread(times[name])
+            | starts.figures(times[name])
             for name, side in about["sides"].items()
         },
         "against": {
-            own: {name: figures.against(times[own], times[name]) for name in times if name != own}
+            own: {name: starts.against(times[own], times[name]) for name in times if name != own}
             for own in times
             if "selvage" in own
         },
     }
 
 
-def together(starts: Sequence[Start]) -> list[dict[str, Any]]:
+def together(found: Sequence[Start]) -> list[dict[str, Any]]:
     """All mixes for JSON."""
-    times = joined([found.times for found in starts])
+    times = starts.by_side([each.times for each in found])
     return [
-        figures_of(about, {name: times[mix, name] for name in about["sides"]}) for mix, about in starts[0].about.items()
+        figures_of(about, {name: times[mix, name] for name in about["sides"]}) for mix, about in found[0].about.items()
     ]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.offline", description=__doc__)
     parser.add_argument("--mixes", nargs="+", choices=MIXES, default=list(MIXES), help="default: all")
-    parser.add_argument("--texts", type=int, default=0, help="a mix (default: of about 8,000 tokens)")
+    parser.add_argument("--texts", type=int, default=0, help="a mix (default: of 4,000 to 8,000 tokens)")
     parser.add_argument("--starts", type=int, default=0, help=f"of everybody (default: {STARTS})")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="interleaved, a start (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_STARTS} starts, batch sizes {QUICK_SIZES}")
@@ -209,7 +204,7 @@ if __name__ == "__main__":
     tried = QUICK_SIZES if arguments.quick else SIZES
     found: list[Start] = []
     for _ in track(range(arguments.starts or (QUICK_STARTS if arguments.quick else STARTS)), description="starts"):
-        found.append(started(start, arguments, tried, found[0].sizes if found else {}))
+        found.append(starts.started(start, arguments, tried, found[0].sizes if found else {}))
     outcome = {
         "benchmark": "offline-cpu",
         "workload": {"model": NAME, "seed": arguments.seed},

@@ -13,9 +13,9 @@ def offline(result: dict[str, Any]) -> str:
     mixes = [f"{case['texts']} texts, {case['mix']}" for case in cases]
     lines = [
         f"The engine on three mixes of lengths (lognormal: mean 126, longest 512), MiniLM-L6, {result['threads']} "
-        f"threads of {machine['processor']}, tokens/s by the median of {result['rounds']} interleaved rounds in "
-        f"{result['starts']} starts and the median of each round's own ratio, token ids prepared on all sides, and the "
-        "lowest cosine with float32 (batch sizes tried: "
+        f"threads of {machine['processor']}, tokens/s by the fastest of {result['rounds'] // result['starts']} "
+        f"interleaved rounds in each of {result['starts']} starts, token ids prepared on all sides, and the lowest "
+        "cosine with float32 (batch sizes tried: "
         f"{', '.join(map(str, result.get('batch_sizes', [])))}; "
         f"torch {versions['torch']}, sentence-transformers {versions['sentence-transformers']}, "
         f"onnxruntime {versions['onnxruntime']}):",
@@ -41,9 +41,10 @@ def maxsim(result: dict[str, Any]) -> str:
     lines = [
         f"MaxSim of one query ({workload['query_rows']} x {workload['dimensions']}, float32) with "
         f"{' and '.join(counts)} documents of lognormal length (mean about {workload['mean_length']}), "
-        f"{result['threads']} threads of {machine['processor']}, median of {result['rounds']} interleaved rounds in "
-        f"{result['starts']} starts and of each round's own ratio (PyLate {versions['pylate']}, "
-        f"maxsim-cpu {versions['maxsim-cpu']}, sentence-transformers {machine['versions']['sentence-transformers']}). "
+        f"{result['threads']} threads of {machine['processor']}, by the fastest of "
+        f"{result['rounds'] // result['starts']} interleaved rounds in each of {result['starts']} starts (PyLate "
+        f"{versions['pylate']}, maxsim-cpu {versions['maxsim-cpu']}, "
+        f"sentence-transformers {machine['versions']['sentence-transformers']}). "
         "Rows lie end to end, as a step has them; from a list they are joined first. Padded batches are padded "
         "beforehand:",
         "",
@@ -172,7 +173,7 @@ def engine_profile(result: dict[str, Any]) -> str:
     """Where the engine's time goes, and what the processor allows at most, in Markdown."""
     parts = list(result["cases"][0]["shares"])
     lines = [
-        f"The engine with {result['model']} on about 8,000 tokens a mix, {result['threads']} threads of "
+        f"The engine with {result['model']} on the same mixes, {result['threads']} threads of "
         f"{result['machine']['processor']}. GFLOP/s of linear layers and attention stand beside those of one large "
         "product by the same library. If nothing but the linear layers took time, there would be as many tokens/s as "
         "the last column says:",

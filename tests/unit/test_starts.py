@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.starts import joined, started
+from benchmarks.starts import against, by_side, fastest, figures, started
 
 STARTING = """
 import sys, time
@@ -45,9 +45,27 @@ def test_a_start_ends_with_whoever_started_it(tmp_path: Path) -> None:
     _until(lambda: not _runs(int(file.read_text())))
 
 
-def test_rounds_of_all_starts_stand_together() -> None:
-    """By side, those of the first before those of the second."""
-    assert joined([{"a": [1.0, 2.0], "b": [3.0]}, {"a": [4.0], "b": [5.0]}]) == {"a": [1, 2, 4], "b": [3, 5]}
+def test_rounds_are_told_by_side_and_start() -> None:
+    """Those of the first start before those of the second."""
+    assert by_side([{"a": [1.0, 2.0], "b": [3.0]}, {"a": [4.0], "b": [5.0]}]) == {"a": [[1, 2], [4]], "b": [[3], [5]]}
+
+
+def test_the_fastest_run_of_each_start_counts() -> None:
+    """Their geometric mean; median and quartiles are of all rounds."""
+    times = [[2.0, 9.0, 8.0], [32.0, 40.0]]
+    assert fastest(times) == pytest.approx(8)
+    assert figures(times) == {
+        "fastest_seconds": pytest.approx(8),
+        "median_seconds": 9,
+        "lower_quartile_seconds": 8,
+        "upper_quartile_seconds": 32,
+        "times": times,
+    }
+
+
+def test_a_ratio_is_the_mean_of_the_starts_own() -> None:
+    """With those that are furthest apart."""
+    assert against([[1.0, 2.0], [2.0, 1.0]], [[9.0, 2.0], [8.0, 8.0]]) == {"ratio": 4, "lowest": 2, "highest": 8}
 
 
 def _until(holds: Callable[[], bool]) -> None:
