@@ -107,8 +107,8 @@ class Case:
     def __init__(self, mix: str, sides: Mapping[str, Side], count: int, seed: int, sizes: Mapping[str, int]) -> None:
         """Raises AssertionError for a side that gives something else."""
         texts = MIXES[mix](count, seed)
-        self.sizes = {name: side.best(texts) if name not in sizes else sizes[name] for name, side in sides.items()}
-        self.works = {name: side.work(texts, self.sizes[name]) for name, side in sides.items()}
+        chosen = {name: side.best(texts) if name not in sizes else sizes[name] for name, side in sides.items()}
+        self.works = {name: side.work(texts, chosen[name]) for name, side in sides.items()}
         rows = {name: work.outcome() for name, work in self.works.items()}
         differences = {name: float(np.abs(each - rows[EXACT]).max()) for name, each in rows.items()}
         for name, difference in differences.items():
@@ -121,7 +121,7 @@ class Case:
             "longest": max(map(len, texts)),
             "sides": {
                 name: {
-                    "batch_size": self.sizes[name] or None,
+                    "batch_size": chosen[name] or None,
                     "largest_difference": differences[name],
                     "mean_cosine": round(float(cosines[name].mean()), 6),
                     "lowest_cosine": round(float(cosines[name].min()), 6),
@@ -133,12 +133,18 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What one process found: of each mix what there is to say and the batch sizes; seconds of all rounds by mix and
-    side."""
+    """What one process found: of each mix what there is to say; seconds of all rounds by mix and side."""
 
     about: Mapping[str, dict[str, Any]]
-    sizes: Mapping[str, Mapping[str, int]]
     times: Mapping[tuple[str, str], list[float]]
+
+    @property
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """Every side's batch size, by mix."""
+        return {
+            mix: {name: side["batch_size"] or 0 for name, side in about["sides"].items()}
+            for mix, about in self.about.items()
+        }
 
 
 def measure(cases: Mapping[str, Case], rounds: int) -> Start:
@@ -146,7 +152,6 @@ def measure(cases: Mapping[str, Case], rounds: int) -> Start:
     works = {(mix, name): work for mix, case in cases.items() for name, work in case.works.items()}
     return Start(
         about={mix: case.about for mix, case in cases.items()},
-        sizes={mix: case.sizes for mix, case in cases.items()},
         times=interleaved(works, rounds, "rounds"),
     )
 

@@ -29,6 +29,10 @@ MEASURED: dict[str, tuple[str, Render]] = {
     "engine-profile-cpu": ("Where the engine's time goes", tables.engine_profile),
     "ablations-cpu": ("Each idea on and off", tables.ablations),
     "repeat-cpu": ("What a second run repeats", tables.repeat),
+    "another-machine/offline-cpu": ("Another machine: the engine", tables.offline),
+    "another-machine/engine-profile-cpu": ("Another machine: where the engine's time goes", tables.engine_profile),
+    "another-machine/maxsim-cpu": ("Another machine: MaxSim", tables.maxsim),
+    "another-machine/infinity-cpu": ("Another machine: both services against Infinity", tables.infinity),
     "accelerator": ("The engine on an accelerator", tables.accelerator),
 }
 
