@@ -12,11 +12,12 @@ from gpu_worker.models.varlen import Varlen
 from gpu_worker.models.written_out import onednn_products
 from gpu_worker.ragged_batch import RaggedBatch
 
-LENGTHS = (16, 32, 64, 128, 256, 512)
+BOUNDS = (16, 32, 64, 128, 256)
+LENGTHS = (11, 23, 47, 95, 191, 383)
+"""Measured for sequences of up to each bound, and beyond. Odd, as lengths of texts mostly are: PyTorch's softmax is
+several times slower in bfloat16 where rows are no multiple of its vectors."""
 TOKENS, HEADS, ROUNDS = 512, 12, 6
-"""Of what is measured: so many tokens, or one sequence where that is longer."""
-POWERS_FROM = 128
-"""Powers, from so many tokens on, and PyTorch's softmax below are the usual ways."""
+"""Of what is measured: about so many tokens."""
 EXACT = 1e-5
 """Of the largest product; factors rounded to bfloat16 are off by a hundred times as much."""
 
@@ -37,16 +38,16 @@ def choose(
 def measured(dtype: torch.dtype, head: int, causal: bool) -> Ways:
     """The fastest way of this processor for each of a few lengths; beyond them, that of the longest.
 
-    The fused kernel leaves out what causal attention does not see, products do not: causal layers are measured apart.
-    In bfloat16 PyTorch takes oneDNN by itself; float16 has no exponents for powers.
+    Powers are the usual way, where the number format has the exponents for them. The fused kernel leaves out what
+    causal attention does not see, products do not: causal layers are measured apart.
     """
-    ways = [Way.SOFTMAX, Way.FUSED]
-    if dtype == torch.bfloat16:
-        ways.append(Way.POWERS)
-    if dtype == torch.float32 and onednn_is_exact(head):
-        ways.append(Way.ONEDNN)
+    usual = Way.SOFTMAX
+    if dtype == torch.bfloat16:  # PyTorch takes oneDNN by itself
+        usual = Way.POWERS
+    if dtype == torch.float32:
+        usual = Way.ONEDNN if onednn_is_exact(head) else Way.POWERS
     with torch.inference_mode():
-        return Ways(tuple(_fastest(ways, length, dtype, head, causal) for length in LENGTHS), LENGTHS[:-1])
+        return Ways(tuple(_fastest(usual, length, dtype, head, causal) for length in LENGTHS), BOUNDS)
 
 
 def onednn_is_exact(head: int) -> bool:
@@ -67,12 +68,13 @@ def onednn_is_exact(head: int) -> bool:
     return True
 
 
-def _fastest(ways: list[Way], length: int, dtype: torch.dtype, head: int, causal: bool) -> Way:
+def _fastest(usual: Way, length: int, dtype: torch.dtype, head: int, causal: bool) -> Way:
     count = max(1, TOKENS // length)
     batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32)] * count, torch.device("cpu"))
     query, key, value = (torch.randn(count * length, HEADS, head).to(dtype).transpose(0, 1) for _ in range(3))
     terms = Terms(scale=head**-0.5, causal=causal)
-    attentions = {way: partial(EqualRuns(Ways((way,))), query, key, value, batch, terms) for way in ways}
-    powers = [way for way in ways if way in (Way.POWERS, Way.ONEDNN)]
-    usual = powers[0] if powers and length >= POWERS_FROM else Way.SOFTMAX
+    attentions = {
+        way: partial(EqualRuns(Ways((way,))), query, key, value, batch, terms)
+        for way in dict.fromkeys((usual, Way.SOFTMAX, Way.FUSED))
+    }
     return clearly_fastest(attentions, usual, ROUNDS)

@@ -32,11 +32,17 @@ def taking(now: list[float], *seconds: float) -> Callable[[], None]:
 def test_another_way_than_the_usual_one_has_to_be_clearly_faster(now: list[float], other: float, chosen: str) -> None:
     """Wherever it stands among them."""
     for order in (1, -1):
-        ways = {"usual": taking(now, *[1.0] * 4), "other": taking(now, *[other] * 4), "slow": taking(now, *[9.0] * 4)}
+        ways = {name: taking(now, *[each] * 10) for name, each in (("usual", 1.0), ("other", other), ("slow", 9.0))}
         assert clearly_fastest(dict(list(ways.items())[::order]), "usual", rounds=3) == chosen
 
 
 def test_first_runs_and_disturbed_ones_do_not_count(now: list[float]) -> None:
     """Of each, the shortest later run is compared: the usual way is slow at first, and once more later."""
     ways = {"usual": taking(now, 9.0, 1.0, 9.0), "other": taking(now, 0.1, 0.9, 0.9)}
+    assert clearly_fastest(ways, "usual", rounds=2) == "usual"
+
+
+def test_one_disturbed_stretch_is_not_enough(now: list[float]) -> None:
+    """The usual way is slow in two trials of three."""
+    ways = {"usual": taking(now, *[9.0] * 5, 1.0, 9.0), "other": taking(now, *[0.9] * 7)}
     assert clearly_fastest(ways, "usual", rounds=2) == "usual"
