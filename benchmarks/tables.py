@@ -193,9 +193,10 @@ def engine_profile(result: dict[str, Any]) -> str:
 
 def repeat(result: dict[str, Any]) -> str:
     """How far the ratios of a second run lie from the first's, in Markdown."""
+    processors = dict.fromkeys(name for found in result["benchmarks"].values() for name in found["processors"])
     lines = [
-        f"Ratios of a whole second run against those of the first: how many moved by {result['near_is']:.0%} at most, "
-        "and by how much all of them, in medians and at most.",
+        f"Ratios of a whole second run against those of the first ({'; '.join(processors)}): how many moved by "
+        f"{result['near_is']:.0%} at most, and by how much all of them, in medians and at most.",
         "",
         "| benchmark | ratios | moved little | median move | largest move | which |",
         "|---|---:|---:|---:|---:|---|",

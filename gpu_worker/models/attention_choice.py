@@ -15,7 +15,7 @@ from gpu_worker.ragged_batch import RaggedBatch
 BOUNDS = (16, 32, 64, 128, 256)
 LENGTHS = (11, 23, 47, 95, 191, 383)
 """Measured for sequences of up to each bound, and beyond. Odd, as lengths of texts mostly are: PyTorch's softmax is
-several times slower in bfloat16 where rows are no multiple of its vectors."""
+at its best where rows are a multiple of its vectors."""
 TOKENS, HEADS, ROUNDS = 512, 12, 6
 """Of what is measured: about so many tokens."""
 EXACT = 1e-5

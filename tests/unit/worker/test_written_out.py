@@ -74,3 +74,12 @@ def test_rounded_products_are_told_from_exact_ones(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(torch, "bmm", rounded)
     assert not attention_choice.onednn_is_exact(32)
+
+
+def test_powers_do_without_onednn_where_it_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are float32's usual way then as well, with PyTorch's own products."""
+    monkeypatch.setattr(attention_choice, "onednn_is_exact", lambda head: False)
+    asked: list[Way] = []
+    monkeypatch.setattr(attention_choice, "clearly_fastest", lambda ways, usual, rounds: asked.append(usual) or usual)
+    assert attention_choice.measured.__wrapped__(torch.float32, 16, False).of(100) is Way.POWERS
+    assert set(asked) == {Way.POWERS}
