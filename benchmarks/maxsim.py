@@ -2,8 +2,8 @@
 
 All sides have the same threads and the same float32 rows in memory; scores are compared before anything is timed.
 Rounds are interleaved: each has every side with every number of documents. PyLate and maxsim-cpu run in a Python of
-their own (`make peers`), which waits meanwhile. Everybody is started anew for every few rounds; of each start the
-fastest runs count.
+their own (`make peers`), which waits meanwhile. Everybody is started anew for every few rounds; `starts.py`
+says what of it counts.
 """
 
 import argparse
@@ -151,7 +151,7 @@ class Start:
 
     about: Mapping[int, dict[str, Any]]
     differences: Mapping[int, Mapping[str, float]]
-    times: Mapping[tuple[int, str], list[float]]
+    times: Mapping[tuple[int, str], starts.Runs]
     product: str
 
 
@@ -165,7 +165,7 @@ def start(given: argparse.Namespace) -> Start:
         sides = {count: all_sides(case, others[count]) for count, case in found.items()}
         differences = {count: differences_of(each) for count, each in sides.items()}
         works = {(count, name): work for count, each in sides.items() for name, work in each.items()}
-        times = interleaved(works, given.rounds, "rounds")
+        times = interleaved(works, given.rounds, "rounds", at_least=2)
     return Start(
         about={
             count: {"documents": count, "rows": len(case.rows), "longest": int(case.lengths.max())}
@@ -185,7 +185,7 @@ def figures_of(
         **about,
         "sides": {
             name: {
-                "documents_per_second": round(about["documents"] / starts.fastest(measured)),
+                "documents_per_second": round(about["documents"] / starts.seconds(measured)),
                 "largest_difference": differences[name],
             }
             | starts.figures(measured)
@@ -206,9 +206,9 @@ def together(found: Sequence[Start]) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.maxsim", description=__doc__)
-    parser.add_argument("--documents", type=int, nargs="+", default=[250, 5000], help="default: %(default)s")
-    parser.add_argument("--starts", type=int, default=3, help="of everybody (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=6, help="interleaved, a start (default: %(default)s)")
+    parser.add_argument("--documents", type=int, nargs="+", default=[250, 1000], help="default: %(default)s")
+    parser.add_argument("--starts", type=int, default=5, help="of everybody (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=20, help="interleaved, a start (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of lengths and rows (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of every side (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=RESULT, help="where the JSON goes (default: %(default)s)")
@@ -219,6 +219,7 @@ if __name__ == "__main__":
         "workload": {"query_rows": QUERY, "dimensions": WIDTH, "mean_length": MEAN, "seed": arguments.seed},
         "starts": arguments.starts,
         "rounds": arguments.rounds * arguments.starts,
+        "counted": starts.COUNTED,
         "threads": arguments.threads,
         "product": found[0].product,
         "peers": VENV.versions(PACKAGES),

@@ -3,11 +3,12 @@
 Token ids are prepared on all sides, outputs are compared before anything is timed, rounds are interleaved: each has
 every side on every mix. Peers run in a Python of their own (`make peers`) with as many threads and with memory kept as
 the worker keeps it; they wait while others run, and time themselves. Batch sizes of "best" sides are chosen for every
-mix, in the first start. Everybody is started anew for every few rounds; of each start the fastest runs count.
+mix, in the first start. Everybody is started anew for every few rounds; `starts.py` says what of it counts.
 """
 
 import argparse
 import json
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from rich.progress import track
 
 from benchmarks import starts, tables
 from benchmarks.engine_alone import ours
+from benchmarks.laps import Laps
 from benchmarks.machine import describe
 from benchmarks.minilm import NAME, folder
 from benchmarks.mixes import COUNTS, MIXES, Texts, write
@@ -38,8 +40,6 @@ EXACT = "sentence-transformers default"
 """The side that the others are compared with."""
 SIZES = (1, 2, 4, 8, 16, 32)
 QUICK_SIZES = (2, 8, 32)
-STARTS, QUICK_STARTS, ROUNDS = 5, 3, 3
-"""Starts, and rounds of each."""
 REFERENCE, ONNX = Venv(name="sentence-transformers"), Venv(name="onnxruntime")
 PACKAGES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "onnx", "numpy")
 
@@ -57,14 +57,15 @@ class Side:
         if len(self.batch_sizes) == 1:
             return self.batch_sizes[0]
         works = {size: self.work(texts[::2], size) for size in self.batch_sizes}
-        turns = [{size: work.seconds() for size, work in works.items()} for _ in range(3)]
+        turns = [{size: sum(work.seconds()) for size, work in works.items()} for _ in range(3)]
         return min(works, key=lambda size: min(turn[size] for turn in turns))
 
 
 def here(model: Model) -> Callable[[Texts, int], Work]:
     """The engine in this process."""
-    embed = ours(model)
-    return lambda texts, size: Here(lambda: embed(texts, size))
+    embed, laps = ours(model), Laps()
+    laps.at(model.trunk.model.get_submodule("encoder.layer").children())
+    return lambda texts, size: Here(lambda: embed(texts, size), laps)
 
 
 def theirs(peer: Peer, side: str) -> Callable[[Texts, int], Work]:
@@ -78,12 +79,15 @@ def theirs(peer: Peer, side: str) -> Callable[[Texts, int], Work]:
     return work
 
 
-def all_sides(threads: int, sizes: Sequence[int], cleanup: ExitStack) -> dict[str, Side]:
-    """Everybody, loaded; ONNX Runtime's peer exports the model first. `cleanup` ends the peers."""
+def all_sides(threads: int, sizes: Sequence[int], exported: str, cleanup: ExitStack) -> dict[str, Side]:
+    """Everybody, loaded. ONNX Runtime's peer keeps what it exports in that folder; `cleanup` ends the peers."""
     path = folder()
     loading = [
-        Peer([venv.python, "-m", f"benchmarks.peers.{module}", path, str(threads)], threads=threads)
-        for venv, module in ((REFERENCE, "sentence_transformers_peer"), (ONNX, "onnx_peer"))
+        Peer([venv.python, "-m", f"benchmarks.peers.{module}", path, *more], threads=threads)
+        for venv, module, more in (
+            (REFERENCE, "sentence_transformers_peer", ()),
+            (ONNX, "onnx_peer", (str(threads), exported)),
+        )
     ]
     reference, onnx = (cleanup.enter_context(peer) for peer in loading)
     single, half = (load("minilm", Placement.choose("cpu", dtype), max_tokens=512) for dtype in ("float32", "bfloat16"))
@@ -136,7 +140,7 @@ class Start:
     """What one process found: of each mix what there is to say; seconds of all rounds by mix and side."""
 
     about: Mapping[str, dict[str, Any]]
-    times: Mapping[tuple[str, str], list[float]]
+    times: Mapping[tuple[str, str], starts.Runs]
 
     @property
     def sizes(self) -> dict[str, dict[str, int]]:
@@ -156,12 +160,14 @@ def measure(cases: Mapping[str, Case], rounds: int) -> Start:
     )
 
 
-def start(given: argparse.Namespace, tried: Sequence[int], sizes: Mapping[str, Mapping[str, int]]) -> Start:
+def start(
+    given: argparse.Namespace, tried: Sequence[int], exported: str, sizes: Mapping[str, Mapping[str, int]]
+) -> Start:
     """Everybody loaded, compared and measured once, in this process and its peers."""
     torch.set_num_threads(given.threads)
     keep_freed_memory()  # as the worker does; the peers get the same
     with ExitStack() as cleanup:
-        sides = all_sides(given.threads, tried, cleanup)
+        sides = all_sides(given.threads, tried, exported, cleanup)
         cases = {
             mix: Case(mix, sides, given.texts or COUNTS[mix], given.seed, sizes.get(mix, {}))
             for mix in track(given.mixes, description="texts and batch sizes")
@@ -174,7 +180,7 @@ def figures_of(about: Mapping[str, Any], times: Mapping[str, starts.Times]) -> d
     return {
         **about,
         "sides": {
-            name: {"tokens_per_second": round(about["tokens"] / starts.fastest(times[name]))}
+            name: {"tokens_per_second": round(about["tokens"] / starts.seconds(times[name]))}
             | side
             | starts.figures(times[name])
             for name, side in about["sides"].items()
@@ -199,23 +205,25 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.offline", description=__doc__)
     parser.add_argument("--mixes", nargs="+", choices=MIXES, default=list(MIXES), help="default: all")
     parser.add_argument("--texts", type=int, default=0, help="a mix (default: of 4,000 to 8,000 tokens)")
-    parser.add_argument("--starts", type=int, default=0, help=f"of everybody (default: {STARTS})")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="interleaved, a start (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_STARTS} starts, batch sizes {QUICK_SIZES}")
+    parser.add_argument("--starts", type=int, default=6, help="of everybody (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved, a start (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help=f"batch sizes {QUICK_SIZES} alone")
     parser.add_argument("--seed", type=int, default=1, help="of the texts (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of every side (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=RESULT, help="where the JSON goes (default: %(default)s)")
     arguments = parser.parse_args()
     tried = QUICK_SIZES if arguments.quick else SIZES
     found: list[Start] = []
-    for _ in track(range(arguments.starts or (QUICK_STARTS if arguments.quick else STARTS)), description="starts"):
-        found.append(starts.started(start, arguments, tried, found[0].sizes if found else {}))
+    with tempfile.TemporaryDirectory() as exported:
+        for _ in track(range(arguments.starts), description="starts"):
+            found.append(starts.started(start, arguments, tried, exported, found[0].sizes if found else {}))
     outcome = {
         "benchmark": "offline-cpu",
         "workload": {"model": NAME, "seed": arguments.seed},
         "starts": len(found),
         "rounds": arguments.rounds * len(found),
         "batch_sizes": tried,
+        "counted": starts.COUNTED,
         "threads": arguments.threads,
         "machine": describe(),
         "peers": {venv.name: venv.versions(PACKAGES) for venv in (REFERENCE, ONNX)},

@@ -14,20 +14,25 @@ TURN = 0.2
 """Seconds that short runs are repeated for."""
 
 
-def seconds(work: Work) -> float:
-    """The fastest of the runs that fill a turn, after a pause. There are two at least: whoever waited while others ran
-    has its threads to wake and its memory to find again, on some machines page by page."""
+def turn(work: Work, at_least: int) -> list[list[float]]:
+    """Seconds of each part of the runs that fill a turn, after a pause."""
     time.sleep(PAUSE)
-    runs = [work.seconds(), work.seconds()]
-    while sum(runs) < TURN:
+    runs: list[list[float]] = []
+    while len(runs) < at_least or sum(map(sum, runs)) < TURN:
         runs.append(work.seconds())
-    return min(runs)
+    return runs
 
 
-def interleaved(sides: Mapping[K, Work], rounds: int, description: str) -> dict[K, list[float]]:
-    """Seconds of every side's fastest run in each round."""
-    times: dict[K, list[float]] = {name: [] for name in sides}
+def interleaved(
+    sides: Mapping[K, Work], rounds: int, description: str, *, at_least: int = 1
+) -> dict[K, list[list[float]]]:
+    """Of every side, seconds of each part of its runs in all rounds; `at_least` so many in each.
+
+    Whoever waited while others ran has its memory to find again on some machines, page by page: two at least are for
+    sides that take much of it at once.
+    """
+    runs: dict[K, list[list[float]]] = {name: [] for name in sides}
     for _ in track(range(rounds), description=description):
         for name, work in sides.items():
-            times[name].append(seconds(work))
-    return times
+            runs[name] += turn(work, at_least)
+    return runs

@@ -1,7 +1,8 @@
 """Measurements in processes of their own: where a process's memory lies is its luck, which all rounds in it share.
 
-Of a start the fastest run counts, since others on a shared machine only add to the time of a run; of several starts
-their mean, since each has its luck. It is a geometric mean: a ratio of two sides is then the mean of the starts' own.
+Of a start the lower quartile of each part of a run counts (`laps.py`), since others on a shared machine only add to it;
+of several starts their mean, since each has its luck. It is a geometric mean: a ratio of two sides is then the mean of
+the starts' own.
 """
 
 import os
@@ -14,10 +15,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+COUNTED = "the lower quartiles of the parts of a run"
+"""For people: what is told of a start."""
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
-Times = Sequence[Sequence[float]]
-"""Seconds of one side: of each start, one figure a round."""
+Runs = Sequence[Sequence[float]]
+"""Seconds of one side in one start: of each run, one figure a part."""
+Times = Sequence[Runs]
+"""Of one side, by start."""
 
 
 def started(function: Callable[..., T], *arguments: Any) -> T:
@@ -52,33 +57,42 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def by_side(starts: Sequence[Mapping[K, list[float]]]) -> dict[K, Times]:
+def by_side(starts: Sequence[Mapping[K, Runs]]) -> dict[K, Times]:
     """What each start measured, by side."""
     return {side: [start[side] for start in starts] for side in starts[0]}
 
 
-def fastest(times: Times) -> float:
-    """Seconds of one run of a side."""
-    return float(np.exp(np.mean(np.log([min(start) for start in times]))))
+def seconds(times: Times) -> float:
+    """Of one run of a side."""
+    return float(np.exp(np.mean(np.log([_seconds(start) for start in times]))))
 
 
 def figures(times: Times) -> dict[str, Any]:
-    """One side for JSON: what counts, median and quartiles of all rounds, and the rounds themselves by start."""
-    lower, median, upper = np.quantile([each for start in times for each in start], (0.25, 0.5, 0.75))
+    """One side for JSON: what counts, the starts' own, quartiles of whole runs, and the whole runs by start."""
+    runs = [[sum(parts) for parts in start] for start in times]
+    lower, median, upper = np.quantile([run for start in runs for run in start], (0.25, 0.5, 0.75))
     return {
-        "fastest_seconds": round(fastest(times), 5),
-        "median_seconds": round(float(median), 5),
-        "lower_quartile_seconds": round(float(lower), 5),
-        "upper_quartile_seconds": round(float(upper), 5),
-        "times": [[round(each, 5) for each in start] for start in times],
+        "seconds": round(seconds(times), 5),
+        "parts": len(times[0][0]),
+        "starts": [round(_seconds(start), 5) for start in times],
+        "lower_quartile": round(float(lower), 5),
+        "median": round(float(median), 5),
+        "upper_quartile": round(float(upper), 5),
+        "runs": [[round(run, 5) for run in start] for start in runs],
     }
 
 
 def against(ours: Times, other: Times) -> dict[str, float]:
-    """How many times faster ours is, and what the starts say that are furthest apart."""
-    each = [min(theirs) / min(own) for own, theirs in zip(ours, other, strict=True)]
+    """How many times faster ours is, its standard error as a share (of one start: 0), and what the starts say that are
+    furthest apart."""
+    each = [_seconds(theirs) / _seconds(own) for own, theirs in zip(ours, other, strict=True)]
     return {
-        "ratio": round(fastest(other) / fastest(ours), 3),
+        "ratio": round(seconds(other) / seconds(ours), 3),
+        "error": round(float(np.std(np.log(each), ddof=1) / np.sqrt(len(each))) if len(each) > 1 else 0.0, 3),
         "lowest": round(min(each), 3),
         "highest": round(max(each), 3),
     }
+
+
+def _seconds(runs: Runs) -> float:
+    return float(np.quantile(runs, 0.25, axis=0).sum())

@@ -1,5 +1,6 @@
 """Results as Markdown, one function a benchmark. Knows no files."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.accelerator.goals import Figures
@@ -11,11 +12,11 @@ def offline(result: dict[str, Any]) -> str:
     # Peers that had no Python of their own are among our versions.
     versions = machine["versions"] | {name: own[name] for name, own in result.get("peers", {}).items()}
     mixes = [f"{case['texts']} texts, {case['mix']}" for case in cases]
+    ratios = [ratio for case in cases for others in case["against"].values() for ratio in others.values()]
     lines = [
         f"The engine on three mixes of lengths (lognormal: mean 126, longest 512), MiniLM-L6, {result['threads']} "
-        f"threads of {machine['processor']}, tokens/s by the fastest of {result['rounds'] // result['starts']} "
-        f"interleaved rounds in each of {result['starts']} starts, token ids prepared on all sides, and the lowest "
-        "cosine with float32 (batch sizes tried: "
+        f"threads of {machine['processor']}, tokens/s by {_counted(result, ratios)}, token ids prepared on "
+        "all sides, and the lowest cosine with float32 (batch sizes tried: "
         f"{', '.join(map(str, result.get('batch_sizes', [])))}; "
         f"torch {versions['torch']}, sentence-transformers {versions['sentence-transformers']}, "
         f"onnxruntime {versions['onnxruntime']}):",
@@ -33,16 +34,26 @@ def offline(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _counted(result: dict[str, Any], ratios: Sequence[dict[str, float]]) -> str:
+    """How seconds were made of all runs, and how well their ratios are known."""
+    made = (
+        f"{result['counted']} in {result['rounds'] // result['starts']} interleaved rounds of each of "
+        f"{result['starts']} starts"
+    )
+    errors = [ratio["error"] for ratio in ratios if "error" in ratio]  # not in older files
+    return f"{made}, ratios with standard errors of at most {max(errors):.1%}" if errors else made
+
+
 def maxsim(result: dict[str, Any]) -> str:
     """MaxSim against its peers, in Markdown."""
     workload, machine, cases = result["workload"], result["machine"], result["cases"]
     versions = result["peers"]
     counts = [f"{case['documents']:,}" for case in cases]
+    ratios = [ratio for case in cases for ratio in case["against"].values()]
     lines = [
         f"MaxSim of one query ({workload['query_rows']} x {workload['dimensions']}, float32) with "
         f"{' and '.join(counts)} documents of lognormal length (mean about {workload['mean_length']}), "
-        f"{result['threads']} threads of {machine['processor']}, by the fastest of "
-        f"{result['rounds'] // result['starts']} interleaved rounds in each of {result['starts']} starts (PyLate "
+        f"{result['threads']} threads of {machine['processor']}, by {_counted(result, ratios)} (PyLate "
         f"{versions['pylate']}, maxsim-cpu {versions['maxsim-cpu']}, "
         f"sentence-transformers {machine['versions']['sentence-transformers']}). "
         "Rows lie end to end, as a step has them; from a list they are joined first. Padded batches are padded "
@@ -110,8 +121,8 @@ def infinity(result: dict[str, Any]) -> str:
         f"unless named, batches of {result['batch_size']}, memory kept as our worker keeps it, torch "
         f"{peer['torch']}, transformers {peer['transformers']}): MiniLM-L6 in float32, one text a request, "
         f"{result['threads']} threads of {machine['processor']} a server, medians of {result['rounds']} interleaved "
-        f"rounds of {result['seconds']:g} s and of each round's own ratio. Clients run on the same "
-        f"{machine['cores']} cores; null servers reach {least:,.0f} times the fastest case or more. "
+        f"rounds of {result['seconds']:g} s, and the {result['counted']} of each round's own ratio. Clients run on the "
+        f"same {machine['cores']} cores; null servers reach {least:,.0f} times the fastest case or more. "
         f"{f'{failed:,} requests' if failed else 'No request'} failed:",
         "",
         f"| | {' | '.join(f'{name}: requests/s | p50 ms | p99 ms' for name in names)} "

@@ -1,12 +1,13 @@
 """Work that sides are timed at, here or in a peer's process: how long one run takes, and what comes of it."""
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from benchmarks.laps import Laps
 
 Array = npt.NDArray[np.float32]
 
@@ -14,8 +15,8 @@ Array = npt.NDArray[np.float32]
 class Work(Protocol):
     """The same every time. Whoever does it times it, so that nobody is charged for being asked."""
 
-    def seconds(self) -> float:
-        """Of one run."""
+    def seconds(self) -> list[float]:
+        """Of each part of one run."""
 
     def outcome(self) -> Array:
         """Of one run, to be compared."""
@@ -26,11 +27,12 @@ class Here:
     """Work of this process."""
 
     run: Callable[[], Array]
+    laps: Laps = field(default_factory=Laps)
 
-    def seconds(self) -> float:
-        start = time.perf_counter()
+    def seconds(self) -> list[float]:
+        self.laps.begin()
         self.run()
-        return time.perf_counter() - start
+        return self.laps.end()
 
     def outcome(self) -> Array:
         return self.run()

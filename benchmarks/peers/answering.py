@@ -3,18 +3,19 @@
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.laps import Laps
+
 Make = Callable[..., Callable[[], npt.NDArray[np.float32]]]
 """Takes what was asked by name, and makes the work that is timed."""
 
 
-def answer(sides: Mapping[str, Make]) -> None:
+def answer(sides: Mapping[str, Make], laps: Laps) -> None:
     """Until standard input ends. A line asks for a side with its arguments, and names a file if the outcome is wanted.
 
     A line ahead of them tells that all is loaded, so that nobody measures anything meanwhile. Whatever a library
@@ -27,9 +28,9 @@ def answer(sides: Mapping[str, Make]) -> None:
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
         work = sides[asked["side"]](**asked["arguments"])
-        start = time.perf_counter()
+        laps.begin()
         outcome = work()
-        seconds = time.perf_counter() - start
+        seconds = laps.end()
         if asked["file"]:
             np.save(asked["file"], outcome)
         answers.write(json.dumps({"seconds": seconds}) + "\n")

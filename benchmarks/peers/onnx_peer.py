@@ -1,10 +1,10 @@
 """MiniLM under ONNX Runtime: exported once, graph-optimised with fused attention, in float32 and in int8.
 
-In a Python of its own; arguments: the model's folder, and the number of threads.
+In a Python of its own; arguments: the model's folder, the number of threads, and a folder that keeps what is
+exported.
 """
 
 import sys
-import tempfile
 import warnings
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from onnxruntime.transformers import optimizer
 from torch import nn
 from transformers import AutoModel
 
+from benchmarks.laps import Laps
 from benchmarks.mixes import Texts, read
 from benchmarks.peers.answering import answer
 
@@ -70,7 +71,8 @@ def quantised(model: Path) -> Path:
 class OnnxPeer:
     """An exported file as it is meant to be run."""
 
-    def __init__(self, model: Path, threads: int) -> None:
+    def __init__(self, model: Path, threads: int, laps: Laps) -> None:
+        self._laps = laps
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         self._session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
@@ -82,6 +84,7 @@ class OnnxPeer:
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
             rows[chosen] = self._batch([texts[each] for each in chosen])
+            self._laps.lap()
         return rows
 
     def _batch(self, texts: Texts) -> Rows:
@@ -96,13 +99,15 @@ class OnnxPeer:
 
 
 if __name__ == "__main__":
-    threads = int(sys.argv[2])
-    with tempfile.TemporaryDirectory() as made:
-        exported = export(sys.argv[1], Path(made))
-        peers = {"float32": OnnxPeer(exported, threads), "int8": OnnxPeer(quantised(exported), threads)}
+    threads, kept, laps = int(sys.argv[2]), Path(sys.argv[3]), Laps()
+    files = kept / "optimised.onnx", kept / "int8.onnx"
+    if not files[-1].exists():
+        files = (exported := export(sys.argv[1], kept)), quantised(exported)
+    peers = {name: OnnxPeer(file, threads, laps) for name, file in zip(("float32", "int8"), files, strict=True)}
     answer(
         {
             name: lambda texts, batch_size, peer=peer: partial(peer.embed, read(texts), batch_size)
             for name, peer in peers.items()
-        }
+        },
+        laps,
     )

@@ -56,15 +56,16 @@ class Peer:
         """A path in a folder that lasts as long as the peer."""
         return str(Path(self._folder.name) / name)
 
-    def ask(self, side: str, arguments: dict[str, Any], file: str = "") -> float:
-        """Seconds of one run; its outcome goes to the file, where one is named."""
+    def ask(self, side: str, arguments: dict[str, Any], file: str = "") -> list[float]:
+        """Seconds of each part of one run; its outcome goes to the file, where one is named."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"side": side, "arguments": arguments, "file": file}) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             self._ended()
-        return float(json.loads(self._line())["seconds"])
+        seconds: list[float] = json.loads(self._line())["seconds"]
+        return seconds
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -85,7 +86,7 @@ class Asked:
     side: str
     arguments: dict[str, Any]
 
-    def seconds(self) -> float:
+    def seconds(self) -> list[float]:
         return self.peer.ask(self.side, self.arguments)
 
     def outcome(self) -> Array:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 from sentence_transformers import SentenceTransformer
 
+from benchmarks.laps import Laps
 from benchmarks.mixes import Texts, read
 from benchmarks.peers.answering import answer
 
@@ -17,8 +18,9 @@ Rows = npt.NDArray[np.float32]
 class SentenceTransformersPeer:
     """What `encode` does after tokenising: sort by length, longest first, pad each batch, run its modules."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, laps: Laps) -> None:
         self._model = SentenceTransformer(path, device="cpu")
+        laps.at(self._model.get_submodule("0.auto_model.encoder.layer").children())
 
     def embed(self, texts: Texts, batch_size: int) -> Rows:
         """Normalised rows [N, 384] in the order given."""
@@ -41,5 +43,6 @@ def _padded(texts: Texts) -> dict[str, torch.Tensor]:
 
 
 if __name__ == "__main__":
-    peer = SentenceTransformersPeer(sys.argv[1])
-    answer({"float32": lambda texts, batch_size: partial(peer.embed, read(texts), batch_size)})
+    laps = Laps()
+    peer = SentenceTransformersPeer(sys.argv[1], laps)
+    answer({"float32": lambda texts, batch_size: partial(peer.embed, read(texts), batch_size)}, laps)

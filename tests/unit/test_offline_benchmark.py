@@ -81,8 +81,8 @@ def test_the_fastest_batch_size_is_chosen() -> None:
             self._size = size
             self._times = iter([9.0, 1.0, 9.0] if size == 4 else [2.0, 2.0, 2.0])
 
-        def seconds(self) -> float:
-            return next(self._times)
+        def seconds(self) -> list[float]:
+            return [next(self._times), 1.0]
 
         def outcome(self) -> np.ndarray:
             raise AssertionError("nobody asked for it")
@@ -92,30 +92,32 @@ def test_the_fastest_batch_size_is_chosen() -> None:
 
 
 def test_rounds_are_interleaved() -> None:
-    """A B A B, each twice at least and as often as there are rounds."""
+    """A B A B, as often as there are rounds."""
     calls: list[str] = []
     works = {name: Here(lambda name=name: calls.append(name)) for name in "AB"}
     times = rounds.interleaved(works, 2, "rounds")
-    assert calls == ["A", "A", "B", "B"] * 2
+    assert calls == ["A", "B"] * 2
     assert [len(each) for each in times.values()] == [2, 2]
 
 
 def test_short_runs_fill_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their fastest counts; a long one gets a second chance, since the first wakes threads."""
+    """A long one fills it alone, where one is enough."""
     monkeypatch.setattr(rounds, "TURN", 10)
 
     class Work:
-        def __init__(self, *times: float) -> None:
+        def __init__(self, *times: list[float]) -> None:
             self._times = iter(times)
 
-        def seconds(self) -> float:
+        def seconds(self) -> list[float]:
             return next(self._times)
 
         def outcome(self) -> np.ndarray:
             raise AssertionError("nobody asked for it")
 
-    assert rounds.seconds(Work(3.0, 2.0, 4.0, 2.5)) == 2
-    assert rounds.seconds(Work(20.0, 12.0)) == 12
+    runs = [[1.0, 1.0], [3.0, 0.5], [2.0, 3.0], [9.0, 9.0]]
+    assert rounds.turn(Work(*runs), at_least=1) == runs[:3]
+    assert rounds.turn(Work([12.0], [9.0]), at_least=1) == [[12]]
+    assert rounds.turn(Work([12.0], [9.0]), at_least=2) == [[12], [9]]
 
 
 def test_a_case_reports_every_side_and_the_price_of_quantisation() -> None:
@@ -130,14 +132,17 @@ def test_a_case_reports_every_side_and_the_price_of_quantisation() -> None:
     }
     assert [side["batch_size"] for side in case["sides"].values()][:2] == [None, 32]
     assert case["sides"]["a quantised peer"]["batch_size"] in (2, 4)
-    assert [[len(start) for start in side["times"]] for side in case["sides"].values()] == [[1, 2]] * 3
+    assert [[len(start) for start in side["runs"]] for side in case["sides"].values()] == [[1, 2]] * 3
     assert set(case["against"]) == {"selvage float32"}
     assert set(case["against"]["selvage float32"]) == {EXACT, "a quantised peer"}
 
 
-def test_speed_and_ratio_are_of_the_fastest_runs() -> None:
-    """Whatever slowed down the others: tokens/s and ratio say the same."""
-    times = {"selvage float32": [[2.0, 1.0], [1.0, 9.0]], EXACT: [[3.0, 6.0], [7.0, 3.0]]}
+def test_speed_and_ratio_say_the_same() -> None:
+    """Of each start the lower quartiles of a run's parts."""
+    times = {
+        "selvage float32": [[[0.5, 9.0], [8.0, 0.5], [0.5, 0.5], [0.5, 0.5], [7.0, 7.0]], [[1.0, 0.0]]],
+        EXACT: [[[3.0]], [[4.0], [2.0], [3.0], [7.0], [9.0]]],
+    }
     case = offline.figures_of(case_of({name: SIDES[name] for name in times}).about, times)
     assert case["against"]["selvage float32"][EXACT]["ratio"] == pytest.approx(3)
     assert [side["tokens_per_second"] for side in case["sides"].values()] == [256, 85]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.starts import against, by_side, fastest, figures, started
+from benchmarks.starts import against, by_side, figures, seconds, started
 
 STARTING = """
 import sys, time
@@ -47,25 +47,30 @@ def test_a_start_ends_with_whoever_started_it(tmp_path: Path) -> None:
 
 def test_rounds_are_told_by_side_and_start() -> None:
     """Those of the first start before those of the second."""
-    assert by_side([{"a": [1.0, 2.0], "b": [3.0]}, {"a": [4.0], "b": [5.0]}]) == {"a": [[1, 2], [4]], "b": [[3], [5]]}
+    first, second = {"a": [[1.0], [2.0]], "b": [[3.0]]}, {"a": [[4.0]], "b": [[5.0]]}
+    assert by_side([first, second]) == {"a": [first["a"], second["a"]], "b": [first["b"], second["b"]]}
 
 
-def test_the_fastest_run_of_each_start_counts() -> None:
-    """Their geometric mean; median and quartiles are of all rounds."""
-    times = [[2.0, 9.0, 8.0], [32.0, 40.0]]
-    assert fastest(times) == pytest.approx(8)
+def test_of_each_start_the_lower_quartiles_of_the_parts_count() -> None:
+    """Their geometric mean; quartiles are of whole runs."""
+    times = [[[1.0, 9.0], [9.0, 1.0], [1.0, 1.0], [1.0, 1.0], [8.0, 8.0]], [[4.0, 4.0]]]
+    assert seconds(times) == pytest.approx(4)
     assert figures(times) == {
-        "fastest_seconds": pytest.approx(8),
-        "median_seconds": 9,
-        "lower_quartile_seconds": 8,
-        "upper_quartile_seconds": 32,
-        "times": times,
+        "seconds": pytest.approx(4),
+        "parts": 2,
+        "starts": [2, 8],
+        "lower_quartile": 3.5,
+        "median": 9,
+        "upper_quartile": 10,
+        "runs": [[10, 10, 2, 2, 16], [8]],
     }
 
 
 def test_a_ratio_is_the_mean_of_the_starts_own() -> None:
     """With those that are furthest apart."""
-    assert against([[1.0, 2.0], [2.0, 1.0]], [[9.0, 2.0], [8.0, 8.0]]) == {"ratio": 4, "lowest": 2, "highest": 8}
+    ours, other = [[[1.0]], [[1.0, 0.0]]], [[[2.0]], [[8.0]]]
+    assert against(ours, other) == {"ratio": 4, "error": 0.693, "lowest": 2, "highest": 8}
+    assert against(ours[:1], other[:1])["error"] == 0
 
 
 def _until(holds: Callable[[], bool]) -> None:
