@@ -97,14 +97,14 @@ $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntim
 
 peers: $(PEERS)/maxsim/ready $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntime/ready ## set up the peers that benchmarks compare with, each in a venv of its own
 
-bench: $(VENV)/dev peers ## measure the headlines against the peers in minutes, render README's figures and docs/measured.md
+bench: $(VENV)/dev peers ## measure the headlines against the peers in half an hour, render README's figures and docs/measured.md
 	$(BIN)/python -m benchmarks.offline --quick
 	$(BIN)/python -m benchmarks.maxsim
 	$(BIN)/python -m benchmarks.engine_profile
 	$(BIN)/python -m benchmarks.infinity
 	$(BIN)/python -m benchmarks.render
 
-bench-all: $(VENV)/dev peers ## every benchmark that needs no accelerator, with long rounds: about an hour on two cores
+bench-all: $(VENV)/dev peers ## every benchmark that needs no accelerator, on two cores about an hour and a half
 	$(BIN)/python -m benchmarks.offline
 	$(BIN)/python -m benchmarks.maxsim
 	$(BIN)/python -m benchmarks.rerank

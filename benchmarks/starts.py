@@ -68,9 +68,9 @@ def seconds(times: Times) -> float:
 
 
 def figures(times: Times) -> dict[str, Any]:
-    """One side for JSON: what counts, the starts' own, quartiles of whole runs, and the whole runs by start."""
-    runs = [[sum(parts) for parts in start] for start in times]
-    lower, median, upper = np.quantile([run for start in runs for run in start], (0.25, 0.5, 0.75))
+    """One side for JSON: what counts, the starts' own, and quartiles of whole runs."""
+    runs = [sum(parts) for start in times for parts in start]
+    lower, median, upper = np.quantile(runs, (0.25, 0.5, 0.75))
     return {
         "seconds": round(seconds(times), 5),
         "parts": len(times[0][0]),
@@ -78,7 +78,7 @@ def figures(times: Times) -> dict[str, Any]:
         "lower_quartile": round(float(lower), 5),
         "median": round(float(median), 5),
         "upper_quartile": round(float(upper), 5),
-        "runs": [[round(run, 5) for run in start] for start in runs],
+        "runs": len(runs),
     }
 
 

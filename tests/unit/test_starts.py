@@ -62,7 +62,7 @@ def test_of_each_start_the_lower_quartiles_of_the_parts_count() -> None:
         "lower_quartile": 3.5,
         "median": 9,
         "upper_quartile": 10,
-        "runs": [[10, 10, 2, 2, 16], [8]],
+        "runs": 6,
     }
 
 
