@@ -2,8 +2,8 @@
 
 All sides have the same threads and the same float32 rows in memory; scores are compared before anything is timed.
 Rounds are interleaved: each has every side with every number of documents. PyLate and maxsim-cpu run in a Python of
-their own (`make peers`), which waits meanwhile. Everybody is started anew for every few rounds; `starts.py`
-says what of it counts.
+their own (`make peers`), which waits meanwhile. Everybody is started anew for every few rounds; `starts.py` says
+what of it counts.
 """
 
 import argparse

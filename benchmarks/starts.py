@@ -83,15 +83,14 @@ def figures(times: Times) -> dict[str, Any]:
 
 
 def against(ours: Times, other: Times) -> dict[str, float]:
-    """How many times faster ours is, its standard error as a share (of one start: 0), and what the starts say that are
-    furthest apart."""
+    """How many times faster ours is, what the starts say that are furthest apart, and of several starts the standard
+    error, as a share."""
     each = [_seconds(theirs) / _seconds(own) for own, theirs in zip(ours, other, strict=True)]
     return {
         "ratio": round(seconds(other) / seconds(ours), 3),
-        "error": round(float(np.std(np.log(each), ddof=1) / np.sqrt(len(each))) if len(each) > 1 else 0.0, 3),
         "lowest": round(min(each), 3),
         "highest": round(max(each), 3),
-    }
+    } | ({"error": round(float(np.std(np.log(each), ddof=1) / np.sqrt(len(each))), 3)} if len(each) > 1 else {})
 
 
 def _seconds(runs: Runs) -> float:

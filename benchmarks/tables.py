@@ -40,7 +40,7 @@ def _counted(result: dict[str, Any], ratios: Sequence[dict[str, float]]) -> str:
         f"{result['counted']} in {result['rounds'] // result['starts']} interleaved rounds of each of "
         f"{result['starts']} starts"
     )
-    errors = [ratio["error"] for ratio in ratios if "error" in ratio]  # not in older files
+    errors = [ratio["error"] for ratio in ratios if "error" in ratio]  # not of one start, nor in older files
     return f"{made}, ratios with standard errors of at most {max(errors):.1%}" if errors else made
 
 

@@ -25,6 +25,7 @@ from benchmarks.mixes import Texts, read
 from benchmarks.peers.answering import answer
 
 Rows = npt.NDArray[np.float32]
+OPTIMISED, INT8 = "optimised.onnx", "int8.onnx"
 NAMES = ["input_ids", "attention_mask", "token_type_ids"]
 
 
@@ -41,7 +42,7 @@ class _Trunk(nn.Module):
 
 def export(path: str, folder: Path) -> Path:
     """The model of `path` as a file in `folder` whose attention, normalisation and GELU are one operator each."""
-    exported, optimised = folder / "model.onnx", folder / "optimised.onnx"
+    exported, optimised = folder / "model.onnx", folder / OPTIMISED
     ids = torch.ones(2, 8, dtype=torch.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -62,7 +63,7 @@ def export(path: str, folder: Path) -> Path:
 
 def quantised(model: Path) -> Path:
     """Its products with weights in int8, scaled by column, and activations scaled anew in every call."""
-    path = model.with_name("int8.onnx")
+    path = model.with_name(INT8)
     types = {"DefaultTensorType": TensorProto.FLOAT}  # of what fused operators give, which inference does not know
     quantize_dynamic(str(model), str(path), weight_type=QuantType.QInt8, per_channel=True, extra_options=types)
     return path
@@ -100,10 +101,9 @@ class OnnxPeer:
 
 if __name__ == "__main__":
     threads, kept, laps = int(sys.argv[2]), Path(sys.argv[3]), Laps()
-    files = kept / "optimised.onnx", kept / "int8.onnx"
-    if not files[-1].exists():
-        files = (exported := export(sys.argv[1], kept)), quantised(exported)
-    peers = {name: OnnxPeer(file, threads, laps) for name, file in zip(("float32", "int8"), files, strict=True)}
+    if not (kept / INT8).exists():
+        quantised(export(sys.argv[1], kept))
+    peers = {name: OnnxPeer(kept / file, threads, laps) for name, file in (("float32", OPTIMISED), ("int8", INT8))}
     answer(
         {
             name: lambda texts, batch_size, peer=peer: partial(peer.embed, read(texts), batch_size)

@@ -23,9 +23,8 @@ def doubled(number):
     print("prepared")  # a library that prints
     def work():
         print("at work")
-        time.sleep(0.05)
         laps.lap()
-        time.sleep(0.1)
+        time.sleep(0.05)
         return np.array([2.0 * number], dtype=np.float32)
     return work
 
@@ -50,7 +49,7 @@ def test_a_peer_times_its_work_and_gives_the_outcome() -> None:
         assert work.outcome().tolist() == [42]
         start = time.perf_counter()
         first, second = work.seconds()
-        assert (first >= 0.05, second >= 0.1) == (True, True)
+        assert second >= 0.05
         assert first + second <= time.perf_counter() - start
 
 
