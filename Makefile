@@ -18,7 +18,7 @@ WORKER ?= 127.0.0.1:50061
 FRONTEND ?= 127.0.0.1:50051
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check format protos baseline peers bench bench-all repeat gpu
+.PHONY: help setup demo serve test test-slow models check format protos baseline peers bench bench-all repeat gpu
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,12 @@ serve: $(VENV)/demo ## leave one worker and one frontend running (MODEL, WORKER,
 
 test: $(VENV)/dev ## run all tests that need no GPU
 	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/dev ## run the long sweeps as well: every text architecture of transformers, a quarter of an hour
+	$(BIN)/python -m pytest -m sweep
+
+models: $(VENV)/dev ## make docs/models.md: how each text architecture of the installed transformers is served
+	$(BIN)/python -m gpu_worker.census --out docs/models.md
 
 check: $(VENV)/dev $(VENV)-protos/ready ## format, lint, types, contracts, import rules
 	$(BIN)/ruff format --check .

@@ -27,6 +27,7 @@ from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.models.attention import PackedAttention, Terms
 from gpu_worker.models.linear import PrepackedLinear
 from gpu_worker.models.loading import Model, load
+from gpu_worker.models.trunk import PackedTrunk
 from gpu_worker.placement import Dtype, Placement
 from gpu_worker.ragged_batch import RaggedBatch
 
@@ -63,13 +64,15 @@ class Marked:
 
 def shares(embed: Callable[[], object], model: Model) -> dict[str, float]:
     """Of the time that the profiler sees, by part."""
-    usual, model.trunk.attention = model.trunk.attention, Marked(model.trunk.attention)
+    trunk = model.trunk
+    assert isinstance(trunk, PackedTrunk)
+    usual, trunk.attention = trunk.attention, Marked(trunk.attention)
     try:
         with profile(activities=[ProfilerActivity.CPU]) as found:
             for _ in range(PROFILED):
                 embed()
     finally:
-        model.trunk.attention = usual
+        trunk.attention = usual
     events = {event.key: event for event in found.key_averages()}
     spent = {part: float(events[operator].self_cpu_time_total) for part, operator in OPERATORS.items()}
     spent[ATTENTION] = float(events[ATTENTION].cpu_time_total)
@@ -103,7 +106,7 @@ def measure(mix: str, dtype: Dtype, model: Model, peak: float, seed: int) -> dic
     return {
         "mix": mix,
         "dtype": dtype,
-        "attention": model.trunk.attention.name,
+        "attention": model.trunk.way,
         "tokens_per_second": round(tokens / median),
         "shares": {part: round(share, 3) for part, share in found.items()},
         "gflops": {part: round(work[part] / (found[part] * median) / 1e9) for part in work},

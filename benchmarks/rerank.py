@@ -8,6 +8,7 @@ process idle.
 import argparse
 import asyncio
 import json
+import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ import torch
 from rich.progress import track
 
 from benchmarks.machine import describe
+from benchmarks.texts import Vocabulary
 from gpu_worker.allocator import keep_freed_memory
 from gpu_worker.computing import Part
 from gpu_worker.engine import ModelEngine
@@ -121,15 +123,16 @@ def forget_peak(pid: int) -> None:
 
 async def memory(documents: int) -> dict[str, Any]:
     """Through both services, by a worker that has served before."""
+    draw, words = random.Random(1), Vocabulary.of("minilm")
     request = ranking_pb2.RerankRequest(
         query="a quiet harbour",
-        documents=[f"harbour {place % 10} " + "quiet boats " * 5 + "sea sea" for place in range(documents)],
+        documents=[words.side(16, draw) for _ in range(documents)],
         method=vectors_pb2.SCORING_METHOD_LATE_INTERACTION,
         top_n=10,
     )
     async with stack() as pair:
         call = ranking_pb2_grpc.RankingServiceStub(pair.channel).Rerank
-        warm = ranking_pb2.RerankRequest(query="boats", documents=["a harbour"] * 64, method=request.method)
+        warm = ranking_pb2.RerankRequest(query="boats", documents=request.documents[:64], method=request.method)
         await call(warm, timeout=60)
         idle, figures = status(pair.worker.pid, "VmRSS"), {}
         forget_peak(pair.worker.pid)

@@ -1,7 +1,8 @@
 """Pairs of texts <-> token ids, for cross-encoders: two segments, or one text by a template. Runs in threads.
 
 Truncation is that of the reference: two segments lose tokens of the longer one first (`longest_first` of the
-`tokenizers` library); a template keeps its end, since a yes/no reranker answers after it.
+`tokenizers` library), from the side that the model's files name; a template is cut in its document and keeps its end,
+since a yes/no reranker answers after it.
 """
 
 from array import array
@@ -15,6 +16,7 @@ from frontend_service.tokenized import Tokenized, Watch, slices
 from shared.card import ModelCard
 from shared.errors import InputTooLong, InvalidInput
 from shared.ragged import RaggedTokens
+from shared.vectors import TruncationSide
 
 WHOLE, UNPROMPTED = Cut(), PromptChoice()
 
@@ -45,14 +47,23 @@ class _Sequence:
 
 
 def tokenize(
-    tokenizer: Tokenizer, card: ModelCard, texts: PairTexts, prompt: str | None, limit: int, watch: Watch
+    tokenizer: Tokenizer,
+    framing: Tokenizer,
+    card: ModelCard,
+    texts: PairTexts,
+    prompt: str | None,
+    limit: int,
+    watch: Watch,
 ) -> Tokenized:
     """All pairs, row-major, each of at most `limit` tokens. `prompt` None: the model's own, if it has one.
 
+    `tokenizer` reads texts, `framing` puts special tokens around them.
     Raises InputTooLong where a pair is over the limit and may not be cut.
     """
-    by = _by_template if card.pair_template else _as_segments
-    join = by(tokenizer, card, texts, prompt, limit)
+    if card.pair_template:
+        join = _by_template(tokenizer, card, texts, prompt, limit)
+    else:
+        join = _as_segments(tokenizer, framing, card.truncation_side, texts, prompt, limit)
     width = len(texts.seconds)
     done: list[_Sequence | None] = [None] * (len(texts.firsts) * width if texts.matrix else width)
     total = 0
@@ -68,16 +79,26 @@ Join = Callable[[int, int], Iterator[tuple[int, int, _Sequence]]]
 """The pairs of a slice of second texts: number of the second, number of the first, and what they make."""
 
 
-def _as_segments(tokenizer: Tokenizer, card: ModelCard, texts: PairTexts, prompt: str | None, limit: int) -> Join:
-    """Both texts apart and then joined by the tokenizer's own template of special tokens."""
-    special = tokenizer.num_special_tokens_to_add(is_pair=True)
+def _as_segments(
+    tokenizer: Tokenizer,
+    framing: Tokenizer,
+    usual: TruncationSide,
+    texts: PairTexts,
+    prompt: str | None,
+    limit: int,
+) -> Join:
+    """Both texts apart and then joined by the tokenizer's own template of special tokens.
+
+    `usual`: which end is cut off where nothing is said.
+    """
+    special, side = framing.num_special_tokens_to_add(is_pair=True), texts.cut.side or usual
     room = _room(limit, special, texts)
     before = [(prompt or "") + each for each in texts.firsts]
-    firsts = [_cut(each, texts.first_cut) for each in tokenizer.encode_batch(before, add_special_tokens=False)]
+    firsts = [_cut(each, texts.first_cut, usual) for each in tokenizer.encode_batch(before)]
 
     def join(start: int, stop: int) -> Iterator[tuple[int, int, _Sequence]]:
-        found = tokenizer.encode_batch(list(texts.seconds[start:stop]), add_special_tokens=False)
-        for column, second in enumerate((_cut(each, texts.second_cut) for each in found), start):
+        found = tokenizer.encode_batch(list(texts.seconds[start:stop]))
+        for column, second in enumerate((_cut(each, texts.second_cut, usual) for each in found), start):
             rows = range(len(firsts)) if texts.matrix else (column,)
             for row in rows:
                 yield column, row, pair(firsts[row], second, column)
@@ -88,7 +109,9 @@ def _as_segments(tokenizer: Tokenizer, card: ModelCard, texts: PairTexts, prompt
         if over:
             _check_cut(texts, column, sum(lengths) + special, limit)
         kept = longest_first(*lengths, room)
-        joined = tokenizer.post_process(_shortened(first.encoding, kept[0]), _shortened(second.encoding, kept[1]))
+        joined = framing.post_process(
+            _shortened(first.encoding, kept[0], side), _shortened(second.encoding, kept[1], side)
+        )
         types = joined.type_ids
         return _Sequence(
             ids=_some(texts, column, joined.ids),
@@ -151,13 +174,13 @@ class _Side:
     truncated: bool
 
 
-def _cut(encoding: Encoding, cut: Cut) -> _Side:
+def _cut(encoding: Encoding, cut: Cut, usual: TruncationSide) -> _Side:
     """Within the limit of its side, which counts no special tokens."""
     limit = cut.max_tokens
     if limit is None or len(encoding) <= limit:
         return _Side(encoding=encoding, truncated=False)
     _check_side(cut, len(encoding))
-    return _Side(encoding=_shortened(encoding, limit), truncated=True)
+    return _Side(encoding=_shortened(encoding, limit, cut.side or usual), truncated=True)
 
 
 def _cut_text(tokenizer: Tokenizer, text: str, cut: Cut) -> tuple[str, bool]:
@@ -195,11 +218,11 @@ def _some(texts: PairTexts, column: int, ids: Sequence[int]) -> "array[int]":
     return array("i", ids)
 
 
-def _shortened(encoding: Encoding, length: int) -> Encoding:
-    """The first tokens of an encoding, which is cut in place where it is longer."""
+def _shortened(encoding: Encoding, length: int, side: TruncationSide) -> Encoding:
+    """An encoding of at most `length` tokens: a copy, cut on one side, where it is longer."""
     if length < len(encoding):
         encoding = Encoding.merge([encoding])  # a copy: it may be part of other pairs
-        encoding.truncate(length)
+        encoding.truncate(length, direction=side.name.lower())
     return encoding
 
 

@@ -20,10 +20,13 @@ class PromptChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """What to do with texts over the limit. `max_tokens` lowers the model's limit; `field` is its name in errors."""
+    """What to do with texts over the limit. `side` None is the model's own.
+
+    `max_tokens` lowers the model's limit; `field` is its name in errors.
+    """
 
     truncate: bool = False
-    side: TruncationSide = TruncationSide.RIGHT
+    side: TruncationSide | None = None
     max_tokens: int | None = None
     field: str = "max_tokens"
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from frontend_service import postprocess, settling
+from frontend_service.distinct import without_repeats
 from frontend_service.limits import Limits
 from frontend_service.pairs import PairTexts
 from frontend_service.requests import TokenizeRequest
@@ -23,7 +24,7 @@ from frontend_service.tokenized import Tokenized, Watch
 from shared.card import ModelCard
 from shared.deadline import Deadline
 from shared.errors import InvalidInput, UnknownModel, clip
-from shared.jobs import Classify, Job, JobResult, Work
+from shared.jobs import Classify, Job, JobResult, MaxSim, Work
 from shared.offload import offload
 from shared.ragged import RaggedTokens
 
@@ -84,6 +85,12 @@ class Answer:
         pairs = len(sparse.indices) + len(sparse.values) if sparse is not None else 0
         explained = len(self.result.winners) + len(self.result.similarities)
         return len(self.result.scores) + explained + pairs + sum(len(each.data) for each in rows if each is not None)
+
+
+def _bytes(work: Work, tokenized: Tokenized) -> int:
+    """Of ids and given vectors."""
+    given = (work.queries, work.documents) if isinstance(work, MaxSim) else ()
+    return len(tokenized.tokens.ids) + sum(len(each.data) for each in given if each is not None)
 
 
 class Service:
@@ -169,18 +176,23 @@ class Service:
     ) -> Answer:
         """Runs one job. Raises the job's own error."""
         self.limits.check_tokens(tokenized.tokens.total)
+        once, kept, repeat = await self.offload(
+            _bytes(work, tokenized), lambda _: without_repeats(work, tokenized), None
+        )
         job = Job(
             id=next(self._ids),
-            work=work,
-            tokens=tokenized.tokens,
-            prompt_lengths=tokenized.prompt_lengths if any(tokenized.prompt_lengths) else (),
-            second_segments=tokenized.second_segments if any(tokenized.second_segments) else (),
-            unattended_tails=tokenized.tails if any(tokenized.tails) else (),
+            work=once,
+            tokens=kept.tokens,
+            prompt_lengths=kept.prompt_lengths if any(kept.prompt_lengths) else (),
+            second_segments=kept.second_segments if any(kept.second_segments) else (),
+            unattended_tails=kept.tails if any(kept.tails) else (),
             remaining=deadline.remaining(),
         )
         sent = self.clock()
         result = await self._worker.run(job)
         answered = self.clock()
+        if repeat is not None:
+            result = await self.in_thread(partial(repeat, result))
         return Answer(
             model=model.card.id,
             result=result,

@@ -49,9 +49,13 @@ class Tokenization:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self._card = card
-        self._added = self.tokenizer.num_special_tokens_to_add(is_pair=False)
         self._expansion = QueryExpansion(self.tokenizer, card)
-        self._leading = (*self.tokenizer.encode("a").special_tokens_mask, 0).index(0)
+        # Texts are cut between reading and framing, as the library does it: offsets depend on it. Framing alone needs
+        # no added tokens, and the vocabulary is shared.
+        self._framing = Tokenizer(self.tokenizer.model)
+        self._framing.post_processor, self.tokenizer.post_processor = self.tokenizer.post_processor, None
+        self._added = self._framing.num_special_tokens_to_add(is_pair=False)
+        self._leading = (*self._framed("a").special_tokens_mask, 0).index(0)
         self._prompt_length = lru_cache(maxsize=16)(self._measure_prompt)
 
     def prompt(self, choice: PromptChoice) -> str:
@@ -111,7 +115,7 @@ class Tokenization:
         limit, total = self.limit(cut, side), 0
         for start, stop in slices([len(prompt) + len(text) for text in texts]):
             for index, encoding in enumerate(encode([prompt + each for each in texts[start:stop]])):
-                text = self._fitted(encoding, prompt + texts[start + index], prompt, limit, cut, entry, start + index)
+                text = self._fitted(encoding, prompt, limit, cut, entry.format(start + index))
                 if side is InputType.QUERY:
                     text = replace(text, expansion=self._expansion.expand(text.encoding))
                 total += len(text.encoding)
@@ -125,32 +129,29 @@ class Tokenization:
         asked = prompt if prompt or chosen else None
         for side in (texts.first_cut, texts.second_cut):
             self._check_limit(side)
-        return pairs.tokenize(self.tokenizer, self._card, texts, asked, self.limit(texts.cut), watch)
+        return pairs.tokenize(self.tokenizer, self._framing, self._card, texts, asked, self.limit(texts.cut), watch)
 
-    def _fitted(
-        self, encoding: Encoding, text: str, prompt: str, limit: int, cut: Cut, entry: str, index: int
-    ) -> TokenizedText:
-        """Within the limit, or refused."""
-        field = entry.format(index)
-        if not len(encoding):
+    def _fitted(self, encoding: Encoding, prompt: str, limit: int, cut: Cut, field: str) -> TokenizedText:
+        """A text and its prompt, given without special tokens, with them and within the limit, or refused."""
+        length = len(encoding) + self._added
+        if not length:
             raise InvalidInput(
                 f"{field} has no tokens, and the model has no special ones that could stand for it", field=field
             )
         prompt_length = 0 if self._card.include_prompt or not prompt else self._prompt_length(prompt)
-        if len(encoding) <= limit:
-            return TokenizedText(encoding=encoding, prompt_length=prompt_length)
+        if length <= limit:
+            return TokenizedText(encoding=self._framing.post_process(encoding), prompt_length=prompt_length)
         if not cut.truncate:
-            raise InputTooLong(
-                f"{field} has {len(encoding)} tokens, the limit is {limit}; truncate would cut it", field=field
-            )
-        dropped = len(encoding) - limit
-        if cut.side is TruncationSide.LEFT and prompt_length:
-            prompt_length = max(self._leading, prompt_length - dropped)
+            raise InputTooLong(f"{field} has {length} tokens, the limit is {limit}; truncate would cut it", field=field)
+        side = cut.side or self._card.truncation_side
+        if side is TruncationSide.LEFT and prompt_length:
+            prompt_length = max(self._leading, prompt_length - (length - limit))
         if prompt_length and prompt_length >= limit - (self._added - self._leading):
             raise InvalidInput(
                 f"{field}: the prompt fills the limit of {limit} tokens, nothing is left to pool", field=field
             )
-        return TokenizedText(encoding=self._shorten(text, limit, cut.side), truncated=True, prompt_length=prompt_length)
+        encoding.truncate(limit - self._added, direction=side.name.lower())
+        return TokenizedText(encoding=self._framing.post_process(encoding), truncated=True, prompt_length=prompt_length)
 
     def limit(self, cut: Cut, side: InputType = InputType.UNSPECIFIED) -> int:
         """Tokens that a text may have."""
@@ -209,14 +210,12 @@ class Tokenization:
         """Ids back to texts."""
         return self.tokenizer.decode_batch([list(ids) for ids in tokenized], skip_special_tokens=skip_special_tokens)
 
-    def _shorten(self, text: str, limit: int, side: TruncationSide) -> Encoding:
-        """Cuts the content so that it fits together with its special tokens."""
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        encoding.truncate(limit - self._added, direction="left" if side is TruncationSide.LEFT else "right")
-        return self.tokenizer.post_process(encoding)
+    def _framed(self, text: str) -> Encoding:
+        """A text with its special tokens."""
+        return self._framing.post_process(self.tokenizer.encode(text))
 
     def _measure_prompt(self, prompt: str) -> int:
         """Tokens of a prompt alone without the closing special token, as sentence-transformers counts them."""
-        encoding = self.tokenizer.encode(prompt)
+        encoding = self._framed(prompt)
         closing = bool(encoding.special_tokens_mask and encoding.special_tokens_mask[-1])
         return len(encoding) - closing

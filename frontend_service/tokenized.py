@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from shared.jobs import NO_TOKENS
 from shared.ragged import RaggedTokens
@@ -9,6 +10,7 @@ from shared.ragged import RaggedTokens
 SLICE_LETTERS = 256 * 1024
 """Texts are tokenised in slices of about this size: the tokenizer keeps hundreds of bytes a token until done."""
 
+T = TypeVar("T")
 Watch = Callable[[int], None]
 """Told, after each slice, how many tokens there are so far; raises to stop."""
 
@@ -26,6 +28,23 @@ class Tokenized:
     prompt_lengths: tuple[int, ...]
     second_segments: tuple[int, ...] = ()
     tails: tuple[int, ...] = ()
+
+    def part(self, places: Sequence[int]) -> "Tokenized":
+        """The sequences at these places."""
+        offsets, ids = self.tokens.offsets, self.tokens.ids
+        some = [ids[4 * offsets[place] : 4 * offsets[place + 1]] for place in places]
+        lengths = tuple(self.tokens.lengths[place] for place in places)
+
+        def of(values: tuple[T, ...]) -> tuple[T, ...]:
+            return tuple(values[place] for place in places) if values else ()
+
+        return Tokenized(
+            tokens=RaggedTokens(ids=b"".join(some), lengths=lengths),
+            truncated=of(self.truncated),
+            prompt_lengths=of(self.prompt_lengths),
+            second_segments=of(self.second_segments),
+            tails=of(self.tails),
+        )
 
     def __add__(self, other: "Tokenized") -> "Tokenized":
         """These texts, then those; not of pairs."""

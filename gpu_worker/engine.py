@@ -117,7 +117,7 @@ class ModelEngine:
         texts = [part for part in parts if isinstance(part.progress, TextProgress) and part.progress.has_texts(part)]
         if not texts:
             return []
-        step = Step.of(texts, self._device, trunk.first_position, trunk.token_types)
+        step = Step.of(texts, self._device, trunk.uncounted, trunk.token_types)
         hidden = trunk(step.batch)
         rows = Rows(hidden, step, self.model.heads, self._dropped, self.model.maxsim)
         deliveries = [_finite(step, hidden, outbox)]

@@ -58,12 +58,14 @@ class Keys:
 class RaggedBatch:
     """S sequences laid end to end, T tokens in all, without padding.
 
-    `ids` [1, T] and `positions` [1, T] int64, `cu_seqlens` [S + 1] int32 live on the device; `lengths` and
-    `offsets` are the host's copies, and nothing ever reads them back. `keys` None: all tokens are attended to.
+    `ids` [1, T] and `positions` [1, T] int64, `cu_seqlens` [S + 1] int32 live on the device; `lengths`, `offsets` and
+    `tokens` [T] (the ids) are the host's copies, and nothing ever reads them back. `keys` None: all tokens are
+    attended to.
     """
 
     lengths: tuple[int, ...]
     offsets: npt.NDArray[np.int64]
+    tokens: npt.NDArray[np.int64]
     ids: Tensor
     positions: Tensor
     cu_seqlens: Tensor
@@ -75,14 +77,16 @@ class RaggedBatch:
         cls,
         sequences: Sequence[Ids],
         device: torch.device,
-        first_position: int = 0,
+        uncounted: int | None = None,
         second_segments: Sequence[int] | None = None,
         tails: Sequence[int] = (),
     ) -> "RaggedBatch":
-        """Lays sequences end to end; positions start at `first_position` in each of them.
+        """Lays sequences end to end; positions start anew in each of them.
 
-        `second_segments` are where tokens of type 1 begin in each sequence (0: nowhere); None: no types. `tails` are
-        the tokens at the end of each sequence that nobody attends to, themselves included; empty: none.
+        `uncounted` is RoBERTa's padding id, wherever it stands: its position is its own number, and all other tokens
+        count from the next number on. None: every token counts, from 0 on. `second_segments` are where tokens of type
+        1 begin in each sequence (0: nowhere); None: no types. `tails` are the tokens at the end of each sequence that
+        nobody attends to, themselves included; empty: none.
         """
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
@@ -90,14 +94,17 @@ class RaggedBatch:
         total = int(offsets[-1])
         staged = np.empty((2 if second_segments is None else 3, total), dtype=np.int64)
         np.concatenate(list(sequences), out=staged[0], casting="same_kind")
-        staged[1] = np.arange(total) - np.repeat(offsets[:-1], lengths) + first_position
+        staged[1] = places = np.arange(total) - np.repeat(offsets[:-1], lengths)
+        if uncounted is not None:
+            staged[1] = _positions(staged[0], offsets[:-1], lengths, uncounted)
         if second_segments is not None:
             seconds = np.where(np.array(second_segments) > 0, second_segments, lengths)
-            staged[2] = np.arange(total) - np.repeat(offsets[:-1], lengths) >= np.repeat(seconds, lengths)
+            staged[2] = places >= np.repeat(seconds, lengths)
         rows = to_device(torch.from_numpy(staged), device)
         return cls(
             lengths=tuple(lengths.tolist()),
             offsets=offsets,
+            tokens=staged[0],
             ids=rows[:1],
             positions=rows[1:2],
             token_types=None if second_segments is None else rows[2:],
@@ -128,6 +135,14 @@ class RaggedBatch:
             runs.append(run)
             start = run.stop
         return runs
+
+
+def _positions(tokens: Counts, starts: Counts, lengths: Counts, uncounted: int) -> Counts:
+    """[T] as RoBERTa's create_position_ids_from_input_ids gives them, text by text."""
+    counted = tokens != uncounted
+    before = np.concatenate([[0], np.cumsum(counted)])
+    positions: Counts = (before[1:] - np.repeat(before[starts], lengths)) * counted + uncounted
+    return positions
 
 
 def row_ranges(starts: Counts, lengths: Counts) -> Counts:

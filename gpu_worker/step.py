@@ -19,8 +19,11 @@ class Step:
     members: list[tuple[TextProgress, Member]]
 
     @classmethod
-    def of(cls, parts: Sequence[Part], device: torch.device, first_position: int, token_types: bool) -> "Step":
-        """Packs the sequences of all parts; `token_types`: whether second segments count for the model."""
+    def of(cls, parts: Sequence[Part], device: torch.device, uncounted: int | None, token_types: bool) -> "Step":
+        """Packs the sequences of all parts.
+
+        `uncounted` as in `RaggedBatch.pack`; `token_types`: whether second segments count for the model.
+        """
         chosen: list[tuple[TextProgress, list[int]]] = []
         for part in parts:
             assert isinstance(part.progress, TextProgress)
@@ -39,5 +42,5 @@ class Step:
             start += len(indices)
         segments = [int(seconds[each]) for each in order] if token_types and any(seconds) else None
         ordered = [sequences[each] for each in order]
-        batch = RaggedBatch.pack(ordered, device, first_position, segments, tails[order].tolist())
+        batch = RaggedBatch.pack(ordered, device, uncounted, segments, tails[order].tolist())
         return cls(batch=batch, members=members)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from shared.vectors import Activation, InputType, OutputKind, QueryExpansion, ScoringMethod, Task
+from shared.vectors import Activation, InputType, OutputKind, QueryExpansion, ScoringMethod, Task, TruncationSide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,3 +65,4 @@ class ModelCard:
     late_interaction: LateInteraction | None = None
     normalizes_multi_vectors: bool = True
     max_sim: str = ""
+    truncation_side: TruncationSide = TruncationSide.RIGHT

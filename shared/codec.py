@@ -10,7 +10,16 @@ from selvage.v1 import model_pb2, vectors_pb2
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.card import LateInteraction, ModelCard
 from shared.errors import Internal, InvalidInput, SelvageError, error_classes
-from shared.vectors import Activation, DataType, MultiVectors, OutputKind, QueryExpansion, ScoringMethod, Task
+from shared.vectors import (
+    Activation,
+    DataType,
+    MultiVectors,
+    OutputKind,
+    QueryExpansion,
+    ScoringMethod,
+    Task,
+    TruncationSide,
+)
 
 
 def number(value: IntEnum) -> Any:
@@ -87,6 +96,7 @@ def card_from_pb(message: model_pb2.ModelCard) -> ModelCard:
             "prompts": dict(message.prompts),
             "special_tokens": dict(message.special_tokens),
             "late_interaction": _late_interaction(message),
+            "truncation_side": TruncationSide(message.truncation_side or TruncationSide.RIGHT),
         }
     )
 

@@ -1,7 +1,9 @@
 """What vectors, scores and their options are called on both sides. Numbers equal those of the contract."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import accumulate
 
 
 class DataType(IntEnum):
@@ -128,14 +130,35 @@ class MultiVectors:
         """Rows of all texts."""
         return sum(self.lengths)
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row, without its scale."""
+        return self.data_type.row_bytes(self.dimensions)
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """[S + 1] where each text begins, in rows; the last entry is all rows."""
+        return (0, *accumulate(self.lengths))
+
+    def chosen(self, places: Sequence[int]) -> "MultiVectors":
+        """The texts at these places."""
+        offsets = self.offsets
+
+        def of(data: bytes, size: int) -> bytes:
+            return b"".join(data[offsets[place] * size : offsets[place + 1] * size] for place in places)
+
+        return self._with(tuple(self.lengths[place] for place in places), of)
+
     def part(self, start: int, stop: int) -> "MultiVectors":
         """Texts `start` to `stop`."""
-        first, size = sum(self.lengths[:start]), sum(self.lengths[start:stop])
-        width, scale = self.data_type.row_bytes(self.dimensions), self.data_type.scale_bytes
-        return MultiVectors(
-            data_type=self.data_type,
-            dimensions=self.dimensions,
-            lengths=self.lengths[start:stop],
-            data=self.data[first * width : (first + size) * width],
-            scales=self.scales[first * scale : (first + size) * scale],
-        )
+        offsets = self.offsets
+
+        def of(data: bytes, size: int) -> bytes:
+            return data[offsets[start] * size : offsets[stop] * size]
+
+        return self._with(self.lengths[start:stop], of)
+
+    def _with(self, lengths: tuple[int, ...], of: Callable[[bytes, int], bytes]) -> "MultiVectors":
+        """Other texts; `of` takes their part of bytes with so many a row."""
+        data, scales = of(self.data, self.row_bytes), of(self.scales, self.data_type.scale_bytes)
+        return replace(self, lengths=lengths, data=data, scales=scales)

@@ -34,8 +34,7 @@ class Paper:
 
     @torch.inference_mode()
     def of(self, ids: list[int]) -> Known:
-        positions = 2 + torch.arange(len(ids))[None]  # told, since the tokenizer's [UNK] is this trunk's padding id
-        hidden = self.trunk(input_ids=torch.tensor([ids]), position_ids=positions).last_hidden_state[0]
+        hidden = self.trunk(input_ids=torch.tensor([ids])).last_hidden_state[0]
         tokens = F.linear(hidden[1:], **self.linear["colbert"])
         weights: dict[int, float] = defaultdict(float)
         for identity, weight in zip(ids, F.linear(hidden, **self.linear["sparse"]).relu().flatten(), strict=True):

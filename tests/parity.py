@@ -32,12 +32,13 @@ from transformers import (
     MODEL_FOR_MASKED_LM_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+    AutoConfig,
 )
 
 from gpu_worker.engine import ModelEngine
 from gpu_worker.models import synthetic
 from gpu_worker.models.recipe import WeightsOf
-from gpu_worker.models.weights import CLASSES
+from gpu_worker.models.weights import CLASSES, ENCODERS, class_of
 from gpu_worker.pooling import POOLINGS
 from shared.jobs import Classify, Job, JobResult
 from shared.ragged import RaggedTokens
@@ -70,6 +71,8 @@ class Output:
             return name in SEVERAL_LABELS
         if self.weights_of == "causal-lm":
             return name.removeprefix("tiny-") in DECODERS
+        if config.model_type in ENCODERS and self.weights_of == "sequence-classification":
+            return False  # its head reads the decoder
         mapping = {
             "masked-lm": MODEL_FOR_MASKED_LM_MAPPING,
             "sequence-classification": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
@@ -143,7 +146,8 @@ class Oracle:
 
     def __init__(self, folder: Path, output: str, dtype: torch.dtype) -> None:
         self._output, self._column = output, OUTPUTS[output]
-        self._model = CLASSES[self._column.weights_of].from_pretrained(
+        config = AutoConfig.from_pretrained(folder)
+        self._model = class_of(config, self._column.weights_of).from_pretrained(
             folder, dtype=dtype, attn_implementation="eager", local_files_only=True
         )
         self._model.eval()

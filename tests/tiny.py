@@ -12,9 +12,12 @@ from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.computing import Part
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models import synthetic
+from gpu_worker.models import synthetic, ways
+from gpu_worker.models.gate import Reference
 from gpu_worker.models.loading import Model, load
+from gpu_worker.models.probes import Probes
 from gpu_worker.models.recipe import WeightsOf
+from gpu_worker.models.trunk import positions_of, uncounted_by
 from gpu_worker.placement import Placement
 from shared.jobs import Classify, Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens
@@ -115,6 +118,16 @@ def embed(path: Path, texts: list[str]) -> np.ndarray:
     assert model.recipe.dense is not None
     work = encode(DENSE, normalize=model.recipe.dense.normalize)
     return dense_rows(ask(ModelEngine(model), work, ids_of(model, texts)))
+
+
+def referee(model: Any, unattended: bool = False) -> Reference:
+    """Takes the model's own run of the probes, then makes it run packed."""
+    uncounted = uncounted_by(model)
+    special = () if uncounted is None else (uncounted,)
+    probes = Probes.of(model.config, positions_of(model.config, uncounted), special, unattended=unattended)
+    reference = Reference(model, probes)
+    ways.make_packed(model)
+    return reference
 
 
 def reader(**names: Any) -> PreTrainedTokenizerFast:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpu_worker.models.attention import PackedAttention, Terms
 from gpu_worker.models.equal_runs import EqualRuns, Ways
-from gpu_worker.models.trunk import Trunk
+from gpu_worker.models.trunk import PackedTrunk
 from gpu_worker.models.written_out import BLOCK_SCORES
 from gpu_worker.pooling import pool
 from gpu_worker.ragged_batch import Ids, RaggedBatch
@@ -49,7 +49,7 @@ class MaskedAttention:
         return torch.cat(states)
 
 
-def padded(trunk: Trunk, texts: Sequence[Ids]) -> Tensor:
+def padded(trunk: PackedTrunk, texts: Sequence[Ids]) -> Tensor:
     """[S, H] float32 unit means of the real tokens' states, by the trunk on texts padded to the longest."""
     longest = max(map(len, texts))
     filled = np.zeros((len(texts), longest), dtype=np.int32)
@@ -59,19 +59,19 @@ def padded(trunk: Trunk, texts: Sequence[Ids]) -> Tensor:
     present = torch.arange(longest, device=trunk.device) < counts[:, None]
     usual = trunk.attention
     attention = MaskedAttention(present, usual.ways if isinstance(usual, EqualRuns) else Ways())
-    hidden = _with(trunk, attention)(RaggedBatch.pack(list(filled), trunk.device, trunk.first_position))
+    hidden = _with(trunk, attention)(RaggedBatch.pack(list(filled), trunk.device, trunk.uncounted))
     states = hidden.view(len(texts), longest, -1).float()
     return F.normalize((states * present[:, :, None]).sum(dim=1) / counts[:, None], dim=1)
 
 
-def packed(trunk: Trunk, texts: Sequence[Ids]) -> Tensor:
+def packed(trunk: PackedTrunk, texts: Sequence[Ids]) -> Tensor:
     """The same without padding, as a step runs: shortest first, so that neighbours of one length share products."""
     order = np.argsort([len(text) for text in texts], kind="stable")
-    batch = RaggedBatch.pack([texts[each] for each in order], trunk.device, trunk.first_position)
+    batch = RaggedBatch.pack([texts[each] for each in order], trunk.device, trunk.uncounted)
     rows = F.normalize(pool(trunk(batch), batch, ("mean",)), dim=1)
     back = torch.from_numpy(np.argsort(order)).to(trunk.device)
     return rows.index_select(0, back)
 
 
-def _with(trunk: Trunk, attention: PackedAttention) -> Trunk:
-    return Trunk(trunk.model, attention, trunk.first_position, trunk.token_types)
+def _with(trunk: PackedTrunk, attention: PackedAttention) -> PackedTrunk:
+    return PackedTrunk(trunk.model, attention, trunk.uncounted, trunk.token_types)

@@ -18,6 +18,7 @@ from benchmarks.ablations.case import Case
 from benchmarks.ablations.conditions import Conditions
 from benchmarks.ablations.masked import packed, padded
 from gpu_worker.models.loading import Model, load
+from gpu_worker.models.trunk import PackedTrunk
 from gpu_worker.placement import Dtype, Placement
 from gpu_worker.ragged_batch import Counts
 
@@ -29,18 +30,19 @@ TOLERANCE = {"float32": 2e-5, "bfloat16": 3e-2}
 
 def case_of(model: Model, shape: str, found: Counts, seed: int, budget: int, *, by_length: bool) -> Case:
     """All steps, of `budget` real tokens at most, of texts with these lengths; ends with one unit row a text."""
-    placement = model.placement
+    placement, trunk = model.placement, model.trunk
+    assert isinstance(trunk, PackedTrunk)
     texts = lengths.texts(found, model.vocabulary_size, seed)
     made = lengths.steps(found, budget, by_length=by_length)
     chosen = [[texts[index] for index in step] for step in made]
 
     @torch.inference_mode()
     def end_to_end() -> list[Tensor]:
-        return [packed(model.trunk, step) for step in chosen]
+        return [packed(trunk, step) for step in chosen]
 
     @torch.inference_mode()
     def filled() -> list[Tensor]:
-        return [padded(model.trunk, step) for step in chosen]
+        return [padded(trunk, step) for step in chosen]
 
     order = "steps by length" if by_length else "steps as texts come"
     return Case(

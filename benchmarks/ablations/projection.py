@@ -70,7 +70,7 @@ def whole_step(name: str, found: Counts, model: Model, seed: int) -> Case:
     placement, trunk = model.placement, model.trunk
     head, counts = head_of(trunk.width, placement), found.tolist()
     ids = lengths.texts(found, model.vocabulary_size, seed)
-    batch = RaggedBatch.pack(ids, placement.device, trunk.first_position)
+    batch = RaggedBatch.pack(ids, placement.device, trunk.uncounted)
 
     @torch.inference_mode()
     def one() -> list[Tensor]:

@@ -126,7 +126,7 @@ class _TrunkAlone:
             assert isinstance(part.progress, _Unanswered)
             real.append(Part(progress=part.progress.progress, start=part.start, stop=part.stop))
         with torch.inference_mode():
-            step = Step.of(real, model.placement.device, model.trunk.first_position, model.trunk.token_types)
+            step = Step.of(real, model.placement.device, model.trunk.uncounted, model.trunk.token_types)
             model.trunk(step.batch)
         if model.placement.device.type == "cuda":
             torch.cuda.synchronize(model.placement.device)

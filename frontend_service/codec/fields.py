@@ -57,7 +57,7 @@ def prompt(message: Prompted) -> PromptChoice:
 def cut(message: Prompted) -> Cut:
     """What to do with texts over the limit."""
     number = getattr(message, "truncation_side", 0)
-    side = enum(TruncationSide, number, "truncation_side", TruncationSide.RIGHT)
+    side = enum(TruncationSide, number, "truncation_side", TruncationSide.RIGHT) if number else None
     return Cut(truncate=message.truncate, side=side, max_tokens=positive(message, "max_tokens"))
 
 

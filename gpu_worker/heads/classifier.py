@@ -2,12 +2,14 @@
 
 from typing import Protocol
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from gpu_worker.heads.dense import DenseHead
 from gpu_worker.heads.given import Head
 from gpu_worker.pooling import pool
-from gpu_worker.ragged_batch import RaggedBatch
+from gpu_worker.ragged_batch import Counts, RaggedBatch, to_device
 
 
 class SequenceClassifier(Protocol):
@@ -21,19 +23,33 @@ LATE = "late"
 """A head that reads every row, the mean of whose logits is the text's (EuroBERT, arXiv:2503.05500)."""
 
 
-class HeadClassifier(nn.Module):
-    """A transformers ForSequenceClassification on the rows that it reads: cls, mean, lasttoken or late."""
+LAST_REAL = "last that is not padding"
+"""Decoders of transformers look for it by id: where padding is also the end of a text, the row before that."""
 
-    def __init__(self, head: Head, pooling: str) -> None:
+
+class HeadClassifier(nn.Module):
+    """A transformers ForSequenceClassification on the rows that it reads: cls, mean, lasttoken, LAST_REAL or LATE."""
+
+    def __init__(self, head: Head, pooling: str, padding: int | None = None) -> None:
+        """`padding`: the id of the model's padding token."""
         super().__init__()
-        self.head, self.pooling = head, pooling
+        self.head, self.pooling, self.padding = head, pooling, padding
 
     def forward(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
         if self.pooling == LATE:
             return pool(self.head(hidden[:, None]), batch, ("mean",))
-        rows = pool(hidden, batch, (self.pooling,)).to(hidden.dtype)
+        if self.pooling == LAST_REAL:
+            rows = hidden.index_select(0, to_device(torch.from_numpy(self._last_real(batch)), hidden.device))
+        else:
+            rows = pool(hidden, batch, (self.pooling,)).to(hidden.dtype)
         output: Tensor = self.head(rows[:, None])
         return output.float()
+
+    def _last_real(self, batch: RaggedBatch) -> Counts:
+        """[S] rows of the last token that is not padding; the first row of a text that is nothing else."""
+        starts, rows = batch.offsets[:-1], np.arange(batch.total)
+        real: Counts = np.where(batch.tokens == self.padding, -1, rows)
+        return np.maximum(np.maximum.reduceat(real, starts), starts)
 
 
 class PooledClassifier(nn.Module):

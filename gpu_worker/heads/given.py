@@ -17,6 +17,7 @@ class Given(nn.Module):
     def __init__(self, trunk: nn.Module) -> None:
         super().__init__()
         self.pooler = getattr(trunk, "pooler", None)
+        self._plain_pooler = isinstance(self.pooler, nn.Linear)  # before it is made fast
         self.__dict__["_trunk"] = trunk
 
     def __getattr__(self, name: str) -> Any:
@@ -27,8 +28,15 @@ class Given(nn.Module):
 
     def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> BaseModelOutputWithPoolingAndCrossAttentions:
         """inputs_embeds [B, L, H] are the hidden states; a pooler of the trunk runs on them."""
-        pooled = None if self.pooler is None else self.pooler(inputs_embeds)
+        pooled = None if self.pooler is None else self._pool(inputs_embeds)
         return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=inputs_embeds, pooler_output=pooled)
+
+    def _pool(self, hidden: Tensor) -> Any:
+        """ALBERT's pooler is a plain layer, which its trunk applies to the first row."""
+        assert self.pooler is not None
+        if self._plain_pooler:
+            return self.pooler_activation(self.pooler(hidden[:, 0]))
+        return self.pooler(hidden)
 
 
 class Head(nn.Module):

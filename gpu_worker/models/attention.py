@@ -16,33 +16,43 @@ from torch import Tensor, nn
 from gpu_worker.ragged_batch import RaggedBatch
 
 NAME = "ragged"
+TEMPERED = "temperature_by_position"
+"""Attribute of a layer whose queries grow with their position [T] -> [T]; see `llama4`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
     """What restricts and shapes the scores of one layer.
 
-    `window` is exclusive: token i sees j where i - j < window (causal) or |i - j| < window. `softcap` is
-    Gemma2's bound c x tanh(score / c). `bias` is called with the query [..., H, L, D] and the key [..., Hkv, L, D]
-    of sequences of one length and gives what is added to their scaled scores, broadcastable to [..., H, L, L].
+    `window` is exclusive: token i sees j where i - j < window (causal) or |i - j| < window. `chunk`: tokens see those
+    of their own chunk alone, of so many tokens (Llama 4). `softcap` is Gemma2's bound c x tanh(score / c). `bias` is
+    called with the query [..., H, L, D] and the key [..., Hkv, L, D] of sequences of one length and gives what is added
+    to their scaled scores, broadcastable to [..., H, L, L].
     """
 
     scale: float
     causal: bool = False
     window: int | None = None
+    chunk: int | None = None
     softcap: float | None = None
     bias: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def mask(self, length: int, attended: int, device: torch.device) -> Tensor | None:
         """[L, A] bool, True where token i (row) may see token j of the first A; None where it may see all of them."""
-        window = length if self.window is None else min(self.window, length)
-        if not self.causal and window == length:
+        if not self.causal and not self.reaches_less_than(length):
             return None
-        distance = torch.arange(length, device=device)[:, None] - torch.arange(attended, device=device)
-        allowed = torch.ones_like(distance, dtype=torch.bool)
+        rows, columns = torch.arange(length, device=device)[:, None], torch.arange(attended, device=device)
+        distance = rows - columns
+        allowed = distance.abs() < (length if self.window is None else self.window)
         if self.causal:
             allowed &= distance >= 0
-        return allowed & (distance.abs() < window)
+        if self.chunk is not None:
+            allowed &= rows // self.chunk == columns // self.chunk
+        return allowed
+
+    def reaches_less_than(self, length: int) -> bool:
+        """Whether a window or a chunk keeps tokens of so long a text apart."""
+        return any(each is not None and each < length for each in (self.window, self.chunk))
 
 
 class PackedAttention(Protocol):
@@ -112,8 +122,18 @@ def terms_of(
         scale=head**-0.5 if scaling is None else scaling,
         causal=causal,
         window=sliding_window,
+        chunk=_chunk(module),
         softcap=softcap,
     )
+
+
+def _chunk(module: nn.Module) -> int | None:
+    """Tokens of a chunk, in the layers that attend in chunks; transformers tells it by the mask alone."""
+    config, layer = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None or layer is None or kinds[layer] != "chunked_attention":
+        return None
+    return int(config.attention_chunk_size)  # type: ignore[union-attr]
 
 
 def _made_bidirectional(module: nn.Module) -> bool:
@@ -142,6 +162,8 @@ def attend(
     """What transformers calls; see the module's docstring for shapes."""
     ragged.count += 1
     terms = terms_of(module, scaling, query.shape[-1], is_causal, sliding_window, softcap)
+    if hasattr(module, TEMPERED):
+        query = query * getattr(module, TEMPERED)(ragged.batch.positions[0])[:, None]
     return ragged.attention(query[0], key[0], value[0], ragged.batch, terms)[None], None
 
 

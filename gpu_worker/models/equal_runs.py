@@ -78,7 +78,7 @@ def fused(query: Tensor, key: Tensor, value: Tensor, terms: Terms, attended: int
     Only the first `attended` keys count. No softcap.
     """
     length = query.shape[-2]
-    unseen = terms.window is not None and terms.window < length
+    unseen = terms.reaches_less_than(length)
     plain_causal = terms.bias is None and terms.causal and not unseen and attended == length
     mask = None if plain_causal else terms.mask(length, attended, query.device)
     if terms.bias is not None:

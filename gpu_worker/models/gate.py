@@ -1,4 +1,4 @@
-"""The gate of every load: a model is served only if its packed run equals its own attention, one text at a time.
+"""The gate of every load: a model is served only if its run among others equals its own attention, one text at a time.
 
 Models that accept a foreign attention by name and then ignore part of it (DeBERTa mixes sequences) would otherwise
 be served wrongly in silence. The reference is the model's own eager attention, not ours.
@@ -12,87 +12,110 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.models import relative
-from gpu_worker.models.attention import NAME
+from gpu_worker.models.equal_length import dense_run
+from gpu_worker.models.files import first_line
+from gpu_worker.models.probes import Probes
 from gpu_worker.models.recipe import ModelRefused
-from gpu_worker.models.trunk import Trunk
+from gpu_worker.models.trunk import PackedTrunk, Trunk
 from gpu_worker.ragged_batch import Ids, RaggedBatch
 
 TOLERANCE = 2e-5
 HALF_RATIO = 1.5
-LONGEST_PROBE = 2048
+MOST_NOISE = 1e-3
+"""A model that pads worse than that excuses nothing by it."""
 
 
 class Reference:
-    """Hidden states of a few random texts by the model's own attention, taken before anything is changed."""
+    """Hidden states of the probes by the model's own attention, taken before anything is changed."""
 
-    def __init__(self, model: Any, positions: int, unattended: bool = False) -> None:
-        """`unattended`: whether the model is to run texts with a tail that nobody attends to."""
-        own_packed = relative.serves(model.config)  # one of ours, since transformers has no way in
-        if not own_packed and not getattr(model, "_supports_attention_backend", False):
-            raise ModelRefused(f"{type(model).__name__} takes no foreign attention, so it cannot run packed")
-        self.texts = _random_texts(model.config, positions)
-        self.tails = [0] * len(self.texts)
-        if unattended:
-            self.texts += [self.texts[-1], self.texts[-1][:12]]
-            self.tails += [6, 1]
-        self.layers = int(model.config.num_hidden_layers)
-        if not own_packed:
-            model.set_attn_implementation("eager")
+    def __init__(self, model: Any, probes: Probes) -> None:
+        """`model` runs its own eager attention."""
+        self.probes = probes
         with torch.inference_mode():
             self.own = self._one_by_one(model)
-            with in_float32(model):
-                self.exact = self._one_by_one(model)
-                self.padding_noise = self._padding_noise(model)
-        if own_packed:
-            relative.install(model)
-        else:
-            model.set_attn_implementation(NAME)
+            if _all_float32(model):
+                self.exact, self.padding_noise = self.own, self._padding_noise(model, self.own)
+            else:
+                with in_float32(model):
+                    self.exact = self._one_by_one(model)
+                    self.padding_noise = self._padding_noise(model, self.exact)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a hidden state."""
+        return self.exact.shape[1]
 
     def check(self, trunk: Trunk) -> None:
-        """Raises ModelRefused, with figures, where the packed run does not equal the reference."""
-        batch = RaggedBatch.pack(self.texts, trunk.device, trunk.first_position, None, self.tails)
+        """Raises ModelRefused, with figures, where the run among others does not equal the reference.
+
+        All texts make one batch, in the order in which steps have them.
+        """
+        probes = self.probes
+        numbers = [*range(len(probes.texts)), *probes.again]
+        texts, tails = [probes.texts[each] for each in numbers], [probes.tails[each] for each in numbers]
+        order = np.lexsort((tails, [len(text) for text in texts]))
+        batch = RaggedBatch.pack(
+            [texts[each] for each in order], trunk.device, trunk.uncounted, None, [tails[each] for each in order]
+        )
         with torch.inference_mode():
-            hidden, calls = trunk.run(batch)
-        if calls != self.layers:
-            raise ModelRefused(
-                f"{type(trunk.model).__name__} attended {calls} times through the packed attention, "
-                f"its config says {self.layers} layers"
-            )
-        verdict = compare(hidden.float(), self.exact, self.own, self.padding_noise, trunk.dtype)
+            if isinstance(trunk, PackedTrunk):
+                hidden, calls = trunk.run(batch)
+                _check_calls(trunk, calls)
+            else:
+                hidden = trunk(batch)
+            rows = torch.from_numpy(batch.rows_of(np.argsort(order))).to(hidden.device)
+            lengths = [len(text) for text in probes.texts]
+            exact, own = (torch.cat([each.split(lengths)[n] for n in numbers]) for each in (self.exact, self.own))
+            verdict = compare(hidden[rows].float(), exact, own, self.padding_noise, trunk.dtype)
         if verdict:
-            raise ModelRefused(f"{type(trunk.model).__name__} does not run packed as it runs alone: {verdict}")
+            raise ModelRefused(f"it does not run among other texts as it runs alone: {verdict}")
 
     def _one_by_one(self, model: nn.Module) -> Tensor:
-        runs = [self._run(model, [text], [tail])[0] for text, tail in zip(self.texts, self.tails, strict=True)]
-        return torch.cat(runs).float()
+        """[T, H] float32 of all texts, end to end."""
+        pairs = zip(self.probes.texts, self.probes.tails, strict=True)
+        return torch.cat([_alone(model, text, tail) for text, tail in pairs]).float()
 
-    def _run(self, model: nn.Module, texts: list[Ids], tails: list[int]) -> Tensor:
-        """Hidden states [B, L, H] of texts padded to the longest, by the model as it stands; it counts positions."""
-        device = next(model.parameters()).device
-        longest = max(map(len, texts))
-        ids = np.zeros((len(texts), longest), dtype=np.int64)
-        mask = np.zeros_like(ids)
-        for row, (text, tail) in enumerate(zip(texts, tails, strict=True)):
-            ids[row, : len(text)], mask[row, : len(text) - tail] = text, 1
-        output: Tensor = model(
-            input_ids=torch.from_numpy(ids).to(device),
-            attention_mask=torch.from_numpy(mask).to(device),
-            use_cache=False,
-            return_dict=True,
-        ).last_hidden_state
-        return output
-
-    def _padding_noise(self, model: nn.Module) -> float:
-        """How far the model is from itself when the same texts are padded to one batch.
+    def _padding_noise(self, model: nn.Module, exact: Tensor) -> float:
+        """How far the model is from itself when the same texts are padded to one batch, or each stands there twice.
 
         Texts with a tail are left out: what a model that knows masked rows no better than padding makes of their tails
         depends on the padding, and would excuse anything.
         """
-        padded = self._run(model, self.texts, self.tails)
-        whole = self.tails.count(0)
-        rows = torch.cat([padded[row, : len(text)] for row, text in enumerate(self.texts[:whole])])
-        return float((rows.float() - self.exact[: len(rows)]).abs().max())
+        texts = list(self.probes.texts[: self.probes.padded])
+        padded = _padded(model, texts, [0] * len(texts))
+        rows = torch.cat([padded[row, : len(text)] for row, text in enumerate(texts)])
+        twice = torch.cat([_padded(model, [text, text], [0, 0])[1] for text in texts])
+        noise = max(float((each.float() - exact[: len(rows)]).abs().max()) for each in (rows, twice))
+        most = MOST_NOISE * max(1.0, float(exact.pow(2).mean().sqrt()))
+        return min(noise, most) if np.isfinite(noise) else 0.0
+
+
+def _alone(model: Any, text: Ids, tail: int) -> Tensor:
+    """[L, H] of one text. Raises ModelRefused where the model's own code fails, whatever it is that it misses."""
+    try:
+        return _padded(model, [text], [tail])[0]
+    except ModelRefused:
+        raise
+    except Exception as error:
+        raise ModelRefused(
+            f"{type(model).__name__} cannot run {len(text)} token ids by itself: {first_line(error)}"
+        ) from error
+
+
+def _padded(model: Any, texts: list[Ids], tails: list[int]) -> Tensor:
+    """Hidden states [B, L, H] of texts padded to the longest, by the model as it stands; it counts positions."""
+    device = next(model.parameters()).device
+    ids = np.zeros((len(texts), max(map(len, texts))), dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, (text, tail) in enumerate(zip(texts, tails, strict=True)):
+        ids[row, : len(text)], mask[row, : len(text) - tail] = text, 1
+    return dense_run(model, torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device))
+
+
+def _check_calls(trunk: PackedTrunk, calls: int) -> None:
+    layers = int(trunk.model.config.num_hidden_layers)
+    if calls != layers:
+        raise ModelRefused(f"it attended {calls} times through the packed attention, its config says {layers} layers")
 
 
 def compare(hidden: Tensor, exact: Tensor, own: Tensor, padding_noise: float, dtype: torch.dtype) -> str | None:
@@ -115,14 +138,8 @@ def compare(hidden: Tensor, exact: Tensor, own: Tensor, padding_noise: float, dt
     return None
 
 
-def _random_texts(config: Any, positions: int) -> list[Ids]:
-    """Short, unequal and, where memory allows, one longer than the attention window or the distances told apart."""
-    window = max(getattr(config, "sliding_window", None) or 0, relative.reach(config))
-    longest = min(positions, max(40, 2 * window + 9 if 2 * window < LONGEST_PROBE else 40))
-    lengths = [length for length in (5, longest, 1, 17, 17) if length <= positions]
-    generator = np.random.default_rng(0)
-    low = min(10, config.vocab_size // 2)
-    return [generator.integers(low, config.vocab_size, length, dtype=np.int32) for length in lengths]
+def _all_float32(model: nn.Module) -> bool:
+    return all(each.dtype == torch.float32 for each in model.parameters())
 
 
 @contextmanager

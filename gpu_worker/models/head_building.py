@@ -46,9 +46,10 @@ class Heads:
 class HeadBuilder:
     """Builds the heads of one model. Heads of transformers classes take the model apart, so they come last."""
 
-    def __init__(self, recipe: Recipe, model: Any, placement: Placement, read: Read) -> None:
+    def __init__(self, recipe: Recipe, model: Any, placement: Placement, read: Read, width: int) -> None:
+        """`width`: numbers of a hidden state."""
         self._recipe, self._model, self._placement, self._read = recipe, model, placement, read
-        self._width = int(model.config.get_text_config().hidden_size)
+        self._width = width
 
     def build(self) -> Heads:
         """All of them; which row a ForSequenceClassification reads is settled later. Raises ModelRefused."""
@@ -98,7 +99,11 @@ class HeadBuilder:
         if classifier.layers:
             return TokenClassifier(self._chain(classifier.layers, self._width, self._placement.dtype)[0])
         head = Head(self._model)
-        return TokenClassifier(head) if classifier.kind == "tokens" else HeadClassifier(head, "cls")
+        return (
+            TokenClassifier(head)
+            if classifier.kind == "tokens"
+            else HeadClassifier(head, "cls", self._model.config.get_text_config().pad_token_id)
+        )
 
     def _chain(self, layers: Sequence[Layer], width: int, dtype: torch.dtype) -> tuple[nn.Sequential, int]:
         """Layers one after the other, and the width of what comes out."""

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.heads.classifier import LATE, HeadClassifier
+from gpu_worker.heads.classifier import LAST_REAL, LATE, HeadClassifier
 from gpu_worker.heads.sparse import SpladeHead
 from gpu_worker.models.gate import in_float32
 from gpu_worker.models.head_building import Heads
+from gpu_worker.models.probes import Probes, more
 from gpu_worker.models.recipe import ModelRefused, Recipe
 from gpu_worker.models.trunk import Trunk
-from gpu_worker.ragged_batch import Ids, RaggedBatch
+from gpu_worker.ragged_batch import RaggedBatch
 
-LENGTHS = (7, 2, 19, 12, 1, 30, 5, 24, 9, 15, 3, 27)
 TOLERANCE = 1e-4
-ROWS_READ = ("cls", "lasttoken", "mean", LATE)
+ROWS_READ = ("cls", "lasttoken", LAST_REAL, "mean", LATE)
 """What a ForSequenceClassification may look at."""
 HALF_RATIO = 3.0
 """Few numbers are compared here, and the trunk was judged before: a wrong row is off by much more."""
@@ -29,11 +29,12 @@ HALF_RATIO = 3.0
 class HeadReference:
     """Logits of a few random texts, taken before anything is changed. Texts have second segments where those count."""
 
-    def __init__(self, model: Any, recipe: Recipe, first_position: int, positions: int, segments: bool) -> None:
+    def __init__(self, model: Any, recipe: Recipe, probes: Probes, positions: int, segments: bool) -> None:
         """`model` is the whole class, as loaded, with its own eager attention."""
-        self.texts = _texts(int(model.config.get_text_config().vocab_size), positions)
+        vocabulary = int(model.config.get_text_config().vocab_size)
+        self.texts = [*probes.short(), *more(vocabulary, positions)]
         self.second_segments = [len(text) // 2 if segments else 0 for text in self.texts]
-        self._recipe, self._first_position, self._name = recipe, first_position, type(model).__name__
+        self._recipe, self._name = recipe, type(model).__name__
         with torch.inference_mode():
             self.own = self._one_by_one(model)
             with in_float32(model):
@@ -42,12 +43,12 @@ class HeadReference:
     def check(self, trunk: Trunk, heads: Heads) -> None:
         """Settles which row a classifier reads. Raises ModelRefused where the head's logits are not the model's."""
         segments = self.second_segments if any(self.second_segments) else None
-        batch = RaggedBatch.pack(self.texts, trunk.device, self._first_position, segments)
+        batch = RaggedBatch.pack(self.texts, trunk.device, trunk.uncounted, segments)
         with torch.inference_mode():
             hidden = trunk(batch)
             verdict = self._verdict(hidden, batch, heads, trunk.dtype)
         if verdict:
-            raise ModelRefused(f"{self._name} does not run packed as it runs alone: {verdict}")
+            raise ModelRefused(f"{self._name} does not classify among other texts as it does alone: {verdict}")
 
     def _verdict(self, hidden: Tensor, batch: RaggedBatch, heads: Heads, dtype: torch.dtype) -> str | None:
         if isinstance(heads.sparse, SpladeHead):
@@ -96,9 +97,3 @@ class HeadReference:
         yes, no = classifier.yes_no
         last = logits[:, -1]
         return last[:, [yes]] if no is None else last[:, [yes]] - last[:, [no]]
-
-
-def _texts(vocabulary: int, positions: int) -> list[Ids]:
-    generator = np.random.default_rng(1)
-    low = min(10, vocabulary // 2)
-    return [generator.integers(low, vocabulary, min(each, positions), dtype=np.int32) for each in LENGTHS]

@@ -12,14 +12,14 @@ from shared.vectors import QueryExpansion
 class Room:
     """How long a text may be: `usual` where nothing is said of its side, `asked` by --max-tokens (0: not asked).
 
-    `positions` are those of the trunk. `padding` is the token id that the trunk gives no position of its own, -1 where
-    positions count every token.
+    `positions` are those of the trunk. `uncounted` is the token id that the trunk gives no position of its own, None
+    where positions count every token.
     """
 
     usual: int
     asked: int
     positions: int
-    padding: int
+    uncounted: int | None
 
     @property
     def most(self) -> int:
@@ -68,6 +68,6 @@ def _expansion_id(expansion: Expansion, tokenizer: TokenizerFile, room: Room) ->
         found = special.get("mask", special.get("eos"))
         if found is None:
             raise ModelRefused(f"{expansion.told_by}: there is no mask or end token to expand queries with")
-    if found == room.padding:
+    if found == room.uncounted:
         raise ModelRefused(f"{expansion.told_by}: the model counts no positions for its padding token {found}")
     return found

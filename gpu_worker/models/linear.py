@@ -6,7 +6,10 @@ tensors of a model once more. The operators are private to PyTorch, so they are 
 layer, and left alone where anything is off.
 """
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Hashable
+from functools import cache
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -46,7 +49,7 @@ def prepack(model: nn.Module) -> str:
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
-        if type(child) is nn.Linear
+        if type(child) is nn.Linear and not _reads_weight(cast(Hashable, type(parent)), name)
     ]
     try:
         packed = [PrepackedLinear(child) for _, _, child in layers]
@@ -60,6 +63,15 @@ def prepack(model: nn.Module) -> str:
     for module in model.modules():
         _fuse(module)
     return PREPACKED
+
+
+@cache
+def _reads_weight(module: Any, name: str) -> bool:
+    """Whether a class's own code looks at the weight of a layer that it calls `name`; packed ones have none to show."""
+    try:
+        return f"self.{name}.weight" in inspect.getsource(module)
+    except (OSError, TypeError):  # no source: what needs the weight fails in the gate
+        return False
 
 
 def _agrees(packed: PrepackedLinear, linear: nn.Linear) -> bool:

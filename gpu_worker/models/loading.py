@@ -9,7 +9,7 @@ from torch import nn
 
 from gpu_worker.maxsim import choice as maxsim
 from gpu_worker.maxsim.comparison import MaxSim
-from gpu_worker.models import attention, attention_choice, relative
+from gpu_worker.models import attention, ways
 from gpu_worker.models.files import first_line
 from gpu_worker.models.gate import Reference
 from gpu_worker.models.head_building import HeadBuilder, Heads
@@ -17,19 +17,19 @@ from gpu_worker.models.head_gate import HeadReference
 from gpu_worker.models.late_overrides import NO_OVERRIDES, LateOverrides
 from gpu_worker.models.late_reading import Room, resolve
 from gpu_worker.models.linear import STOCK, PrepackedLinear, prepack
+from gpu_worker.models.probes import ACCELERATOR, PROCESSOR, Probes
+from gpu_worker.models.quiet import quiet
 from gpu_worker.models.recipe import ModelRefused, Recipe
 from gpu_worker.models.source import Source, open_source
 from gpu_worker.models.tokenizer import TokenizerFile
-from gpu_worker.models.trunk import (
-    Trunk,
-    check_rotary,
-    first_position_of,
-    padding_free_positions,
-    takes_token_types,
-)
+from gpu_worker.models.trunk import ENDLESS, Trunk, positions_of, takes_token_types, uncounted_by
+from gpu_worker.models.ways import Way
 from gpu_worker.placement import Placement
 from shared.card import LateInteraction
 from shared.vectors import QueryExpansion
+
+USUAL = 512
+"""Tokens of a text where neither positions nor files set a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,7 @@ class Model:
     """A loaded model: what runs (`trunk`, `heads`), what its files say (`recipe`), and how it is known.
 
     `max_tokens` is the longest text; `late_interaction` has limits of its own for its sides.
+    `notice` is what a user should know, `unpacked` why texts run by equal length; empty where they run packed.
     `instruction_marks` are token sequences, the first of which ends what pooling leaves out of a text.
     """
 
@@ -53,6 +54,8 @@ class Model:
     placement: Placement
     linear: str
     fingerprint: str
+    notice: str
+    unpacked: str
     flops_per_token: float
     weight_bytes: int
     maxsim: MaxSim
@@ -74,31 +77,38 @@ def load(
     late: LateOverrides = NO_OVERRIDES,
 ) -> Model:
     """Loads, checks and prepares a model. `max_tokens` 0 means as the files say. Raises ModelRefused."""
-    attention.register()
-    source = open_source(name, placement, trust_remote_code, late)
-    name_of_class = type(source.model).__name__
-    try:
-        config = source.model.config.get_text_config()
-        vocabulary, width = int(config.vocab_size), int(config.hidden_size)
-        first_position = first_position_of(source.model)
-        positions = padding_free_positions(config, first_position)
-        limit = _limit(max_tokens, source.recipe, positions)
-        room = Room(usual=limit, asked=max_tokens, positions=positions, padding=first_position - 1)
-        late.check(source.tokenizer, room)
-        texts = source.recipe.late_interaction
-        reading = resolve(texts, source.tokenizer, room) if texts else None
-        parameters = sum(each.numel() for each in source.model.base_model.parameters()) - vocabulary * width
-        unattended = _unattended(reading, config)
-        trunk, heads, linear = _prepare(source, placement, first_position, positions, unattended)
-    except ModelRefused:
-        raise
-    except Exception as error:  # a class that is no text encoder fails anywhere, and so does one without memory
-        raise ModelRefused(f"{name_of_class} cannot be run packed: {first_line(error)}") from error
+    with quiet():
+        attention.register()
+        source = open_source(name, placement, trust_remote_code, late)
+        try:
+            return _loaded(source, placement, served_name, max_tokens, late)
+        except ModelRefused:
+            raise
+        except Exception as error:  # a class that is no text encoder fails anywhere, and so does one without memory
+            raise ModelRefused(f"{type(source.model).__name__} cannot be run: {first_line(error)}") from error
+
+
+def _loaded(source: Source, placement: Placement, served_name: str, max_tokens: int, late: LateOverrides) -> Model:
+    config = source.model.config.get_text_config()
+    vocabulary = _vocabulary(config)
+    uncounted = uncounted_by(source.model)
+    positions = positions_of(config, uncounted)
+    limit = _limit(max_tokens, source.recipe, positions)
+    room = Room(usual=limit, asked=max_tokens, positions=positions, uncounted=uncounted)
+    late.check(source.tokenizer, room)
+    texts = source.recipe.late_interaction
+    reading = resolve(texts, source.tokenizer, room) if texts else None
+    flops = 2.0 * _multiplied(source.model.base_model)
+    special = [*source.tokenizer.special_tokens.values(), *([] if uncounted is None else [uncounted])]
+    limits = (limit, *((reading.query_length, reading.document_length) if reading else ()))
+    budget = PROCESSOR if placement.device.type == "cpu" else ACCELERATOR
+    probes = Probes.of(config, positions, special, flops, _unattended(reading, config), max(limits), budget)
+    way, heads, linear = _prepare(source, placement, uncounted, positions, probes)
     mark = source.recipe.instruction_mark
     return Model(
         name=served_name or source.name,
         family=config.model_type,
-        trunk=trunk,
+        trunk=way.trunk,
         heads=heads,
         recipe=source.recipe,
         tokenizer=source.tokenizer,
@@ -109,8 +119,10 @@ def load(
         placement=placement,
         linear=linear,
         fingerprint=_fingerprint(source, limit, reading, placement),
-        flops_per_token=2.0 * max(parameters, width**2),
-        weight_bytes=_bytes([trunk.model, *heads.modules()]),
+        notice="; ".join(each for each in (source.recipe.notice, way.notice) if each),
+        unpacked=way.unpacked,
+        flops_per_token=max(flops, 2.0 * way.trunk.width**2),
+        weight_bytes=_bytes([way.trunk.model, *heads.modules()]),
         maxsim=maxsim.choose(placement.device, heads.multi_vector.width if heads.multi_vector else 128),
     )
 
@@ -129,43 +141,43 @@ def _unattended(late: LateInteraction | None, config: Any) -> bool:
 
 
 def _prepare(
-    source: Source, placement: Placement, first_position: int, positions: int, unattended: bool
-) -> tuple[Trunk, Heads, str]:
+    source: Source, placement: Placement, uncounted: int | None, positions: int, probes: Probes
+) -> tuple[Way, Heads, str]:
     """Takes references, takes the model apart, makes it fast, and compares."""
     model, base = source.model, source.model.base_model
-    check_rotary(base.config.get_text_config())
     segments = source.tokenizer.token_types and takes_token_types(base)
     head_reference = None
     if source.recipe.weights_of != "encoder":
-        head_reference = HeadReference(model, source.recipe, first_position, positions, segments)
-    reference = Reference(base, positions, unattended)
-    config = base.config.get_text_config()
-    heads_count = int(config.num_attention_heads)
-    builder = HeadBuilder(source.recipe, model, placement, source.layers)
-    heads = builder.build()
+        head_reference = HeadReference(model, source.recipe, probes, positions, segments)
+    reference = Reference(base, probes)
+    heads = HeadBuilder(source.recipe, model, placement, source.layers, reference.width).build()
     on_cpu = placement.device.type == "cpu"
     linear = prepack(nn.ModuleList([base, *heads.modules()])) if on_cpu else STOCK
-    chosen = attention_choice.choose(
-        placement.device,
-        placement.dtype,
-        head=int(getattr(config, "head_dim", None) or config.hidden_size // heads_count),
-        causal=attention.is_causal(base),
-        softcap=getattr(config, "attn_logit_softcapping", None) is not None,
-        bias=relative.serves(config),
-    )
-    trunk = Trunk(base, chosen, first_position, token_types=segments)
-    reference.check(trunk)
+    way = ways.choose(base, reference, placement, uncounted, segments, positions)
     if head_reference is not None:
-        head_reference.check(trunk, heads)
-    return trunk, heads, linear
+        head_reference.check(way.trunk, heads)
+    return way, heads, linear
 
 
 def _limit(asked: int, recipe: Recipe, positions: int) -> int:
-    if positions < 1:
-        raise ModelRefused("its config.json tells no number of positions (max_position_embeddings)")
     if asked > positions:
         raise ModelRefused(f"--max-tokens = {asked}: the model has {positions} positions")
-    return asked or min(recipe.max_tokens or positions, positions)
+    return asked or min(recipe.max_tokens or (USUAL if positions == ENDLESS else positions), positions)
+
+
+def _vocabulary(config: Any) -> int:
+    size = int(getattr(config, "vocab_size", 0) or 0)
+    if size < 1:
+        raise ModelRefused("its config.json tells no size of a vocabulary (vocab_size): it reads no token ids")
+    return size
+
+
+def _multiplied(base: Any) -> int:
+    """Weights that every token is multiplied with, about: all but the embeddings, of which it reads one row."""
+    embeddings = base.get_input_embeddings()
+    looked_up = sum(each.numel() for each in embeddings.parameters()) if isinstance(embeddings, nn.Module) else 0
+    whole: int = sum(each.numel() for each in base.parameters())
+    return whole - looked_up
 
 
 def _fingerprint(source: Source, limit: int, late: LateInteraction | None, placement: Placement) -> str:

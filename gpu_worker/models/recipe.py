@@ -135,9 +135,9 @@ class Recipe:
     """How a model is to be run, and how its texts are prepared.
 
     `trunk` is the folder of the transformers model inside the repository; `max_tokens` None means as many as the
-    model has positions; `config` overrides its config.json. `late_interaction` is None where queries and documents
-    differ in their prompts alone. `instruction_mark` is the text that ends the part of a sequence that pooling leaves
-    out (GritLM).
+    model has positions, `truncation_side` None what its tokenizer says; `config` overrides its config.json.
+    `late_interaction` is None where queries and documents differ in their prompts alone. `instruction_mark` is the text
+    that ends the part of a sequence that pooling leaves out (GritLM).
     """
 
     weights_of: WeightsOf = "encoder"
@@ -149,6 +149,7 @@ class Recipe:
     sparse: SparseRecipe | None = None
     classifier: ClassifierRecipe | None = None
     max_tokens: int | None = None
+    truncation_side: str | None = None
     lowercase: bool = False
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt_name: str = ""

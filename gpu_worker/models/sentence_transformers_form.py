@@ -91,6 +91,7 @@ def read(path: Path, modules: list[dict[str, Any]], described: dict[str, Any]) -
         trunk=reading.trunk,
         weights_of=reading.weights_of,
         max_tokens=texts.max_tokens,
+        truncation_side=texts.truncation_side,
         lowercase=texts.lowercase,
         config=texts.config,
         **_heads(reading),

@@ -25,6 +25,16 @@ TINY = {
     "pad_token_id": 0,
     "initializer_range": 0.2,
 }
+T5: dict[str, Any] = {
+    "vocab_size": 1000,
+    "d_model": 64,
+    "d_kv": 12,
+    "d_ff": 128,
+    "num_layers": 3,
+    "num_heads": 4,
+    "pad_token_id": 0,
+}
+T5 |= {"relative_attention_num_buckets": 16, "relative_attention_max_distance": 40, "initializer_factor": 1.0}
 DECODER = {"num_key_value_heads": 2, "head_dim": 16, "bos_token_id": 2, "eos_token_id": 3}
 SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
 GEMMA = {"sliding_window": 16, "query_pre_attn_scalar": 16, "layer_types": SLIDING}
@@ -52,6 +62,9 @@ ALL_SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
         | {"relative_attention": True, "pos_att_type": "p2c|c2p", "share_att_key": True, "position_buckets": 16}
         | {"norm_rel_ebd": "layer_norm", "position_biased_input": False},
     ),
+    "tiny-t5": ("t5", "mean", T5),
+    "tiny-mt5": ("mt5", "mean", T5 | {"feed_forward_proj": "gated-gelu"}),
+    "tiny-umt5": ("umt5", "mean", T5 | {"feed_forward_proj": "gated-gelu"}),
     "tiny-nomic-bert": ("nomic_bert", "mean", TINY),
     "tiny-gte": ("gte", "cls", TINY),
     "tiny-jina-v3": ("jina_embeddings_v3", "mean", TINY | {"pad_token_id": 1}),

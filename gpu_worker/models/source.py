@@ -62,7 +62,7 @@ def _from_disk(name: str, placement: Placement, trust_remote_code: bool, late: L
     known_as = "all-MiniLM-L6-v2" if name == "minilm" else path.name if Path(name).is_dir() else name.split("/")[-1]
     recipe = late.applied(repository.read(path, name))
     folder = path / recipe.trunk
-    reader = tokenizer.read(folder, trust_remote_code)
+    reader = tokenizer.read(folder, trust_remote_code, recipe.truncation_side)
     if recipe.classifier and recipe.classifier.kind != "tokens":
         recipe = replace(recipe, classifier=yes_no.resolve(recipe.classifier, reader))
     if recipe.late_interaction:

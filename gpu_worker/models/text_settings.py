@@ -29,12 +29,14 @@ class TextSettings:
 
     `chat`: texts go through a chat template, with `structured` contents and `chat_options` for it. `late`: what is said
     of late interaction, null included, in the file `named`; `call_limit` is a max_length that goes over it.
+    `truncation_side` goes over tokenizer_config.json, as sentence-transformers has it.
     """
 
     named: str = ""
     late: dict[str, Any] = field(default_factory=dict)
     call_limit: int | None = None
     padding_side: str | None = None
+    truncation_side: str | None = None
     max_tokens: int | None = None
     lowercase: bool = False
     task: str = "feature-extraction"
@@ -66,6 +68,7 @@ def read(folder: Path) -> TextSettings:
         late={key: settings[key] for key in LATE if key in settings},
         call_limit=calls.get("max_length"),
         padding_side=calls.get("padding_side") or reading.get("padding_side"),
+        truncation_side=reading.get("truncation_side"),
         max_tokens=int(limit) if isinstance(limit, int | float) and 0 < limit < ENDLESS else None,
         lowercase=bool(settings.get("do_lower_case")),
         task=str(settings.get("transformer_task", "feature-extraction")),

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpu_worker.models.files import first_line
 from gpu_worker.models.recipe import ModelRefused
+from shared.vectors import TruncationSide
 
 ROLES = ("cls", "sep", "pad", "mask", "unk", "bos", "eos")
 
@@ -16,12 +17,14 @@ ROLES = ("cls", "sep", "pad", "mask", "unk", "bos", "eos")
 class TokenizerFile:
     """A tokenizer.json (format of the `tokenizers` library) without truncation and padding, and its special ids.
 
-    `token_types`: whether the model is told which of two texts a token belongs to.
+    `token_types`: whether the model is told which of two texts a token belongs to. `truncation_side`: the end that is
+    cut off where a request names none.
     """
 
     content: bytes
     special_tokens: dict[str, int]
     token_types: bool = True
+    truncation_side: TruncationSide = TruncationSide.RIGHT
 
     def ids_of(self, words: Iterable[str]) -> dict[str, int]:
         """The ids of tokens as the vocabulary writes them, of those that it has."""
@@ -46,12 +49,16 @@ class TokenizerFile:
         return [tuple(within[len(before) :]), tuple(ids(text))]
 
 
-def read(folder: Path, trust_remote_code: bool) -> Any:
-    """What transformers reads from `folder`, converted where there is no tokenizer.json. Raises ModelRefused."""
+def read(folder: Path, trust_remote_code: bool, truncation_side: str | None = None) -> Any:
+    """What transformers reads from `folder`, converted where there is no tokenizer.json. Raises ModelRefused.
+
+    `truncation_side` goes over what tokenizer_config.json says.
+    """
     from transformers import AutoTokenizer
 
+    over = {"truncation_side": truncation_side} if truncation_side else {}
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code, **over)
     except Exception as error:  # any of many: whatever it is, there is no tokenizer
         raise ModelRefused(f"{folder}: the tokenizer cannot be loaded: {first_line(error)}") from error
 
@@ -85,7 +92,11 @@ def export(tokenizer: Any, lowercase: bool) -> TokenizerFile:
     ids = {role: getattr(tokenizer, f"{role}_token_id", None) for role in ROLES}
     special = {role: identity for role, identity in ids.items() if identity is not None}
     made = finish(json.loads(backend.to_str()), special, lowercase)
-    return replace(made, token_types="token_type_ids" in tokenizer.model_input_names)
+    return replace(
+        made,
+        token_types="token_type_ids" in tokenizer.model_input_names,
+        truncation_side=TruncationSide[tokenizer.truncation_side.upper()],
+    )
 
 
 def finish(description: dict[str, Any], special: dict[str, int], lowercase: bool = False) -> TokenizerFile:

@@ -43,7 +43,12 @@ def read(path: Path, name: str) -> Recipe:
     config = read_object(path / "config.json")
     architecture = str((config.get("architectures") or [""])[0])
     texts = text_settings.read(path)
-    common: dict[str, Any] = {"max_tokens": texts.max_tokens, "lowercase": texts.lowercase, "config": texts.config}
+    common: dict[str, Any] = {
+        "max_tokens": texts.max_tokens,
+        "truncation_side": texts.truncation_side,
+        "lowercase": texts.lowercase,
+        "config": texts.config,
+    }
     return Recipe(**common | _heads(path, config, architecture, texts, name))
 
 

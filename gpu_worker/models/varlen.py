@@ -16,7 +16,7 @@ class Varlen:
 
     Its signature grew: grouped heads must be announced from 2.13 on and are accepted as they are before; keys that do
     not count are told it from then on (`seqused_k`) and taken out before. Either way it lines up the last query with
-    the last key, so causal layers and windows with such keys run as equal runs.
+    the last key, so causal layers and windows with such keys run as equal runs, and so do chunks.
     """
 
     name = "varlen"
@@ -31,7 +31,7 @@ class Varlen:
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
         assert terms.softcap is None
         assert terms.bias is None
-        if batch.keys is not None and (terms.causal or terms.window is not None):
+        if terms.chunk is not None or (batch.keys is not None and (terms.causal or terms.window is not None)):
             return self._lined_up(query, key, value, batch, terms)
         reach = -1 if terms.window is None else terms.window - 1
         options: dict[str, Any] = {"scale": terms.scale}

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import transformers
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -25,6 +26,15 @@ CLASSES: dict[WeightsOf, Any] = {
     "sequence-classification": AutoModelForSequenceClassification,
     "token-classification": AutoModelForTokenClassification,
 }
+ENCODERS = {
+    "t5": "T5EncoderModel",
+    "mt5": "MT5EncoderModel",
+    "umt5": "UMT5EncoderModel",
+    "longt5": "LongT5EncoderModel",
+    "switch_transformers": "SwitchTransformersEncoderModel",
+    "t5gemma": "T5GemmaEncoderModel",
+}
+"""Encoder-decoders of which the encoder alone makes vectors, as sentence-transformers has it, and its class."""
 UNUSED = ("pooler.",)  # weights of an encoder that vectors do not use; a checkpoint may lack them
 
 
@@ -39,7 +49,7 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
         config = AutoConfig.from_pretrained(folder, **where)
         for key, value in recipe.config.items():
             setattr(config, key, value)  # a keyword would be refused where config.json does not have the key
-        model, report = CLASSES[recipe.weights_of].from_pretrained(
+        model, report = class_of(config, recipe.weights_of).from_pretrained(
             folder,
             config=config,
             dtype=placement.dtype,
@@ -66,6 +76,18 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
     return model
 
 
+def class_of(config: PretrainedConfig, weights_of: WeightsOf) -> Any:
+    """The class that holds the weights: one of Auto's, or an encoder without its decoder."""
+    if weights_of == "encoder" and config.model_type in ENCODERS:
+        if config.is_encoder_decoder and config.model_type == "t5gemma":
+            config.is_encoder_decoder = False  # its encoder's class wants to be told
+        return getattr(transformers, ENCODERS[config.model_type])
+    return CLASSES[weights_of]
+
+
 def from_config(config: PretrainedConfig, weights_of: WeightsOf, placement: Placement) -> Any:
     """The same with random weights, in training mode."""
-    return CLASSES[weights_of].from_config(config, dtype=placement.dtype, attn_implementation="eager")
+    chosen = class_of(config, weights_of)
+    if not hasattr(chosen, "from_config"):  # a class of its own, not one of Auto's
+        return chosen._from_config(config, dtype=placement.dtype, attn_implementation="eager")
+    return chosen.from_config(config, dtype=placement.dtype, attn_implementation="eager")

@@ -137,7 +137,7 @@ async def test_a_full_worker_says_when_to_try_again() -> None:
     """OVERLOADED with RetryInfo and the pushback trailer, while the first job goes on."""
     async with stack(TINY, worker={"queued-tokens": 1000}) as pair:
         calls = Calls(pair.channel)
-        big = embedding_pb2.EmbedRequest(texts=["w1 " * 500] * 600)
+        big = embedding_pb2.EmbedRequest(texts=[f"w{number} " + "w1 " * 499 for number in range(600)])
         first = asyncio.ensure_future(calls.embedding.Embed(big, timeout=60))
         await until_queued(pair)
         with pytest.raises(grpc.aio.AioRpcError) as raised:

@@ -174,13 +174,15 @@ async def test_ten_thousand_documents_stay_within_bounds(tmp_path: Path) -> None
     """One rerank, then three at once: all answer, memory stays within 300 MB of idle, a small call overtakes them."""
     request = ranking_pb2.RerankRequest(
         query="w1 w2 w3",
-        documents=[f"w{place % 300} " + "w5 w6 " * 6 for place in range(10_000)],
+        documents=[f"w{place % 300} w{place // 300} " + "w5 w6 " * 6 for place in range(10_000)],
         top_n=5,
         method=LATE,
     )
     async with stack("random:tiny-colbert") as pair:
         calls = Calls(pair.channel)
-        await calls.ranking.Rerank(ranking_pb2.RerankRequest(query="w1", documents=["w2"] * 300, method=LATE))
+        await calls.ranking.Rerank(
+            ranking_pb2.RerankRequest(query="w1", documents=request.documents[:300], method=LATE)
+        )
         idle = memory(pair.worker.pid, "VmRSS")
         forget_peak(pair.worker.pid)
         alone = await calls.ranking.Rerank(request, timeout=120)

@@ -72,6 +72,18 @@ async def test_top_n_and_ties(calls: Calls) -> None:
     assert not any(result.HasField("document") for result in response.results)
 
 
+async def test_many_equal_documents(calls: Calls, oracle: SentenceTransformer) -> None:
+    """Twenty of sixty, far apart: one score to the last bit, which is the reference's, and the request's order."""
+    equal = list(range(1, 60, 3))
+    documents = [QUERIES[1] + " lantern" if place in equal else words(3 + place, seed=place) for place in range(60)]
+    request = pb.RerankRequest(query=QUERIES[1], documents=documents, method=v.SCORING_METHOD_DENSE)
+    results = (await calls.ranking.Rerank(request)).results
+    assert [result.index for result in results if result.index in equal] == equal
+    assert len({result.score for result in results if result.index in equal}) == 1
+    expected = cos_sim(oracle.encode(QUERIES[1]), oracle.encode(documents)).numpy()[0]
+    assert np.abs(expected[[result.index for result in results]] - [result.score for result in results]).max() < 1e-4
+
+
 def given(texts: list[np.ndarray], dimensions: int) -> v.MultiVectors:
     return v.MultiVectors(dimensions=dimensions, lengths=[len(each) for each in texts], data=packed(texts))
 

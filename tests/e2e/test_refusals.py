@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tiny import write_json, write_trunk
 
+from gpu_worker.models import miniature
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -117,3 +119,25 @@ async def test_check_prints_the_card_and_the_memory() -> None:
     assert int(card["weight_bytes"]) > 800_000
     assert card["process,"].endswith("MiB")
     assert "it can be served" in output
+
+
+@pytest.mark.parametrize("kind", ["reformer", "m2m_100", "bros"])
+async def test_a_refusal_is_one_line_that_names_the_reason(kind: str, tmp_path: Path) -> None:
+    """Neither reports nor advice of libraries come before it."""
+    miniature.write(tmp_path, kind)
+    code, _, errors = await worker("--model", str(tmp_path), "--check")
+    assert code == 2
+    (line,) = errors.splitlines()
+    assert line.startswith(f"--model = '{tmp_path}': ")
+    assert "nor by equal length" in line or "by itself" in line
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt_oss", "jamba", "nemotron", "gemma4_text", "deepseek_v3"])
+async def test_what_was_refused_by_mistake_is_served_without_a_word(kind: str, tmp_path: Path) -> None:
+    """The card is all that `--check` prints; not packed, it says why and what it costs."""
+    miniature.write(tmp_path, kind)
+    code, output, errors = await worker("--model", str(tmp_path), "--check")
+    assert (code, errors) == (0, "")
+    packed = kind in ("t5", "deepseek_v3")
+    assert ("attention                  equal length" in output) is not packed
+    assert ("times as long as one of a single length" in output) is not packed

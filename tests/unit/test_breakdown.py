@@ -86,7 +86,8 @@ def test_the_engine_is_timed_over_whole_passes() -> None:
 
 
 def test_cases_have_the_tokens_and_texts_that_they_promise() -> None:
-    """Exactly; where cores are saturated, the engine alone gets the texts of all requests."""
+    """Exactly; where cores are saturated, the engine alone gets the texts of all requests. None repeats a text, which a
+    frontend would have computed once."""
     read = Tokenizer.from_file(f"{mini_lm_path()}/tokenizer.json")
     read.no_truncation()
     read.no_padding()
@@ -94,6 +95,7 @@ def test_cases_have_the_tokens_and_texts_that_they_promise() -> None:
         texts = [texts_of(case, request.body) for request in case.requests]
         counts = [sum(len(each.ids) for each in read.encode_batch(own)) for own in texts]
         assert counts == [request.tokens for request in case.requests], case.name
+        assert all(len(set(own)) == len(own) for own in texts), case.name
         assert list(case.texts) in ([], [text for own in texts for text in own])
         assert bool(case.texts) is (case.clients > 1)
 

@@ -10,7 +10,7 @@ from shared.card import ModelCard
 from shared.errors import Internal, InvalidInput, UnsupportedTask
 from shared.jobs import Classify, Encode, HybridWeights, Job, JobResult, MaxSim, Rows, Score, SparseRows
 from shared.ragged import RaggedTokens
-from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod
+from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod, TruncationSide
 
 ENCODE = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=False)
 SEQUENCES = st.lists(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=5), min_size=1, max_size=5)
@@ -149,5 +149,6 @@ def test_the_card_survives() -> None:
         include_prompt=False,
         special_tokens={"cls": 101},
         notice="n",
+        truncation_side=TruncationSide.LEFT,
     )
     assert codec.card_from_pb(codec.card_to_pb(card)) == card

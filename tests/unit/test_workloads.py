@@ -54,6 +54,16 @@ def test_workloads_have_the_tokens_that_they_promise(name: str, scale: Scale, to
         assert promised == counted(workload, tokenizers[kind])
 
 
+@pytest.mark.parametrize("scale", ["small", "full"])
+@pytest.mark.parametrize("name", names())
+def test_no_request_repeats_a_text(name: str, scale: Scale) -> None:
+    """A frontend would have it computed once."""
+    for request in build(name, scale=scale).requests:
+        message = request.message
+        texts = message.documents if isinstance(message, ranking_pb2.RerankRequest) else message.texts
+        assert len(set(texts)) == len(texts)
+
+
 def test_synthetic_words_are_known_to_the_smallest_vocabulary(tokenizers: dict[str, Tokenizer]) -> None:
     """So every workload can be tried with a tiny shape."""
     for name in ("token-embed", "instruct-burst", "short", "mixed"):

@@ -5,7 +5,7 @@ import json
 from frontend_service.service import ServedModel
 from frontend_service.tokenization import Tokenization
 from shared.card import ModelCard
-from shared.jobs import Classify, Job, JobResult, Rows, Score
+from shared.jobs import Classify, Job, JobResult, MaxSim, Rows, Score
 from shared.vectors import OutputKind, ScoringMethod
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *"abcdefghijklmnopqrstuvwxyz", "query", "passage", ":"]
@@ -73,8 +73,8 @@ class FakeWorker:
         import numpy as np
 
         self.jobs.append(job)
-        if isinstance(job.work, Score):
-            count = (len(job.tokens) - job.work.queries) * job.work.queries
+        if isinstance(job.work, Score | MaxSim):
+            count = int(np.prod(job.work.layout.shape(*_sides(job))))
             return JobResult(scores=np.resize(np.array([1, 3, 3, 2], dtype="<f4"), count).tobytes())
         if isinstance(job.work, Classify):
             labels = len(self.model.card.labels)
@@ -85,3 +85,12 @@ class FakeWorker:
             logits = np.resize(np.array([1, 3, 3, 2], dtype="<f4"), rows * labels).tobytes()
             return JobResult(scores=logits, row_lengths=tuple(counts.tolist()) if job.work.tokens else ())
         return JobResult(dense=Rows(dimensions=8, data=b"\0" * 32 * len(job.tokens)))
+
+
+def _sides(job: Job) -> tuple[int, int]:
+    """Queries and documents of a job that scores."""
+    if isinstance(job.work, Score):
+        return job.work.queries, len(job.tokens) - job.work.queries
+    assert isinstance(job.work, MaxSim)
+    given = job.work.queries
+    return len(job.tokens if given is None else given.lengths), len(job.work.documents.lengths)

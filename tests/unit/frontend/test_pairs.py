@@ -14,6 +14,7 @@ from frontend_service.requests import Cut, PromptChoice
 from frontend_service.tokenization import Tokenization
 from frontend_service.tokenized import Tokenized
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded
+from shared.vectors import TruncationSide
 
 LETTERS = st.lists(st.sampled_from("abcdefghij"), max_size=12).map(" ".join)
 TEMPLATE = "query : {instruction} {query} passage {document} z :"
@@ -26,6 +27,7 @@ def pairs(
         pair_template=template.replace("{instruction}", "b"),
         instructed_pair_template=template if "{i" in template else "",
         max_tokens=options.pop("max_tokens", 10),
+        truncation_side=options.pop("truncation_side", TruncationSide.RIGHT),
     )
     values: dict[str, object] = {"cut": Cut(), "entry": "documents[{}]"} | options
     texts = PairTexts(firsts=firsts, seconds=seconds, matrix=matrix, **values)  # type: ignore[arg-type]
@@ -68,6 +70,21 @@ def test_pairs_equal_the_tokenizers_own(firsts: list[str], seconds: list[str], t
     assert found.truncated == tuple(len(each) > 10 for each in whole)
 
 
+@given(LETTERS, LETTERS, st.integers(4, 24), st.sampled_from(TruncationSide))
+def test_pairs_are_cut_on_the_side_that_the_tokenizer_would_cut(
+    first: str, second: str, limit: int, side: TruncationSide
+) -> None:
+    """Tokens of the longer text first, on the model's own side, or on the one that is asked for."""
+    tokenizer = Tokenizer.from_buffer(fakes.tokenizer_json())
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(limit, strategy="longest_first", direction=side.name.lower())
+    expected = tokenizer.encode(first, second).ids
+    for own, asked in ((side, None), (TruncationSide.LEFT, side), (TruncationSide.RIGHT, side)):
+        cut = Cut(truncate=True, side=asked)
+        found = pairs([first], [second], cut=cut, max_tokens=limit, truncation_side=own)
+        assert words(found) == [" ".join(WORDS[each] for each in expected)]
+
+
 @pytest.mark.parametrize("template", ["", TEMPLATE])
 def test_whoever_watches_can_stop_after_each_pair(template: str) -> None:
     """One long text may meet many short ones, all of one slice."""
@@ -108,6 +125,8 @@ def test_each_side_has_a_limit_of_its_own() -> None:
     found = pairs(["a b"], ["c d e", "f"], matrix=True, **sides)
     assert words(found) == ["[CLS] a [SEP] c d [SEP]", "[CLS] a [SEP] f [SEP]"]
     assert found.truncated == (True, True)
+    left = pairs(["a b"], ["c d e", "f"], matrix=True, truncation_side=TruncationSide.LEFT, **sides)
+    assert words(left) == ["[CLS] b [SEP] d e [SEP]", "[CLS] b [SEP] f [SEP]"]
     with pytest.raises(InputTooLong, match=r"has 2 tokens, max_tokens_per_query is 1") as raised:
         pairs(["a b"], ["c"], first_cut=Cut(max_tokens=1, field="max_tokens_per_query"))
     assert raised.value.field == "max_tokens_per_query"
@@ -130,6 +149,7 @@ def test_a_template_keeps_its_end() -> None:
     found = pairs(["a"], ["c d e f g h"], **ask)
     assert words(found) == ["query : b a passage c d z :"]
     assert found.truncated == (True,)
+    assert words(pairs(["a"], ["c d e f g h"], **ask, truncation_side=TruncationSide.LEFT)) == words(found)
     with pytest.raises(InputTooLong, match=r"documents\[1\] and its partner have 10 tokens together, the limit is 9"):
         pairs(["a"], ["c", "d e f"], matrix=True, template=TEMPLATE, max_tokens=9)
 

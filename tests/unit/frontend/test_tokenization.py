@@ -6,6 +6,7 @@ import pytest
 from fakes import WORDS, card, tokenizer_json
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from frontend_service import tokenized as module
 from frontend_service.requests import Cut, PromptChoice
@@ -31,6 +32,55 @@ def test_cutting_keeps_the_special_tokens_and_one_end(letters: list[str], limit:
     kept = letters[:room] if side is TruncationSide.RIGHT else letters[max(0, len(letters) - room) :]
     assert spelled(list(memoryview(tokenized.tokens.ids).cast("i"))) == " ".join(["[CLS]", *kept, "[SEP]"])
     assert tokenized.truncated == (len(letters) > room,)
+
+
+@pytest.mark.parametrize("own", TruncationSide)
+def test_the_models_own_end_is_cut_where_a_request_names_none(own: TruncationSide) -> None:
+    """What the card says, which a request goes over."""
+    tokenization = Tokenization(tokenizer_json(), card(truncation_side=own))
+    for asked in (None, *TruncationSide):
+        cut = Cut(truncate=True, side=asked, max_tokens=4)
+        tokenized = tokenization.texts(["a b c d"], "", cut, "texts[{}]", bool)
+        kept = "a b" if (asked or own) is TruncationSide.RIGHT else "c d"
+        assert spelled(list(memoryview(tokenized.tokens.ids).cast("i"))) == f"[CLS] {kept} [SEP]"
+
+
+SPECIAL = {"<s>": 0, "</s>": 1}
+FRAMES = {
+    "roberta": lambda prefixed: processors.RobertaProcessing(("</s>", 1), ("<s>", 0), True, prefixed),
+    "byte level": lambda prefixed: processors.ByteLevel(trim_offsets=True, add_prefix_space=prefixed),
+    "bert": lambda prefixed: processors.BertProcessing(("</s>", 1), ("<s>", 0)),
+    "template": lambda prefixed: processors.TemplateProcessing("<s> $A </s> </s>", None, [*SPECIAL.items()]),
+    "byte level and template": lambda prefixed: processors.Sequence(
+        [FRAMES["byte level"](prefixed), FRAMES["bert"](0)]
+    ),
+    "nothing": lambda prefixed: None,
+}
+
+
+@pytest.mark.parametrize("side", TruncationSide)
+@pytest.mark.parametrize("prefixed", [True, False], ids=["a space before", "as it is"])
+@pytest.mark.parametrize("frame", FRAMES)
+def test_cut_texts_equal_the_tokenizers_own(frame: str, prefixed: bool, side: TruncationSide) -> None:
+    """Ids, offsets and what is special, from the special tokens alone to the whole text, spaces at tokens' ends too."""
+    letters = SPECIAL | {each: number for number, each in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()), 2)}
+    merges = [("Ġ", "Ġ"), ("Ġ", "a"), ("b", "c"), ("Ġ", "bc"), ("a", "Ġ")]
+    vocabulary = letters | {first + last: len(letters) + number for number, (first, last) in enumerate(merges)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefixed)
+    tokenizer.post_processor = FRAMES[frame](prefixed)
+    tokenizer.add_special_tokens([*SPECIAL])
+    prompt, text = " bc: ", "  a bc   a é</s> bc d a  bc "
+    whole = tokenizer.encode(prompt + text)
+    tokenization = Tokenization(tokenizer.to_str().encode(), card(max_tokens=len(whole)))
+    for limit in range(max(1, tokenizer.num_special_tokens_to_add(False)), len(whole) + 1):
+        cut = Cut(truncate=True, side=side, max_tokens=limit)
+        (found,) = tokenization.each([text], prompt, cut, "texts[{}]", bool)
+        tokenizer.enable_truncation(limit, direction=side.name.lower())
+        expected = tokenizer.encode(prompt + text)
+        assert found.truncated == (limit < len(whole))
+        assert (found.encoding.ids, found.encoding.offsets) == (expected.ids, expected.offsets)
+        assert found.encoding.special_tokens_mask == expected.special_tokens_mask
 
 
 @given(st.lists(LETTERS, min_size=1, max_size=5))

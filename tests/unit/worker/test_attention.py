@@ -9,16 +9,17 @@ import torch
 from flaws import Flawed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import referee
 from torch import Tensor
 
 from gpu_worker.models import attention as module
-from gpu_worker.models import synthetic, written_out
+from gpu_worker.models import synthetic, ways, written_out
 from gpu_worker.models.attention import OneByOne, Terms
 from gpu_worker.models.equal_runs import EqualRuns, Way, Ways
-from gpu_worker.models.gate import Reference, compare
+from gpu_worker.models.gate import compare
 from gpu_worker.models.loading import load
 from gpu_worker.models.recipe import ModelRefused
-from gpu_worker.models.trunk import Trunk, first_position_of, padding_free_positions
+from gpu_worker.models.trunk import PackedTrunk, uncounted_by
 from gpu_worker.placement import Placement
 from gpu_worker.ragged_batch import RaggedBatch
 
@@ -131,6 +132,7 @@ def test_runs_cover_the_batch(lengths: list[int]) -> None:
 def test_every_family_passes_its_gate(name: str, dtype: str) -> None:
     """Packed equals the model's own eager attention, one text at a time; load raises otherwise."""
     model = load(f"random:{name}", Placement.choose("cpu", dtype))  # type: ignore[arg-type]
+    assert not model.unpacked
     assert model.fingerprint == load(f"random:{name}", Placement.choose("cpu", dtype)).fingerprint  # type: ignore[arg-type]
 
 
@@ -140,14 +142,14 @@ def test_every_family_runs_unattended_tails(name: str) -> None:
     module.register()
     config, _ = synthetic.shape_of(name)
     model = synthetic.build(config, "encoder", Placement(device=CPU, dtype=torch.float32)).eval()
-    first = first_position_of(model)
-    reference = Reference(model, padding_free_positions(config, first), unattended=True)
+    first = uncounted_by(model)
+    reference = referee(model, unattended=True)
     if name != "tiny-deberta-v2":
-        reference.check(Trunk(model, OneByOne(), first))
-        reference.check(Trunk(model, EqualRuns(MIXED), first))
+        reference.check(PackedTrunk(model, OneByOne(), first))
+        reference.check(PackedTrunk(model, EqualRuns(MIXED), first))
     wrong = OneByOne() if name == "tiny-deberta-v2" else Flawed("attends to tails")
     with pytest.raises(ModelRefused, match="hidden states differ"):
-        reference.check(Trunk(model, wrong, first))
+        reference.check(PackedTrunk(model, wrong, first))
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -160,7 +162,7 @@ def test_a_row_is_the_same_whatever_its_batch_mates(name: str) -> None:
 
     def rows(others: list[np.ndarray], place: int) -> Tensor:
         with torch.inference_mode():
-            batch = RaggedBatch.pack([*others[:place], text, *others[place:]], CPU, trunk.first_position)
+            batch = RaggedBatch.pack([*others[:place], text, *others[place:]], CPU, trunk.uncounted)
             start = int(batch.offsets[place])
             return torch.nn.functional.normalize(trunk(batch)[start : start + 37], dim=1)
 
@@ -177,7 +179,8 @@ def test_positions_start_where_the_model_starts_them(name: str) -> None:
     ids = torch.arange(10, 30)[None]
     with torch.inference_mode():
         own = model(input_ids=ids).last_hidden_state
-        ours = model(input_ids=ids, position_ids=torch.arange(20)[None] + first_position_of(model)).last_hidden_state
+        positions = RaggedBatch.pack([ids[0].int().numpy()], CPU, uncounted_by(model)).positions
+        ours = model(input_ids=ids, position_ids=positions).last_hidden_state
     assert torch.equal(own, ours)
 
 
@@ -225,28 +228,28 @@ def test_the_gate_refuses_a_wrong_run(
     placement = Placement(device=CPU, dtype=dtype)
     config, _ = synthetic.shape_of(name)
     model = synthetic.build(config, "encoder", placement).eval()
-    first = first_position_of(model)
-    reference = Reference(model, padding_free_positions(config, first))
-    reference.check(Trunk(model, Flawed("none"), first))
+    first = uncounted_by(model)
+    reference = referee(model)
+    reference.check(PackedTrunk(model, Flawed("none"), first))
     if flaw == "positions not restarted":
         honest = RaggedBatch.pack
 
         def running_on(*arguments: object) -> RaggedBatch:
             batch = honest(*arguments)  # type: ignore[arg-type]
-            return replace(batch, positions=torch.arange(batch.total)[None])
+            return replace(batch, positions=torch.arange(batch.total)[None] % 600)
 
         monkeypatch.setattr(RaggedBatch, "pack", running_on)
     with pytest.raises(ModelRefused, match=r"hidden states differ|away from float32"):
-        reference.check(Trunk(model, Flawed(flaw), 0 if flaw == "positions from zero" else first))
+        reference.check(PackedTrunk(model, Flawed(flaw), None if flaw == "positions from zero" else first))
 
 
-def test_a_model_without_foreign_attention_is_refused() -> None:
+def test_a_model_without_foreign_attention_is_not_packed() -> None:
     """DeBERTa's first version would mix sequences in silence, and has no attention of ours."""
     from transformers import DebertaConfig, DebertaModel
 
     model = DebertaModel(DebertaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
-    with pytest.raises(ModelRefused, match="DebertaModel"):
-        Reference(model.eval(), 64)
+    with pytest.raises(ModelRefused, match="takes no attention but its own"):
+        ways.make_packed(model.eval())
 
 
 def test_numbers_that_are_none_are_refused() -> None:

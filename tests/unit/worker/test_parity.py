@@ -9,7 +9,7 @@ from flaws import Flawed
 from parity import Expected, Tables, Texts, assert_parity
 
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models.trunk import Trunk
+from gpu_worker.models.trunk import PackedTrunk
 from gpu_worker.ragged_batch import RaggedBatch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -75,7 +75,7 @@ def test_the_table_sees_every_mistake(
             return replace(batch, positions=torch.arange(batch.total)[None] % 600)
 
         monkeypatch.setattr(RaggedBatch, "pack", running_on)
-    trunk = Trunk(model.trunk.model, Flawed(flaw), model.trunk.first_position, flaw != "segments ignored")
+    trunk = PackedTrunk(model.trunk.model, Flawed(flaw), model.trunk.uncounted, flaw != "segments ignored")
     found = parity.ours(ModelEngine(replace(model, trunk=trunk)), output, Texts.of(name, output, dtype))
     with pytest.raises(AssertionError, match="times"):
         assert_parity(found, expected, dtype)

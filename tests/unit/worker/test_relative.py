@@ -7,17 +7,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import referee
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig
 
-from gpu_worker.models import attention, relative, shapes, synthetic
+from gpu_worker.models import attention, shapes, synthetic
 from gpu_worker.models.attention import OneByOne, Terms
 from gpu_worker.models.equal_runs import EqualRuns, Way, Ways
-from gpu_worker.models.gate import Reference
 from gpu_worker.models.linear import STOCK, PrepackedLinear, prepack
 from gpu_worker.models.recipe import ModelRefused
-from gpu_worker.models.trunk import Trunk, first_position_of, padding_free_positions
+from gpu_worker.models.relative import deberta
+from gpu_worker.models.trunk import PackedTrunk, uncounted_by
 from gpu_worker.placement import Placement
 from gpu_worker.ragged_batch import RaggedBatch
 
@@ -40,12 +41,6 @@ def built(kind: str, values: dict[str, Any], dtype: torch.dtype = torch.float32)
     return synthetic.build(AutoConfig.for_model(kind, **values), "encoder", Placement(device=CPU, dtype=dtype)).eval()
 
 
-def referee(model: Any) -> Reference:
-    """Takes the model's own run, then makes it run packed."""
-    first = first_position_of(model)
-    return Reference(model, padding_free_positions(model.config, first))
-
-
 @pytest.mark.parametrize(
     "packed", [OneByOne(), *(EqualRuns(Ways((way,))) for way in Way)], ids=lambda packed: packed.name
 )
@@ -55,7 +50,7 @@ def test_every_deberta_passes_its_gate(variant: str, dtype: torch.dtype, packed:
     """Each combination of terms, buckets and projections; the probe is longer than any cut."""
     model = built("deberta-v2", DEBERTA | VARIANTS[variant], dtype)
     reference = referee(model)
-    reference.check(Trunk(model, packed, 0))
+    reference.check(PackedTrunk(model, packed))
 
 
 def test_a_convolution_over_tokens_is_refused() -> None:
@@ -73,7 +68,7 @@ def test_buckets_are_transformers_buckets(buckets: int, distance: int, further: 
     furthest = buckets // 2 + 2 + further
     distances = torch.arange(-distance, distance + 1)
     expected = make_log_bucket_position(distances, buckets, furthest).long()
-    assert torch.equal(relative.bucket(distances, buckets, furthest), expected)
+    assert torch.equal(deberta.bucket(distances, buckets, furthest), expected)
 
 
 @settings(deadline=None, max_examples=40)
@@ -93,7 +88,7 @@ def test_disentangled_terms_equal_their_definition(length: int, further: int, co
             if kind != "c2p":
                 expected[:, :, i, j] += (key[:, :, j] * queries[:, longest - 1 + i - j]).sum(-1)
     chosen = (None if kind == "p2c" else keys, None if kind == "c2p" else queries)
-    assert torch.allclose(relative.disentangled(*chosen, query, key), expected, atol=1e-5)
+    assert torch.allclose(deberta.disentangled(*chosen, query, key), expected, atol=1e-5)
 
 
 @settings(deadline=None, max_examples=40)
@@ -104,7 +99,7 @@ def test_runs_with_disentangled_terms_equal_one_by_one(lengths: list[int], way: 
     batch = RaggedBatch.pack([np.ones(each, dtype=np.int32) for each in lengths], CPU)
     query, key, value = (torch.randn(batch.total, 2, 8).transpose(0, 1) for _ in range(3))
     keys, queries = (torch.randn(2, 2 * batch.longest - 1, 8) for _ in range(2))
-    terms = Terms(scale=0.3, bias=lambda q, k: relative.disentangled(keys, queries, q, k))
+    terms = Terms(scale=0.3, bias=lambda q, k: deberta.disentangled(keys, queries, q, k))
     expected = OneByOne()(query, key, value, batch, terms)
     assert torch.allclose(EqualRuns(Ways((way,)))(query, key, value, batch, terms), expected, atol=2e-6)
 
@@ -132,8 +127,8 @@ def test_nothing_grows_with_the_square_of_a_step(name: str) -> None:
     kind, _, values = synthetic.SHAPES[name]
     model = built(kind, values | {"num_hidden_layers": 1})
     referee(model)
-    trunk = Trunk(model, EqualRuns(Ways((Way.POWERS,))), first_position_of(model))
-    batch = RaggedBatch.pack([np.full(32, 7, dtype=np.int32)] * 512, CPU, trunk.first_position)
+    trunk = PackedTrunk(model, EqualRuns(Ways((Way.POWERS,))), uncounted_by(model))
+    batch = RaggedBatch.pack([np.full(32, 7, dtype=np.int32)] * 512, CPU, trunk.uncounted)
     with torch.inference_mode(), Bound(batch.total**2 // 16) as bound:
         assert trunk(batch).shape == (16_384, config.hidden_size)
     assert bound.largest >= batch.total * config.hidden_size  # it saw the step at all
@@ -166,8 +161,8 @@ def test_a_step_leaves_nothing_behind(name: str) -> None:
     model = built(name.removeprefix("tiny-"), synthetic.SHAPES[name][2])
     referee(model)
     step = model.encoder._step
-    trunk = Trunk(model, OneByOne(), first_position_of(model))
-    batch = RaggedBatch.pack([np.full(3, 7, dtype=np.int32)], CPU, trunk.first_position)
+    trunk = PackedTrunk(model, OneByOne(), uncounted_by(model))
+    batch = RaggedBatch.pack([np.full(3, 7, dtype=np.int32)], CPU, trunk.uncounted)
     trunk(batch)
     assert step.call is step.by_distance is None
     model.encoder.layer[0].forward = None

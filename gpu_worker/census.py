@@ -1,0 +1,110 @@
+"""`python -m gpu_worker.census`: how each text architecture of the installed transformers would be served here.
+
+Each is built tiny with seeded random weights, written to disk, and loaded as a user's model would be. The outcome is
+the gate's own; as a page of Markdown it is docs/models.md.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from transformers import CONFIG_MAPPING
+from transformers import __version__ as transformers_version
+
+from gpu_worker.models import miniature
+from gpu_worker.models.files import first_line
+from gpu_worker.models.loading import load
+from gpu_worker.models.quiet import quiet
+from gpu_worker.models.recipe import ModelRefused
+from gpu_worker.placement import Placement
+
+PACKED, EQUAL_LENGTH, REFUSED = "packed", "equal length", "refused"
+CPU = Placement(device=torch.device("cpu"), dtype=torch.float32)
+WIDEST = 160
+"""Letters of a reason in the table."""
+PAGE = """# What runs how
+
+Made by `make models` with transformers {version}: every model type whose bare model reads token ids and nothing else,
+built tiny with seeded random weights, written to disk and loaded as any model is. What it says is the outcome of the
+gate at load, which compares the run among other texts with the model's own eager attention, one text at a time.
+
+- **packed** ({packed}): all texts of a step in one run, end to end, without padding.
+- **equal length** ({equal}): texts of one length in one run, through the model's own attention, without padding. Each
+  length of a step is a run by itself, so a step of many lengths takes longer; the load measures how much, and log and
+  card (`notice`) tell it.
+- **refused** ({refused}): the reason is what the load says.
+
+A model of one of these types on disk may still come out otherwise: an option of its config may be one that does not run
+packed, and its gate then says so. A family that chooses among near ties (experts, keys that an index picks) may choose
+otherwise in the last bit among other texts, as it does in any batch of its own.
+
+| model type | class | runs | why not packed |
+|---|---|---|---|
+{rows}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one model type is served; `why` it is not packed, or refused."""
+
+    kind: str
+    model: str
+    way: str
+    why: str = ""
+
+
+def outcome_of(kind: str) -> Outcome:
+    """Builds, writes and loads a tiny model of this type."""
+    name = miniature.model_class(CONFIG_MAPPING[kind]).__name__
+    with TemporaryDirectory() as folder:
+        path = Path(folder)
+        try:
+            with quiet():
+                miniature.write(path, kind)
+        except Exception as error:  # transformers' own code
+            why = f"transformers cannot build it: {first_line(error)}"
+            return Outcome(kind=kind, model=name, way=REFUSED, why=why)
+        try:
+            model = load(folder, CPU)
+        except ModelRefused as error:
+            return Outcome(kind=kind, model=name, way=REFUSED, why=str(error).replace(f"{folder}: ", ""))
+    return Outcome(kind=kind, model=name, way=EQUAL_LENGTH if model.unpacked else PACKED, why=model.unpacked)
+
+
+def outcomes(kinds: list[str]) -> Iterator[Outcome]:
+    """With progress on standard error, since all of them take minutes."""
+    for number, kind in enumerate(kinds, 1):
+        print(f"\r{number}/{len(kinds)} {kind:40}", end="", file=sys.stderr, flush=True)
+        yield outcome_of(kind)
+    print(file=sys.stderr)
+
+
+def page(found: list[Outcome]) -> str:
+    """Markdown."""
+    counts = [sum(each.way == way for each in found) for way in (PACKED, EQUAL_LENGTH, REFUSED)]
+    rows = "\n".join(f"| {each.kind} | {each.model} | {each.way} | {_shown(each.why)} |" for each in found)
+    return PAGE.format(version=transformers_version, packed=counts[0], equal=counts[1], refused=counts[2], rows=rows)
+
+
+def _shown(why: str) -> str:
+    """In one cell; figures differ from machine to machine, so they are left to the load."""
+    line = re.sub(r"(differ by|noise is) [\d.e+-]+", r"\1 ...", why).replace("|", "/")
+    return line if len(line) <= WIDEST else f"{line[:WIDEST]}..."
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model_type", nargs="*", help="of transformers' config.json; default: all")
+    parser.add_argument("--out", type=Path, help="the page to write; default: standard output")
+    chosen = parser.parse_args()
+    made = page(list(outcomes(chosen.model_type or list(miniature.model_types()))))
+    if chosen.out:
+        chosen.out.write_text(made)
+    else:
+        print(made, end="")

@@ -1,0 +1,142 @@
+"""The texts that gates compare: ids of the whole vocabulary, special tokens in every place, lengths that tell.
+
+A length tells where attention, or what stands for it, changes: around each window, chunk, block and table of distances
+that the config names.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from gpu_worker.ragged_batch import Ids
+
+PLAIN = (5, 40, 1, 17, 17)
+"""Short, unequal, and two of one length."""
+MORE = (7, 2, 19, 12, 30, 24, 9, 15, 3, 27)
+"""Beside them where a text gives few numbers: logits."""
+SPECIAL = 9
+BOUNDS = re.compile(
+    r"window|chunk|block|bucket|max_distance|max_relative|local_attention|floor_scale|topk$|indexer_budget|conv_kernel"
+)
+NO_BOUNDS = re.compile(r"group|layer|moe|ff|feed_forward|expert|lm_head|multiple|type")
+"""Keys that the words above are found in, and that bound no attention."""
+ROLES = ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start")
+STEP = 16_384
+"""Tokens of a step, at most, that is to have more of them than a text may have positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What probing may take: `score_bytes` of a layer's scores, as the model's own eager attention makes them, for the
+    longest text; `flops` of all texts together, run once."""
+
+    score_bytes: int
+    flops: float
+
+
+PROCESSOR, ACCELERATOR = Budget(1 << 30, 5e12), Budget(4 << 30, 1e14)
+"""Ten seconds or so of either."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probes:
+    """`texts` run one by one, and all at once. Of each, the last `tails` tokens are attended to by nobody.
+
+    The first `padded` of them are also run as a padded batch, to see how far the model is from itself. `again` are
+    numbers of texts that stand in the batch once more, so that a step has more tokens than a text may have positions.
+    """
+
+    texts: tuple[Ids, ...]
+    tails: tuple[int, ...]
+    padded: int
+    again: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        config: Any,
+        positions: int,
+        special: Sequence[int] = (),
+        flops_per_token: float = 0.0,
+        unattended: bool = False,
+        limit: int = 1,
+        budget: Budget = PROCESSOR,
+    ) -> "Probes":
+        """Those of a model that has so many `positions`.
+
+        `special` are the tokenizer's special ids; `unattended`: whether texts with a tail belong to it; `limit`: tokens
+        that a text may have.
+        """
+        generator = np.random.default_rng(0)
+        vocabulary, most = int(config.vocab_size), budget.flops / max(flops_per_token, 1.0)
+        longest = min(positions, int((budget.score_bytes / 4 / _heads(config)) ** 0.5))
+
+        def random(length: int) -> Ids:
+            return generator.integers(0, vocabulary, length, dtype=np.int32)
+
+        texts = [random(length) for length in PLAIN if length <= positions]
+        known = sorted(each for each in {*special, *_ids_of(config)} if 0 <= each < vocabulary)
+        texts += [_everywhere(random(min(SPECIAL, positions)), identity) for identity in known]
+        if len(known) > 1:
+            texts.append(np.array(generator.permutation(known)[:positions], dtype=np.int32))
+        padded = len(texts)
+        for length in sorted({limit, *_telling(config)}):
+            if length <= longest and sum(map(len, texts)) + length <= most:
+                texts.append(random(length))
+        tails = [0] * len(texts)
+        if unattended:
+            last = random(min(40, positions))
+            texts, tails = [*texts, last, last[:12]], [*tails, 6, 1]
+        missing, again = positions + 1 - sum(map(len, texts)), []
+        if missing <= min(most, STEP):
+            for number in cycle(range(padded)):
+                if missing <= 0:
+                    break
+                again.append(number)
+                missing -= len(texts[number])
+        return cls(texts=tuple(texts), tails=tuple(tails), padded=padded, again=tuple(again))
+
+    def short(self) -> list[Ids]:
+        """Those of a few tokens, all of them attended to."""
+        pairs = zip(self.texts, self.tails, strict=True)
+        return [text for text, tail in pairs if len(text) <= max(PLAIN) and not tail]
+
+
+def more(vocabulary: int, positions: int) -> list[Ids]:
+    """Texts for heads, beside those of the trunk."""
+    generator = np.random.default_rng(1)
+    return [generator.integers(0, vocabulary, min(length, positions), dtype=np.int32) for length in MORE]
+
+
+def _heads(config: Any) -> int:
+    """At least one; families whose layers differ refuse to tell."""
+    try:
+        return int(config.num_attention_heads or 1)
+    except (AttributeError, RuntimeError, TypeError):
+        return 1
+
+
+def _ids_of(config: Any) -> Iterator[int]:
+    """Special ids that the config itself names."""
+    for role in ROLES:
+        named = getattr(config, f"{role}_token_id", None)
+        yield from (each for each in (named if isinstance(named, list) else [named]) if isinstance(each, int))
+
+
+def _everywhere(text: Ids, identity: int) -> Ids:
+    """A text with this id at its start, in its middle and at its end."""
+    text[[0, len(text) // 2, -1]] = identity
+    return text
+
+
+def _telling(config: Any) -> Iterator[int]:
+    """Lengths just under, at, and just over each bound, and over two of it."""
+    for name, value in config.to_dict().items():
+        if BOUNDS.search(name) and not NO_BOUNDS.search(name):
+            for bound in value if isinstance(value, list) else [value]:
+                if isinstance(bound, int) and not isinstance(bound, bool) and bound > 1:
+                    yield from (bound - 1, bound, bound + 1, 2 * bound + 9)

@@ -1,0 +1,148 @@
+"""Equal documents of a request get one score and keep their order, whatever the worker's rounding does to places."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise, product
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+from fakes import FakeWorker, card
+
+from frontend_service.codec import ranking
+from frontend_service.limits import Limits
+from frontend_service.pairs import PairTexts
+from frontend_service.ranking import Ranking
+from frontend_service.requests import Cut
+from frontend_service.service import Service
+from frontend_service.tokenized import NOTHING, Tokenized
+from selvage.v1 import ranking_pb2 as pb
+from selvage.v1 import vectors_pb2
+from shared.deadline import Deadline
+from shared.jobs import Classify, Job, JobResult, MaxSim, Score
+from shared.vectors import Layout, MultiVectors, OutputKind, ScoringMethod, Task
+
+LATER = Deadline.after(3600)
+ALL: dict[str, Any] = {
+    "outputs": tuple(OutputKind),
+    "methods": tuple(ScoringMethod),
+    "tasks": (Task.RERANK, Task.CLASSIFY),
+    "labels": ("relevant",),
+}
+DOCUMENTS = ["x y" if place % 3 == 1 else f"{'abcdefghij'[place % 10]} {'klmnop'[place // 10]}" for place in range(60)]
+EQUAL = list(range(1, 60, 3))
+LAYOUTS = {Layout.MATRIX: ["a", "b", "a"], Layout.PAIRS: ["a" if place % 2 else "b" for place in range(60)]}
+"""Queries of a Score."""
+
+
+class Drifting(FakeWorker):
+    """Scores tell what is compared; their last bits hang on the place in the job, as products in other blocks do."""
+
+    async def run(self, job: Job) -> JobResult:
+        self.jobs.append(job)
+        ends = job.tokens.offsets
+        texts = [job.tokens.ids[4 * start : 4 * stop] for start, stop in pairwise(ends)]
+        pairs: list[tuple[bytes, ...]] = [(text,) for text in texts]
+        if isinstance(job.work, Score | MaxSim):
+            if isinstance(job.work, Score):
+                sides = texts[: job.work.queries], texts[job.work.queries :]
+            else:
+                sides = rows_of(job.work.queries), rows_of(job.work.documents)
+            pairs = list(zip(*sides, strict=True) if job.work.layout is Layout.PAIRS else product(*sides))
+        scores = [1 + crc32(b"|".join(pair)) % 64 + place * 2**-16 for place, pair in enumerate(pairs)]
+        return JobResult(scores=np.array(scores, dtype="<f4").tobytes())
+
+
+def rows_of(vectors: MultiVectors | None) -> list[bytes]:
+    assert vectors is not None
+    return [vectors.part(place, place + 1).data for place in range(len(vectors.lengths))]
+
+
+def frontend() -> tuple[Ranking, Drifting]:
+    worker = Drifting(card(**ALL))
+    return Ranking(Service(worker, Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1))), worker
+
+
+def numbers(result: JobResult) -> np.ndarray:
+    return np.frombuffer(result.scores, dtype="<f4")
+
+
+async def told(worker: Drifting, work: Any, some: Tokenized) -> np.ndarray:
+    """What the worker says where it is asked about every input, repeated or not."""
+    return numbers(await worker.run(Job(id=1, work=work, tokens=some.tokens)))
+
+
+def whole_request(worker: Drifting, queries: Sequence[str], layout: Layout, method: ScoringMethod) -> Tokenized:
+    """All of it as token ids."""
+    read = worker.model.tokenization
+    if method is ScoringMethod.CROSS_ENCODER:
+        matrix, entry = layout is Layout.MATRIX, "documents[{}]"
+        texts = PairTexts(firsts=queries, seconds=DOCUMENTS, matrix=matrix, entry=entry, cut=Cut())
+        return read.pairs(texts, lambda _: None)
+    sides = [read.texts(each, "", Cut(), "{}", lambda _: None) for each in (queries, DOCUMENTS)]
+    return sides[0] + sides[1]
+
+
+def alike(scores: np.ndarray, keys: Sequence[Any]) -> bool:
+    """Whether each key has one score, and not all the same."""
+    assert len(set(scores.tolist())) > 1
+    return len(set(zip(keys, scores.tolist(), strict=True))) == len(set(keys))
+
+
+@pytest.mark.parametrize("method", ScoringMethod)
+async def test_a_rerank_keeps_the_order_of_equal_documents(method: ScoringMethod) -> None:
+    """With one score for all of them, by every method; a worker that is asked about each puts the last first."""
+    made, worker = frontend()
+    request = ranking.rerank_request(pb.RerankRequest(query="a", documents=DOCUMENTS, method=method))
+    answer, found, _ = await made.rerank(request, None, LATER)
+    (job,) = worker.jobs
+    pairs = isinstance(job.work, Classify)
+    assert pairs == (method is ScoringMethod.CROSS_ENCODER)
+    assert len(job.tokens) == 60 - len(EQUAL) + 1 + (not pairs)
+    assert alike(numbers(answer.result), DOCUMENTS)
+    assert len({score for place, score in found if place in EQUAL}) == 1
+    assert [place for place, _ in found if place in EQUAL] == EQUAL
+
+    scores = (await told(worker, job.work, whole_request(worker, ["a"], Layout.MATRIX, method))).tolist()
+    order = sorted(range(60), key=lambda place: -scores[place])
+    assert [place for place in order if place in EQUAL] == EQUAL[::-1]
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("method", ScoringMethod)
+async def test_a_score_of_equal_pairs_is_one(method: ScoringMethod, layout: Layout) -> None:
+    """In both layouts, with queries that are repeated as well."""
+    made, worker = frontend()
+    queries = LAYOUTS[layout]
+    message = pb.ScoreRequest(queries=queries, documents=DOCUMENTS, method=method, layout=layout)
+    answer = await made.score(ranking.score_request(message), LATER)
+    keys = list(zip(queries, DOCUMENTS, strict=True) if layout is Layout.PAIRS else product(queries, DOCUMENTS))
+    assert alike(numbers(answer.result), keys)
+
+    work = worker.jobs[0].work
+    if isinstance(work, Score):
+        work = Score(method=method, layout=layout, queries=len(queries), unit_rows=True, mean=False)
+    assert not alike(await told(worker, work, whole_request(worker, queries, layout, method)), keys)
+
+
+@pytest.mark.parametrize("layout", Layout)
+async def test_a_max_sim_of_equal_vectors_is_one(layout: Layout) -> None:
+    """Given queries and documents of one row, or of none."""
+    made, worker = frontend()
+    queries, documents = ([ord(text[0]) for text in side] for side in (LAYOUTS[layout], DOCUMENTS))
+    sides = {
+        name: vectors_pb2.MultiVectors(
+            dimensions=1,
+            lengths=[int(each != ord("c")) for each in side],
+            data=np.array([each for each in side if each != ord("c")], dtype="<f4").tobytes(),
+        )
+        for name, side in (("queries", queries), ("documents", documents))
+    }
+    request = ranking.max_sim_request(pb.MaxSimRequest(layout=layout, **sides))
+    answer = await made.max_sim(request, LATER)
+    keys = list(zip(queries, documents, strict=True) if layout is Layout.PAIRS else product(queries, documents))
+    assert alike(numbers(answer.result), keys)
+
+    whole = MaxSim(queries=request.queries, documents=request.documents, layout=layout, unit_rows=False, mean=False)
+    assert not alike(await told(worker, whole, NOTHING), keys)

@@ -1,0 +1,101 @@
+"""Which prompt an input type brings: what sentence-transformers documents, and where its 6.2 does something else."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from references import near
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+from tiny import CPU, DENSE, ask, dense_rows, raw, write_json, write_trunk
+
+from frontend_service.requests import Cut, PromptChoice
+from frontend_service.tokenization import Tokenization
+from gpu_worker.card import card_of
+from gpu_worker.engine import ModelEngine
+from gpu_worker.models.loading import load
+from shared.vectors import InputType
+
+PROMPT = "w5 w6 w7 "
+TEXTS = ["w10 w11 w12 w13 w14 w15 w16 w17", "w20 w30 w40"]
+QUERY, DOCUMENT, NEITHER = InputType.QUERY, InputType.DOCUMENT, InputType.UNSPECIFIED
+COSINES = {TEXTS[0]: 0.843, TEXTS[1]: 0.829}
+"""Of a text with the prompt and without it."""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mean of a tiny BERT as sentence-transformers saves it."""
+    folder = tmp_path_factory.mktemp("prompts")
+    write_trunk(folder / "trunk", "tiny-bert")
+    modules = [Transformer(str(folder / "trunk")), Pooling(64, "mean")]
+    SentenceTransformer(modules=modules, device="cpu").save(str(folder / "saved"))
+    return folder / "saved"
+
+
+def tell(folder: Path, prompts: dict[str, str], default: str | None = None) -> SentenceTransformer:
+    """Says in the files which prompts there are; what the reference makes of them."""
+    name = "config_sentence_transformers"
+    known = json.loads((folder / f"{name}.json").read_text())
+    write_json(folder, **{name: known | {"prompts": prompts, "default_prompt_name": default}})
+    return SentenceTransformer(str(folder), device="cpu")
+
+
+def ours(folder: Path, side: InputType) -> np.ndarray:
+    """Vectors of `TEXTS` as that input type, by a frontend and an engine."""
+    model = load(str(folder), CPU)
+    tokenization = Tokenization(model.tokenizer.content, card_of(model))
+    prompt = tokenization.prompt(PromptChoice(input_type=side))
+    tokens = tokenization.texts(TEXTS, prompt, Cut(), "texts[{}]", lambda _: None, side).tokens
+    ids = np.split(np.frombuffer(tokens.ids, dtype="<i4"), tokens.offsets[1:-1])
+    return dense_rows(ask(ModelEngine(model), raw(DENSE), [each.tolist() for each in ids]))
+
+
+def cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return (left * right).sum(axis=1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
+
+
+def test_prompts_named_query_and_document(saved: Path) -> None:
+    """As the reference has them, which has no others beside them by input type."""
+    oracle = tell(saved, {"query": PROMPT, "document": "w8 ", "passage": "w9 "})
+    near(ours(saved, QUERY), oracle.encode_query(TEXTS))
+    near(ours(saved, DOCUMENT), oracle.encode_document(TEXTS))
+    near(ours(saved, NEITHER), oracle.encode(TEXTS))
+
+
+@pytest.mark.parametrize("name", ["passage", "corpus"])
+def test_other_names_of_a_documents_prompt(saved: Path, name: str) -> None:
+    """Ours goes before documents, as the reference's encode_document documents it; its 6.2 leaves it out."""
+    oracle = tell(saved, {name: PROMPT})
+    assert f'``"{name}"``' in str(SentenceTransformer.encode_document.__doc__)
+    near(ours(saved, DOCUMENT), oracle.encode(TEXTS, prompt=PROMPT))
+    theirs = oracle.encode_document(TEXTS)
+    near(ours(saved, NEITHER), theirs)
+    assert cosines(ours(saved, DOCUMENT), theirs) == pytest.approx(list(COSINES.values()), abs=5e-4)
+
+
+@pytest.mark.parametrize("side", [QUERY, DOCUMENT])
+def test_the_default_prompt(saved: Path, side: InputType) -> None:
+    """Ours stands in where an input type has no prompt of its own; the reference's 6.2 leaves it out there."""
+    oracle = tell(saved, {"plain": PROMPT}, default="plain")
+    near(ours(saved, NEITHER), oracle.encode(TEXTS))
+    near(ours(saved, side), oracle.encode(TEXTS))
+    theirs = oracle.encode_query(TEXTS) if side is QUERY else oracle.encode_document(TEXTS)
+    near(theirs, oracle.encode(TEXTS, prompt=""))
+    assert cosines(ours(saved, side), theirs) == pytest.approx(list(COSINES.values()), abs=5e-4)
+
+
+@pytest.mark.parametrize(("prompts", "default"), [({"passage": PROMPT}, None), ({"plain": PROMPT}, "plain")])
+def test_files_as_sentence_transformers_saves_them_are_read_alike(
+    saved: Path, tmp_path: Path, prompts: dict[str, str], default: str | None
+) -> None:
+    """Its 6.2 writes empty prompts for queries and documents beside others, which then hold in both."""
+    oracle = tell(saved, prompts, default)
+    oracle.save(str(tmp_path))
+    written = json.loads((tmp_path / "config_sentence_transformers.json").read_text())["prompts"]
+    assert written == {"query": "", "document": "", **prompts}
+    near(ours(tmp_path, QUERY), oracle.encode_query(TEXTS))
+    near(ours(tmp_path, DOCUMENT), oracle.encode_document(TEXTS))
+    near(ours(tmp_path, NEITHER), oracle.encode(TEXTS))

@@ -1,0 +1,174 @@
+"""Where the reference does something of its own, ours is the reference's; each time the plain way is far off."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny import CPU, MULTI, ask, raw, reader, referee, scores, token_rows, write_trunk
+from transformers import AutoModel, AutoModelForSequenceClassification
+
+from gpu_worker import ragged_batch
+from gpu_worker.engine import ModelEngine
+from gpu_worker.heads.classifier import LAST_REAL, HeadClassifier
+from gpu_worker.models import attention, llama4, miniature
+from gpu_worker.models.attention import TEMPERED, OneByOne
+from gpu_worker.models.loading import load
+from gpu_worker.models.recipe import ModelRefused
+from gpu_worker.models.trunk import PackedTrunk, uncounted_by
+from gpu_worker.ragged_batch import RaggedBatch
+from shared.jobs import Classify
+
+END, MASK = 3, 4
+ROBERTA = ("roberta", "xlm-roberta", "camembert", "mpnet", "data2vec-text", "xmod", "esm")
+"""Families whose padding id gets the position of its own number, wherever it stands."""
+
+
+def texts(*lengths: int, seed: int = 0) -> list[list[int]]:
+    generator = np.random.default_rng(seed)
+    return [generator.integers(5, 900, length).tolist() for length in lengths]
+
+
+@torch.inference_mode()
+def alone(model: Any, chosen: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """Rows of each text by transformers' own run of it."""
+    return [model(input_ids=torch.tensor([text])).last_hidden_state[0].numpy() for text in chosen]
+
+
+def written(folder: Path, kind: str, **options: Any) -> Any:
+    """A tiny model of this type on disk, and as transformers loads it."""
+    miniature.write(folder, kind, **options)
+    return AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def furthest(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
+    return max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True))
+
+
+def rows(folder: Path, chosen: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """All texts in one step."""
+    return token_rows(ask(ModelEngine(load(str(folder), CPU)), raw(MULTI), chosen))
+
+
+def test_a_classifier_reads_the_last_token_that_is_not_padding(tmp_path: Path) -> None:
+    """By its id: where padding is also the end of a text, that is the row before the end."""
+    write_trunk(tmp_path, "tiny-qwen2", "sequence-classification", labels=1)
+    own = AutoModelForSequenceClassification.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    own.config.pad_token_id = END
+    own.save_pretrained(tmp_path)
+    chosen = [[*text, END] for text in texts(9, 4, 17)] + [[*texts(5)[0], END, END], [END, END], *texts(6)]
+    with torch.inference_mode():
+        theirs = np.array([own(input_ids=torch.tensor([text])).logits[0].numpy() for text in chosen])
+    model = load(str(tmp_path), CPU)
+    head = model.heads.classifier
+    assert isinstance(head, HeadClassifier)
+    assert head.pooling == LAST_REAL
+    assert np.abs(scores(ask(ModelEngine(model), Classify(), chosen)) - theirs).max() <= 1e-4
+    head.pooling = "lasttoken"
+    assert np.abs(scores(ask(ModelEngine(model), Classify(), chosen)) - theirs)[:3].min() > 0.01
+
+
+def counting_all(tokens: Any, starts: Any, lengths: Any, uncounted: int) -> Any:
+    """Positions as they were: one after the other, whatever the ids."""
+    return np.arange(len(tokens)) - np.repeat(starts, lengths) + uncounted + 1
+
+
+@pytest.mark.parametrize("kind", ROBERTA)
+def test_a_padding_token_in_a_text_is_not_counted(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RoBERTa's positions are told from ids; a batch that counts every token is refused by the gate."""
+    own = written(tmp_path, kind)
+    chosen = texts(12, 7, 30)
+    for text in chosen:
+        text[len(text) // 2] = uncounted_by(own)
+    theirs = alone(own, chosen)
+    assert furthest(rows(tmp_path, chosen), theirs) <= 2e-5
+    attention.register()
+    reference = referee(own)
+    trunk = PackedTrunk(own, OneByOne(), uncounted_by(own))
+    reference.check(trunk)
+    monkeypatch.setattr(ragged_batch, "_positions", counting_all)
+    with pytest.raises(ModelRefused, match="hidden states differ"):
+        reference.check(trunk)
+
+
+def test_llama_4_attends_in_chunks_and_counts_positions_by_text(tmp_path: Path) -> None:
+    """Beyond its chunk, and in steps beyond the positions at which it begins to temper attention."""
+    own = written(tmp_path, "llama4_text")
+    assert own.config.attention_chunk_size == 16
+    assert own.config.floor_scale == 24
+    chosen = texts(60, 60, 15, 16, 17, 49)
+    theirs = alone(own, chosen)
+    model = load(str(tmp_path), CPU)
+    assert not model.unpacked
+    assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), theirs) <= 2e-5
+    layers = [each for each in model.trunk.model.modules() if hasattr(each, TEMPERED)]
+    assert layers
+    for layer in layers:  # as the class itself counts: by the place in the step
+        by_text = getattr(layer, TEMPERED)
+        setattr(layer, TEMPERED, lambda positions, own=by_text: own(torch.arange(len(positions))))
+    assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), theirs) > 0.01
+
+
+def test_without_its_chunks_llama_4_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate's texts are longer than a chunk."""
+    attention.register()
+    own = written(tmp_path, "llama4_text")
+    reference = referee(own)
+    trunk = PackedTrunk(own, OneByOne())
+    reference.check(trunk)
+    monkeypatch.setattr(attention, "_chunk", lambda module: None)
+    with pytest.raises(ModelRefused, match="hidden states differ"):
+        reference.check(trunk)
+
+
+def test_a_mask_changes_its_own_text_alone(tmp_path: Path) -> None:
+    """ESM with token dropout scales each text by its masks; packed, one text's masks would scale all."""
+    own = written(tmp_path, "esm", token_dropout=True, mask_token_id=MASK)
+    chosen = texts(12, 12, 7, 30)
+    chosen[0][5] = MASK
+    chosen[3][2] = chosen[3][9] = MASK
+    theirs = alone(own, chosen)
+    model = load(str(tmp_path), CPU)
+    assert model.unpacked
+    assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), theirs) <= 2e-5
+    own.set_attn_implementation(attention.NAME)
+    batch = RaggedBatch.pack([np.array(text, dtype=np.int32) for text in chosen], CPU.device, uncounted_by(own))
+    with torch.inference_mode():
+        packed = PackedTrunk(own, OneByOne(), uncounted_by(own))(batch).numpy()
+    assert furthest(np.split(packed, np.cumsum([len(text) for text in chosen])[:-1]), theirs) > 0.1
+
+
+def test_a_step_may_have_more_tokens_than_a_text_has_positions(tmp_path: Path) -> None:
+    """CLIP's text tower compares all tokens of a run with its positions, so it runs by equal length."""
+    own = written(tmp_path, "clip_text_model")
+    assert own.config.max_position_embeddings == miniature.POSITIONS
+    chosen = texts(*(120, 120, 77, 30, 30, 1))
+    assert sum(map(len, chosen)) > miniature.POSITIONS
+    model = load(str(tmp_path), CPU)
+    assert "max_position_embeddings" in model.unpacked
+    assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), alone(own, chosen)) <= 2e-5
+
+
+def test_alberts_pooler_reads_the_first_row(tmp_path: Path) -> None:
+    """It is a plain layer, which the trunk applies to that row before its activation."""
+    config = miniature.config_of("albert")
+    torch.manual_seed(0)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
+    reader().save_pretrained(tmp_path)
+    own = AutoModelForSequenceClassification.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    chosen = texts(9, 4, 17, 1)
+    with torch.inference_mode():
+        theirs = np.array([own(input_ids=torch.tensor([text])).logits[0].numpy() for text in chosen])
+    found = scores(ask(ModelEngine(load(str(tmp_path), CPU)), Classify(), chosen), columns=2)
+    assert np.abs(found - theirs).max() <= 1e-4
+
+
+def test_llama_4_alone_is_left_as_it_is(tmp_path: Path) -> None:
+    """Its own runs temper attention themselves, before and after a packed one."""
+    own = written(tmp_path, "llama4_text")
+    chosen = texts(60)
+    before = alone(own, chosen)
+    llama4.install(own)
+    assert furthest(alone(own, chosen), before) == 0
