@@ -65,6 +65,18 @@ def prepack(model: nn.Module) -> str:
     return PREPACKED
 
 
+def undoing(model: nn.Module) -> Callable[[], None]:
+    """What puts the layers back that a model has now, after `prepack` replaced them."""
+    kept = [(module, dict(module.named_children())) for module in model.modules()]
+
+    def undo() -> None:
+        for module, children in kept:
+            for name, child in children.items():
+                setattr(module, name, child)
+
+    return undo
+
+
 @cache
 def _reads_weight(module: Any, name: str) -> bool:
     """Whether a class's own code looks at the weight of a layer that it calls `name`; packed ones have none to show."""

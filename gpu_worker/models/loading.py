@@ -9,14 +9,14 @@ from torch import nn
 
 from gpu_worker.maxsim import choice as maxsim
 from gpu_worker.maxsim.comparison import MaxSim
-from gpu_worker.models import attention, ways
+from gpu_worker.models import attention, relative, ways
 from gpu_worker.models.files import first_line
 from gpu_worker.models.gate import Reference
 from gpu_worker.models.head_building import HeadBuilder, Heads
 from gpu_worker.models.head_gate import HeadReference
 from gpu_worker.models.late_overrides import NO_OVERRIDES, LateOverrides
 from gpu_worker.models.late_reading import Room, resolve
-from gpu_worker.models.linear import STOCK, PrepackedLinear, prepack
+from gpu_worker.models.linear import STOCK, PrepackedLinear, prepack, undoing
 from gpu_worker.models.probes import ACCELERATOR, PROCESSOR, Probes
 from gpu_worker.models.quiet import quiet
 from gpu_worker.models.recipe import ModelRefused, Recipe
@@ -151,9 +151,17 @@ def _prepare(
         head_reference = HeadReference(model, source.recipe, probes, positions, segments)
     reference = Reference(base, probes)
     heads = HeadBuilder(source.recipe, model, placement, source.layers, reference.width).build()
-    on_cpu = placement.device.type == "cpu"
-    linear = prepack(nn.ModuleList([base, *heads.modules()])) if on_cpu else STOCK
-    way = ways.choose(base, reference, placement, uncounted, segments, positions)
+    layers = nn.ModuleList([base, *heads.modules()])
+    undo = undoing(layers)
+    linear = prepack(layers) if placement.device.type == "cpu" else STOCK
+    try:
+        way = ways.choose(base, reference, placement, uncounted, segments, positions)
+    except ModelRefused:
+        if linear == STOCK or relative.installed(base):
+            raise
+        undo()  # some models blow the last bit up: what rounds otherwise is not theirs any more
+        linear = STOCK
+        way = ways.choose(base, reference, placement, uncounted, segments, positions)
     if head_reference is not None:
         head_reference.check(way.trunk, heads)
     return way, heads, linear
