@@ -58,7 +58,7 @@ test: $(VENV)/dev ## run all tests that need no GPU
 	$(BIN)/python -m pytest
 
 test-slow: $(VENV)/dev ## run the long sweeps as well: every text architecture of transformers, a quarter of an hour
-	$(BIN)/python -m pytest -m sweep
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m sweep
 
 models: $(VENV)/dev ## make docs/models.md: how each text architecture of the installed transformers is served
 	$(BIN)/python -m gpu_worker.census --out docs/models.md

@@ -65,6 +65,7 @@ SMALL |= {"num_hidden_layers": LAYERS, "vocab_size": VOCABULARY, "max_position_e
 GEMMA = SMALL | {"num_key_value_heads": 2, "sliding_window": 16, "query_pre_attn_scalar": 16, "initializer_range": 0.2}
 GEMMA |= {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 BYTES = SMALL | {"hidden_size_global": 64, "num_key_value_heads": 4, "sliding_window": 16, "initializer_range": 0.2}
+NARROW = {"initializer_range": 0.1}
 MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}}
 HALF_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}}
 OWN: dict[str, dict[str, Any]] = {
@@ -88,7 +89,8 @@ OWN: dict[str, dict[str, Any]] = {
     "llama4_text": {"attn_temperature_tuning": True, "no_rope_layers": [1, 0, 1]},
     "mamba2": {"num_heads": 8},
     "muse_spark_text": {"moe_hidden_size": 64, "layer_rope_theta": [1e4, 0, 1e4]},
-    "qwen3_5_moe_text": {"initializer_range": 0.1},  # wider, its routers blow rounding up
+    # Wider, these blow rounding up.
+    **dict.fromkeys(("granitemoe", "hrm_text", "qwen3_5_moe_text"), NARROW),
     "qwen4_exp_text": {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 16}
     | {"indexer_budget": 16, "indexer_compress_ratio": 4},
     "reformer": {"axial_pos_embds_dim": [32, 32], "axial_pos_shape": [16, POSITIONS // 16]},
