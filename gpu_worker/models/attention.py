@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gpu_worker.models.recipe import ModelRefused
 from gpu_worker.ragged_batch import RaggedBatch
 
 NAME = "ragged"
@@ -152,7 +153,7 @@ def attend(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    ragged: "AttentionCall",
+    ragged: "AttentionCall | None" = None,
     scaling: float | None = None,
     is_causal: bool | None = None,
     sliding_window: int | None = None,
@@ -160,6 +161,8 @@ def attend(
     **_: object,
 ) -> tuple[Tensor, None]:
     """What transformers calls; see the module's docstring for shapes."""
+    if ragged is None:
+        raise ModelRefused("its layers do not hand the batch on to their attention")
     ragged.count += 1
     terms = terms_of(module, scaling, query.shape[-1], is_causal, sliding_window, softcap)
     if hasattr(module, TEMPERED):

@@ -69,7 +69,7 @@ NARROW = {"initializer_range": 0.1}
 MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}}
 HALF_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}}
 OWN: dict[str, dict[str, Any]] = {
-    "bigbird_pegasus": {"attention_type": "original_full"},
+    "big_bird": {"block_size": 8},
     "blt": {f"{part}_config": BYTES for part in ("patcher", "encoder", "decoder", "global")}
     | {"encoder_hash_byte_group_vocab": 500},
     "cosmos3_edge_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}},

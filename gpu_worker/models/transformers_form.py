@@ -22,6 +22,7 @@ from gpu_worker.models.recipe import (
     WeightsOf,
 )
 from gpu_worker.models.text_settings import TextSettings
+from gpu_worker.models.weights import ENCODERS
 from shared.vectors import Activation
 
 PROCESS_REWARDS = "Qwen2ForProcessRewardModel"
@@ -77,7 +78,8 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSet
     if architecture.endswith("ForMaskedLM"):
         # As SentenceTransformer and as SparseEncoder read it: one pass gives both.
         return both | {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}
-    if not WITHOUT_HEAD.fullmatch(architecture):
+    encoder = architecture.endswith("ForConditionalGeneration") and config.get("model_type") in ENCODERS
+    if not encoder and not WITHOUT_HEAD.fullmatch(architecture):
         raise ModelRefused(f"{path / 'config.json'}: architectures {architecture} has a head that is not served")
     return both
 

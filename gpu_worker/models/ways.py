@@ -53,10 +53,8 @@ def choose(
         packed = _packed(base, placement, uncounted, token_types, reference.width)
         reference.check(packed)
         return Way(trunk=packed)
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:  # foreign code that was not made for this fails anywhere; then the other way is tried
-        unpacked = first_line(error)
+        unpacked = _reason(error)
     if relative.installed(base):  # its own attention is gone
         raise ModelRefused(f"{type(base).__name__}: {unpacked}")
     last = ""
@@ -64,7 +62,7 @@ def choose(
         try:
             reference.check(trunk)
         except Exception as error:
-            last = first_line(error)
+            last = _reason(error)
             continue
         return Way(trunk=trunk, unpacked=unpacked, times=_cost(trunk, reference, positions))
     raise ModelRefused(f"{type(base).__name__} runs neither packed ({unpacked}) nor by equal length ({last})")
@@ -97,6 +95,15 @@ def make_packed(base: Any) -> None:
         llama4.install(base)
     else:
         raise ModelRefused("transformers' class takes no attention but its own")
+
+
+def _reason(error: Exception) -> str:
+    """Why a way does not serve. Raises the error itself where memory is what was missing."""
+    if isinstance(error, ModelRefused):
+        return str(error)
+    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        raise error
+    return f"its own code fails on such a batch: {first_line(error)}"
 
 
 def _head_width(base: nn.Module) -> int:

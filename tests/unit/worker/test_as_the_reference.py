@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tiny import CPU, MULTI, ask, raw, reader, referee, scores, token_rows, write_trunk
-from transformers import AutoModel, AutoModelForSequenceClassification
+from transformers import AutoModel, AutoModelForSequenceClassification, T5EncoderModel, T5ForConditionalGeneration
 
 from gpu_worker import ragged_batch
 from gpu_worker.engine import ModelEngine
@@ -18,6 +18,7 @@ from gpu_worker.models.attention import TEMPERED, OneByOne
 from gpu_worker.models.loading import load
 from gpu_worker.models.recipe import ModelRefused
 from gpu_worker.models.trunk import PackedTrunk, uncounted_by
+from gpu_worker.placement import Placement
 from gpu_worker.ragged_batch import RaggedBatch
 from shared.jobs import Classify
 
@@ -68,6 +69,34 @@ def test_a_classifier_reads_the_last_token_that_is_not_padding(tmp_path: Path) -
     assert np.abs(scores(ask(ModelEngine(model), Classify(), chosen)) - theirs).max() <= 1e-4
     head.pooling = "lasttoken"
     assert np.abs(scores(ask(ModelEngine(model), Classify(), chosen)) - theirs)[:3].min() > 0.01
+
+
+@pytest.mark.parametrize("name", ["tiny-gemma2", "tiny-gemma3", "tiny-qwen2"])
+def test_in_half_precision_the_same_row_is_read(name: str, tmp_path: Path) -> None:
+    """There several rows are near enough; the nearest is taken."""
+    own = write_trunk(tmp_path, name, "sequence-classification", labels=1)
+    own.config.pad_token_id = END
+    own.save_pretrained(tmp_path)
+    model = load(str(tmp_path), Placement(device=CPU.device, dtype=torch.bfloat16))
+    assert isinstance(model.heads.classifier, HeadClassifier)
+    assert model.heads.classifier.pooling == LAST_REAL
+
+
+def test_a_model_that_short_texts_change_is_refused(tmp_path: Path) -> None:
+    """BigBird attends to blocks until the first short text, and to everything from then on."""
+    written(tmp_path, "big_bird", block_size=8)
+    with pytest.raises(ModelRefused, match="depends on the texts before it"):
+        load(str(tmp_path), CPU)
+
+
+def test_an_encoder_decoder_without_modules_gives_its_encoder(tmp_path: Path) -> None:
+    """T5ForConditionalGeneration as transformers saves it."""
+    config = miniature.config_of("t5")
+    T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    reader().save_pretrained(tmp_path)
+    own = T5EncoderModel.from_pretrained(tmp_path).eval()
+    chosen = texts(9, 30)
+    assert furthest(rows(tmp_path, chosen), alone(own, chosen)) <= 2e-5
 
 
 def counting_all(tokens: Any, starts: Any, lengths: Any, uncounted: int) -> Any:
