@@ -16,8 +16,12 @@ from shared.jobs import JobResult, MaxSim, Rows, Score, SparseRows, Work
 from shared.vectors import Layout, MultiVectors
 
 Places = npt.NDArray[np.int64]
-Repeat = Callable[[JobResult], JobResult]
+Check = Callable[[int], None]
+"""Raises where an answer of so many bytes is too large, before it is made: sparse rows tell their lengths late."""
+Repeat = Callable[[JobResult, Check], JobResult]
 """Makes the result of the different inputs that of all."""
+PAIR_BYTES = 8
+"""Of a sparse row's index and weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +128,7 @@ def _vectors(vectors: MultiVectors) -> list[Hashable]:
     ]
 
 
-def _of_sequences(found: Distinct, result: JobResult) -> JobResult:
+def _of_sequences(found: Distinct, result: JobResult, check: Check) -> JobResult:
     """Rows, weights and logits of sequences."""
     of, texts = found.of, len(found.first)
     rows, total, row_lengths = of, texts, ()
@@ -136,14 +140,14 @@ def _of_sequences(found: Distinct, result: JobResult) -> JobResult:
         result,
         dense=None if dense is None else _rows(dense, texts, of),
         tokens=None if tokens is None else _rows(tokens, total, rows),
-        sparse=None if sparse is None else _sparse(sparse, of),
+        sparse=None if sparse is None else _sparse(sparse, of, check),
         row_lengths=row_lengths,
         token_ids=_take(result.token_ids, total, rows),
         scores=_take(result.scores, total, rows),
     )
 
 
-def _of_scores(met: _Meeting, widths: Sequence[int], result: JobResult) -> JobResult:
+def _of_scores(met: _Meeting, widths: Sequence[int], result: JobResult, _: Check) -> JobResult:
     """Scores, and what explains them: `widths` [queries] numbers a score, one query after the other."""
     columns = int(met.columns.max()) + 1
     scores = np.frombuffer(result.scores, dtype="<f4").reshape(-1, columns)[np.ix_(met.rows, met.columns)].tobytes()
@@ -171,8 +175,9 @@ def _rows(rows: Rows, total: int, of: Places) -> Rows:
     return replace(rows, data=_take(rows.data, total, of), scales=_take(rows.scales, total, of))
 
 
-def _sparse(vectors: SparseRows, of: Places) -> SparseRows:
+def _sparse(vectors: SparseRows, of: Places, check: Check) -> SparseRows:
     lengths = np.array(vectors.lengths, dtype=np.int64)
+    check(PAIR_BYTES * int(lengths[of].sum()))
     pairs, total = _ragged(lengths, of), int(lengths.sum())
     return SparseRows(
         lengths=tuple(lengths[of].tolist()),

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from frontend_service import packing, settling, token_pooling
-from frontend_service.limits import TEXT_LETTERS
+from frontend_service.limits import FEWER_WEIGHTS, TEXT_LETTERS
 from frontend_service.requests import EmbedRequest, Pooling
 from frontend_service.service import Answer, Service
 from frontend_service.tokenized import Tokenized, Watch
@@ -52,7 +52,7 @@ class Embedding:
         if request.pooling:
             answer = replace(answer, result=await self._pooled(answer.result, request, request.pooling))
         # How many weights a sparse vector has cannot be foreseen.
-        service.limits.check_reply(answer.size, "set sparse_top_k, or ask for fewer texts")
+        service.limits.check_reply(answer.size, FEWER_WEIGHTS)
         return answer
 
     async def _pooled(self, result: JobResult, request: EmbedRequest, pooling: Pooling) -> JobResult:

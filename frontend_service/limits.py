@@ -12,6 +12,9 @@ MATCH_BYTES = 8
 TEXT_LETTERS = 16
 """A text takes as long to tokenise as if it had so many letters more."""
 
+FEWER_WEIGHTS = "set sparse_top_k, or ask for fewer texts"
+"""The remedy where sparse vectors make a reply too large: how many weights one has cannot be foreseen."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from frontend_service import postprocess, settling
 from frontend_service.distinct import without_repeats
-from frontend_service.limits import Limits
+from frontend_service.limits import FEWER_WEIGHTS, Limits
 from frontend_service.pairs import PairTexts
 from frontend_service.requests import TokenizeRequest
 from frontend_service.tokenization import Tokenization, TokenizedText
@@ -192,7 +192,9 @@ class Service:
         result = await self._worker.run(job)
         answered = self.clock()
         if repeat is not None:
-            result = await self.in_thread(partial(repeat, result))
+            result = await self.in_thread(
+                partial(repeat, result, partial(self.limits.check_reply, remedy=FEWER_WEIGHTS))
+            )
         return Answer(
             model=model.card.id,
             result=result,

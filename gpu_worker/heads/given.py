@@ -4,7 +4,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+
+class Rows(BaseModelOutputWithPooling):
+    """What a trunk answers with; of what a family adds to it (XLNet's memories, Luke's entities) there is nothing."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("_"):
+            raise AttributeError(name)
 
 
 class Given(nn.Module):
@@ -26,17 +34,18 @@ class Given(nn.Module):
         except AttributeError:
             return getattr(self.__dict__["_trunk"], name)
 
-    def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> BaseModelOutputWithPoolingAndCrossAttentions:
+    def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> Rows:
         """inputs_embeds [B, L, H] are the hidden states; a pooler of the trunk runs on them."""
         pooled = None if self.pooler is None else self._pool(inputs_embeds)
-        return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=inputs_embeds, pooler_output=pooled)
+        return Rows(last_hidden_state=inputs_embeds, pooler_output=pooled)
 
     def _pool(self, hidden: Tensor) -> Any:
-        """ALBERT's pooler is a plain layer, which its trunk applies to the first row."""
+        """ALBERT's pooler and BigBird's are plain layers, which their trunks apply to the first row."""
         assert self.pooler is not None
-        if self._plain_pooler:
-            return self.pooler_activation(self.pooler(hidden[:, 0]))
-        return self.pooler(hidden)
+        if not self._plain_pooler:
+            return self.pooler(hidden)
+        activation = getattr(self, "pooler_activation", None) or getattr(self, "activation", None)
+        return None if activation is None else activation(self.pooler(hidden[:, 0]))
 
 
 class Head(nn.Module):

@@ -9,7 +9,7 @@ from torch import nn
 
 from gpu_worker.maxsim import choice as maxsim
 from gpu_worker.maxsim.comparison import MaxSim
-from gpu_worker.models import attention, relative, ways
+from gpu_worker.models import attention, longformer, relative, ways
 from gpu_worker.models.files import first_line
 from gpu_worker.models.gate import Reference
 from gpu_worker.models.head_building import HeadBuilder, Heads
@@ -17,7 +17,7 @@ from gpu_worker.models.head_gate import HeadReference
 from gpu_worker.models.late_overrides import NO_OVERRIDES, LateOverrides
 from gpu_worker.models.late_reading import Room, resolve
 from gpu_worker.models.linear import STOCK, PrepackedLinear, prepack, undoing
-from gpu_worker.models.probes import ACCELERATOR, PROCESSOR, Probes
+from gpu_worker.models.probes import Budget, Probes
 from gpu_worker.models.quiet import quiet
 from gpu_worker.models.recipe import ModelRefused, Recipe
 from gpu_worker.models.source import Source, open_source
@@ -101,8 +101,8 @@ def _loaded(source: Source, placement: Placement, served_name: str, max_tokens: 
     flops = 2.0 * _multiplied(source.model.base_model)
     special = [*source.tokenizer.special_tokens.values(), *([] if uncounted is None else [uncounted])]
     limits = (limit, *((reading.query_length, reading.document_length) if reading else ()))
-    budget = PROCESSOR if placement.device.type == "cpu" else ACCELERATOR
-    probes = Probes.of(config, positions, special, flops, _unattended(reading, config), max(limits), budget)
+    unattended, budget = _unattended(reading, config), Budget.of(placement.device)
+    probes = Probes.of(config, positions, special, flops, unattended, max(limits), budget)
     way, heads, linear = _prepare(source, placement, uncounted, positions, probes)
     mark = source.recipe.instruction_mark
     return Model(
@@ -119,7 +119,7 @@ def _loaded(source: Source, placement: Placement, served_name: str, max_tokens: 
         placement=placement,
         linear=linear,
         fingerprint=_fingerprint(source, limit, reading, placement),
-        notice="; ".join(each for each in (source.recipe.notice, way.notice) if each),
+        notice="; ".join(each for each in (source.recipe.notice, way.notice, probes.notice(max(limits))) if each),
         unpacked=way.unpacked,
         flops_per_token=max(flops, 2.0 * way.trunk.width**2),
         weight_bytes=_bytes([way.trunk.model, *heads.modules()]),
@@ -145,6 +145,7 @@ def _prepare(
 ) -> tuple[Way, Heads, str]:
     """Takes references, takes the model apart, makes it fast, and compares."""
     model, base = source.model, source.model.base_model
+    longformer.install(model, base)
     segments = source.tokenizer.token_types and takes_token_types(base)
     head_reference = None
     if source.recipe.weights_of != "encoder":

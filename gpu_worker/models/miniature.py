@@ -69,6 +69,7 @@ NARROW = {"initializer_range": 0.1}
 MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}}
 HALF_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}}
 OWN: dict[str, dict[str, Any]] = {
+    "bamba": {"attn_layer_indices": [1]},
     "big_bird": {"block_size": 8},
     "blt": {f"{part}_config": BYTES for part in ("patcher", "encoder", "decoder", "global")}
     | {"encoder_hash_byte_group_vocab": 500},
@@ -82,6 +83,8 @@ OWN: dict[str, dict[str, Any]] = {
     | {"linear_head_dim": 16, "linear_num_heads": 4},
     "funnel": {"block_sizes": [1, 1, 1], "num_decoder_layers": 1, "d_head": 16},
     "gptj": {"rotary_dim": 8},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     **dict.fromkeys(("glm4v_text", "glm_image_text", "glm_ocr_text"), HALF_MROPE),
     **dict.fromkeys(("qwen2_5_vl_text", "qwen2_vl_text"), MROPE),
     "kimi_linear": {"linear_head_dim": 16, "linear_num_heads": 4},
@@ -190,4 +193,4 @@ def tokenizer_of(folder: Path) -> PreTrainedTokenizerFast:
     """The synthetic tokenizer as transformers has it, by way of a file in `folder`."""
     file = folder / "tokenizer.json"
     file.write_bytes(synthetic.tokenizer(VOCABULARY).content)
-    return PreTrainedTokenizerFast(tokenizer_file=str(file), model_max_length=POSITIONS // 2, **SPECIAL)
+    return PreTrainedTokenizerFast(tokenizer_file=str(file), model_max_length=256, **SPECIAL)

@@ -6,11 +6,12 @@ that the config names.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
 
 import numpy as np
+import torch
 
 from gpu_worker.ragged_batch import Ids
 
@@ -20,7 +21,8 @@ MORE = (7, 2, 19, 12, 30, 24, 9, 15, 3, 27)
 """Beside them where a text gives few numbers: logits."""
 SPECIAL = 9
 BOUNDS = re.compile(
-    r"window|chunk|block|bucket|max_distance|max_relative|local_attention|floor_scale|topk$|indexer_budget|conv_kernel"
+    r"window|chunk|block|bucket|max_distance|max_relative|local_attention|local_radius|original_max_position|floor_scale|"
+    r"topk$|indexer_budget|conv_kernel|segment_means"
 )
 NO_BOUNDS = re.compile(r"group|layer|moe|ff|feed_forward|expert|lm_head|multiple|type")
 """Keys that the words above are found in, and that bound no attention."""
@@ -37,9 +39,17 @@ class Budget:
     score_bytes: int
     flops: float
 
+    @classmethod
+    def of(cls, device: torch.device) -> "Budget":
+        """An accelerator that the model has nearly filled leaves little for scores."""
+        if device.type == "cpu":
+            return PROCESSOR
+        free, _ = torch.cuda.mem_get_info(device)
+        return replace(ACCELERATOR, score_bytes=min(ACCELERATOR.score_bytes, free // 8))
 
-PROCESSOR, ACCELERATOR = Budget(1 << 30, 5e12), Budget(4 << 30, 1e14)
-"""Ten seconds or so of either."""
+
+PROCESSOR, ACCELERATOR = Budget(1 << 30, 1e12), Budget(4 << 30, 1e14)
+"""Seconds of either; two cores take half a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +65,11 @@ class Probes:
     padded: int
     again: tuple[int, ...]
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text."""
+        return max(map(len, self.texts))
+
     @classmethod
     def of(
         cls,
@@ -69,7 +84,7 @@ class Probes:
         """Those of a model that has so many `positions`.
 
         `special` are the tokenizer's special ids; `unattended`: whether texts with a tail belong to it; `limit`: tokens
-        that a text may have.
+        that a text may have. Lengths that the budget does not allow are left out, and the limit is cut to what it does.
         """
         generator = np.random.default_rng(0)
         vocabulary, most = int(config.vocab_size), budget.flops / max(flops_per_token, 1.0)
@@ -84,9 +99,15 @@ class Probes:
         if len(known) > 1:
             texts.append(np.array(generator.permutation(known)[:positions], dtype=np.int32))
         padded = len(texts)
-        for length in sorted({limit, *_telling(config)}):
-            if length <= longest and sum(map(len, texts)) + length <= most:
-                texts.append(random(length))
+        tripled = 3.0 * int(getattr(config, "hidden_size", 0) or 768)
+        left = most - sum(map(len, texts))
+        for length in (*dict.fromkeys(_telling(config.to_dict())), limit):
+            # Attention makes 4 H L products a pair of tokens, layers make about 24 H^2 L a token.
+            affordable = tripled * ((1 + 2 * max(left, 0.0) / tripled) ** 0.5 - 1)
+            chosen = int(min(length, longest, affordable)) if length == limit else length
+            if 0 < chosen <= min(longest, affordable) and chosen not in map(len, texts):
+                texts.append(random(chosen))
+                left -= chosen + chosen**2 / (2 * tripled)
         tails = [0] * len(texts)
         if unattended:
             last = random(min(40, positions))
@@ -99,6 +120,10 @@ class Probes:
                 again.append(number)
                 missing -= len(texts[number])
         return cls(texts=tuple(texts), tails=tuple(tails), padded=padded, again=tuple(again))
+
+    def notice(self, limit: int) -> str:
+        """What a user should know where texts may have more tokens than the longest of these."""
+        return f"compared at load with texts of up to {self.longest} tokens, not longer" if limit > self.longest else ""
 
     def short(self) -> list[Ids]:
         """Those of a few tokens, all of them attended to."""
@@ -133,10 +158,12 @@ def _everywhere(text: Ids, identity: int) -> Ids:
     return text
 
 
-def _telling(config: Any) -> Iterator[int]:
-    """Lengths just under, at, and just over each bound, and over two of it."""
-    for name, value in config.to_dict().items():
-        if BOUNDS.search(name) and not NO_BOUNDS.search(name):
+def _telling(settings: dict[Any, Any]) -> Iterator[int]:
+    """Lengths over twice each bound, just over it, at it and just under; bounds of parts count too."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _telling(value)
+        elif BOUNDS.search(str(name)) and not NO_BOUNDS.search(str(name)):
             for bound in value if isinstance(value, list) else [value]:
                 if isinstance(bound, int) and not isinstance(bound, bool) and bound > 1:
-                    yield from (bound - 1, bound, bound + 1, 2 * bound + 9)
+                    yield from (2 * bound + 9, bound + 1, bound, bound - 1)

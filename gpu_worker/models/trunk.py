@@ -86,7 +86,7 @@ def uncounted_by(model: nn.Module) -> int | None:
 
 def positions_of(config: Any, uncounted: int | None) -> int:
     """How many tokens a sequence may have: the learned positions that are left after those that are not counted."""
-    known = int(getattr(config, "max_position_embeddings", 0) or 0)
+    known = int(getattr(config, "max_position_embeddings", 0) or getattr(config, "max_seq_len", 0) or 0)
     if known < 1 or config.model_type in BY_DISTANCE:
         return ENDLESS
     return known if uncounted is None else known - uncounted - 1

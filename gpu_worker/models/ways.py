@@ -1,6 +1,8 @@
 """How a model runs: packed where it can, else by equal length. The first way that passes the gate serves."""
 
 import time
+import traceback
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,7 @@ from gpu_worker.models import attention, attention_choice, llama4, relative
 from gpu_worker.models.equal_length import EqualLengthTrunk
 from gpu_worker.models.files import first_line
 from gpu_worker.models.gate import Reference
+from gpu_worker.models.linear import prepack
 from gpu_worker.models.recipe import ModelRefused
 from gpu_worker.models.trunk import PackedTrunk, Trunk, rotary_of_the_step
 from gpu_worker.placement import Placement
@@ -75,6 +78,8 @@ def _packed(base: Any, placement: Placement, uncounted: int | None, token_types:
     if rotary:
         raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
     make_packed(base)
+    if relative.installed(base) and placement.device.type == "cpu":
+        prepack(base)  # what its own classes would not let be packed, since they look at the weight
     chosen = attention_choice.choose(
         placement.device,
         placement.dtype,
@@ -98,12 +103,13 @@ def make_packed(base: Any) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Why a way does not serve. Raises the error itself where memory is what was missing."""
+    """Why a way does not serve; of foreign code, the function that failed. Raises the error where memory ran out."""
     if isinstance(error, ModelRefused):
         return str(error)
     if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         raise error
-    return f"its own code fails on such a batch: {first_line(error)}"
+    innermost = deque(traceback.walk_tb(error.__traceback__), maxlen=1)[0][0]
+    return f"{innermost.f_code.co_qualname} fails on such a batch: {first_line(error)}"
 
 
 def _head_width(base: nn.Module) -> int:

@@ -49,6 +49,7 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
         config = AutoConfig.from_pretrained(folder, **where)
         for key, value in recipe.config.items():
             setattr(config, key, value)  # a keyword would be refused where config.json does not have the key
+        config.get_text_config().use_cache = False  # nothing is generated, and some classes then want a cache
         model, report = class_of(config, recipe.weights_of).from_pretrained(
             folder,
             config=config,

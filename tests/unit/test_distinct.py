@@ -18,6 +18,7 @@ from frontend_service.tokenized import NOTHING, Tokenized
 from gpu_worker import packing
 from gpu_worker.engine import ModelEngine
 from gpu_worker.models.loading import load
+from shared.errors import ResultTooLarge
 from shared.jobs import Classify, Encode, Job, JobResult, MaxSim, Rows, Score, SparseRows, Work
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, InputType, Layout, MultiVectors, ScoringMethod
@@ -74,7 +75,11 @@ def both(compute: Computing, work: Work, some: Tokenized) -> tuple[JobResult, Jo
         assert once is work
         assert kept is some
         return compute(once, kept), compute(work, some)
-    return repeat(compute(once, kept)), compute(work, some)
+    return repeat(compute(once, kept), anything), compute(work, some)
+
+
+def anything(_: int) -> None:
+    """Answers of any size are taken."""
 
 
 def numbers(rows: Rows, data_type: DataType) -> np.ndarray:
@@ -361,6 +366,22 @@ def test_each_input_is_sent_once() -> None:
     once, _, _ = without_repeats(work, NOTHING)
     assert isinstance(once, MaxSim)
     assert once.queries == once.documents == documents.part(0, 2)
+
+
+def test_a_repeated_sparse_vector_is_refused_by_its_whole_size_before_it_is_made() -> None:
+    """How many weights it has is known only when it is computed; a thousand copies of it are not made to be counted."""
+    _, _, repeat = without_repeats(encode(DENSE), tokenized([TEXTS[0]] * 1000))
+    asked: list[int] = []
+
+    def refuse(size: int) -> None:
+        asked.append(size)
+        raise ResultTooLarge("too large")
+
+    assert repeat is not None
+    weights = SparseRows(lengths=(3,), indices=words([1, 2, 3]), values=words([4, 5, 6]))
+    with pytest.raises(ResultTooLarge):
+        repeat(JobResult(sparse=weights), refuse)
+    assert asked == [8 * 3 * 1000]
 
 
 def test_a_request_without_repeats_is_passed_on_as_it_is() -> None:

@@ -180,18 +180,25 @@ def test_a_step_may_have_more_tokens_than_a_text_has_positions(tmp_path: Path) -
     assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), alone(own, chosen)) <= 2e-5
 
 
-def test_alberts_pooler_reads_the_first_row(tmp_path: Path) -> None:
-    """It is a plain layer, which the trunk applies to that row before its activation."""
-    config = miniature.config_of("albert")
+CLASSIFIERS = ("albert", "big_bird", "jamba", "longformer", "luke", "xlnet")
+"""Their classes ask a trunk for more than rows, or call it otherwise than a bare model is called: ALBERT's and
+BigBird's poolers are plain layers, Jamba keeps a cache, Longformer attends from its first token, XLNet has memories."""
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_a_classifier_that_wants_more_than_rows_is_served(kind: str, tmp_path: Path) -> None:
+    """Its logits are those of its own class, one text at a time."""
+    config = miniature.config_of(kind, num_labels=2)
     torch.manual_seed(0)
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
+    own = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").eval()
+    miniature.widen(own, 0.2)
+    own.save_pretrained(tmp_path)
     reader().save_pretrained(tmp_path)
-    own = AutoModelForSequenceClassification.from_pretrained(tmp_path, attn_implementation="eager").eval()
-    chosen = texts(9, 4, 17, 1)
+    chosen = texts(9, 4, 17, 30, 1)
     with torch.inference_mode():
         theirs = np.array([own(input_ids=torch.tensor([text])).logits[0].numpy() for text in chosen])
     found = scores(ask(ModelEngine(load(str(tmp_path), CPU)), Classify(), chosen), columns=2)
-    assert np.abs(found - theirs).max() <= 1e-4
+    assert np.abs(found - theirs).max() <= 1e-4 * max(1.0, float(np.abs(theirs).max()))
 
 
 def test_llama_4_alone_is_left_as_it_is(tmp_path: Path) -> None:
@@ -201,3 +208,19 @@ def test_llama_4_alone_is_left_as_it_is(tmp_path: Path) -> None:
     before = alone(own, chosen)
     llama4.install(own)
     assert furthest(alone(own, chosen), before) == 0
+
+
+def test_rotary_positions_that_a_long_text_stretches_do_not_stretch_its_mates(tmp_path: Path) -> None:
+    """longrope takes other factors beyond the positions of its training, for the whole batch: so by equal length."""
+    stretched = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 32, "factor": 10.0}
+    factors = {"short_factor": [1.0] * 8, "long_factor": [3.0] * 8}
+    own = written(tmp_path, "phi3", rope_parameters=stretched | factors, original_max_position_embeddings=32)
+    model = load(str(tmp_path), CPU)
+    assert model.unpacked == "rope_type longrope changes a text's vector with the longest text beside it"
+    assert "a step of 16 lengths takes" in model.notice
+    chosen = texts(10, 60, 33, 10)
+    theirs = alone(own, chosen)
+    with torch.inference_mode():
+        beside = own(input_ids=torch.tensor([chosen[0] + [0] * 50, chosen[1]])).last_hidden_state[0, :10]
+    assert np.abs(beside.numpy() - theirs[0]).max() > 1e-2  # what a padded batch makes of it
+    assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), theirs) <= 2e-5

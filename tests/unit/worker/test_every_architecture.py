@@ -4,6 +4,7 @@ The families that issue reports name are tried at every run, all of them by `mak
 """
 
 import random
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,42 +27,62 @@ NAMED = (
 )  # fmt: skip
 """Those that once were refused for a reason that was ours."""
 SPECIAL = ("[PAD]", "[MASK]", "[SEP]", "[CLS]", "[UNK]")
-TOLERANCE = 3e-5
+PACKED_AT_FIRST = (
+    "afmoe", "albert", "apertus", "arcee", "aria_text", "axk1", "beam", "bert", "bert-generation", "bitnet",
+    "camembert", "cohere", "cohere2", "cohere2_moe", "cosmos3_edge_text", "ctrl", "cwm", "data2vec-text",
+    "deberta-v2", "deepseek_v2", "deepseek_v3", "distilbert", "dots1", "electra", "ernie", "ernie4_5",
+    "ernie4_5_moe", "esm", "esmc", "eurobert", "exaone4", "exaone_moe", "flex_olmo", "gemma", "gemma2",
+    "gemma3_text", "gemma3n_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm4v_moe_text", "glm4v_text",
+    "glm_image_text", "glm_ocr_text", "gpt-sw3", "gpt2", "gpt_bigcode", "gpt_neox", "granite", "granitemoe",
+    "granitemoeshared", "gte", "helium", "hunyuan_v1_dense", "hunyuan_vl_text", "hy_v3", "hyperclovax", "internlm3",
+    "iquestcoder", "jais2", "jetmoe", "jina_embeddings_v3", "kolibri1", "laguna", "llama", "mellum", "minicpm3",
+    "minimax_m2", "minimax_m3_vl_text", "ministral", "ministral3", "mistral", "mistral4", "mixtral", "modernbert",
+    "modernbert-decoder", "molmo2_text", "mpnet", "muse_glimmer_text", "muse_spark_text", "nanochat", "nomic_bert",
+    "olmo", "olmo2", "olmo3", "olmoe", "opt", "persimmon", "phi", "phi3", "qwen2", "qwen2_5_vl_text", "qwen2_moe",
+    "qwen2_vl_text", "qwen3", "qwen3_moe", "roberta", "roberta-prelayernorm", "roc_bert", "seed_oss", "smollm3",
+    "solar_open", "starcoder2", "ultrabert", "vaultgemma", "xlm-roberta", "xlm-roberta-xl", "xmod", "youtu",
+)  # fmt: skip
+"""What the first version served; all of them packed, so they still are. Two more that it loaded, the text towers of
+CLIP and TIPSv2, failed on steps of more tokens than a text may have: they now run by equal length."""
+TOLERANCE = 2e-5
 """Of the largest number of a vector."""
+NEAR_TIES = {"qwen4_exp_text", "mistral_large4_text"}
+"""They choose keys or experts among near ties, and may choose otherwise in the last bit: of a hundred texts one may lie
+within a cosine of 0.999 instead."""
 NOT_MADE = {"markuplm"}
 """Those of which sentence-transformers wants more files than a text model has."""
 
+MIXED = [random.Random(place).randint(1, 200) for place in range(200)]
+EQUAL = [150] * 6 + [50] * 40
+"""Words of texts."""
 
-def sentences(count: int) -> list[str]:
-    """1 to 200 words, up to two of which are special tokens."""
+
+def sentences(lengths: Iterable[int]) -> list[str]:
+    """Of so many words, up to two of which are special tokens."""
     generator = random.Random(5)
     found = []
-    for _ in range(count):
-        words = [f"w{generator.randint(0, 850)}" for _ in range(generator.randint(1, 200))]
+    for length in lengths:
+        words = [f"w{generator.randint(0, 850)}" for _ in range(length)]
         for _ in range(generator.randint(0, 2)):
             words[generator.randrange(len(words))] = generator.choice(SPECIAL)
         found.append(" ".join(words))
     return found
 
 
-def compare(kind: str, folder: Path, count: int) -> None:
-    """Our vectors in steps of 30 texts, theirs text by text.
-
-    A model that chooses among near ties (experts, keys by an index) may choose otherwise in the last bit: one text in a
-    hundred may lie within a cosine of 0.999 instead.
-    """
+def compare(kind: str, folder: Path, lengths: Sequence[int]) -> None:
+    """Our vectors in steps of 30 texts, theirs text by text."""
     with quiet():
         miniature.write(folder, kind)
         theirs = SentenceTransformer(str(folder), device="cpu")
     engine = ModelEngine(load(str(folder), CPU))
-    texts = sentences(count)
+    texts = sentences(lengths)
     expected = theirs.encode(texts, batch_size=1, show_progress_bar=False)
     ids = theirs.tokenizer(texts, truncation=True, max_length=engine.model.max_tokens)["input_ids"]
     found = dense_rows(run(engine, [Job(id=1, work=raw(DENSE), tokens=RaggedTokens.of(ids))], width=30)[0])
     wrong = np.abs(found - expected).max(axis=1) > TOLERANCE * max(1.0, np.abs(expected).max())
-    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
-    assert wrong.sum() <= count // 100
-    assert ((found * expected).sum(axis=1) / lengths).min() >= 0.999
+    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+    assert wrong.sum() <= (len(texts) // 100 if kind in NEAR_TIES else 0)
+    assert ((found * expected).sum(axis=1) / norms).min() >= 0.999
 
 
 def told(kind: str) -> str:
@@ -74,22 +95,27 @@ def told(kind: str) -> str:
 def test_a_family_that_was_refused_is_served_right(kind: str, tmp_path: Path) -> None:
     """By equal length, since none of them runs packed."""
     assert told(kind) == census.EQUAL_LENGTH
-    compare(kind, tmp_path, count=20)
+    compare(kind, tmp_path, MIXED[:14] + EQUAL[-6:])
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("kind", list(miniature.model_types()))
 def test_no_architecture_is_served_wrong(kind: str, tmp_path: Path) -> None:
-    """200 mixed texts of each; and the page tells its outcome."""
+    """200 mixed texts of each and 46 of two lengths; and the page tells its outcome."""
     outcome = census.outcome_of(kind)
     assert outcome.way == told(kind)
     if outcome.way != census.REFUSED and kind not in NOT_MADE:
-        compare(kind, tmp_path, count=200)
+        compare(kind, tmp_path, MIXED + EQUAL)
+
+
+@pytest.mark.parametrize("kind", [*PACKED_AT_FIRST, "t5", "mt5", "umt5"])
+def test_what_ran_packed_still_does(kind: str) -> None:
+    """And T5's encoders join them; the sweep holds the page to what is."""
+    assert told(kind) == census.PACKED
 
 
 def test_the_page_counts_what_it_lists() -> None:
-    """And T5's encoders run packed."""
+    """Each outcome."""
     text = PAGE.read_text()
     for way in (census.PACKED, census.EQUAL_LENGTH, census.REFUSED):
         assert f"**{way}** ({text.count(f' | {way} | ')})" in text
-    assert {told(kind) for kind in ("t5", "mt5", "umt5", "bert", "xlm-roberta", "qwen3", "modernbert")} == {"packed"}

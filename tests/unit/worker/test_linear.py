@@ -7,7 +7,7 @@ from transformers.activations import ACT2FN
 
 from gpu_worker.models import linear as module
 from gpu_worker.models import synthetic
-from gpu_worker.models.linear import PREPACKED, STOCK, PrepackedLinear, gelu_kind, prepack
+from gpu_worker.models.linear import PREPACKED, STOCK, PrepackedLinear, gelu_kind, prepack, undoing
 from gpu_worker.placement import Placement
 
 
@@ -71,3 +71,34 @@ def test_every_linear_layer_of_a_model_is_packed() -> None:
     assert not any(type(each) is nn.Linear for each in model.modules())
     fused = [each for each in model.modules() if isinstance(each, PrepackedLinear) and each._activation[0] == "gelu"]
     assert len(fused) == config.num_hidden_layers
+
+
+class Reading(nn.Module):
+    """Looks at the weight of one of its layers, as T5's feed-forward does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.outer(self.inner(x).to(self.outer.weight.dtype))
+
+
+def test_a_layer_whose_weight_is_read_stays_as_it_is() -> None:
+    """A packed one has no weight to show."""
+    block = Reading()
+    assert prepack(block) == PREPACKED
+    assert isinstance(block.inner, PrepackedLinear)
+    assert isinstance(block.outer, nn.Linear)
+    block(torch.randn(3, 8))
+
+
+def test_what_was_packed_can_be_put_back() -> None:
+    """Layers and fused activations, at every depth, to the last bit."""
+    model = nn.Sequential(Block("gelu"), nn.Sequential(nn.Linear(96, 4)))
+    x = torch.randn(7, 48)
+    expected, undo = model(x), undoing(model)
+    assert prepack(model) == PREPACKED
+    undo()
+    assert not any(isinstance(each, PrepackedLinear) for each in model.modules())
+    assert torch.equal(model(x), expected)

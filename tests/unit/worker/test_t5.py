@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
 from tiny import CPU, DENSE, ask, dense_rows, encode, ids_of, referee, write_json
+from torch import nn
 from transformers import (
     AutoConfig,
     MT5EncoderModel,
@@ -64,7 +65,7 @@ def built(form: str, dtype: torch.dtype = torch.float32) -> Any:
 @pytest.mark.parametrize(
     "packed", [OneByOne(), *(EqualRuns(Ways((way,))) for way in Way)], ids=lambda packed: packed.name
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_passes_its_gate(form: str, dtype: torch.dtype, packed: attention.PackedAttention) -> None:
     """By each way of attention; the probes are longer than the furthest distance that is told apart."""
@@ -134,6 +135,7 @@ def test_saved_as_sentence_t5_it_gives_its_vectors(model_class: Any, kind: str, 
     theirs = sentence_t5(tmp_path, model_class, kind, dense)
     model = load(str(tmp_path), CPU)
     assert not model.unpacked
+    assert not any(type(each) is nn.Linear for each in model.trunk.model.modules())  # all of them are packed for oneDNN
     chosen = sentences(20)
     found = dense_rows(ask(ModelEngine(model), encode(DENSE), ids_of(model, chosen)))
     assert np.abs(found - theirs.encode(chosen, batch_size=1)).max() <= 1e-5

@@ -1,0 +1,57 @@
+"""The texts that gates compare reach what a config bounds, and cost no more than they may."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig
+
+from gpu_worker.models import miniature
+from gpu_worker.models.probes import ACCELERATOR, PROCESSOR, Budget, Probes
+
+WIDTH = 64
+
+
+def lengths(config: Any, **chosen: Any) -> list[int]:
+    return [len(text) for text in Probes.of(config, 512, **chosen).texts]
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound"),
+    [("mistral", 16), ("llama4_text", 16), ("longformer", 16), ("t5", 128), ("nystromformer", 64), ("mamba", 4)],
+)
+def test_lengths_lie_around_what_bounds_attention(kind: str, bound: int) -> None:
+    """A window, a chunk, the furthest distance, means of segments, the width of a convolution."""
+    assert {bound - 1, bound, bound + 1, 2 * bound + 9} <= set(lengths(miniature.config_of(kind)))
+
+
+def test_bounds_of_parts_count() -> None:
+    """Rotary positions are stretched beyond a number that stands in a table of its own."""
+    config = miniature.config_of("llama")
+    config.rope_parameters = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 70}
+    assert {69, 70, 71, 149} <= set(lengths(config))
+
+
+def test_the_longest_text_is_among_them() -> None:
+    """Where memory and time allow; else the longest that they do, and the user is told."""
+    config = BertConfig(hidden_size=WIDTH, num_attention_heads=4, vocab_size=100)
+    whole = Probes.of(config, 512, limit=300)
+    assert (whole.longest, whole.notice(300)) == (300, "")
+    assert whole.notice(301) == "compared at load with texts of up to 300 tokens, not longer"
+    small = Probes.of(config, 512, limit=300, budget=Budget(score_bytes=4 * 4 * 200**2, flops=1e12))
+    assert small.longest == 200
+    short = Probes.of(config, 512, limit=300, flops_per_token=1.0, budget=Budget(score_bytes=1 << 30, flops=400.0))
+    assert 40 < short.longest < 300
+
+
+def test_a_step_has_more_tokens_than_a_text_has_positions() -> None:
+    """So a model that looks at the step's length where it should look at the text's is found out."""
+    probes = Probes.of(BertConfig(vocab_size=100), 512)
+    assert sum(len(probes.texts[each]) for each in [*range(len(probes.texts)), *probes.again]) > 512
+
+
+def test_an_accelerator_that_the_model_fills_leaves_little_for_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor has its own budget."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (800, 10_000))
+    assert Budget.of(torch.device("cuda")) == Budget(score_bytes=100, flops=ACCELERATOR.flops)
+    assert Budget.of(torch.device("cpu")) == PROCESSOR
