@@ -27,6 +27,8 @@ BOUNDS = re.compile(
 NO_BOUNDS = re.compile(r"group|layer|moe|ff|feed_forward|expert|lm_head|multiple|type")
 """Keys that the words above are found in, and that bound no attention."""
 ROLES = ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start")
+RUNS = 5
+"""Of the longest text by the model's own attention; those that only fill a step run once."""
 STEP = 16_384
 """Tokens of a step, at most, that is to have more of them than a text may have positions."""
 
@@ -113,7 +115,7 @@ class Probes:
             last = random(min(40, positions))
             texts, tails = [*texts, last, last[:12]], [*tails, 6, 1]
         missing, again = positions + 1 - sum(map(len, texts)), []
-        if missing <= min(most, STEP):
+        if missing <= min(RUNS * most, STEP):
             for number in cycle(range(padded)):
                 if missing <= 0:
                     break

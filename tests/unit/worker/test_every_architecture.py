@@ -46,7 +46,7 @@ PACKED_AT_FIRST = (
 CLIP and TIPSv2, failed on steps of more tokens than a text may have: they now run by equal length."""
 TOLERANCE = 2e-5
 """Of the largest number of a vector."""
-NEAR_TIES = {"qwen4_exp_text", "mistral_large4_text"}
+NEAR_TIES = {"dots3_note_text", "exaone_moe", "mistral_large4_text", "qwen4_exp_text"}
 """They choose keys or experts among near ties, and may choose otherwise in the last bit: of a hundred texts one may lie
 within a cosine of 0.999 instead."""
 NOT_MADE = {"markuplm"}
