@@ -23,13 +23,13 @@ from benchmarks.engine_alone import ours
 from benchmarks.machine import describe
 from benchmarks.minilm import NAME
 from benchmarks.mixes import COUNTS, MIXES, Texts
-from gpu_worker.allocator import keep_freed_memory
-from gpu_worker.models.attention import PackedAttention, Terms
-from gpu_worker.models.linear import PrepackedLinear
-from gpu_worker.models.loading import Model, load
-from gpu_worker.models.trunk import PackedTrunk
-from gpu_worker.placement import Dtype, Placement
-from gpu_worker.ragged_batch import RaggedBatch
+from gpu_worker.attention.interface import PackedAttention, Terms
+from gpu_worker.device.allocator import keep_freed_memory
+from gpu_worker.device.placement import Dtype, Placement
+from gpu_worker.model.linear import PrepackedLinear
+from gpu_worker.model.loading import Model, load
+from gpu_worker.model.trunk import PackedTrunk
+from gpu_worker.ragged.batch import RaggedBatch
 
 RESULT = Path(__file__).parent / "results" / "engine-profile-cpu.json"
 DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")

@@ -31,7 +31,7 @@ from benchmarks.peers.peer import Asked, Peer
 from benchmarks.peers.venv import Venv
 from benchmarks.rounds import interleaved
 from benchmarks.work import Here, Work
-from gpu_worker.allocator import keep_freed_memory
+from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.maxsim.choice import faster_product
 from gpu_worker.maxsim.comparison import Comparison, Texts
 from gpu_worker.maxsim.packed import PackedMaxSim

@@ -3,7 +3,7 @@
 import importlib.util
 from pathlib import Path
 
-from gpu_worker.models.source import EMBEDDED
+from gpu_worker.model.source import EMBEDDED
 
 NAME = "all-MiniLM-L6-v2"
 

@@ -31,9 +31,9 @@ from benchmarks.peers.peer import Asked, Peer
 from benchmarks.peers.venv import Venv
 from benchmarks.rounds import interleaved
 from benchmarks.work import Here, Work
-from gpu_worker.allocator import keep_freed_memory
-from gpu_worker.models.loading import Model, load
-from gpu_worker.placement import Placement
+from gpu_worker.device.allocator import keep_freed_memory
+from gpu_worker.device.placement import Placement
+from gpu_worker.model.loading import Model, load
 
 RESULT = Path(__file__).parent / "results" / "offline-cpu.json"
 EXACT = "sentence-transformers default"

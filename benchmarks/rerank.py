@@ -21,13 +21,13 @@ from rich.progress import track
 
 from benchmarks.machine import describe
 from benchmarks.texts import Vocabulary
-from gpu_worker.allocator import keep_freed_memory
-from gpu_worker.computing import Part
+from gpu_worker.device.allocator import keep_freed_memory
+from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models.loading import load
-from gpu_worker.placement import Placement
+from gpu_worker.flight import Part
+from gpu_worker.model.loading import load
 from gpu_worker.planning import FairQueue
-from gpu_worker.rows import Rows
+from gpu_worker.step.outputs import Rows
 from harness.running import run
 from harness.stack import stack
 from selvage.v1 import ranking_pb2, ranking_pb2_grpc, vectors_pb2

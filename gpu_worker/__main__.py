@@ -15,19 +15,18 @@ import structlog
 import torch
 from transformers.utils import logging as transformers_logging
 
-from gpu_worker.allocator import keep_freed_memory
-from gpu_worker.card import card_of
-from gpu_worker.checking import check, rehearsal
+from gpu_worker.device.allocator import keep_freed_memory
+from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models.loading import Model, load
-from gpu_worker.models.recipe import ModelRefused
-from gpu_worker.placement import Placement
+from gpu_worker.model.card import card_of
+from gpu_worker.model.loading import Model, load
+from gpu_worker.rehearsal import check, rehearsal
 from gpu_worker.scheduler import Scheduler
 from gpu_worker.server import SERVICE, Ready, WorkerServicer
 from gpu_worker.settings import WorkerSettings
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 from shared import logs
-from shared.errors import SelvageError
+from shared.errors import ModelRefused, SelvageError
 from shared.serving import LAST_WORDS, Server, until_told_to_stop
 
 log = structlog.get_logger("worker")

@@ -16,12 +16,12 @@ import torch
 from transformers import CONFIG_MAPPING
 from transformers import __version__ as transformers_version
 
-from gpu_worker.models import miniature
-from gpu_worker.models.files import first_line
-from gpu_worker.models.loading import load
-from gpu_worker.models.quiet import quiet
-from gpu_worker.models.recipe import ModelRefused
-from gpu_worker.placement import Placement
+from gpu_worker.device.placement import Placement
+from gpu_worker.model.loading import load
+from gpu_worker.model.quiet import quiet
+from gpu_worker.random_models import miniature
+from gpu_worker.repository.files import first_line
+from shared.errors import ModelRefused
 
 PACKED, EQUAL_LENGTH, REFUSED = "packed", "equal length", "refused"
 CPU = Placement(device=torch.device("cpu"), dtype=torch.float32)

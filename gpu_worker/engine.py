@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker import instruction
-from gpu_worker.abilities import Abilities
-from gpu_worker.computing import OutOfMemory, Part, Progress
-from gpu_worker.keeping import Keeping
-from gpu_worker.models.loading import Model
-from gpu_worker.outbox import Array, Outbox
-from gpu_worker.progress.classify import ClassifyProgress
-from gpu_worker.progress.encode import EncodeProgress
-from gpu_worker.progress.max_sim import MaxSimProgress, MixedProgress
-from gpu_worker.progress.score import ScoreProgress
-from gpu_worker.progress.text import Delivery, TextProgress
-from gpu_worker.ragged_batch import Counts
-from gpu_worker.rows import Rows
-from gpu_worker.step import Step
+from gpu_worker.flight import OutOfMemory, Part, Progress
+from gpu_worker.heads import instruction
+from gpu_worker.heads.skiplist import Keeping
+from gpu_worker.jobs.classify import ClassifyProgress
+from gpu_worker.jobs.encode import EncodeProgress
+from gpu_worker.jobs.max_sim import MaxSimProgress, MixedProgress
+from gpu_worker.jobs.score import ScoreProgress
+from gpu_worker.jobs.texts import Delivery, TextProgress
+from gpu_worker.model.abilities import Abilities
+from gpu_worker.model.loading import Model
+from gpu_worker.ragged.batch import Counts
+from gpu_worker.step.outputs import Rows
+from gpu_worker.step.sequences import Step
+from gpu_worker.step.shipment import Array, Outbox
 from shared.errors import InputTooLong, InvalidInput
 from shared.jobs import Classify, Encode, Job, MaxSim
 from shared.vectors import OutputKind

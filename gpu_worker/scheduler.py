@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from gpu_worker.computing import Engine, OutOfMemory, Part, Progress
+from gpu_worker.flight import Engine, OutOfMemory, Part, Progress
 from gpu_worker.planning import FairQueue
 from shared.errors import (
     DeadlineExceeded,

@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from gpu_worker.models.late_overrides import Attend, LateOverrides, Scores, Sides, Strategy
-from gpu_worker.placement import Dtype
+from gpu_worker.device.placement import Dtype
+from gpu_worker.repository.late_overrides import Attend, LateOverrides, Scores, Sides, Strategy
 from shared.settings import Address, ServiceSettings
 
 

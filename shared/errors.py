@@ -109,3 +109,7 @@ def error_classes(base: type[SelvageError] = SelvageError) -> dict[str, type[Sel
     for subclass in base.__subclasses__():
         classes |= error_classes(subclass)
     return classes
+
+
+class ModelRefused(Exception):
+    """A model that a worker will not serve. The message is one line and names the file and the key."""

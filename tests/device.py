@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gpu_worker.engine import ModelEngine
-from gpu_worker.outbox import Array, Outbox
+from gpu_worker.step.shipment import Array, Outbox
 
 READING_METHODS = {
     torch.equal,

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 from torch import Tensor
 
-from gpu_worker.models.attention import OneByOne, Terms
-from gpu_worker.ragged_batch import RaggedBatch
+from gpu_worker.attention.interface import OneByOne, Terms
+from gpu_worker.ragged.batch import RaggedBatch
 
 
 def inside(bias: Callable[[Tensor, Tensor], Tensor], batch: RaggedBatch, query: Tensor, key: Tensor) -> Tensor:

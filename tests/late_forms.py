@@ -11,7 +11,7 @@ from tiny import NAMES, write_json
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from gpu_worker.models import synthetic
+from gpu_worker.random_models import synthetic
 
 PYLATE = "config_sentence_transformers"
 BESIDE = "sentence_bert_config"

@@ -36,10 +36,10 @@ from transformers import (
 )
 
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models import synthetic
-from gpu_worker.models.recipe import WeightsOf
-from gpu_worker.models.weights import CLASSES, ENCODERS, class_of
-from gpu_worker.pooling import POOLINGS
+from gpu_worker.heads.pooling import POOLINGS
+from gpu_worker.random_models import synthetic
+from gpu_worker.repository.recipe import WeightsOf
+from gpu_worker.repository.weights import CLASSES, ENCODERS, class_of
 from shared.jobs import Classify, Job, JobResult
 from shared.ragged import RaggedTokens
 

@@ -8,12 +8,12 @@ import sys
 
 from tiny import CPU, SPARSE, encode, random_ids
 
-from gpu_worker.computing import Part
 from gpu_worker.engine import ModelEngine
+from gpu_worker.flight import Part
 from gpu_worker.heads import sparse
-from gpu_worker.models import shapes, synthetic
-from gpu_worker.models.loading import load
+from gpu_worker.model.loading import load
 from gpu_worker.planning import FairQueue
+from gpu_worker.random_models import shapes, synthetic
 from shared.jobs import Job
 from shared.ragged import RaggedTokens
 

@@ -10,15 +10,16 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from gpu_worker.computing import Part
+from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models import synthetic, ways
-from gpu_worker.models.gate import Reference
-from gpu_worker.models.loading import Model, load
-from gpu_worker.models.probes import Probes
-from gpu_worker.models.recipe import WeightsOf
-from gpu_worker.models.trunk import positions_of, uncounted_by
-from gpu_worker.placement import Placement
+from gpu_worker.flight import Part
+from gpu_worker.model import ways
+from gpu_worker.model.gate import Reference
+from gpu_worker.model.loading import Model, load
+from gpu_worker.model.probes import Probes
+from gpu_worker.model.trunk import positions_of, uncounted_by
+from gpu_worker.random_models import synthetic
+from gpu_worker.repository.recipe import WeightsOf
 from shared.jobs import Classify, Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, OutputKind, ScoringMethod

@@ -12,7 +12,7 @@ import torch
 from benchmarks.ablations.ablation import Ablation
 from benchmarks.ablations.conditions import Conditions
 from benchmarks.machine import describe
-from gpu_worker.allocator import keep_freed_memory
+from gpu_worker.device.allocator import keep_freed_memory
 
 RESULTS = Path(__file__).parents[1] / "results"
 LETTERS = "abcdef"

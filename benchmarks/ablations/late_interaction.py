@@ -24,7 +24,7 @@ from benchmarks.ablations.case import Array, Case
 from benchmarks.ablations.conditions import Conditions
 from gpu_worker.maxsim import choice
 from gpu_worker.maxsim.comparison import Comparison, MaxSim, Texts
-from gpu_worker.ragged_batch import Counts
+from gpu_worker.ragged.batch import Counts
 from shared.vectors import Layout
 
 QUERY, WIDTH, BATCH = 32, 128, 64

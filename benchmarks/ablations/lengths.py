@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.lengths import LONGEST, lognormal
-from gpu_worker.ragged_batch import Counts, Ids
+from gpu_worker.ragged.batch import Counts, Ids
 
 __all__ = ["LONGEST", "bimodal", "lognormal", "steps", "texts", "uniform"]
 

@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_worker.models.attention import PackedAttention, Terms
-from gpu_worker.models.equal_runs import EqualRuns, Ways
-from gpu_worker.models.trunk import PackedTrunk
-from gpu_worker.models.written_out import BLOCK_SCORES
-from gpu_worker.pooling import pool
-from gpu_worker.ragged_batch import Ids, RaggedBatch
+from gpu_worker.attention.equal_runs import EqualRuns, Ways
+from gpu_worker.attention.interface import PackedAttention, Terms
+from gpu_worker.attention.written_out import BLOCK_SCORES
+from gpu_worker.heads.pooling import pool
+from gpu_worker.model.trunk import PackedTrunk
+from gpu_worker.ragged.batch import Ids, RaggedBatch
 
 
 class MaskedAttention:

@@ -17,9 +17,10 @@ from benchmarks.ablations import lengths
 from benchmarks.ablations.ablation import Ablation, Published
 from benchmarks.ablations.case import Array, Case, Variant
 from benchmarks.ablations.conditions import Conditions
-from gpu_worker import instruction, sparse
-from gpu_worker.keeping import Keeping
-from gpu_worker.ragged_batch import Counts, Ids
+from gpu_worker.heads import instruction
+from gpu_worker.heads import sparse_vectors as sparse
+from gpu_worker.heads.skiplist import Keeping
+from gpu_worker.ragged.batch import Counts, Ids
 from shared.card import LateInteraction
 from shared.vectors import InputType
 

@@ -17,10 +17,10 @@ from benchmarks.ablations.ablation import Ablation
 from benchmarks.ablations.case import Case
 from benchmarks.ablations.conditions import Conditions
 from benchmarks.ablations.masked import packed, padded
-from gpu_worker.models.loading import Model, load
-from gpu_worker.models.trunk import PackedTrunk
-from gpu_worker.placement import Dtype, Placement
-from gpu_worker.ragged_batch import Counts
+from gpu_worker.device.placement import Dtype, Placement
+from gpu_worker.model.loading import Model, load
+from gpu_worker.model.trunk import PackedTrunk
+from gpu_worker.ragged.batch import Counts
 
 PACKED, PADDED = "packed", "padded to the longest of a step"
 DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")

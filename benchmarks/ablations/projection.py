@@ -12,11 +12,11 @@ from benchmarks.ablations import lengths
 from benchmarks.ablations.ablation import Ablation, Published
 from benchmarks.ablations.case import Case
 from benchmarks.ablations.conditions import Conditions
+from gpu_worker.device.placement import Placement
 from gpu_worker.heads.multi_vector import MultiVectorHead
-from gpu_worker.models.linear import prepack
-from gpu_worker.models.loading import Model, load
-from gpu_worker.placement import Placement
-from gpu_worker.ragged_batch import Counts, RaggedBatch
+from gpu_worker.model.linear import prepack
+from gpu_worker.model.loading import Model, load
+from gpu_worker.ragged.batch import Counts, RaggedBatch
 
 WIDTH = 128
 ONE, LOOP = "one product a step", "a loop over sequences"

@@ -16,7 +16,7 @@ from benchmarks.ablations import lengths
 from benchmarks.ablations.ablation import Ablation, Published
 from benchmarks.ablations.case import Array, Case
 from benchmarks.ablations.conditions import Conditions
-from gpu_worker.ragged_batch import Counts
+from gpu_worker.ragged.batch import Counts
 
 WIDTH = 128
 SPLIT, VIEWS = "one split by host lengths", "numpy views by host offsets"

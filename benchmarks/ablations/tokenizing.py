@@ -23,9 +23,9 @@ from benchmarks.ablations.conditions import Conditions
 from benchmarks.ablations.frontends import Batches, Floats, Frontend, Inline, Threads, Work
 from frontend_service.service import INLINE_LETTERS
 from frontend_service.tokenization import Tokenization
-from gpu_worker.card import card_of
-from gpu_worker.models.loading import load
-from gpu_worker.placement import Placement
+from gpu_worker.device.placement import Placement
+from gpu_worker.model.card import card_of
+from gpu_worker.model.loading import load
 
 THREADS, INLINE = "in a thread pool", "on the event loop"
 QUEUE, TICK = "batching queue, no tick", "batching queue, 2 ms tick"

@@ -8,12 +8,12 @@ from itertools import cycle
 from benchmarks.accelerator import flops, options, patterns
 from benchmarks.accelerator.patterns import Row
 from benchmarks.accelerator.workloads import Workload, all_of
-from gpu_worker.allocator import keep_freed_memory
-from gpu_worker.checking import rehearsal
-from gpu_worker.computing import Part
+from gpu_worker.device.allocator import keep_freed_memory
+from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models.loading import load
-from gpu_worker.placement import Placement
+from gpu_worker.flight import Part
+from gpu_worker.model.loading import load
+from gpu_worker.rehearsal import rehearsal
 from shared.jobs import Job
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from gpu_worker.models.loading import Model
+from gpu_worker.model.loading import Model
 from shared.jobs import Job
 
 CAUSAL = ("qwen2", "qwen3", "mistral", "llama")

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from benchmarks.accelerator.in_flight import Finished, InFlight
-from gpu_worker.computing import Engine, Part, Progress
 from gpu_worker.engine import ModelEngine
-from gpu_worker.step import Step
+from gpu_worker.flight import Engine, Part, Progress
+from gpu_worker.step.sequences import Step
 from shared.jobs import Job, JobResult
 
 WARMUP = 0.3

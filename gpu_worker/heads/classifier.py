@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from gpu_worker.heads.dense import DenseHead
 from gpu_worker.heads.given import Head
-from gpu_worker.pooling import pool
-from gpu_worker.ragged_batch import Counts, RaggedBatch, to_device
+from gpu_worker.heads.pooling import pool
+from gpu_worker.ragged.batch import Counts, RaggedBatch, to_device
 
 
 class SequenceClassifier(Protocol):

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from gpu_worker.pooling import pool
-from gpu_worker.ragged_batch import Counts, RaggedBatch
+from gpu_worker.heads.pooling import pool
+from gpu_worker.ragged.batch import Counts, RaggedBatch
 
 
 class DenseHead(nn.Module):

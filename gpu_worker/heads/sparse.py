@@ -1,11 +1,11 @@
-"""Weights of vocabulary ids. Tensors without I/O; what becomes of them on the host is in `gpu_worker/sparse.py`."""
+"""Weights of vocabulary ids. Tensors without I/O; what becomes of them on the host is in `sparse_vectors.py`."""
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gpu_worker.heads.given import Head
-from gpu_worker.ragged_batch import Counts, to_device
+from gpu_worker.ragged.batch import Counts, to_device
 
 CHUNK_ELEMENTS = 16 * 1024 * 1024
 """Logits in memory at once: 64 MiB in float32, whatever the step and the vocabulary."""

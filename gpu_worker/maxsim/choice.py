@@ -4,7 +4,7 @@ from functools import cache, partial
 
 import torch
 
-from gpu_worker.fastest import clearly_fastest
+from gpu_worker.device.fastest import clearly_fastest
 from gpu_worker.maxsim.comparison import MaxSim
 from gpu_worker.maxsim.packed import PackedMaxSim, Product, onednn, plain
 

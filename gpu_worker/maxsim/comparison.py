@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from gpu_worker.ragged_batch import Counts
+from gpu_worker.ragged.batch import Counts
 from shared.vectors import Layout
 
 Mask = npt.NDArray[np.bool_]

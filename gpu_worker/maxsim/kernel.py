@@ -23,7 +23,7 @@ from gpu_worker.maxsim.comparison import Comparison, Mask, Texts
 from gpu_worker.maxsim.pair_table import PairTable
 from gpu_worker.maxsim.reference import EMPTY_DOCUMENT
 from gpu_worker.maxsim.tiles import score_pairs
-from gpu_worker.ragged_batch import to_device
+from gpu_worker.ragged.batch import to_device
 from shared.vectors import Layout
 
 CHUNK_ROWS = 1024

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpu_worker.maxsim.comparison import Comparison, Mask, Texts
 from gpu_worker.maxsim.reference import EMPTY_DOCUMENT
-from gpu_worker.ragged_batch import Counts, row_ranges, to_device
+from gpu_worker.ragged.batch import Counts, row_ranges, to_device
 from shared.vectors import Layout
 
 BLOCK_ELEMENTS = 16_384 * 32
@@ -34,7 +34,7 @@ def plain(rows: Tensor, queries: Tensor) -> Tensor:
 
 
 def onednn(rows: Tensor, queries: Tensor) -> Tensor:
-    """By oneDNN, with the queries as a layer's weight; private to PyTorch (see `models/linear.py`)."""
+    """By oneDNN, with the queries as a layer's weight; private to PyTorch (see `model/linear.py`)."""
     similarities: Tensor = torch.ops.mkldnn._linear_pointwise(rows, queries, None, "none", [], "")
     return similarities
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_worker.maxsim.comparison import Comparison, Mask
-from gpu_worker.ragged_batch import Counts
+from gpu_worker.ragged.batch import Counts
 from shared.vectors import Layout
 
 FIELDS = 8

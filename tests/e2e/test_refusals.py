@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tiny import write_json, write_trunk
 
-from gpu_worker.models import miniature
+from gpu_worker.random_models import miniature
 
 ROOT = Path(__file__).parents[2]
 

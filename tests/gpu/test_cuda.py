@@ -9,16 +9,16 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig
 
-from gpu_worker.checking import rehearsal
-from gpu_worker.computing import Part
+from gpu_worker.attention.interface import OneByOne, Terms
+from gpu_worker.attention.varlen import Varlen
+from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models import synthetic
-from gpu_worker.models.attention import OneByOne, Terms
-from gpu_worker.models.loading import load
-from gpu_worker.models.recipe import WeightsOf
-from gpu_worker.models.varlen import Varlen
-from gpu_worker.placement import Placement
-from gpu_worker.ragged_batch import RaggedBatch
+from gpu_worker.flight import Part
+from gpu_worker.model.loading import load
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.random_models import synthetic
+from gpu_worker.rehearsal import rehearsal
+from gpu_worker.repository.recipe import WeightsOf
 from shared.jobs import Encode, Job, JobResult, MaxSim, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod

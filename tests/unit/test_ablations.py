@@ -20,9 +20,9 @@ from benchmarks.ablations.case import Case
 from benchmarks.ablations.conditions import Conditions
 from benchmarks.ablations.frontends import Work
 from frontend_service.tokenization import Tokenization
-from gpu_worker.card import card_of
-from gpu_worker.models.loading import Model, load
-from gpu_worker.placement import Dtype, Placement
+from gpu_worker.device.placement import Dtype, Placement
+from gpu_worker.model.card import card_of
+from gpu_worker.model.loading import Model, load
 
 TINY = "random:tiny-bert"
 CPU = torch.device("cpu")

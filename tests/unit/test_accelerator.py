@@ -22,10 +22,10 @@ from benchmarks.accelerator.in_flight import InFlight
 from benchmarks.accelerator.part import Part
 from benchmarks.accelerator.plan import SERVICES, parts_of
 from benchmarks.accelerator.report import Report
-from gpu_worker.computing import Part as StepPart
-from gpu_worker.computing import Progress
-from gpu_worker.models.loading import load
-from gpu_worker.placement import Placement
+from gpu_worker.device.placement import Placement
+from gpu_worker.flight import Part as StepPart
+from gpu_worker.flight import Progress
+from gpu_worker.model.loading import load
 from shared.jobs import Encode, Job, JobResult
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind

@@ -15,9 +15,9 @@ from tiny import CPU, DENSE, MULTI, SPARSE, encode, random_ids, raw, run, score
 
 from frontend_service.distinct import without_repeats
 from frontend_service.tokenized import NOTHING, Tokenized
-from gpu_worker import packing
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models.loading import load
+from gpu_worker.heads import packing
+from gpu_worker.model.loading import load
 from shared.errors import ResultTooLarge
 from shared.jobs import Classify, Encode, Job, JobResult, MaxSim, Rows, Score, SparseRows, Work
 from shared.ragged import RaggedTokens

@@ -56,19 +56,11 @@ RULES = {
     ),
     "tensors do no I/O": (
         files(
-            "gpu_worker/ragged_batch.py",
-            "gpu_worker/pooling.py",
-            "gpu_worker/packing.py",
-            "gpu_worker/comparisons.py",
-            "gpu_worker/keeping.py",
-            "gpu_worker/step.py",
-            "gpu_worker/outbox.py",
-            "gpu_worker/maxsim/*.py",
+            "gpu_worker/ragged/*.py",
             "gpu_worker/heads/*.py",
-            "gpu_worker/sparse.py",
-            "gpu_worker/instruction.py",
-            "gpu_worker/rows.py",
-            "gpu_worker/progress/*.py",
+            "gpu_worker/step/*.py",
+            "gpu_worker/jobs/*.py",
+            "gpu_worker/maxsim/*.py",
         ),
         {"asyncio", "socket", "pathlib", "grpc", "os"},
     ),
@@ -76,24 +68,12 @@ RULES = {
         [path for path in files("gpu_worker/**/*.py") if path.name != "tiles.py"],
         {"triton"},
     ),
-    "engine, models and GPU tests need torch and transformers only": (
-        files(
-            "gpu_worker/engine.py",
-            "gpu_worker/progress/*.py",
-            "gpu_worker/heads/*.py",
-            "gpu_worker/rows.py",
-            "gpu_worker/step.py",
-            "gpu_worker/sparse.py",
-            "gpu_worker/comparisons.py",
-            "gpu_worker/keeping.py",
-            "gpu_worker/maxsim/*.py",
-            "gpu_worker/abilities.py",
-            "gpu_worker/checking.py",
-            "gpu_worker/card.py",
-            "gpu_worker/computing.py",
-            "gpu_worker/models/*.py",
-            "tests/gpu/*.py",
-        ),
+    "all but the edge of the worker, and GPU tests, need torch and transformers only": (
+        [
+            path
+            for path in files("gpu_worker/**/*.py", "tests/gpu/*.py")
+            if path.name not in ("__main__.py", "settings.py", "server.py", "scheduler.py")
+        ],
         {
             "grpc",
             "gpu_worker.settings",

@@ -13,9 +13,9 @@ from tiny import CPU, DENSE, ask, dense_rows, raw, write_json, write_trunk
 
 from frontend_service.requests import Cut, PromptChoice
 from frontend_service.tokenization import Tokenization
-from gpu_worker.card import card_of
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models.loading import load
+from gpu_worker.model.card import card_of
+from gpu_worker.model.loading import load
 from shared.vectors import InputType
 
 PROMPT = "w5 w6 w7 "

@@ -18,10 +18,10 @@ from frontend_service.pairs import PairTexts
 from frontend_service.requests import Cut
 from frontend_service.tokenization import Tokenization
 from frontend_service.tokenized import Tokenized
-from gpu_worker.card import card_of
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models.loading import Model, load
-from gpu_worker.models.recipe import ModelRefused
+from gpu_worker.model.card import card_of
+from gpu_worker.model.loading import Model, load
+from shared.errors import ModelRefused
 from shared.jobs import Classify
 from shared.vectors import InputType, TruncationSide
 

@@ -11,7 +11,7 @@ from benchmarks.lengths import lognormal
 from benchmarks.load.pattern import Closed
 from benchmarks.sizes import CLIENT_COUNTS, PROMPTS, Scale
 from benchmarks.workloads import Workload, build, names
-from gpu_worker.models.synthetic import tokenizer
+from gpu_worker.random_models.synthetic import tokenizer
 from selvage.v1 import ranking_pb2
 
 

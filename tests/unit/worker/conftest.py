@@ -10,9 +10,9 @@ import torch
 from parity import Oracle, Tables
 from tiny import write_trunk
 
+from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models.loading import load
-from gpu_worker.placement import Placement
+from gpu_worker.model.loading import load
 
 
 @pytest.fixture(scope="session")

@@ -10,16 +10,18 @@ import torch
 from tiny import CPU, MULTI, ask, raw, reader, referee, scores, token_rows, write_trunk
 from transformers import AutoModel, AutoModelForSequenceClassification, T5EncoderModel, T5ForConditionalGeneration
 
-from gpu_worker import ragged_batch
+from gpu_worker.attention import interface as attention
+from gpu_worker.attention import llama4
+from gpu_worker.attention.interface import TEMPERED, OneByOne
+from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
 from gpu_worker.heads.classifier import LAST_REAL, HeadClassifier
-from gpu_worker.models import attention, llama4, miniature
-from gpu_worker.models.attention import TEMPERED, OneByOne
-from gpu_worker.models.loading import load
-from gpu_worker.models.recipe import ModelRefused
-from gpu_worker.models.trunk import PackedTrunk, uncounted_by
-from gpu_worker.placement import Placement
-from gpu_worker.ragged_batch import RaggedBatch
+from gpu_worker.model.loading import load
+from gpu_worker.model.trunk import PackedTrunk, uncounted_by
+from gpu_worker.ragged import batch as ragged_batch
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.random_models import miniature
+from shared.errors import ModelRefused
 from shared.jobs import Classify
 
 END, MASK = 3, 4

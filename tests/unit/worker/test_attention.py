@@ -12,16 +12,18 @@ from hypothesis import strategies as st
 from tiny import referee
 from torch import Tensor
 
-from gpu_worker.models import attention as module
-from gpu_worker.models import synthetic, ways, written_out
-from gpu_worker.models.attention import OneByOne, Terms
-from gpu_worker.models.equal_runs import EqualRuns, Way, Ways
-from gpu_worker.models.gate import compare
-from gpu_worker.models.loading import load
-from gpu_worker.models.recipe import ModelRefused
-from gpu_worker.models.trunk import PackedTrunk, uncounted_by
-from gpu_worker.placement import Placement
-from gpu_worker.ragged_batch import RaggedBatch
+from gpu_worker.attention import interface as module
+from gpu_worker.attention import written_out
+from gpu_worker.attention.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.attention.interface import OneByOne, Terms
+from gpu_worker.device.placement import Placement
+from gpu_worker.model import ways
+from gpu_worker.model.gate import compare
+from gpu_worker.model.loading import load
+from gpu_worker.model.trunk import PackedTrunk, uncounted_by
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.random_models import synthetic
+from shared.errors import ModelRefused
 
 CPU = torch.device("cpu")
 TINY = sorted(name for name in synthetic.SHAPES if name.startswith("tiny-"))

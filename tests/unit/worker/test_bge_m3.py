@@ -23,7 +23,7 @@ from tiny import (
 )
 
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models.loading import load
+from gpu_worker.model.loading import load
 from shared.jobs import HybridWeights, Job, MaxSim
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
@@ -137,7 +137,7 @@ def test_parts_of_a_hybrid_that_count_nothing_are_not_computed(paper_and_engine:
 
 def test_the_card_tells_a_hybrid_model(paper_and_engine: tuple[Paper, ModelEngine]) -> None:
     """Three outputs, and scores of late interaction that are means."""
-    from gpu_worker.card import card_of
+    from gpu_worker.model.card import card_of
 
     card = card_of(paper_and_engine[1].model)
     assert card.outputs == (DENSE, SPARSE, MULTI)

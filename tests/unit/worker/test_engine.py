@@ -23,13 +23,13 @@ from tiny import (
     tokens,
 )
 
-from gpu_worker.computing import OutOfMemory, Part
+from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models.loading import load
-from gpu_worker.models.trunk import Trunk
-from gpu_worker.outbox import Outbox
-from gpu_worker.placement import Placement
-from gpu_worker.ragged_batch import RaggedBatch
+from gpu_worker.flight import OutOfMemory, Part
+from gpu_worker.model.loading import load
+from gpu_worker.model.trunk import Trunk
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.step.shipment import Outbox
 from shared.errors import InputTooLong, Internal, InvalidInput, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.ragged import RaggedTokens

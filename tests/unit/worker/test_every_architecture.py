@@ -14,9 +14,9 @@ from tiny import CPU, DENSE, dense_rows, raw, run
 
 from gpu_worker import census
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models import miniature
-from gpu_worker.models.loading import load
-from gpu_worker.models.quiet import quiet
+from gpu_worker.model.loading import load
+from gpu_worker.model.quiet import quiet
+from gpu_worker.random_models import miniature
 from shared.jobs import Job
 from shared.ragged import RaggedTokens
 

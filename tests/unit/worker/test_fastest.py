@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gpu_worker import fastest
-from gpu_worker.fastest import clearly_fastest
+from gpu_worker.device import fastest
+from gpu_worker.device.fastest import clearly_fastest
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from tiny import MULTI, ask, encode, ids_of, score, scores, token_rows
 from transformers import AutoModel
 
 from demo.passages import PASSAGES, QUERIES
+from gpu_worker.device.placement import Dtype, Placement
 from gpu_worker.engine import ModelEngine
 from gpu_worker.maxsim import reference
-from gpu_worker.models.loading import load
-from gpu_worker.placement import Dtype, Placement
+from gpu_worker.model.loading import load
 from shared.vectors import ScoringMethod
 
 TEXTS = [QUERIES[0], *PASSAGES]

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tiny import CPU, DENSE, MULTI, ask, encode, random_ids, run, score, scores, token_rows
 
 from gpu_worker.engine import ModelEngine
+from gpu_worker.jobs.max_sim import MaxSimProgress
 from gpu_worker.maxsim import reference
 from gpu_worker.maxsim.packed import PackedMaxSim
-from gpu_worker.models.loading import load
-from gpu_worker.outbox import Outbox
-from gpu_worker.progress.max_sim import MaxSimProgress
+from gpu_worker.model.loading import load
+from gpu_worker.step.shipment import Outbox
 from shared.card import LateInteraction
 from shared.errors import DimensionMismatch, InvalidInput, UnsupportedTask
 from shared.jobs import Encode, Job, JobResult, MaxSim

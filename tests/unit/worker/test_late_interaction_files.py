@@ -12,11 +12,12 @@ from sentence_transformers.base.modules import Normalize
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from tiny import CPU, ids_of, write_json
 
-from gpu_worker.card import card_of
-from gpu_worker.models import synthetic
-from gpu_worker.models.loading import load
-from gpu_worker.models.recipe import Expansion, ModelRefused
+from gpu_worker.model.card import card_of
+from gpu_worker.model.loading import load
+from gpu_worker.random_models import synthetic
+from gpu_worker.repository.recipe import Expansion
 from shared.card import LateInteraction, ModelCard
+from shared.errors import ModelRefused
 from shared.vectors import InputType, QueryExpansion
 
 pytestmark = pytest.mark.usefixtures("one_thread")

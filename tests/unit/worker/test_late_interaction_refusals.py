@@ -9,8 +9,8 @@ from late_forms import PYLATE, write_native, write_pylate, write_reader, write_s
 from sentence_transformers import MultiVectorEncoder
 from tiny import CPU, write_json, write_trunk
 
-from gpu_worker.models.loading import load
-from gpu_worker.models.recipe import ModelRefused
+from gpu_worker.model.loading import load
+from shared.errors import ModelRefused
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MARKED = {"query_prefix": "[Q] ", "document_prefix": "[D] "}

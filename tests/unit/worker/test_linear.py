@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
-from gpu_worker.models import linear as module
-from gpu_worker.models import synthetic
-from gpu_worker.models.linear import PREPACKED, STOCK, PrepackedLinear, gelu_kind, prepack, undoing
-from gpu_worker.placement import Placement
+from gpu_worker.device.placement import Placement
+from gpu_worker.model import linear as module
+from gpu_worker.model.linear import PREPACKED, STOCK, PrepackedLinear, gelu_kind, prepack, undoing
+from gpu_worker.random_models import synthetic
 
 
 class Block(nn.Module):

@@ -9,8 +9,8 @@ from flaws import Flawed
 from parity import Expected, Tables, Texts, assert_parity
 
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models.trunk import PackedTrunk
-from gpu_worker.ragged_batch import RaggedBatch
+from gpu_worker.model.trunk import PackedTrunk
+from gpu_worker.ragged.batch import RaggedBatch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 DTYPES = ["float32", "bfloat16"]

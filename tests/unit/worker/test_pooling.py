@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
 
-from gpu_worker import pooling
-from gpu_worker.ragged_batch import RaggedBatch
+from gpu_worker.heads import pooling
+from gpu_worker.ragged.batch import RaggedBatch
 
 WIDTH = 6
 TEXTS = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 14)), min_size=1, max_size=8)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import BertConfig
 
-from gpu_worker.models import miniature
-from gpu_worker.models.probes import ACCELERATOR, PROCESSOR, Budget, Probes
+from gpu_worker.model.probes import ACCELERATOR, PROCESSOR, Budget, Probes
+from gpu_worker.random_models import miniature
 
 WIDTH = 64
 

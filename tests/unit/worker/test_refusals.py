@@ -14,8 +14,8 @@ from sentence_transformers import SentenceTransformer
 from tiny import CPU, embed, reader, write_json, write_trunk
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from gpu_worker.models.loading import load
-from gpu_worker.models.recipe import ModelRefused
+from gpu_worker.model.loading import load
+from shared.errors import ModelRefused
 
 KINDS = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense", "3_Normalize": "Normalize"}
 MODULES = [{"type": f"sentence_transformers.models.{kind}", "path": path} for path, kind in KINDS.items()]

@@ -12,15 +12,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig
 
-from gpu_worker.models import attention, shapes, synthetic
-from gpu_worker.models.attention import OneByOne, Terms
-from gpu_worker.models.equal_runs import EqualRuns, Way, Ways
-from gpu_worker.models.linear import STOCK, PrepackedLinear, prepack
-from gpu_worker.models.recipe import ModelRefused
-from gpu_worker.models.relative import deberta
-from gpu_worker.models.trunk import PackedTrunk, uncounted_by
-from gpu_worker.placement import Placement
-from gpu_worker.ragged_batch import RaggedBatch
+from gpu_worker.attention import interface as attention
+from gpu_worker.attention.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.attention.interface import OneByOne, Terms
+from gpu_worker.attention.relative import deberta
+from gpu_worker.device.placement import Placement
+from gpu_worker.model.linear import STOCK, PrepackedLinear, prepack
+from gpu_worker.model.trunk import PackedTrunk, uncounted_by
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.random_models import shapes, synthetic
+from shared.errors import ModelRefused
 
 CPU = torch.device("cpu")
 FAMILIES = ["tiny-mpnet", "tiny-deberta-v2"]

@@ -11,10 +11,13 @@ from sentence_transformers import SentenceTransformer
 from tiny import CPU, embed, write_json
 from tokenizers import Tokenizer
 
-from gpu_worker.models import repository, source, synthetic, tokenizer
-from gpu_worker.models.loading import load
-from gpu_worker.models.recipe import DenseRecipe, ModelRefused, MultiVectorRecipe, Recipe
-from gpu_worker.placement import Placement
+from gpu_worker.device.placement import Placement
+from gpu_worker.model import source, tokenizer
+from gpu_worker.model.loading import load
+from gpu_worker.random_models import synthetic
+from gpu_worker.repository import reading as repository
+from gpu_worker.repository.recipe import DenseRecipe, MultiVectorRecipe, Recipe
+from shared.errors import ModelRefused
 
 
 def test_the_old_form_and_the_new_form_say_the_same(tmp_path: Path) -> None:

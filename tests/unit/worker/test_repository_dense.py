@@ -15,9 +15,10 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models import repository, tokenizer
-from gpu_worker.models.loading import load
-from gpu_worker.pooling import POOLINGS
+from gpu_worker.heads.pooling import POOLINGS
+from gpu_worker.model.loading import load
+from gpu_worker.repository import reading as repository
+from gpu_worker.repository import tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3", "w7", "", "w5 " * 60, "w9 w8 w7 w6"]

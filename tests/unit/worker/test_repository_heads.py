@@ -33,8 +33,8 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models.loading import Model, load
-from gpu_worker.models.recipe import ModelRefused
+from gpu_worker.model.loading import Model, load
+from shared.errors import ModelRefused
 from shared.jobs import Classify
 from shared.vectors import Activation
 

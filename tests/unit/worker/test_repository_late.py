@@ -16,7 +16,7 @@ from tiny import CPU, MULTI, ask, encode, random_ids, token_rows, write_json, wr
 from torch import nn
 
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models.loading import load
+from gpu_worker.model.loading import load
 from shared.vectors import InputType
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -11,7 +11,7 @@ from tiny import CPU, ask, random_ids, scores, write_trunk
 from transformers import AutoModel
 
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models.loading import load
+from gpu_worker.model.loading import load
 from shared.errors import InvalidInput, UnsupportedTask
 from shared.jobs import Classify
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers.util.quantization import quantize_embeddings
 
-from gpu_worker import packing, pooling
-from gpu_worker.outbox import Outbox
-from gpu_worker.ragged_batch import RaggedBatch
+from gpu_worker.heads import packing, pooling
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.step.shipment import Outbox
 from shared.vectors import DataType, MultiVectors
 
 CPU = torch.device("cpu")

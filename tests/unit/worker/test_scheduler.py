@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gpu_worker.computing import OutOfMemory, Part
+from gpu_worker.flight import OutOfMemory, Part
 from gpu_worker.scheduler import Scheduler
 from shared.errors import (
     DeadlineExceeded,

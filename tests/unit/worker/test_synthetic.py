@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.accelerator import workloads
-from gpu_worker.models import synthetic
-from gpu_worker.placement import Placement
+from gpu_worker.device.placement import Placement
+from gpu_worker.random_models import synthetic
 
 
 class _Places(TorchDispatchMode):

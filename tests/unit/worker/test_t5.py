@@ -24,15 +24,16 @@ from transformers import (
 )
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from gpu_worker.attention import interface as attention
+from gpu_worker.attention.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.attention.interface import OneByOne
+from gpu_worker.attention.relative import t5
+from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models import attention, miniature, shapes, synthetic
-from gpu_worker.models.attention import OneByOne
-from gpu_worker.models.equal_runs import EqualRuns, Way, Ways
-from gpu_worker.models.loading import load
-from gpu_worker.models.recipe import ModelRefused
-from gpu_worker.models.relative import t5
-from gpu_worker.models.trunk import PackedTrunk
-from gpu_worker.placement import Placement
+from gpu_worker.model.loading import load
+from gpu_worker.model.trunk import PackedTrunk
+from gpu_worker.random_models import miniature, shapes, synthetic
+from shared.errors import ModelRefused
 
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "T5, ReLU": ("t5", {}),

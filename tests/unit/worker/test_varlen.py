@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from gpu_worker.models.attention import OneByOne, Terms
-from gpu_worker.models.varlen import Varlen
-from gpu_worker.ragged_batch import RaggedBatch
+from gpu_worker.attention.interface import OneByOne, Terms
+from gpu_worker.attention.varlen import Varlen
+from gpu_worker.ragged.batch import RaggedBatch
 
 CPU = torch.device("cpu")
 

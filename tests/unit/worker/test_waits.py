@@ -9,10 +9,10 @@ from device import ReadBack, watched
 from tiny import CPU, DENSE, MULTI, SPARSE, encode, raw, run, score, tokens
 from torch import Tensor, nn
 
+from gpu_worker.attention import choice as attention_choice
+from gpu_worker.attention.equal_runs import Way, Ways
 from gpu_worker.engine import ModelEngine
-from gpu_worker.models import attention_choice
-from gpu_worker.models.equal_runs import Way, Ways
-from gpu_worker.models.loading import load
+from gpu_worker.model.loading import load
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 

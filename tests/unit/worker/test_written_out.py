@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpu_worker.models import attention_choice, written_out
-from gpu_worker.models.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.attention import choice as attention_choice
+from gpu_worker.attention import written_out
+from gpu_worker.attention.equal_runs import EqualRuns, Way, Ways
 
 
 @pytest.mark.parametrize("size", [0.01, 1.0, 40.0, 300.0, float("nan")])

@@ -1,0 +1,81 @@
+"""Which attention a device runs, told once at load."""
+
+from functools import cache, partial
+
+import numpy as np
+import torch
+
+from gpu_worker.attention.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.attention.interface import PackedAttention, Terms
+from gpu_worker.attention.varlen import Varlen
+from gpu_worker.attention.written_out import onednn_products
+from gpu_worker.device.fastest import clearly_fastest
+from gpu_worker.ragged.batch import RaggedBatch
+
+BOUNDS = (16, 32, 64, 128, 256)
+LENGTHS = (11, 23, 47, 95, 191, 383)
+"""Measured for sequences of up to each bound, and beyond. Odd, as lengths of texts mostly are: PyTorch's softmax is
+at its best where rows are a multiple of its vectors."""
+TOKENS, HEADS, ROUNDS = 512, 12, 6
+"""Of what is measured: about so many tokens."""
+EXACT = 1e-5
+"""Of the largest product; factors rounded to bfloat16 are off by a hundred times as much."""
+
+
+def choose(
+    device: torch.device, dtype: torch.dtype, head: int, *, causal: bool, softcap: bool, bias: bool
+) -> PackedAttention:
+    """The fastest attention that this device, number format and model allow."""
+    if device.type == "cpu":
+        return EqualRuns(measured(dtype, head, causal))
+    flash = device.type == "cuda" and dtype in (torch.float16, torch.bfloat16) and not (softcap or bias)
+    if flash and head % 8 == 0 and head <= 256 and torch.cuda.get_device_capability(device) >= (8, 0):
+        return Varlen()
+    return EqualRuns(Ways())
+
+
+@cache
+def measured(dtype: torch.dtype, head: int, causal: bool) -> Ways:
+    """The fastest way of this processor for each of a few lengths; beyond them, that of the longest.
+
+    Powers are the usual way, where the number format has the exponents for them. The fused kernel leaves out what
+    causal attention does not see, products do not: causal layers are measured apart. float16 has that kernel alone,
+    since scores written out in it are rounded: late interaction's would be over a thousandth off.
+    """
+    if dtype == torch.float16:
+        return Ways()
+    usual = Way.POWERS  # in bfloat16 PyTorch takes oneDNN by itself
+    if dtype == torch.float32 and onednn_is_exact(head):
+        usual = Way.ONEDNN
+    with torch.inference_mode():
+        return Ways(tuple(_fastest(usual, length, dtype, head, causal) for length in LENGTHS), BOUNDS)
+
+
+def onednn_is_exact(head: int) -> bool:
+    """Whether products under `onednn_products` are float32's own here: on processors with matrix units they are not."""
+    generator = torch.Generator().manual_seed(0)
+    for length in (64, 512):
+        query, key, value = (torch.randn(HEADS, length, head, generator=generator) for _ in range(3))
+        weights = torch.rand(HEADS, length, length, generator=generator)
+        for left, right in ((query, key.transpose(1, 2)), (weights, value)):
+            try:
+                with onednn_products():
+                    found = torch.bmm(left, right)
+            except (AttributeError, RuntimeError):  # another build of PyTorch
+                return False
+            expected = torch.bmm(left.double(), right.double())
+            if (found - expected).abs().max() > EXACT * expected.abs().max():
+                return False
+    return True
+
+
+def _fastest(usual: Way, length: int, dtype: torch.dtype, head: int, causal: bool) -> Way:
+    count = max(1, TOKENS // length)
+    batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32)] * count, torch.device("cpu"))
+    query, key, value = (torch.randn(count * length, HEADS, head).to(dtype).transpose(0, 1) for _ in range(3))
+    terms = Terms(scale=head**-0.5, causal=causal)
+    attentions = {
+        way: partial(EqualRuns(Ways((way,))), query, key, value, batch, terms)
+        for way in dict.fromkeys((usual, Way.SOFTMAX, Way.FUSED))
+    }
+    return clearly_fastest(attentions, usual, ROUNDS)

@@ -1,0 +1,186 @@
+"""Attention over packed sequences, plugged into unmodified transformers models under the name "ragged".
+
+A model calls the registered function with query [1, H, T, D] and key, value [1, Hkv, T, D], rotary positions
+already applied, and with the step's batch as the keyword `ragged`; it wants [1, T, H, D] back. No mask function
+is registered, so transformers builds no mask at all: causality and windows are settled here from its arguments.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gpu_worker.ragged.batch import RaggedBatch
+from shared.errors import ModelRefused
+
+NAME = "ragged"
+TEMPERED = "temperature_by_position"
+"""Attribute of a layer whose queries grow with their position [T] -> [T]; see `llama4`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What restricts and shapes the scores of one layer.
+
+    `window` is exclusive: token i sees j where i - j < window (causal) or |i - j| < window. `chunk`: tokens see those
+    of their own chunk alone, of so many tokens (Llama 4). `softcap` is Gemma2's bound c x tanh(score / c). `bias` is
+    called with the query [..., H, L, D] and the key [..., Hkv, L, D] of sequences of one length and gives what is added
+    to their scaled scores, broadcastable to [..., H, L, L].
+    """
+
+    scale: float
+    causal: bool = False
+    window: int | None = None
+    chunk: int | None = None
+    softcap: float | None = None
+    bias: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def mask(self, length: int, attended: int, device: torch.device) -> Tensor | None:
+        """[L, A] bool, True where token i (row) may see token j of the first A; None where it may see all of them."""
+        if not self.causal and not self.reaches_less_than(length):
+            return None
+        rows, columns = torch.arange(length, device=device)[:, None], torch.arange(attended, device=device)
+        distance = rows - columns
+        allowed = distance.abs() < (length if self.window is None else self.window)
+        if self.causal:
+            allowed &= distance >= 0
+        if self.chunk is not None:
+            allowed &= rows // self.chunk == columns // self.chunk
+        return allowed
+
+    def reaches_less_than(self, length: int) -> bool:
+        """Whether a window or a chunk keeps tokens of so long a text apart."""
+        return any(each is not None and each < length for each in (self.window, self.chunk))
+
+
+class PackedAttention(Protocol):
+    """A way to attend inside each sequence of a packed batch."""
+
+    name: str
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
+        """query [H, T, D], key and value [Hkv, T, D] -> [T, H, D]."""
+
+
+def explicit(query: Tensor, key: Tensor, value: Tensor, terms: Terms, attended: int) -> Tensor:
+    """Softmax attention written out: query [..., H, L, D], key and value [..., Hkv, L, D] -> [..., H, L, D].
+
+    Only the first `attended` keys count.
+    """
+    bias = None if terms.bias is None else terms.bias(query, key)[..., :attended]
+    key, value = key[..., :attended, :], value[..., :attended, :]
+    groups = query.shape[-3] // key.shape[-3]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, dim=-3), value.repeat_interleave(groups, dim=-3)
+    scores = torch.matmul(query, key.transpose(-1, -2)).mul_(terms.scale)
+    if bias is not None:
+        scores = scores.add_(bias)
+    if terms.softcap is not None:
+        scores = scores.div_(terms.softcap).tanh_().mul_(terms.softcap)
+    mask = terms.mask(query.shape[-2], attended, query.device)
+    if mask is not None:
+        scores = scores.masked_fill_(~mask, float("-inf"))
+    return torch.matmul(torch.softmax(scores, dim=-1), value)
+
+
+class OneByOne:
+    """The obvious twin: one sequence after the other, written out. Serves where nothing faster can."""
+
+    name = "one-by-one"
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
+        output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
+        attended = np.diff(batch.offsets) if batch.keys is None else batch.keys.lengths
+        for start, stop, keys in zip(batch.offsets[:-1], batch.offsets[1:], attended.tolist(), strict=True):
+            rows = slice(int(start), int(stop))
+            output[rows] = explicit(query[:, rows], key[:, rows], value[:, rows], terms, keys).transpose(0, 1)
+        return output
+
+
+def terms_of(
+    module: nn.Module,
+    scaling: float | None,
+    head: int,
+    is_causal: bool | None,
+    sliding_window: int | None,
+    softcap: float | None,
+) -> Terms:
+    """What a transformers layer says of its attention.
+
+    Causality is the argument where it is given; decoders whose config says `is_causal=False` leave the module's
+    own attribute True. Those models' windows are inclusive (transformers' masking_utils: distance <= window),
+    all others exclusive.
+    """
+    causal = is_causal
+    if causal is None:
+        causal = not _made_bidirectional(module) and bool(getattr(module, "is_causal", False))
+    if sliding_window is not None and _made_bidirectional(module):
+        sliding_window += 1
+    return Terms(
+        scale=head**-0.5 if scaling is None else scaling,
+        causal=causal,
+        window=sliding_window,
+        chunk=_chunk(module),
+        softcap=softcap,
+    )
+
+
+def _chunk(module: nn.Module) -> int | None:
+    """Tokens of a chunk, in the layers that attend in chunks; transformers tells it by the mask alone."""
+    config, layer = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None or layer is None or kinds[layer] != "chunked_attention":
+        return None
+    return int(config.attention_chunk_size)  # type: ignore[union-attr]
+
+
+def _made_bidirectional(module: nn.Module) -> bool:
+    return getattr(getattr(module, "config", None), "is_causal", None) is False
+
+
+def is_causal(model: nn.Module) -> bool:
+    """Whether layers of the model attend to what came before alone, as far as they say so before they are called."""
+    return any(getattr(layer, "is_causal", False) and not _made_bidirectional(layer) for layer in model.modules())
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    ragged: "AttentionCall | None" = None,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """What transformers calls; see the module's docstring for shapes."""
+    if ragged is None:
+        raise ModelRefused("its layers do not hand the batch on to their attention")
+    ragged.count += 1
+    terms = terms_of(module, scaling, query.shape[-1], is_causal, sliding_window, softcap)
+    if hasattr(module, TEMPERED):
+        query = query * getattr(module, TEMPERED)(ragged.batch.positions[0])[:, None]
+    return ragged.attention(query[0], key[0], value[0], ragged.batch, terms)[None], None
+
+
+@dataclass(slots=True)
+class AttentionCall:
+    """What travels through the model to every layer: the batch, and how many layers attended to it."""
+
+    attention: PackedAttention
+    batch: RaggedBatch
+    count: int = 0
+
+
+def register() -> None:
+    """Makes `attn_implementation="ragged"` known to transformers."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, attend)

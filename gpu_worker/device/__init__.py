@@ -1,0 +1,1 @@
+"""The device: which one, its number format and its memory."""

@@ -1,0 +1,44 @@
+"""Where and in which number format the model computes: settled here and nowhere else."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from shared.errors import ModelRefused
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """A device and a dtype."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    @classmethod
+    def choose(cls, device: str = "auto", dtype: Dtype = "auto") -> "Placement":
+        """auto: the first CUDA device where there is one, else the CPU; bfloat16 there, float32 here.
+
+        Raises ModelRefused for a device that this machine or this PyTorch does not have.
+        """
+        if device == "auto":
+            device = "cuda:0" if torch.cuda.is_available() else "cpu"
+        try:
+            place = torch.device(device)
+            torch.empty(1, device=place)
+        except (RuntimeError, AssertionError) as error:
+            raise ModelRefused(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
+        name = dtype if dtype != "auto" else "float32" if place.type == "cpu" else "bfloat16"
+        return cls(device=place, dtype=getattr(torch, name))
+
+    @property
+    def dtype_name(self) -> str:
+        """float32, bfloat16 or float16."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of a step that suit the device: a CPU is saturated early, an accelerator late."""
+        return 2048 if self.device.type == "cpu" else 16384

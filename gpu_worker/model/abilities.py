@@ -1,0 +1,112 @@
+"""What a loaded model can do, told from its heads, and the errors for what it cannot. Knows no protobuf and no gRPC."""
+
+from gpu_worker.heads.sparse import SpladeHead
+from gpu_worker.model.loading import Model
+from shared.errors import InvalidInput, UnsupportedDimensions, UnsupportedTask
+from shared.jobs import Classify, Encode, Score
+from shared.vectors import Layout, OutputKind, ScoringMethod, Task
+
+SPLADE_ROW_IDS = 4096
+"""Vocabulary ids of one sparse row that cost about as much as a token: they are shipped and searched on the host."""
+
+
+class Abilities:
+    """Outputs, methods and tasks of one model."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        heads = model.heads
+        self.outputs = tuple(
+            kind
+            for kind, head in (
+                (OutputKind.DENSE, heads.dense),
+                (OutputKind.SPARSE, heads.sparse),
+                (OutputKind.MULTI_VECTOR, heads.multi_vector),
+            )
+            if head is not None
+        )
+        self.widths = {
+            OutputKind.DENSE: heads.dense.width if heads.dense else 0,
+            OutputKind.MULTI_VECTOR: heads.multi_vector.width if heads.multi_vector else 0,
+        }
+        recipe = model.recipe
+        self.own_multi_vectors = bool(recipe.multi_vector and (recipe.multi_vector.layers or recipe.dense is None))
+        self.labels = recipe.classifier.labels if recipe.classifier else ()
+        self.methods = self._methods()
+        self.default_method = self._default_method()
+        self.tasks = self._tasks()
+
+    def _methods(self) -> tuple[ScoringMethod, ...]:
+        of = {
+            OutputKind.DENSE: ScoringMethod.DENSE,
+            OutputKind.SPARSE: ScoringMethod.SPARSE,
+            OutputKind.MULTI_VECTOR: ScoringMethod.LATE_INTERACTION,
+        }
+        cross = (ScoringMethod.CROSS_ENCODER,) if self._model.heads.classifier and len(self.labels) == 1 else ()
+        hybrid = (ScoringMethod.HYBRID,) if len(self.outputs) == len(of) else ()
+        return (*cross, *(of[kind] for kind in self.outputs), *hybrid)
+
+    def _default_method(self) -> ScoringMethod | None:
+        late = (ScoringMethod.LATE_INTERACTION,) if self.own_multi_vectors else ()
+        order = (ScoringMethod.CROSS_ENCODER, *late, ScoringMethod.DENSE, ScoringMethod.SPARSE)
+        return next((method for method in order if method in self.methods), None)
+
+    def _tasks(self) -> tuple[Task, ...]:
+        heads = self._model.heads
+        found = {
+            Task.EMBED: self.outputs,
+            Task.RERANK: self.methods,
+            Task.CLASSIFY: heads.classifier,
+            Task.CLASSIFY_TOKENS: heads.token_classifier,
+        }
+        return tuple(task for task, there in found.items() if there)
+
+    def sparse_cost(self, tokens: int) -> int:
+        """What sparse vectors cost a sequence beside the trunk, in tokens."""
+        head = self._model.heads.sparse
+        if not isinstance(head, SpladeHead):
+            return 0
+        width = self._model.trunk.width
+        logits = tokens * 2 * head.vocabulary * width / self._model.flops_per_token
+        return int(logits) + head.vocabulary // SPLADE_ROW_IDS
+
+    def check_encode(self, work: Encode) -> None:
+        """Raises UnsupportedTask, UnsupportedDimensions."""
+        if not work.outputs or not work.outputs <= set(self.outputs):
+            known = ", ".join(each.name for each in self.outputs) or "none"
+            raise UnsupportedTask(f"of outputs this model has {known}", field="outputs")
+        if work.sparse_top_k < 0:
+            raise InvalidInput("sparse_top_k is negative", field="sparse_top_k")
+        for kind in sorted(work.outputs & set(self.widths)):
+            if not 0 <= work.dimensions <= self.widths[kind]:
+                raise UnsupportedDimensions(
+                    f"dimensions must be 1 to {self.widths[kind]} for {kind.name}", field="dimensions"
+                )
+
+    def check_max_sim(self) -> int:
+        """Dimensions of token rows. Raises UnsupportedTask."""
+        if OutputKind.MULTI_VECTOR not in self.outputs:
+            raise UnsupportedTask("this model has no token vectors to compare given ones with", field="query_texts")
+        return self.widths[OutputKind.MULTI_VECTOR]
+
+    def check_classify(self, work: Classify) -> int:
+        """The number of labels. Raises UnsupportedTask."""
+        heads = self._model.heads
+        if (heads.token_classifier if work.tokens else heads.classifier) is None:
+            raise UnsupportedTask(f"this model classifies no {'tokens' if work.tokens else 'texts'}", field="model")
+        if work.token_id is not None and not work.tokens:
+            raise InvalidInput("token_id needs tokens", field="token_id")
+        return len(self.labels)
+
+    def check_score(self, work: Score, sequences: int) -> None:
+        """Raises UnsupportedTask, InvalidInput."""
+        documents = sequences - work.queries
+        if work.method not in self.methods or work.method is ScoringMethod.CROSS_ENCODER:
+            known = ", ".join(each.name for each in self.methods) or "none"
+            raise UnsupportedTask(f"of methods this model has {known}", field="method")
+        if work.explain and (work.method is not ScoringMethod.LATE_INTERACTION or work.queries != 1):
+            raise InvalidInput("explain needs the method LATE_INTERACTION and one query", field="explain")
+        if work.queries < 1 or documents < 1:
+            raise InvalidInput("a score needs a query and a document", field="queries")
+        if work.layout is Layout.PAIRS and work.queries != documents:
+            raise InvalidInput("pairs need as many queries as documents", field="documents")

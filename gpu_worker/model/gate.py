@@ -1,0 +1,181 @@
+"""The gate of every load: a model is served only if its run among others equals its own attention, one text at a time.
+
+Models that accept a foreign attention by name and then ignore part of it (DeBERTa mixes sequences) would otherwise
+be served wrongly in silence. The reference is the model's own eager attention, not ours.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gpu_worker.model.equal_length import dense_run
+from gpu_worker.model.probes import Probes
+from gpu_worker.model.trunk import PackedTrunk, Trunk
+from gpu_worker.ragged.batch import Ids, RaggedBatch
+from gpu_worker.repository.files import first_line
+from shared.errors import ModelRefused
+
+TOLERANCE = 2e-5
+HALF_RATIO = 1.5
+MOST_NOISE = 1e-4
+"""A model that is further from itself, since padding changes it for good, excuses nothing by it."""
+
+
+class Reference:
+    """Hidden states of the probes by the model's own attention, taken before anything is changed."""
+
+    def __init__(self, model: Any, probes: Probes) -> None:
+        """`model` runs its own eager attention."""
+        self.probes = probes
+        with torch.inference_mode():
+            lengths = [len(text) for text in probes.texts]
+            self._longest = lengths.index(max(lengths))
+            longest = probes.texts[self._longest], probes.tails[self._longest]
+            fresh = _alone(model, *longest)
+            self.own = self._one_by_one(model)
+            again = _alone(model, *longest)
+            if (fresh - again).abs().max() > MOST_NOISE * max(1.0, float(fresh.abs().max())):
+                raise ModelRefused(f"{type(model).__name__}: a text's vector depends on the texts before it")
+            if _all_float32(model):
+                self.exact, self.padding_noise = self.own, self._padding_noise(model, self.own)
+            else:
+                with in_float32(model):
+                    self.exact = self._one_by_one(model)
+                    self.padding_noise = self._padding_noise(model, self.exact)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a hidden state."""
+        return self.exact.shape[1]
+
+    def check(self, trunk: Trunk) -> None:
+        """Raises ModelRefused, with figures, where the run among others does not equal the reference.
+
+        All texts make one batch, in the order in which steps have them.
+        """
+        probes = self.probes
+        numbers = [*range(len(probes.texts)), *probes.again]
+        texts, tails = [probes.texts[each] for each in numbers], [probes.tails[each] for each in numbers]
+        order = np.lexsort((tails, [len(text) for text in texts]))
+        batch = RaggedBatch.pack(
+            [texts[each] for each in order], trunk.device, trunk.uncounted, None, [tails[each] for each in order]
+        )
+        with torch.inference_mode():
+            if isinstance(trunk, PackedTrunk):
+                hidden, calls = trunk.run(batch)
+                _check_calls(trunk, calls)
+            else:
+                hidden = trunk(batch)
+            rows = torch.from_numpy(batch.rows_of(np.argsort(order))).to(hidden.device)
+            lengths = [len(text) for text in probes.texts]
+            exact, own = (torch.cat([each.split(lengths)[n] for n in numbers]) for each in (self.exact, self.own))
+            verdict = compare(hidden[rows].float(), exact, own, self.padding_noise, trunk.dtype)
+        if verdict:
+            raise ModelRefused(f"it does not run among other texts as it runs alone: {verdict}")
+
+    def _one_by_one(self, model: nn.Module) -> Tensor:
+        """[T, H] float32 of all texts, end to end."""
+        pairs = zip(self.probes.texts, self.probes.tails, strict=True)
+        return torch.cat([_alone(model, text, tail) for text, tail in pairs]).float()
+
+    def _padding_noise(self, model: nn.Module, exact: Tensor) -> float:
+        """How far the model is from itself when the same texts are padded to one batch, or each stands there twice.
+
+        Long texts round more, so the longest runs once more by PyTorch's fused attention, where the class has it.
+        Texts with a tail are left out: what a model that knows masked rows no better than padding makes of their tails
+        depends on the padding, and would excuse anything.
+        """
+        alone = exact.split([len(text) for text in self.probes.texts])
+        numbers = range(self.probes.padded)
+        texts = [self.probes.texts[each] for each in numbers]
+        padded = _padded(model, texts, [0] * len(texts))
+        noises = [_distance(padded[each, : len(texts[each])], alone[each]) for each in numbers]
+        noises += [_distance(_padded(model, [texts[each]] * 2, [0, 0])[1], alone[each]) for each in numbers]
+        if getattr(model, "_supports_sdpa", False) and not self.probes.tails[self._longest]:
+            with suppress(ModelRefused), _fused(model):
+                noises.append(_distance(_alone(model, self.probes.texts[self._longest], 0), alone[self._longest]))
+        most = MOST_NOISE * max(1.0, float(exact.pow(2).mean().sqrt()))
+        return max((each for each in noises if each <= most), default=0.0)
+
+
+@contextmanager
+def _fused(model: Any) -> Iterator[None]:
+    """The model's own attention by PyTorch's fused kernels for a while."""
+    model.set_attn_implementation("sdpa")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation("eager")
+
+
+def _distance(hidden: Tensor, exact: Tensor) -> float:
+    return float((hidden.float() - exact).abs().max())
+
+
+def _alone(model: Any, text: Ids, tail: int) -> Tensor:
+    """[L, H] of one text. Raises ModelRefused where the model's own code fails, whatever it is that it misses."""
+    try:
+        return _padded(model, [text], [tail])[0]
+    except ModelRefused:
+        raise
+    except Exception as error:
+        raise ModelRefused(
+            f"{type(model).__name__} cannot run {len(text)} token ids by itself: {first_line(error)}"
+        ) from error
+
+
+def _padded(model: Any, texts: list[Ids], tails: list[int]) -> Tensor:
+    """Hidden states [B, L, H] of texts padded to the longest, by the model as it stands; it counts positions."""
+    device = next(model.parameters()).device
+    ids = np.zeros((len(texts), max(map(len, texts))), dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, (text, tail) in enumerate(zip(texts, tails, strict=True)):
+        ids[row, : len(text)], mask[row, : len(text) - tail] = text, 1
+    return dense_run(model, torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device))
+
+
+def _check_calls(trunk: PackedTrunk, calls: int) -> None:
+    layers = int(getattr(trunk.model.config, "num_hidden_layers", calls))
+    if calls != layers:
+        raise ModelRefused(f"it attended {calls} times through the packed attention, its config says {layers} layers")
+
+
+def compare(hidden: Tensor, exact: Tensor, own: Tensor, padding_noise: float, dtype: torch.dtype) -> str | None:
+    """Why `hidden` [T, H] is not the model's, or None.
+
+    float32: every number within 2e-5 x max(1, |reference|), or three times the model's own padding noise.
+    Half precision: no further from float32, in root mean square, than 1.5 times the model's own half precision.
+    """
+    if not torch.isfinite(hidden).all():
+        return "its hidden states are not finite"
+    error = (hidden - exact).abs()
+    if dtype == torch.float32:
+        allowed = torch.clamp(TOLERANCE * exact.abs().clamp(min=1), min=3 * padding_noise)
+        if (error > allowed).any():
+            return f"hidden states differ by {float(error.max()):.2g}, its own padding noise is {padding_noise:.2g}"
+        return None
+    ours, theirs = (float((each - exact).pow(2).mean().sqrt()) for each in (hidden, own))
+    if ours > HALF_RATIO * theirs:
+        return f"{ours:.2g} away from float32, its own {str(dtype)[6:]} run is {theirs:.2g} away"
+    return None
+
+
+def _all_float32(model: nn.Module) -> bool:
+    return all(each.dtype == torch.float32 for each in model.parameters())
+
+
+@contextmanager
+def in_float32(model: nn.Module) -> Iterator[None]:
+    """Parameters in float32 for a while. Half numbers are float32 numbers too, so the way back is exact."""
+    kept = {name: parameter.dtype for name, parameter in model.named_parameters()}
+    try:
+        for parameter in model.parameters():
+            parameter.data = parameter.data.float()
+        yield
+    finally:
+        for name, parameter in model.named_parameters():
+            parameter.data = parameter.data.to(kept[name])

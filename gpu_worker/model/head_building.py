@@ -1,0 +1,154 @@
+"""Recipes of heads -> heads with their weights. Where tensors come from is the caller's affair."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpu_worker.device.placement import Placement
+from gpu_worker.heads.classifier import (
+    HeadClassifier,
+    PooledClassifier,
+    SequenceClassifier,
+    TokenClassifier,
+    YesNoClassifier,
+)
+from gpu_worker.heads.dense import DenseHead
+from gpu_worker.heads.given import Head
+from gpu_worker.heads.layers import Dense, Unit
+from gpu_worker.heads.multi_vector import MultiVectorHead
+from gpu_worker.heads.sparse import LexicalHead, SpladeHead
+from gpu_worker.repository.recipe import DenseRecipe, Layer, Recipe
+from shared.errors import ModelRefused
+
+Read = Callable[[Layer], dict[str, Tensor]]
+"""Tensors of a layer by role: weight [out, in], bias [out], residual [out, in]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """What a model can give."""
+
+    dense: DenseHead | None = None
+    multi_vector: MultiVectorHead | None = None
+    sparse: SpladeHead | LexicalHead | None = None
+    classifier: SequenceClassifier | None = None
+    token_classifier: TokenClassifier | None = None
+
+    def modules(self) -> list[nn.Module]:
+        """Those that there are."""
+        found = (self.dense, self.multi_vector, self.sparse, self.classifier, self.token_classifier)
+        return [each for each in found if isinstance(each, nn.Module)]
+
+
+class HeadBuilder:
+    """Builds the heads of one model. Heads of transformers classes take the model apart, so they come last."""
+
+    def __init__(self, recipe: Recipe, model: Any, placement: Placement, read: Read, width: int) -> None:
+        """`width`: numbers of a hidden state."""
+        self._recipe, self._model, self._placement, self._read = recipe, model, placement, read
+        self._width = width
+
+    def build(self) -> Heads:
+        """All of them; which row a ForSequenceClassification reads is settled later. Raises ModelRefused."""
+        recipe = self._recipe
+        dense = self._dense(recipe.dense) if recipe.dense else None
+        multi_vector = None
+        if recipe.multi_vector:
+            layers, width = self._chain(recipe.multi_vector.layers, self._width, self._placement.dtype)
+            multi_vector = MultiVectorHead(
+                layers, width, skip_first=recipe.multi_vector.skip_first, mean=recipe.multi_vector.mean
+            )
+        classifier = self._classifier()
+        return Heads(
+            dense=dense,
+            multi_vector=multi_vector,
+            sparse=self._sparse(),
+            classifier=None if isinstance(classifier, TokenClassifier) else classifier,
+            token_classifier=classifier if isinstance(classifier, TokenClassifier) else None,
+        )
+
+    def _dense(self, recipe: DenseRecipe) -> DenseHead:
+        layers, width = self._chain(recipe.layers, self._width * len(recipe.poolings), torch.float32)
+        return DenseHead(recipe.poolings, layers, width)
+
+    def _sparse(self) -> SpladeHead | LexicalHead | None:
+        sparse = self._recipe.sparse
+        if sparse is None:
+            return None
+        if sparse.layer is not None:
+            layers, width = self._chain((sparse.layer,), self._width, self._placement.dtype)
+            if width != 1:
+                raise ModelRefused(f"{sparse.layer.weights} gives {width} numbers a token, lexical weights are one")
+            return LexicalHead(layers)
+        vocabulary = int(self._model.config.vocab_size)
+        return SpladeHead(Head(self._model), vocabulary, strategy=sparse.strategy, logs=sparse.logs)
+
+    def _classifier(self) -> SequenceClassifier | TokenClassifier | None:
+        classifier = self._recipe.classifier
+        if classifier is None:
+            return None
+        if classifier.pooled:
+            return PooledClassifier(self._dense(classifier.pooled))
+        if classifier.yes_no:
+            ids = [each for each in classifier.yes_no if each is not None]
+            softcap = getattr(self._model.config.get_text_config(), "final_logit_softcapping", None)
+            return YesNoClassifier(self._model.get_output_embeddings().weight.detach()[ids].clone(), softcap)
+        if classifier.layers:
+            return TokenClassifier(self._chain(classifier.layers, self._width, self._placement.dtype)[0])
+        head = Head(self._model)
+        return (
+            TokenClassifier(head)
+            if classifier.kind == "tokens"
+            else HeadClassifier(head, "cls", self._model.config.get_text_config().pad_token_id)
+        )
+
+    def _chain(self, layers: Sequence[Layer], width: int, dtype: torch.dtype) -> tuple[nn.Sequential, int]:
+        """Layers one after the other, and the width of what comes out."""
+        built: list[nn.Module] = []
+        for layer in layers:
+            module, width = self._layer(layer, width)
+            built.append(module.to(self._placement.device, dtype))
+        return nn.Sequential(*built).eval(), width
+
+    def _layer(self, layer: Layer, width: int) -> tuple[nn.Module, int]:
+        if layer.kind == "unit":
+            return Unit(), width
+        tensors = self._read(layer)
+        shape = tensors["weight"].shape
+        if layer.kind == "layer-norm":
+            if shape != (width,) or tensors["bias"].shape != (width,):
+                raise ModelRefused(f"{layer.weights}: norm.weight has the shape {list(shape)}, wanted is [{width}]")
+            norm = nn.LayerNorm(width)
+            norm.load_state_dict(tensors)
+            return norm, width
+        wanted = [layer.outputs or shape[0], width]
+        if list(shape) != wanted or layer.inputs not in (0, width):
+            raise ModelRefused(
+                f"{layer.weights}: {layer.keys['weight']} has the shape {list(shape)}, its place wants {wanted}"
+            )
+        residual = None
+        if layer.residual:
+            residual = _linear(tensors["residual"], None) if "residual" in tensors else nn.Identity()
+        linear = _linear(tensors["weight"], tensors.get("bias"))
+        return Dense(linear, _activation(layer.activation), residual), int(shape[0])
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    linear.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
+    return linear
+
+
+def _activation(named: str) -> nn.Module:
+    """A class of torch.nn by its dotted name, without arguments. Raises ModelRefused."""
+    found = getattr(nn, named.rpartition(".")[2], None)
+    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
+        raise ModelRefused(f"activation_function {named} is none of torch.nn")
+    try:
+        return found()
+    except TypeError:
+        raise ModelRefused(f"activation_function {named} wants arguments, which no file gives") from None

@@ -1,0 +1,106 @@
+"""The gate of heads: logits on packed rows must equal those of the unmodified class, one text at a time.
+
+It also tells which row a classifier reads (the first, the last, the mean, each of them): the one whose logits agree. So
+no family has to be known by name.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpu_worker.heads.classifier import LAST_REAL, LATE, HeadClassifier
+from gpu_worker.heads.sparse import SpladeHead
+from gpu_worker.model.gate import in_float32
+from gpu_worker.model.head_building import Heads
+from gpu_worker.model.probes import Probes, more
+from gpu_worker.model.trunk import Trunk
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.repository.recipe import Recipe
+from shared.errors import ModelRefused
+
+TOLERANCE = 1e-4
+ROWS_READ = ("cls", "lasttoken", LAST_REAL, "mean", LATE)
+"""What a ForSequenceClassification may look at."""
+HALF_RATIO = 3.0
+"""Few numbers are compared here, and the trunk was judged before: a wrong row is off by much more."""
+
+
+class HeadReference:
+    """Logits of a few random texts, taken before anything is changed. Texts have second segments where those count."""
+
+    def __init__(self, model: Any, recipe: Recipe, probes: Probes, positions: int, segments: bool) -> None:
+        """`model` is the whole class, as loaded, with its own eager attention."""
+        vocabulary = int(model.config.get_text_config().vocab_size)
+        self.texts = [*probes.short(), *more(vocabulary, positions)]
+        self.second_segments = [len(text) // 2 if segments else 0 for text in self.texts]
+        self._recipe, self._name = recipe, type(model).__name__
+        with torch.inference_mode():
+            self.own = self._one_by_one(model)
+            with in_float32(model):
+                self.exact = self._one_by_one(model)
+
+    def check(self, trunk: Trunk, heads: Heads) -> None:
+        """Settles which row a classifier reads. Raises ModelRefused where the head's logits are not the model's."""
+        segments = self.second_segments if any(self.second_segments) else None
+        batch = RaggedBatch.pack(self.texts, trunk.device, trunk.uncounted, segments)
+        with torch.inference_mode():
+            hidden = trunk(batch)
+            verdict = self._verdict(hidden, batch, heads, trunk.dtype)
+        if verdict:
+            raise ModelRefused(f"{self._name} does not classify among other texts as it does alone: {verdict}")
+
+    def _verdict(self, hidden: Tensor, batch: RaggedBatch, heads: Heads, dtype: torch.dtype) -> str | None:
+        if isinstance(heads.sparse, SpladeHead):
+            return self._compare(heads.sparse.head(hidden[None])[0], dtype)
+        if heads.token_classifier is not None:
+            return self._compare(heads.token_classifier(hidden), dtype)
+        assert heads.classifier is not None
+        if not isinstance(heads.classifier, HeadClassifier):
+            return self._compare(heads.classifier(hidden, batch), dtype)
+        errors = {}
+        for pooling in ROWS_READ:
+            heads.classifier.pooling = pooling
+            errors[pooling] = self._error(heads.classifier(hidden, batch))
+        heads.classifier.pooling = min(errors, key=errors.__getitem__)  # in half precision several may be near enough
+        return self._compare(heads.classifier(hidden, batch), dtype)
+
+    def _error(self, logits: Tensor) -> float:
+        """Root mean square; infinite for what is no answer of this model."""
+        if logits.shape != self.exact.shape or not torch.isfinite(logits).all():
+            return float("inf")
+        return float((logits.float() - self.exact).pow(2).mean().sqrt())
+
+    def _compare(self, logits: Tensor, dtype: torch.dtype) -> str | None:
+        """Why `logits` [S or T, labels] are not the model's, or None."""
+        if logits.shape != self.exact.shape or not torch.isfinite(logits).all():
+            return f"its head gives {list(logits.shape)} finite numbers, wanted are {list(self.exact.shape)}"
+        errors = (logits.float() - self.exact, self.own - self.exact, self.exact)
+        ours, theirs, scale = (float(each.pow(2).mean().sqrt()) for each in errors)
+        allowed = TOLERANCE * max(1.0, scale) if dtype == torch.float32 else HALF_RATIO * theirs + scale / 256
+        return None if ours <= allowed else f"its head's logits differ by {ours:.2g}, allowed is {allowed:.2g}"
+
+    def _one_by_one(self, model: Any) -> Tensor:
+        device = next(model.parameters()).device
+        rows = []
+        for text, second in zip(self.texts, self.second_segments, strict=True):
+            inputs = {"input_ids": torch.from_numpy(text.astype(np.int64))[None].to(device)}
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+            if any(self.second_segments):
+                inputs["token_type_ids"] = (torch.arange(len(text), device=device) >= (second or len(text))).long()[
+                    None
+                ]
+            rows.append(self._of_one(model(**inputs, return_dict=True).logits.float()))
+        return torch.cat(rows)
+
+    def _of_one(self, logits: Tensor) -> Tensor:
+        """What the head should give of one text's logits."""
+        classifier = self._recipe.classifier
+        if self._recipe.weights_of == "sequence-classification":
+            return logits
+        if classifier is None or classifier.yes_no is None:
+            return logits[0]
+        yes, no = classifier.yes_no
+        last = logits[:, -1]
+        return last[:, [yes]] if no is None else last[:, [yes]] - last[:, [no]]

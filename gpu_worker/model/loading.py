@@ -1,0 +1,210 @@
+"""`--model` -> a model that is ready to serve: trunk, heads, tokenizer, fingerprint; or a refusal in one line."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from gpu_worker.attention import interface as attention
+from gpu_worker.attention import relative
+from gpu_worker.device.placement import Placement
+from gpu_worker.maxsim import choice as maxsim
+from gpu_worker.maxsim.comparison import MaxSim
+from gpu_worker.model import longformer, ways
+from gpu_worker.model.gate import Reference
+from gpu_worker.model.head_building import HeadBuilder, Heads
+from gpu_worker.model.head_gate import HeadReference
+from gpu_worker.model.linear import STOCK, PrepackedLinear, prepack, undoing
+from gpu_worker.model.probes import Budget, Probes
+from gpu_worker.model.quiet import quiet
+from gpu_worker.model.source import Source, open_source
+from gpu_worker.model.trunk import ENDLESS, Trunk, positions_of, takes_token_types, uncounted_by
+from gpu_worker.model.ways import Way
+from gpu_worker.repository.files import first_line
+from gpu_worker.repository.late_overrides import NO_OVERRIDES, LateOverrides
+from gpu_worker.repository.late_reading import Room, resolve
+from gpu_worker.repository.recipe import Recipe
+from gpu_worker.repository.tokenizer import TokenizerFile
+from shared.card import LateInteraction
+from shared.errors import ModelRefused
+from shared.vectors import QueryExpansion
+
+USUAL = 512
+"""Tokens of a text where neither positions nor files set a limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A loaded model: what runs (`trunk`, `heads`), what its files say (`recipe`), and how it is known.
+
+    `max_tokens` is the longest text; `late_interaction` has limits of its own for its sides.
+    `notice` is what a user should know, `unpacked` why texts run by equal length; empty where they run packed.
+    `instruction_marks` are token sequences, the first of which ends what pooling leaves out of a text.
+    """
+
+    name: str
+    family: str
+    trunk: Trunk
+    heads: Heads
+    recipe: Recipe
+    tokenizer: TokenizerFile
+    instruction_marks: list[tuple[int, ...]]
+    vocabulary_size: int
+    max_tokens: int
+    late_interaction: LateInteraction | None
+    placement: Placement
+    linear: str
+    fingerprint: str
+    notice: str
+    unpacked: str
+    flops_per_token: float
+    weight_bytes: int
+    maxsim: MaxSim
+
+    @property
+    def longest(self) -> int:
+        """The longest sequence that may be asked for, in tokens."""
+        late = self.late_interaction
+        return max(self.max_tokens, *((late.query_length, late.document_length) if late else (0,)))
+
+
+def load(
+    name: str,
+    placement: Placement,
+    *,
+    served_name: str = "",
+    max_tokens: int = 0,
+    trust_remote_code: bool = False,
+    late: LateOverrides = NO_OVERRIDES,
+) -> Model:
+    """Loads, checks and prepares a model. `max_tokens` 0 means as the files say. Raises ModelRefused."""
+    with quiet():
+        attention.register()
+        source = open_source(name, placement, trust_remote_code, late)
+        try:
+            return _loaded(source, placement, served_name, max_tokens, late)
+        except ModelRefused:
+            raise
+        except Exception as error:  # a class that is no text encoder fails anywhere, and so does one without memory
+            raise ModelRefused(f"{type(source.model).__name__} cannot be run: {first_line(error)}") from error
+
+
+def _loaded(source: Source, placement: Placement, served_name: str, max_tokens: int, late: LateOverrides) -> Model:
+    config = source.model.config.get_text_config()
+    vocabulary = _vocabulary(config)
+    uncounted = uncounted_by(source.model)
+    positions = positions_of(config, uncounted)
+    limit = _limit(max_tokens, source.recipe, positions)
+    room = Room(usual=limit, asked=max_tokens, positions=positions, uncounted=uncounted)
+    late.check(source.tokenizer, room)
+    texts = source.recipe.late_interaction
+    reading = resolve(texts, source.tokenizer, room) if texts else None
+    flops = 2.0 * _multiplied(source.model.base_model)
+    special = [*source.tokenizer.special_tokens.values(), *([] if uncounted is None else [uncounted])]
+    limits = (limit, *((reading.query_length, reading.document_length) if reading else ()))
+    unattended, budget = _unattended(reading, config), Budget.of(placement.device)
+    probes = Probes.of(config, positions, special, flops, unattended, max(limits), budget)
+    way, heads, linear = _prepare(source, placement, uncounted, positions, probes)
+    mark = source.recipe.instruction_mark
+    return Model(
+        name=served_name or source.name,
+        family=config.model_type,
+        trunk=way.trunk,
+        heads=heads,
+        recipe=source.recipe,
+        tokenizer=source.tokenizer,
+        instruction_marks=source.tokenizer.marks(mark) if mark else [],
+        vocabulary_size=vocabulary,
+        max_tokens=limit,
+        late_interaction=reading,
+        placement=placement,
+        linear=linear,
+        fingerprint=_fingerprint(source, limit, reading, placement),
+        notice="; ".join(each for each in (source.recipe.notice, way.notice, probes.notice(max(limits))) if each),
+        unpacked=way.unpacked,
+        flops_per_token=max(flops, 2.0 * way.trunk.width**2),
+        weight_bytes=_bytes([way.trunk.model, *heads.modules()]),
+        maxsim=maxsim.choose(placement.device, heads.multi_vector.width if heads.multi_vector else 128),
+    )
+
+
+def _unattended(late: LateInteraction | None, config: Any) -> bool:
+    """Whether queries have tails that nobody attends to. Raises ModelRefused where such a tail would see nothing."""
+    if late is None or late.query_expansion is QueryExpansion.NONE or late.attend_to_expansion:
+        return False
+    window = getattr(config, "sliding_window", None)
+    if window and late.expansion_length > window:
+        raise ModelRefused(
+            f"queries are expanded to {late.expansion_length} tokens that nobody attends to, "
+            f"beyond the attention window of {window}; see --attend-to-expansion"
+        )
+    return True
+
+
+def _prepare(
+    source: Source, placement: Placement, uncounted: int | None, positions: int, probes: Probes
+) -> tuple[Way, Heads, str]:
+    """Takes references, takes the model apart, makes it fast, and compares."""
+    model, base = source.model, source.model.base_model
+    longformer.install(model, base)
+    segments = source.tokenizer.token_types and takes_token_types(base)
+    head_reference = None
+    if source.recipe.weights_of != "encoder":
+        head_reference = HeadReference(model, source.recipe, probes, positions, segments)
+    reference = Reference(base, probes)
+    heads = HeadBuilder(source.recipe, model, placement, source.layers, reference.width).build()
+    layers = nn.ModuleList([base, *heads.modules()])
+    undo = undoing(layers)
+    linear = prepack(layers) if placement.device.type == "cpu" else STOCK
+    try:
+        way = ways.choose(base, reference, placement, uncounted, segments, positions)
+    except ModelRefused:
+        if linear == STOCK or relative.installed(base):
+            raise
+        undo()  # some models blow the last bit up: what rounds otherwise is not theirs any more
+        linear = STOCK
+        way = ways.choose(base, reference, placement, uncounted, segments, positions)
+    if head_reference is not None:
+        head_reference.check(way.trunk, heads)
+    return way, heads, linear
+
+
+def _limit(asked: int, recipe: Recipe, positions: int) -> int:
+    if asked > positions:
+        raise ModelRefused(f"--max-tokens = {asked}: the model has {positions} positions")
+    return asked or min(recipe.max_tokens or (USUAL if positions == ENDLESS else positions), positions)
+
+
+def _vocabulary(config: Any) -> int:
+    size = int(getattr(config, "vocab_size", 0) or 0)
+    if size < 1:
+        raise ModelRefused("its config.json tells no size of a vocabulary (vocab_size): it reads no token ids")
+    return size
+
+
+def _multiplied(base: Any) -> int:
+    """Weights that every token is multiplied with, about: all but the embeddings, of which it reads one row."""
+    embeddings = base.get_input_embeddings()
+    looked_up = sum(each.numel() for each in embeddings.parameters()) if isinstance(embeddings, nn.Module) else 0
+    whole: int = sum(each.numel() for each in base.parameters())
+    return whole - looked_up
+
+
+def _fingerprint(source: Source, limit: int, late: LateInteraction | None, placement: Placement) -> str:
+    """Of late interaction only what became of it counts: a setting that says what the files say changes nothing."""
+    digest = source.digest.copy()
+    digest.update(source.tokenizer.content)
+    facts = [repr(replace(source.recipe, late_interaction=None)), repr(late), limit, placement.dtype_name]
+    digest.update(json.dumps(facts, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def _bytes(modules: Iterable[nn.Module]) -> int:
+    """Memory of weights as they are laid out for computing; what modules share counts once."""
+    tensors = {id(each): each for module in modules for each in (*module.parameters(), *module.buffers())}
+    packed = {
+        id(each): each.packed for module in modules for each in module.modules() if isinstance(each, PrepackedLinear)
+    }
+    return sum(each.numel() * each.element_size() for each in (*tensors.values(), *packed.values()))

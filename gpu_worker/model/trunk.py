@@ -1,0 +1,112 @@
+"""A transformers encoder without its head: token ids to hidden states."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpu_worker.attention.interface import AttentionCall, PackedAttention
+from gpu_worker.ragged.batch import RaggedBatch
+
+ENDLESS = 1 << 24
+"""Positions of a model that has no limit: relative distances, or a state in place of attention."""
+
+
+class Trunk:
+    """Runs batches; which way is the subclass's affair.
+
+    `way` names it for the card. `uncounted` is the token id that positions do not count, see `RaggedBatch.pack`;
+    `token_types`: whether the second text of a pair is embedded differently. `width`: H, the numbers of a hidden state.
+    """
+
+    way: str
+
+    def __init__(self, model: Any, *, uncounted: int | None, token_types: bool, width: int | None) -> None:
+        self.model = model
+        self.uncounted = uncounted
+        self.token_types = token_types
+        self.width = int(model.config.get_text_config().hidden_size) if width is None else width
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format it computes in."""
+        found: torch.dtype = next(each.dtype for each in self.model.parameters())
+        return found
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        found: torch.device = next(each.device for each in self.model.parameters())
+        return found
+
+    def __call__(self, batch: RaggedBatch) -> Tensor:
+        """Last hidden states [T, H] of a packed batch, in the trunk's dtype."""
+        raise NotImplementedError
+
+
+class PackedTrunk(Trunk):
+    """An unmodified encoder that runs all sequences of a batch at once, end to end."""
+
+    def __init__(
+        self,
+        model: Any,
+        attention: PackedAttention,
+        uncounted: int | None = None,
+        token_types: bool = False,
+        width: int | None = None,
+    ) -> None:
+        super().__init__(model, uncounted=uncounted, token_types=token_types, width=width)
+        self.attention = attention
+
+    @property
+    def way(self) -> str:  # type: ignore[override]
+        return self.attention.name
+
+    def __call__(self, batch: RaggedBatch) -> Tensor:
+        return self.run(batch)[0]
+
+    def run(self, batch: RaggedBatch) -> tuple[Tensor, int]:
+        """The same, and how many layers attended through the packed attention."""
+        call = AttentionCall(attention=self.attention, batch=batch)
+        types = {} if batch.token_types is None else {"token_type_ids": batch.token_types}
+        output = self.model(
+            input_ids=batch.ids, position_ids=batch.positions, ragged=call, use_cache=False, return_dict=True, **types
+        )
+        return output.last_hidden_state[0], call.count
+
+
+def uncounted_by(model: nn.Module) -> int | None:
+    """The token id that the model's own code gives no position of its own: the padding id of RoBERTa's kind."""
+    for module in model.modules():
+        if any(hasattr(module, f"create_position_ids_from_{source}") for source in ("input_ids", "inputs_embeds")):
+            return int(module.padding_idx)  # type: ignore[arg-type]
+    return None
+
+
+def positions_of(config: Any, uncounted: int | None) -> int:
+    """How many tokens a sequence may have: the learned positions that are left after those that are not counted."""
+    known = int(getattr(config, "max_position_embeddings", 0) or getattr(config, "max_seq_len", 0) or 0)
+    if known < 1 or config.model_type in BY_DISTANCE:
+        return ENDLESS
+    return known if uncounted is None else known - uncounted - 1
+
+
+BY_DISTANCE = {"t5", "mt5", "umt5", "longt5", "switch_transformers"}
+"""Told apart by distance alone: what their configs call positions is what they were trained on."""
+
+
+def rotary_of_the_step(config: Any) -> str | None:
+    """The rope type that looks at the longest text of a step, or at those before it, and so changes with them."""
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    for each in (parameters, *parameters.values()):
+        kind = each.get("rope_type") or each.get("type") if isinstance(each, dict) else None
+        if kind in ("dynamic", "longrope"):
+            return str(kind)
+    return None
+
+
+def takes_token_types(model: Any) -> bool:
+    """Whether a second text of a pair has a token type of its own."""
+    several = int(getattr(model.config, "type_vocab_size", 0) or 0) > 1
+    return several and "token_type_ids" in inspect.signature(model.forward).parameters

@@ -1,0 +1,152 @@
+"""How a model runs: packed where it can, else by equal length. The first way that passes the gate serves."""
+
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gpu_worker.attention import choice as attention_choice
+from gpu_worker.attention import interface as attention
+from gpu_worker.attention import llama4, relative
+from gpu_worker.device.placement import Placement
+from gpu_worker.model.equal_length import EqualLengthTrunk
+from gpu_worker.model.gate import Reference
+from gpu_worker.model.linear import prepack
+from gpu_worker.model.trunk import PackedTrunk, Trunk, rotary_of_the_step
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.repository.files import first_line
+from shared.errors import ModelRefused
+
+LENGTHS = range(8, 40, 2)
+"""Of the texts by which the cost of equal lengths is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A trunk that passed the gate; `unpacked`: why it is not packed.
+
+    `times`: how much longer a step takes whose texts all differ in length than one whose texts do not.
+    """
+
+    trunk: Trunk
+    unpacked: str = ""
+    times: float = 1.0
+
+    @property
+    def notice(self) -> str:
+        """What a user should know."""
+        if not self.unpacked:
+            return ""
+        cost = f"a step of {len(LENGTHS)} lengths takes {self.times:.1f} times as long as one of a single length"
+        return f"texts run by equal length, not packed ({self.unpacked}): {cost}"
+
+
+def choose(
+    base: Any, reference: Reference, placement: Placement, uncounted: int | None, token_types: bool, positions: int
+) -> Way:
+    """Changes the model in place into what serves. Raises ModelRefused with the reasons of both ways."""
+    config = base.config.get_text_config()
+    if rotary_of_the_step(config) == "dynamic":
+        raise ModelRefused("config.json: rope_type dynamic changes a text's vector with the longest text before it")
+    try:
+        packed = _packed(base, placement, uncounted, token_types, reference.width)
+        reference.check(packed)
+        return Way(trunk=packed)
+    except Exception as error:  # foreign code that was not made for this fails anywhere; then the other way is tried
+        unpacked = _reason(error)
+    if relative.installed(base):  # its own attention is gone
+        raise ModelRefused(f"{type(base).__name__}: {unpacked}")
+    last = ""
+    for trunk in _by_equal_length(base, token_types, reference.width):
+        try:
+            reference.check(trunk)
+        except Exception as error:
+            last = _reason(error)
+            continue
+        return Way(trunk=trunk, unpacked=unpacked, times=_cost(trunk, reference, positions))
+    raise ModelRefused(f"{type(base).__name__} runs neither packed ({unpacked}) nor by equal length ({last})")
+
+
+def _packed(base: Any, placement: Placement, uncounted: int | None, token_types: bool, width: int) -> PackedTrunk:
+    """Raises ModelRefused for what is known to fail without trying."""
+    config = base.config.get_text_config()
+    rotary = rotary_of_the_step(config)
+    if rotary:
+        raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
+    make_packed(base)
+    if relative.installed(base) and placement.device.type == "cpu":
+        prepack(base)  # what its own classes would not let be packed, since they look at the weight
+    chosen = attention_choice.choose(
+        placement.device,
+        placement.dtype,
+        head=_head_width(base),
+        causal=attention.is_causal(base),
+        softcap=getattr(config, "attn_logit_softcapping", None) is not None,
+        bias=relative.serves(config),
+    )
+    return PackedTrunk(base, chosen, uncounted, token_types, width)
+
+
+def make_packed(base: Any) -> None:
+    """Changes a model in place so that it runs from its keyword `ragged` on. Raises ModelRefused if it cannot."""
+    if relative.serves(base.config):
+        relative.install(base)
+    elif getattr(base, "_supports_attention_backend", False):
+        base.set_attn_implementation(attention.NAME)
+        llama4.install(base)
+    else:
+        raise ModelRefused("transformers' class takes no attention but its own")
+
+
+def _reason(error: Exception) -> str:
+    """Why a way does not serve; of foreign code, the function that failed. Raises the error where memory ran out."""
+    if isinstance(error, ModelRefused):
+        return str(error)
+    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        raise error
+    innermost = deque(traceback.walk_tb(error.__traceback__), maxlen=1)[0][0]
+    return f"{innermost.f_code.co_qualname} fails on such a batch: {first_line(error)}"
+
+
+def _head_width(base: nn.Module) -> int:
+    """Numbers of an attention head, of the widest where layers differ."""
+    widths = [getattr(each, name, None) for each in base.modules() for name in ("head_dim", "attention_head_size")]
+    known = [each for each in widths if isinstance(each, int) and each > 0]
+    if known:
+        return max(known)
+    config: Any = base.config
+    return int(config.hidden_size // config.num_attention_heads)
+
+
+def _by_equal_length(base: Any, token_types: bool, width: int) -> Iterator[EqualLengthTrunk]:
+    """With PyTorch's fused attention where the class has it, else with its own eager one."""
+    for own in ("sdpa", "eager"):
+        if own == "eager" or getattr(base, "_supports_sdpa", False):
+            base.set_attn_implementation(own)
+            yield EqualLengthTrunk(base, own=own, token_types=token_types, width=width)
+
+
+def _cost(trunk: Trunk, reference: Reference, positions: int) -> float:
+    """See `Way`; both steps have as many tokens."""
+    several = [min(length, positions) for length in LENGTHS]
+    equal = [sum(several) // len(several)] * len(several)
+    return _seconds(trunk, several, reference) / _seconds(trunk, equal, reference)
+
+
+def _seconds(trunk: Trunk, lengths: list[int], reference: Reference) -> float:
+    """The faster of two runs."""
+    filler = np.resize(reference.probes.texts[0], max(lengths))
+    batch = RaggedBatch.pack([filler[:length] for length in lengths], trunk.device)
+    found = []
+    with torch.inference_mode():
+        for _ in range(2):
+            start = time.perf_counter()
+            trunk(batch).sum().item()
+            found.append(time.perf_counter() - start)
+    return min(found)

@@ -1,1 +1,0 @@
-"""From a repository on disk to something that runs packed batches."""

@@ -1,0 +1,1 @@
+"""Sequences laid end to end without padding, and how their numbers come to the device."""

@@ -1,0 +1,1 @@
+"""Known shapes and tiny models with random weights, for tests and for measuring."""

@@ -1,0 +1,207 @@
+"""Known shapes of models: trunks of every family, tiny ones for tests and published ones for measuring, and heads."""
+
+from typing import Any
+
+from gpu_worker.repository.late_interaction import PUNCTUATION
+from gpu_worker.repository.recipe import (
+    ClassifierRecipe,
+    DenseRecipe,
+    Expansion,
+    LateInteractionRecipe,
+    Layer,
+    MultiVectorRecipe,
+    SparseRecipe,
+)
+from gpu_worker.repository.transformers_form import GRITLM_MARK
+from shared.vectors import Activation, QueryExpansion
+
+TINY = {
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "max_position_embeddings": 640,
+    "pad_token_id": 0,
+    "initializer_range": 0.2,
+}
+T5: dict[str, Any] = {
+    "vocab_size": 1000,
+    "d_model": 64,
+    "d_kv": 12,
+    "d_ff": 128,
+    "num_layers": 3,
+    "num_heads": 4,
+    "pad_token_id": 0,
+}
+T5 |= {"relative_attention_num_buckets": 16, "relative_attention_max_distance": 40, "initializer_factor": 1.0}
+DECODER = {"num_key_value_heads": 2, "head_dim": 16, "bos_token_id": 2, "eos_token_id": 3}
+SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
+GEMMA = {"sliding_window": 16, "query_pre_attn_scalar": 16, "layer_types": SLIDING}
+BIDIRECTIONAL = {"is_causal": False}
+XLM_R = {"vocab_size": 250002, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
+LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+
+# name -> (model type, pooling, what its config says beside the type's defaults)
+ALL_SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "tiny-bert": ("bert", "mean", TINY),
+    "tiny-roberta": ("roberta", "mean", TINY | {"pad_token_id": 1}),
+    "tiny-xlm-roberta": ("xlm-roberta", "cls", TINY | {"pad_token_id": 1}),
+    "tiny-electra": ("electra", "cls", TINY | {"embedding_size": 32}),
+    "tiny-distilbert": (
+        "distilbert",
+        "cls",
+        {"vocab_size": 1000, "dim": 64, "n_layers": 3, "n_heads": 4, "hidden_dim": 128, "initializer_range": 0.2}
+        | {"max_position_embeddings": 640, "pad_token_id": 0},
+    ),
+    "tiny-mpnet": ("mpnet", "mean", TINY | {"pad_token_id": 1}),
+    "tiny-deberta-v2": (
+        "deberta-v2",
+        "mean",
+        TINY
+        | {"relative_attention": True, "pos_att_type": "p2c|c2p", "share_att_key": True, "position_buckets": 16}
+        | {"norm_rel_ebd": "layer_norm", "position_biased_input": False},
+    ),
+    "tiny-t5": ("t5", "mean", T5),
+    "tiny-mt5": ("mt5", "mean", T5 | {"feed_forward_proj": "gated-gelu"}),
+    "tiny-umt5": ("umt5", "mean", T5 | {"feed_forward_proj": "gated-gelu"}),
+    "tiny-nomic-bert": ("nomic_bert", "mean", TINY),
+    "tiny-gte": ("gte", "cls", TINY),
+    "tiny-jina-v3": ("jina_embeddings_v3", "mean", TINY | {"pad_token_id": 1}),
+    "tiny-eurobert": ("eurobert", "mean", TINY | DECODER | {"mask_token_id": 4}),
+    "tiny-modernbert": (
+        "modernbert",
+        "mean",
+        TINY | {"local_attention": 16, "global_attn_every_n_layers": 3, "cls_token_id": 2, "sep_token_id": 3},
+    ),
+    "tiny-qwen2": ("qwen2", "lasttoken", TINY | DECODER),
+    "tiny-qwen3": ("qwen3", "lasttoken", TINY | DECODER),
+    "tiny-llama": ("llama", "lasttoken", TINY | DECODER),
+    "tiny-mistral": ("mistral", "lasttoken", TINY | DECODER | {"sliding_window": 16}),
+    "tiny-gemma2": ("gemma2", "mean", TINY | DECODER | GEMMA),
+    "tiny-gemma3": ("gemma3_text", "mean", TINY | DECODER | GEMMA),
+    "tiny-embeddinggemma": ("gemma3_text", "mean", TINY | DECODER | GEMMA | {"use_bidirectional_attention": True}),
+    "tiny-qwen2-bidirectional": ("qwen2", "mean", TINY | DECODER | BIDIRECTIONAL),
+    "tiny-qwen3-bidirectional": ("qwen3", "mean", TINY | DECODER | BIDIRECTIONAL),
+    "tiny-llama-bidirectional": ("llama", "mean", TINY | DECODER | BIDIRECTIONAL),
+    "tiny-mistral-bidirectional": ("mistral", "mean", TINY | DECODER | BIDIRECTIONAL | {"sliding_window": 16}),
+    "minilm-l6": (
+        "bert",
+        "mean",
+        {"vocab_size": 30522, "pad_token_id": 0, "hidden_size": 384, "num_hidden_layers": 6}
+        | {"num_attention_heads": 12, "intermediate_size": 1536},
+    ),
+    "bge-base-en": ("bert", "cls", {"vocab_size": 30522, "pad_token_id": 0}),
+    "multilingual-e5-base": ("xlm-roberta", "mean", XLM_R | {"max_position_embeddings": 514}),
+    "xlm-roberta-large": ("xlm-roberta", "cls", XLM_R | LARGE | {"max_position_embeddings": 8194}),
+    "jina-xlm-roberta": (  # rotary, without a table of positions
+        "jina_embeddings_v3",
+        "mean",
+        XLM_R | LARGE | {"max_position_embeddings": 8194},
+    ),
+    "qwen3-embedding-0.6b": (
+        "qwen3",
+        "lasttoken",
+        {"vocab_size": 151669, "hidden_size": 1024, "num_hidden_layers": 28, "intermediate_size": 3072}
+        | {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True}
+        | {"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1e6},
+    ),
+    "mistral-7b-bidirectional": (
+        "mistral",
+        "mean",
+        {"vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336}
+        | {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "sliding_window": 4096}
+        | {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "rope_theta": 1e4}
+        | BIDIRECTIONAL,
+    ),
+    "modernbert-base": (
+        "modernbert",
+        "mean",
+        {"vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 22, "intermediate_size": 1152}
+        | {"num_attention_heads": 12, "max_position_embeddings": 8192, "pad_token_id": 50283}
+        | {"local_attention": 128, "global_attn_every_n_layers": 3},
+    ),
+}
+
+LINEAR = {"weight": "weight", "bias": "bias"}
+PLAIN = {"weight": "weight"}
+
+
+def _colbert(strategy: Any, inputs: int, outputs: int, attend: bool) -> dict[str, Any]:
+    """A late-interaction model that expands queries to 32 tokens and skips punctuation; its markers are words."""
+    linear = Layer(kind="dense", inputs=inputs, outputs=outputs, keys=PLAIN)
+    expansion = Expansion(strategy=strategy, length=32, attend=attend, told_by="its shape")
+    return {
+        "multi_vector": MultiVectorRecipe(layers=(linear,)),
+        "late_interaction": LateInteractionRecipe(expansion=expansion, skiplist=PUNCTUATION),
+        "prompts": {"query": "w1 ", "document": "w2 "},
+    }
+
+
+def _bge_m3(width: int) -> dict[str, Any]:
+    """Dense vectors of [CLS], token vectors of the trunk's width without [CLS], and one weight a token."""
+    colbert, sparse = (Layer(kind="dense", inputs=width, outputs=outputs, keys=LINEAR) for outputs in (width, 1))
+    return {
+        "dense": DenseRecipe(poolings=("cls",), normalize=True),
+        "multi_vector": MultiVectorRecipe(layers=(colbert,), skip_first=True, mean=True),
+        "sparse": SparseRecipe(kind="lexical", layer=sparse),
+    }
+
+
+# name -> (the shape of its trunk, what its recipe says of its heads)
+HEADED: dict[str, tuple[str, dict[str, Any]]] = {
+    "tiny-splade": ("tiny-bert", {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}),
+    "tiny-colbert": ("tiny-bert", _colbert(QueryExpansion.FIXED, 64, 48, attend=False)),
+    "minilm-colbert": ("minilm-l6", _colbert(QueryExpansion.FIXED, 384, 128, attend=False)),
+    "tiny-colbert-attended": ("tiny-bert", _colbert(QueryExpansion.MIN, 64, 48, attend=True)),
+    "jina-colbert-v2": (
+        "jina-xlm-roberta",
+        _colbert(QueryExpansion.FIXED, 1024, 128, attend=True) | {"max_tokens": 8192},
+    ),
+    "tiny-bge-m3": ("tiny-xlm-roberta", _bge_m3(64)),
+    "bge-m3": ("xlm-roberta-large", _bge_m3(1024)),
+    "gritlm-7b": (
+        "mistral-7b-bidirectional",
+        {
+            "dense": DenseRecipe(poolings=("mean",), normalize=True),
+            "multi_vector": MultiVectorRecipe(),
+            "instruction_mark": GRITLM_MARK,
+            "prompts": {"query": f"<|user|>\nw1 w2 w3\n{GRITLM_MARK}", "document": GRITLM_MARK},
+        },
+    ),
+    "tiny-cross-encoder": (
+        "tiny-bert",
+        {
+            "weights_of": "sequence-classification",
+            "classifier": ClassifierRecipe(kind="sequence", activation=Activation.SIGMOID, labels=("relevant",)),
+        },
+    ),
+    "tiny-classifier": (
+        "tiny-roberta",
+        {
+            "weights_of": "sequence-classification",
+            "classifier": ClassifierRecipe(kind="sequence", activation=Activation.SOFTMAX, labels=("a", "b", "c")),
+        },
+    ),
+    "tiny-token-classifier": (
+        "tiny-bert",
+        {
+            "weights_of": "token-classification",
+            "classifier": ClassifierRecipe(kind="tokens", activation=Activation.SOFTMAX, labels=("O", "B", "I")),
+        },
+    ),
+    "tiny-yes-no": (
+        "tiny-qwen3",
+        {
+            "weights_of": "causal-lm",
+            "classifier": ClassifierRecipe(
+                kind="yes-no",
+                activation=Activation.SIGMOID,
+                labels=("yes",),
+                yes_no=(200, 201),
+                template="w7 w11 w12 w8 {query} w9 {document} w10",
+                instructed_template="w7 {instruction} w8 {query} w9 {document} w10",
+            ),
+        },
+    ),
+}

@@ -1,0 +1,98 @@
+"""Models of a known shape with seeded random weights, for tests and for measuring only.
+
+`tiny-FAMILY` is initialised widely (0.2): at the usual 0.02 an engine that mixed all sequences would still score a
+cosine of 0.9998. Its tokenizer has one token a word "w0", "w1", ... so that a text's length can be chosen exactly;
+other words fall apart into characters.
+"""
+
+import string
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
+from transformers import __version__ as installed
+
+from gpu_worker.device.placement import Placement
+from gpu_worker.random_models.shapes import ALL_SHAPES, HEADED
+from gpu_worker.repository import weights
+from gpu_worker.repository.recipe import DenseRecipe, Layer, MultiVectorRecipe, Recipe, WeightsOf
+from gpu_worker.repository.tokenizer import TokenizerFile, finish
+from shared.errors import ModelRefused
+
+SEED = 20_260_101
+SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4, "eos": 3, "bos": 2}
+SHAPES = {name: shape for name, shape in ALL_SHAPES.items() if shape[0] in CONFIG_MAPPING}
+"""Those whose model type the installed transformers has; GTE came after 5.17."""
+NAMES = {name.lower(): name for name in [*ALL_SHAPES, *HEADED]}
+NAMES |= {"tiny": "tiny-bert", "xlm-r-large": "xlm-roberta-large"}
+
+
+def shape_of(name: str) -> tuple[PretrainedConfig, Recipe]:
+    """The config and recipe of a named shape. Raises ModelRefused for an unknown name."""
+    known = NAMES.get(name.lower())
+    if known is None:
+        raise ModelRefused(f"random:{name} is not known; there are {', '.join(sorted([*SHAPES, *HEADED]))}")
+    shape, heads = HEADED.get(known, (known, None))
+    kind, pooling, values = ALL_SHAPES[shape]
+    if shape not in SHAPES:
+        raise ModelRefused(f"random:{name}: transformers {installed} has no model type {kind}")
+    config = AutoConfig.for_model(kind, **values)
+    if heads is None:
+        heads = {"dense": DenseRecipe(poolings=(pooling,), normalize=True), "multi_vector": MultiVectorRecipe()}
+    prompts = {"prompts": {"query": "w1 w2 w3 ", "document": ""}}
+    recipe = Recipe(notice="random weights: for tests and measuring only, its vectors mean nothing", **prompts | heads)
+    if recipe.classifier is not None:
+        config.num_labels = len(recipe.classifier.labels)
+    return config, recipe
+
+
+def build(config: PretrainedConfig, weights_of: WeightsOf, placement: Placement) -> nn.Module:
+    """The transformers class with seeded random weights, made straight on the device."""
+    with torch.random.fork_rng(devices=[placement.device] if placement.device.type == "cuda" else []):
+        torch.manual_seed(SEED)
+        with torch.device(placement.device):
+            model = weights.from_config(config, weights_of, placement)
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def tensors_of(layer: Layer) -> dict[str, Tensor]:
+    """Seeded random tensors for a head's layer, by role."""
+    generator = torch.Generator().manual_seed(SEED + layer.outputs)
+    shapes = dict.fromkeys(("weight", "residual"), (layer.outputs, layer.inputs)) | {"bias": (layer.outputs,)}
+    return {role: 0.2 * torch.randn(shapes[role], generator=generator) for role in layer.keys}
+
+
+def tokenizer(vocabulary: int) -> TokenizerFile:
+    """A WordPiece tokenizer: special tokens, characters, then words "w0", "w1", ... up to the vocabulary's size."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    characters = string.digits + string.ascii_lowercase + string.punctuation
+    entries = special + [prefix + character for prefix in ("", "##") for character in characters]
+    entries += [f"w{number}" for number in range(min(vocabulary - len(entries), 30_000))]
+    vocab = {entry: number for number, entry in enumerate(entries)}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+    description = {
+        "version": "1.0",
+        "added_tokens": [{"id": vocab[name], "content": name} | flags for name in special],
+        "normalizer": {"type": "Lowercase"},
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": _template(vocab),
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
+        | {"max_input_chars_per_word": 100, "vocab": vocab},
+    }
+    return finish(description, SPECIAL)
+
+
+def _template(vocab: dict[str, int]) -> dict[str, Any]:
+    """[CLS] text [SEP], and a second text with a [SEP] of its own."""
+    first, last = ({"SpecialToken": {"id": name, "type_id": 0}} for name in ("[CLS]", "[SEP]"))
+    texts = [{"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB")]
+    ends = {name: {"id": name, "ids": [vocab[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")}
+    return {
+        "type": "TemplateProcessing",
+        "single": [first, texts[0], last],
+        "pair": [first, texts[0], last, texts[1], {"SpecialToken": {"id": "[SEP]", "type_id": 1}}],
+        "special_tokens": ends,
+    }

@@ -1,0 +1,101 @@
+"""Rehearsals: one job of every kind that a model can do. Before serving they warm up; `--check` reports on them."""
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+
+import torch
+
+from gpu_worker.engine import ModelEngine
+from gpu_worker.flight import Part
+from gpu_worker.model.abilities import Abilities
+from gpu_worker.model.card import card_of
+from gpu_worker.model.loading import Model
+from shared.card import LateInteraction, ModelCard
+from shared.errors import ModelRefused, SelvageError
+from shared.jobs import Classify, Encode, Job, MaxSim, Score, Work
+from shared.ragged import RaggedTokens
+from shared.vectors import DataType, Layout, MultiVectors, OutputKind, QueryExpansion, ScoringMethod, Task
+
+LENGTHS = (1, 8, 64, 256)
+
+
+def rehearsal(model: Model) -> Iterator[Job]:
+    """Jobs over texts of a few lengths, for every output, method and task."""
+    abilities = Abilities(model)
+    works: list[Work] = [
+        Encode(outputs=frozenset({output}), normalize=True, normalize_tokens=True) for output in abilities.outputs
+    ]
+    works += [
+        Score(method=method, layout=Layout.MATRIX, queries=1, unit_rows=True, mean=False)
+        for method in abilities.methods
+        if method is not ScoringMethod.CROSS_ENCODER
+    ]
+    if OutputKind.MULTI_VECTOR in abilities.outputs:
+        works += [_against_given(None, abilities.widths[OutputKind.MULTI_VECTOR])]
+        late_method = ScoringMethod.LATE_INTERACTION
+        works += [
+            replace(work, explain=True) for work in works if isinstance(work, Score) and work.method is late_method
+        ]
+    works += [Classify()] * (Task.CLASSIFY in abilities.tasks)
+    works += [Classify(tokens=True)] * (Task.CLASSIFY_TOKENS in abilities.tasks)
+    lengths = [min(length, model.max_tokens) for length in LENGTHS]
+    middle = model.vocabulary_size // 2  # no special token, in most vocabularies
+    tokens = RaggedTokens.of([[middle] * length for length in lengths])
+    tails = tuple(length // 2 for length in lengths)
+    jobs = [Job(id=identity, work=work, tokens=tokens) for identity, work in enumerate(works)]
+    yield from jobs
+    late = model.late_interaction
+    if late is not None and late.query_expansion is not QueryExpansion.NONE and not late.attend_to_expansion:
+        yield replace(jobs[0], id=len(jobs), unattended_tails=tails)
+    given = MultiVectors(data_type=DataType.FLOAT32, dimensions=8, lengths=(2, 0), data=bytes(64))
+    yield Job(id=len(jobs) + 1, work=_against_given(given, 8))
+
+
+def _against_given(queries: MultiVectors | None, dimensions: int) -> MaxSim:
+    """Two documents, one of them without rows."""
+    data = bytes(3 * 4 * dimensions)
+    documents = MultiVectors(data_type=DataType.FLOAT32, dimensions=dimensions, lengths=(3, 0), data=data)
+    return MaxSim(queries=queries, documents=documents, layout=Layout.MATRIX, unit_rows=True, mean=False)
+
+
+def check(name: str, load: Callable[[], Model]) -> int:
+    """Loads, rehearses and prints the card; 0, or 2 with one line that says what is wrong."""
+    start = time.monotonic()
+    try:
+        model = load()
+        engine = ModelEngine(model)
+        for job in rehearsal(model):
+            progress = engine.open(job)
+            engine.step([Part(progress=progress, start=0, stop=len(progress.costs))])
+            progress.result()
+    except (ModelRefused, SelvageError) as error:
+        print(f"--model = {name!r}: {error}", file=sys.stderr)
+        return 2
+    _print(card_of(model), model, time.monotonic() - start)
+    return 0
+
+
+def _print(card: ModelCard, model: Model, seconds: float) -> None:
+    for each in fields(card):
+        print(f"{each.name:26} {_shown(getattr(card, each.name))}")
+    mebibytes = 1024 * 1024
+    print(f"{'weights':26} {card.weight_bytes / mebibytes:.0f} MiB")
+    print(f"{'process, at most':26} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+    if model.placement.device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(model.placement.device)
+        print(f"{'device, at most':26} {peak / mebibytes:.0f} MiB")
+    print(f"loaded, compared with its own attention and rehearsed in {seconds:.1f} s: it can be served")
+
+
+def _shown(value: object) -> str:
+    """A field of the card as a person reads it."""
+    if isinstance(value, tuple):
+        return ", ".join(map(_shown, value)) or "-"
+    if isinstance(value, LateInteraction):
+        return ", ".join(f"{each.name} {_shown(getattr(value, each.name))}" for each in fields(value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {each!r}" for key, each in value.items()) or "-"
+    return str(getattr(value, "name", value)) or "-"

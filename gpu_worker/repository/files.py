@@ -1,0 +1,100 @@
+"""Files of a model repository: JSON and tensors. Every failure names the file; nothing in a file is ever executed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from shared.errors import ModelRefused
+
+SUFFIXES = (".safetensors", ".bin", ".pt")
+
+
+def read_json(path: Path, missing: Any = None) -> Any:
+    """The file's content, or `missing` where there is no such file and one may be absent. Raises ModelRefused."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if missing is None:
+            raise ModelRefused(f"{path} is missing") from None
+        return missing
+    except (OSError, ValueError) as error:
+        raise ModelRefused(f"{path} cannot be read: {error}") from None
+
+
+def read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The same for a file that must hold a JSON object."""
+    content = read_json(path, missing)
+    if not isinstance(content, dict):
+        raise ModelRefused(f"{path} must hold a JSON object, it holds {type(content).__name__}")
+    return content
+
+
+def tensor_file(folder: Path, stems: tuple[str, ...]) -> Path:
+    """The first of `stems` with a suffix that weights have; safetensors before pickles. Raises ModelRefused."""
+    for suffix in SUFFIXES:
+        for stem in stems:
+            if (folder / (stem + suffix)).is_file():
+                return folder / (stem + suffix)
+    wanted = ", ".join(stem + SUFFIXES[index > 0] for index, stem in enumerate(stems))
+    raise ModelRefused(f"{folder} has none of {wanted}")
+
+
+def tensor_files(folder: Path, stem: str, names: set[str]) -> list[Path]:
+    """The files that hold tensors of these names: shards by their index, else one file. Raises ModelRefused."""
+    shards = read_object(folder / f"{stem}.safetensors.index.json", missing={}).get("weight_map", {})
+    for name in set(shards.values()):
+        check_inside(folder / f"{stem}.safetensors.index.json", name)
+    if not shards:
+        return [tensor_file(folder, (stem, "pytorch_model") if stem == "model" else (stem,))]
+    return sorted({folder / shards[name] for name in names & set(shards)})
+
+
+def read_tensors(path: Path, wanted: set[str] | None = None) -> dict[str, Tensor]:
+    """Tensors by name; of a safetensors file only the `wanted` ones. Raises ModelRefused."""
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as file:
+                names = [name for name in file.keys() if wanted is None or name in wanted]  # noqa: SIM118
+                return {name: file.get_tensor(name) for name in names}
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, SafetensorError) as error:
+        raise ModelRefused(f"{path} cannot be read: {first_line(error)}") from None
+    except Exception as error:  # pickles fail in many ways; weights_only refuses whatever is no plain tensor
+        raise ModelRefused(f"{path} cannot be read as plain tensors: {first_line(error)}") from None
+    if not isinstance(content, dict) or not all(isinstance(each, Tensor) for each in content.values()):
+        raise ModelRefused(f"{path} holds something else than tensors by name")
+    return content
+
+
+def check_weight_files(folder: Path) -> None:
+    """Reads the head of every safetensors file, so that a truncated one is named. Raises ModelRefused."""
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise ModelRefused(f"{path} cannot be read: {first_line(error)}") from None
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        for name in sorted(set(read_object(index).get("weight_map", {}).values())):
+            check_inside(index, name)
+            if not (folder / name).is_file():
+                raise ModelRefused(f"{folder / name} is missing; {index.name} names it")
+
+
+def check_inside(file: Path, name: str) -> None:
+    """Raises ModelRefused where `file` names a path that leaves its repository."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ModelRefused(f"{file}: the path {name!r} leaves the repository")
+
+
+def first_line(error: BaseException) -> str:
+    """What a library says, in one line."""
+    said = str(error).strip() or type(error).__name__
+    if "trust_remote_code" in said:
+        return "it needs Python code of its repository, which only --trust-remote-code runs"
+    return said.splitlines()[0]

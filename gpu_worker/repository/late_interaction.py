@@ -1,0 +1,219 @@
+"""What files say of how a late-interaction model reads its texts: lengths, query expansion, skiplist, markers.
+
+Three forms of disk: sentence-transformers 6 (keys beside the Transformer, and a MultiVectorMask), PyLate (keys in
+config_sentence_transformers.json) and Stanford ColBERT (artifact.metadata). Read as
+`sentence_transformers.MultiVectorEncoder` 6.2 reads them. JSON only; no tokenizer is known here.
+"""
+
+import string
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+from gpu_worker.repository.files import read_object
+from gpu_worker.repository.recipe import Expansion, LateInteractionRecipe, Strategy
+from gpu_worker.repository.text_settings import LATE, TextSettings
+from shared.errors import ModelRefused
+from shared.vectors import QueryExpansion
+
+PUNCTUATION = tuple(string.punctuation)
+CLASSIC_LENGTH = 32
+"""To how many tokens a query is filled up where nothing says it."""
+SIDES = {"query": "query_prefix", "document": "document_prefix"}
+PYLATE_KEYS = (*SIDES.values(), "do_query_expansion", "attend_to_expansion_tokens", "skiplist_words")
+"""Keys that only PyLate writes; before version 5 of sentence-transformers it wrote no model_type."""
+ATTEND = ("attend_to_expansion_tokens", "attend_to_mask_tokens")
+EXPANSION_KEYS = {"strategy", "attend", "token", "length"}
+STRATEGIES: dict[str, Strategy] = {"fixed": QueryExpansion.FIXED, "min": QueryExpansion.MIN}
+
+
+class Form(Enum):
+    """Who wrote modules.json; PyLate's models are masked and normalised without saying so."""
+
+    NATIVE = auto()
+    PYLATE = auto()
+    OLD_PYLATE = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mask:
+    """A MultiVectorMask: which tokens get no vector, on which side."""
+
+    words: tuple[str, ...] = ()
+    queries: bool = False
+    documents: bool = True
+
+
+def form_of(described: dict[str, Any], config: Path, pylate: bool) -> Form | None:
+    """None for a model of another kind. `config` lies beside modules.json; `pylate`: a module is of PyLate."""
+    kind = described.get("model_type")
+    if kind == "ColBERT":
+        return Form.PYLATE
+    if kind == "MultiVectorEncoder" or (kind is None and is_stanford(read_object(config, missing={}))):
+        return Form.NATIVE
+    if kind is None and (pylate or any(key in described for key in PYLATE_KEYS)):
+        return Form.OLD_PYLATE
+    return None
+
+
+def is_stanford(config: dict[str, Any]) -> bool:
+    """Whether config.json names the class of Stanford ColBERT."""
+    return "HF_ColBERT" in (config.get("architectures") or ())
+
+
+def of_modules(
+    form: Form, file: Path, described: dict[str, Any], texts: TextSettings, masks: list[Mask]
+) -> LateInteractionRecipe:
+    """`described` is the content of `file`; what is said beside the Transformer wins over it. Raises ModelRefused."""
+    said = _of_pylate(file, described)
+    said |= {key: (value, f"{texts.named}: {key}") for key, value in texts.late.items()}
+    nothing = (None, "")
+    query_length, document_length = (_length(*said.get(key, nothing)) for key in LATE[:2])
+    expansion = _expansion(*said.get("query_expansion", nothing))
+    if expansion and query_length and query_length < expansion.length:
+        where = said["query_length"][1]
+        raise ModelRefused(f"{where} {query_length} is below the length of query_expansion, {expansion.length}")
+    markers = {}
+    for side, key in SIDES.items():
+        if key in described:
+            markers[side] = _text(described[key], f"{file}: {key}") or ""
+    masks = [*masks, *_added_mask(form, file, described, markers)]
+    if expansion and not masks:
+        raise ModelRefused(f"{expansion.told_by} needs a MultiVectorMask in modules.json, which scores the expansion")
+    if texts.call_limit:  # an argument of every call, so it goes over the lengths of either side
+        document_length = texts.call_limit
+        if expansion is None or expansion.strategy is QueryExpansion.MIN:
+            query_length = texts.call_limit
+        if expansion and query_length and query_length < expansion.length:
+            raise ModelRefused(f"{texts.named}: max_length of processing_kwargs is below the length of query_expansion")
+    return LateInteractionRecipe(
+        query_length=query_length,
+        document_length=document_length,
+        expansion=expansion,
+        markers=markers,
+        padding_side=texts.padding_side,
+        **_skiplist(file.parent / "modules.json", masks),
+    )
+
+
+def of_stanford(file: Path) -> LateInteractionRecipe:
+    """`file` is artifact.metadata, which may be missing. Raises ModelRefused."""
+    told = read_object(file, missing={})
+    markers = {}
+    for side, key, usual in (("query", "query_token_id", "[unused0]"), ("document", "doc_token_id", "[unused1]")):
+        markers[side] = (_text(told.get(key), f"{file}: {key}") or usual) + " "
+    expansion = Expansion(
+        strategy=QueryExpansion.FIXED,
+        length=_length(told.get("query_maxlen") or None, f"{file}: query_maxlen") or CLASSIC_LENGTH,
+        attend=bool(told.get("attend_to_mask_tokens")),
+        told_by=f"{file}: query_maxlen",
+    )
+    return LateInteractionRecipe(
+        document_length=_length(told.get("doc_maxlen"), f"{file}: doc_maxlen"),
+        expansion=expansion,
+        skiplist=PUNCTUATION if told.get("mask_punctuation", True) else (),
+        markers=markers,
+    )
+
+
+def mask_of(file: Path) -> Mask:
+    """The MultiVectorMask whose config is `file`. Raises ModelRefused."""
+    config = read_object(file, missing={})
+    if config.get("keep_only_token_ids"):
+        raise ModelRefused(f"{file}: keep_only_token_ids is for images, which are not served")
+    tasks = config.get("skiplist_tasks")
+    tasks = ["document"] if tasks is None else [tasks] if isinstance(tasks, str) else tasks
+    words = _words(config.get("skiplist_words"), f"{file}: skiplist_words")
+    tasks = _words(tasks, f"{file}: skiplist_tasks") or ()
+    return Mask(words=words or (), queries="query" in tasks, documents="document" in tasks)
+
+
+def with_markers(prompts: dict[str, str], markers: dict[str, str]) -> dict[str, str]:
+    """Prompts with markers before them. Both sides always have one, so that neither falls back to another's."""
+    composed = dict.fromkeys(SIDES, "") | prompts
+    for side, marker in markers.items():
+        composed[side] = marker + composed[side].removeprefix(marker)
+    return composed
+
+
+def _of_pylate(file: Path, described: dict[str, Any]) -> dict[str, tuple[Any, str]]:
+    """What PyLate's keys mean in those of sentence-transformers 6, and where it is said.
+
+    It expands unless it says otherwise, to the length of queries.
+    """
+    said = {key: (described[key], f"{file}: {key}") for key in LATE if described.get(key) is not None}
+    marked = any(key in described for key in (*PYLATE_KEYS, *ATTEND, *LATE))
+    if "query_expansion" in described or not marked or described.get("do_query_expansion") is False:
+        return said
+    length, where = said.pop("query_length", (CLASSIC_LENGTH, f"{file}: do_query_expansion"))
+    attend = next((bool(described[key]) for key in ATTEND if key in described), False)
+    return said | {
+        "query_expansion": ({"strategy": "fixed", "attend": attend, "length": length or CLASSIC_LENGTH}, where)
+    }
+
+
+def _added_mask(form: Form, file: Path, described: dict[str, Any], markers: dict[str, str]) -> list[Mask]:
+    """The mask that PyLate's models have without saying so: by default it skips punctuation."""
+    if form is Form.NATIVE:
+        return []
+    words = _words(described.get("skiplist_words"), f"{file}: skiplist_words")
+    if words is None:
+        words = PUNCTUATION if form is Form.PYLATE or markers else ()
+    return [Mask(words=words)]
+
+
+def _skiplist(file: Path, masks: list[Mask]) -> dict[str, Any]:
+    """What all masks skip together."""
+    told = [mask for mask in masks if mask.words] or masks or [Mask()]
+    queries = {word: None for mask in told if mask.queries for word in mask.words}
+    documents = {word: None for mask in told if mask.documents for word in mask.words}
+    if queries and documents and queries.keys() != documents.keys():
+        raise ModelRefused(f"{file}: several MultiVectorMask skip other tokens of queries than of documents")
+    return {
+        "skiplist": tuple(queries or documents),
+        "skip_in_queries": any(mask.queries for mask in told),
+        "skip_in_documents": any(mask.documents for mask in told),
+    }
+
+
+def _expansion(said: Any, where: str) -> Expansion | None:
+    if said is None:
+        return None
+    if not isinstance(said, dict):
+        raise ModelRefused(f"{where} must be an object, or null for none")
+    unknown = sorted(set(said) - EXPANSION_KEYS)
+    if unknown:
+        raise ModelRefused(f"{where} has {unknown[0]}, which is none of {', '.join(sorted(EXPANSION_KEYS))}")
+    strategy, attend = said.get("strategy"), said.get("attend", False)
+    if strategy not in STRATEGIES:
+        raise ModelRefused(f"{where}: strategy {strategy} is not one of {', '.join(STRATEGIES)}")
+    if not isinstance(attend, bool):
+        raise ModelRefused(f"{where}: attend {attend!r} must be true or false")
+    length = _length(said.get("length"), f"{where}: length")
+    if length is None:
+        raise ModelRefused(f"{where}: length is missing")
+    token = _text(said.get("token"), f"{where}: token")
+    return Expansion(strategy=STRATEGIES[strategy], length=length, attend=attend, token=token, told_by=where)
+
+
+def _length(said: Any, where: str) -> int | None:
+    if said is None:
+        return None
+    if not isinstance(said, int) or isinstance(said, bool) or said < 1:
+        raise ModelRefused(f"{where} {said!r} must be a number of tokens, at least 1")
+    return said
+
+
+def _text(said: Any, where: str) -> str | None:
+    if said is not None and not isinstance(said, str):
+        raise ModelRefused(f"{where} {said!r} must be a text")
+    return said
+
+
+def _words(said: Any, where: str) -> tuple[str, ...] | None:
+    if said is None:
+        return None
+    if not isinstance(said, list) or not all(isinstance(word, str) for word in said):
+        raise ModelRefused(f"{where} must be a list of texts")
+    return tuple(said)

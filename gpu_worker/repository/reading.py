@@ -1,0 +1,65 @@
+"""A model repository on disk -> its recipe. Reads JSON only; loads no weights.
+
+Two forms: sentence-transformers' (modules.json) and plain transformers' (config.json alone). BGE-M3's two extra files
+add two heads to what either says.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpu_worker.repository import late_interaction, sentence_transformers_form, transformers_form
+from gpu_worker.repository.files import first_line, read_json, read_object
+from gpu_worker.repository.recipe import (
+    LateInteractionRecipe,
+    Layer,
+    MultiVectorRecipe,
+    Recipe,
+    SparseRecipe,
+)
+from shared.errors import ModelRefused
+
+
+def read(path: Path, name: str = "") -> Recipe:
+    """Reads the recipe of the repository at `path`, asked for as `name` (default: its path). Raises ModelRefused."""
+    if not path.is_dir():
+        raise ModelRefused(f"{path} is not a directory")
+    try:
+        return _read(path, name or str(path))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # JSON of another shape than any tool writes
+        raise ModelRefused(f"{path}: a JSON file of it holds something unexpected: {first_line(error)}") from error
+
+
+def _read(path: Path, name: str) -> Recipe:
+    modules = read_json(path / "modules.json", missing=[])
+    described = read_object(path / "config_sentence_transformers.json", missing={})
+    if modules:
+        recipe = sentence_transformers_form.read(path, modules, described)
+    else:
+        recipe = transformers_form.read(path, name)
+        described = {} if recipe.late_interaction else described  # Stanford's files have no prompts beside the markers
+    return _with_bge_m3(path, replace(recipe, **_prompts(path, described, recipe.late_interaction)))
+
+
+def _prompts(path: Path, described: dict[str, Any], late: LateInteractionRecipe | None) -> dict[str, Any]:
+    file = path / "config_sentence_transformers.json"
+    prompts = {name: text for name, text in (described.get("prompts") or {}).items() if text is not None}
+    if late:
+        prompts = late_interaction.with_markers(prompts, late.markers)
+    default = described.get("default_prompt_name") or ""
+    if default and default not in prompts:
+        raise ModelRefused(f"{file}: default_prompt_name {default!r} is none of its prompts")
+    return {"prompts": prompts, "default_prompt_name": default}
+
+
+def _with_bge_m3(path: Path, recipe: Recipe) -> Recipe:
+    """Two linear layers beside a dense model: a multi-vector head and lexical weights (arXiv:2402.03216)."""
+    changes: dict[str, Any] = {}
+    keys = {"weight": "weight", "bias": "bias"}
+    if (path / "colbert_linear.pt").is_file():
+        linear = Layer(kind="dense", weights="colbert_linear", keys=keys)
+        changes["multi_vector"] = MultiVectorRecipe(layers=(linear,), skip_first=True, mean=True)
+    if (path / "sparse_linear.pt").is_file():
+        linear = Layer(kind="dense", outputs=1, weights="sparse_linear", keys=keys)
+        changes["sparse"] = SparseRecipe(kind="lexical", layer=linear)
+    return replace(recipe, **changes)

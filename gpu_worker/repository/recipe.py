@@ -1,0 +1,153 @@
+"""What a repository's files say of its model, as plain data: which trunk, which heads, how texts are prepared."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from shared.vectors import Activation, QueryExpansion
+
+Strategy = Literal[QueryExpansion.FIXED, QueryExpansion.MIN]
+WeightsOf = Literal["encoder", "masked-lm", "causal-lm", "sequence-classification", "token-classification"]
+"""Which transformers class holds the weights; see `weights.py`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One layer of a head, over rows.
+
+    `kind` dense: activation(x W^T + b), plus x or x R^T where `residual`. unit: rows of unit length. layer-norm.
+    `weights` is the path of the file with its tensors inside the repository, without suffix, and `keys` are their
+    names there by role (weight, bias, residual); `inputs` and `outputs` are widths, 0 where the file alone tells.
+    """
+
+    kind: Literal["dense", "layer-norm", "unit"]
+    inputs: int = 0
+    outputs: int = 0
+    activation: str = "torch.nn.modules.linear.Identity"
+    residual: bool = False
+    weights: str = ""
+    keys: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseRecipe:
+    """One vector a text: pooled rows, concatenated over `poolings`, through `layers`; unit length if `normalize`."""
+
+    poolings: tuple[str, ...] = ("mean",)
+    include_prompt: bool = True
+    layers: tuple[Layer, ...] = ()
+    normalize: bool = False
+    allowed_dimensions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultiVectorRecipe:
+    """One vector a token through `layers`; unit length if `normalize`. `skip_first`: the first token has none (BGE-M3).
+
+    `mean`: a score is the mean over query rows unless a request says otherwise; else the sum.
+    """
+
+    layers: tuple[Layer, ...] = ()
+    skip_first: bool = False
+    mean: bool = False
+    normalize: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expansion:
+    """Queries filled up to `length` tokens (ColBERT, arXiv:2004.12832).
+
+    `token` None: the mask token, else the end token. `attend`: whether other tokens attend to it. `told_by` names the
+    file and the key, or the setting, that says so: a token or a length may turn out wrong only at the model.
+    """
+
+    strategy: Strategy
+    length: int
+    attend: bool = False
+    token: str | None = None
+    told_by: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateInteractionRecipe:
+    """How texts are read for late interaction, as the files say it: before tokenizer and positions are known.
+
+    A length of None is the model's own limit. `skiplist` are tokens as the vocabulary writes them. `markers` are texts,
+    by the prompt that they begin, which stand for tokens that training inserted: the tokenizer must not take them
+    apart. `padding_side` overrides the tokenizer's, where expansion goes.
+    """
+
+    query_length: int | None = None
+    document_length: int | None = None
+    expansion: Expansion | None = None
+    skiplist: tuple[str, ...] = ()
+    skip_in_queries: bool = False
+    skip_in_documents: bool = True
+    markers: dict[str, str] = field(default_factory=dict)
+    padding_side: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseRecipe:
+    """Weighted vocabulary ids.
+
+    splade: log(1 + relu(logit)) of the masked-LM head, maximum or sum over tokens (arXiv:2109.10086); `logs` 2 takes
+    the logarithm twice. lexical: relu of one linear layer a token, maximum a token id (BGE-M3, arXiv:2402.03216).
+    """
+
+    kind: Literal["splade", "lexical"]
+    strategy: Literal["max", "sum"] = "max"
+    logs: int = 1
+    layer: Layer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierRecipe:
+    """Labels of texts or tokens.
+
+    sequence: the head of the transformers class, or `pooled` rows. tokens: its head, or `layers`, on every token.
+    yes-no: the logits of the next token after the text; `yes_no` are the vocabulary ids whose difference is the one
+    score (the second may be missing), None for the words yes and no. `template` is how a pair is asked about,
+    `instructed_template` the same with an {instruction}. Both are rendered from the tokenizer's chat template, with
+    `structured` contents and `chat_options`; a model that `needs_template` and has none is refused, unless Qwen3's is
+    `builtin_template`.
+    """
+
+    kind: Literal["sequence", "tokens", "yes-no"]
+    activation: Activation
+    labels: tuple[str, ...] = ()
+    pooled: DenseRecipe | None = None
+    layers: tuple[Layer, ...] = ()
+    yes_no: tuple[int, int | None] | None = None
+    template: str = ""
+    builtin_template: bool = False
+    needs_template: bool = False
+    structured: bool = False
+    chat_options: dict[str, Any] = field(default_factory=dict)
+    instructed_template: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a model is to be run, and how its texts are prepared.
+
+    `trunk` is the folder of the transformers model inside the repository; `max_tokens` None means as many as the
+    model has positions, `truncation_side` None what its tokenizer says; `config` overrides its config.json.
+    `late_interaction` is None where queries and documents differ in their prompts alone. `instruction_mark` is the text
+    that ends the part of a sequence that pooling leaves out (GritLM).
+    """
+
+    weights_of: WeightsOf = "encoder"
+    trunk: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    dense: DenseRecipe | None = None
+    multi_vector: MultiVectorRecipe | None = None
+    late_interaction: LateInteractionRecipe | None = None
+    sparse: SparseRecipe | None = None
+    classifier: ClassifierRecipe | None = None
+    max_tokens: int | None = None
+    truncation_side: str | None = None
+    lowercase: bool = False
+    prompts: dict[str, str] = field(default_factory=dict)
+    default_prompt_name: str = ""
+    instruction_mark: str = ""
+    notice: str = ""

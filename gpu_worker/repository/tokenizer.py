@@ -1,0 +1,110 @@
+"""What the frontend needs for tokenising, made once at load. The only place of the worker that knows tokenizers."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpu_worker.repository.files import first_line
+from shared.errors import ModelRefused
+from shared.vectors import TruncationSide
+
+ROLES = ("cls", "sep", "pad", "mask", "unk", "bos", "eos")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerFile:
+    """A tokenizer.json (format of the `tokenizers` library) without truncation and padding, and its special ids.
+
+    `token_types`: whether the model is told which of two texts a token belongs to. `truncation_side`: the end that is
+    cut off where a request names none.
+    """
+
+    content: bytes
+    special_tokens: dict[str, int]
+    token_types: bool = True
+    truncation_side: TruncationSide = TruncationSide.RIGHT
+
+    def ids_of(self, words: Iterable[str]) -> dict[str, int]:
+        """The ids of tokens as the vocabulary writes them, of those that it has."""
+        from tokenizers import Tokenizer
+
+        find = Tokenizer.from_buffer(self.content).token_to_id
+        found = {word: find(word) for word in words}
+        return {word: identity for word, identity in found.items() if identity is not None}
+
+    def marks(self, text: str) -> list[tuple[int, ...]]:
+        """The ids of a mark, after another text and at the beginning, which may differ."""
+        from tokenizers import Tokenizer
+
+        reader = Tokenizer.from_buffer(self.content)
+
+        def ids(content: str) -> Sequence[int]:
+            found: Sequence[int] = reader.encode(content, add_special_tokens=False).ids
+            return found
+
+        before = ids("a\n")
+        within = ids("a\n" + text)
+        return [tuple(within[len(before) :]), tuple(ids(text))]
+
+
+def read(folder: Path, trust_remote_code: bool, truncation_side: str | None = None) -> Any:
+    """What transformers reads from `folder`, converted where there is no tokenizer.json. Raises ModelRefused.
+
+    `truncation_side` goes over what tokenizer_config.json says.
+    """
+    from transformers import AutoTokenizer
+
+    over = {"truncation_side": truncation_side} if truncation_side else {}
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code, **over)
+    except Exception as error:  # any of many: whatever it is, there is no tokenizer
+        raise ModelRefused(f"{folder}: the tokenizer cannot be loaded: {first_line(error)}") from error
+
+
+def keep_whole(tokenizer: Any, markers: Iterable[str], lowercase: bool) -> None:
+    """Makes transformers' tokenizer read a marker as the one token it stands for, as training inserted it.
+
+    As sentence-transformers does: a marker (or its first word) that the vocabulary has, and that would fall apart,
+    becomes a special token. One that the vocabulary lacks stays ordinary text. `lowercase` as in `export`.
+    """
+    from transformers import AddedToken
+
+    known = set(tokenizer.get_vocab()) | set(tokenizer.added_tokens_encoder)
+    missing = []
+    for marker in markers:
+        token = next((each for each in (marker, *marker.split(None, 1)[:1]) if marker.strip() and each in known), None)
+        if token is not None and (lowercase or tokenizer.tokenize(token) != [token]):
+            missing.append(AddedToken(token, normalized=False, special=True))
+    if missing:
+        tokenizer.add_special_tokens({"additional_special_tokens": missing})
+
+
+def export(tokenizer: Any, lowercase: bool) -> TokenizerFile:
+    """What a frontend needs of transformers' tokenizer. Raises ModelRefused.
+
+    `lowercase`: sentence-transformers' own do_lower_case, which lowers a text before the tokenizer sees it.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ModelRefused(f"{type(tokenizer).__name__} cannot be written as a tokenizer.json, which frontends need")
+    ids = {role: getattr(tokenizer, f"{role}_token_id", None) for role in ROLES}
+    special = {role: identity for role, identity in ids.items() if identity is not None}
+    made = finish(json.loads(backend.to_str()), special, lowercase)
+    return replace(
+        made,
+        token_types="token_type_ids" in tokenizer.model_input_names,
+        truncation_side=TruncationSide[tokenizer.truncation_side.upper()],
+    )
+
+
+def finish(description: dict[str, Any], special: dict[str, int], lowercase: bool = False) -> TokenizerFile:
+    """Switches off what the frontend decides itself, and serialises."""
+    description = description | {"truncation": None, "padding": None}
+    if lowercase:
+        steps = [{"type": "Lowercase"}]
+        if description.get("normalizer"):
+            steps.append(description["normalizer"])
+        description["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    return TokenizerFile(content=json.dumps(description).encode(), special_tokens=special)

@@ -1,0 +1,160 @@
+"""What config.json says of a transformers model. Reads JSON only.
+
+A plain repository is told by `architectures`: Stanford ColBERT, GritLM, classifiers, masked and causal language models;
+an encoder without a head gets mean pooling, as sentence-transformers reads it. Other heads are refused.
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from gpu_worker.repository import late_interaction, text_settings
+from gpu_worker.repository.files import read_object
+from gpu_worker.repository.recipe import (
+    ClassifierRecipe,
+    DenseRecipe,
+    Layer,
+    MultiVectorRecipe,
+    Recipe,
+    SparseRecipe,
+    WeightsOf,
+)
+from gpu_worker.repository.text_settings import TextSettings
+from gpu_worker.repository.weights import ENCODERS
+from shared.errors import ModelRefused
+from shared.vectors import Activation
+
+PROCESS_REWARDS = "Qwen2ForProcessRewardModel"
+"""Rewards of steps, at the tokens that end them (Qwen2.5-Math-PRM, arXiv:2501.07301)."""
+GRITLM_MARK = "<|embed|>\n"
+"""Ends the instruction of a GritLM prompt (arXiv:2402.09906)."""
+WITHOUT_HEAD = re.compile(r"|(?!\w*For[A-Z])\w+Model|\w+ForPreTraining|\w+ForCausalLM")
+"""Architectures whose trunk is an encoder of texts."""
+ACTIVATIONS = {
+    "Identity": Activation.IDENTITY,
+    "Sigmoid": Activation.SIGMOID,
+    "Softmax": Activation.SOFTMAX,
+    "Tanh": Activation.TANH,
+}
+
+
+def read(path: Path, name: str) -> Recipe:
+    """The recipe of a repository without modules.json, asked for as `name`. Raises ModelRefused."""
+    config = read_object(path / "config.json")
+    architecture = str((config.get("architectures") or [""])[0])
+    texts = text_settings.read(path)
+    common: dict[str, Any] = {
+        "max_tokens": texts.max_tokens,
+        "truncation_side": texts.truncation_side,
+        "lowercase": texts.lowercase,
+        "config": texts.config,
+    }
+    return Recipe(**common | _heads(path, config, architecture, texts, name))
+
+
+def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSettings, name: str) -> dict[str, Any]:
+    dense = DenseRecipe(allowed_dimensions=matryoshka(config))
+    both = {"dense": dense, "multi_vector": MultiVectorRecipe()}
+    classes: dict[str, tuple[WeightsOf, Literal["sequence", "tokens"]]] = {
+        "ForSequenceClassification": ("sequence-classification", "sequence"),
+        "ForTokenClassification": ("token-classification", "tokens"),
+    }
+    for suffix, (weights_of, kind) in classes.items():
+        if architecture.endswith(suffix):
+            return {"weights_of": weights_of, "classifier": classifier(path, config, kind, texts)}
+    if late_interaction.is_stanford(config):
+        linear = Layer(kind="dense", weights="model", keys={"weight": "linear.weight"})
+        late = late_interaction.of_stanford(path / "artifact.metadata")
+        return {"multi_vector": MultiVectorRecipe(layers=(linear,)), "late_interaction": late}
+    if "gritlm" in str(config.get("auto_map", "")).lower():
+        # Its own code is Mistral without the causal mask, which transformers' Mistral does with this setting.
+        grit = {"config": {"is_causal": False}, "instruction_mark": GRITLM_MARK}
+        return both | grit | {"dense": replace(dense, normalize=True)}
+    if architecture == PROCESS_REWARDS:
+        return {"classifier": _process_rewards(path, config, texts)}
+    if architecture.endswith("ForCausalLM") and _is_reranker(path, name):
+        return {"weights_of": "causal-lm", "classifier": yes_no(config, texts)}
+    if architecture.endswith("ForMaskedLM"):
+        # As SentenceTransformer and as SparseEncoder read it: one pass gives both.
+        return both | {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}
+    encoder = architecture.endswith("ForConditionalGeneration") and config.get("model_type") in ENCODERS
+    if not encoder and not WITHOUT_HEAD.fullmatch(architecture):
+        raise ModelRefused(f"{path / 'config.json'}: architectures {architecture} has a head that is not served")
+    return both
+
+
+def _is_reranker(path: Path, name: str) -> bool:
+    """A causal language model that is asked about a query and a document: by its template, else by its name."""
+    settings, own = path / "tokenizer_config.json", path / "chat_template.jinja"
+    template = str(read_object(settings, missing={}).get("chat_template", ""))
+    template += own.read_text(encoding="utf-8") if own.is_file() else ""
+    asks = all(re.search(f"['\"]{role}['\"]", template) for role in ("query", "document"))
+    return asks or any("rerank" in part.lower() for part in Path(name).parts[-3:])  # .../NAME/snapshots/REVISION
+
+
+def yes_no(config: dict[str, Any], texts: TextSettings, ids: tuple[int, int | None] | None = None) -> ClassifierRecipe:
+    """A reranker that is asked for a yes; `ids` None: those of the words, and a question built in for Qwen3 alone."""
+    return ClassifierRecipe(
+        kind="yes-no",
+        activation=Activation.SIGMOID,
+        labels=("yes",),
+        yes_no=ids,
+        builtin_template=ids is None and config.get("model_type") == "qwen3",
+        needs_template=ids is None,
+        structured=texts.structured,
+        chat_options=texts.chat_options,
+    )
+
+
+def _process_rewards(path: Path, config: dict[str, Any], texts: TextSettings) -> ClassifierRecipe:
+    """Two layers over every token; its own code adds them to Qwen2, which transformers has."""
+    layers = tuple(
+        Layer(
+            kind="dense",
+            activation=f"torch.nn.{activation}",
+            weights="model",
+            keys={role: f"score.{place}.{role}" for role in ("weight", "bias")},
+        )
+        for place, activation in ((0, "ReLU"), (2, "Identity"))
+    )
+    return replace(classifier(path, config, "tokens", texts), layers=layers)
+
+
+def matryoshka(config: dict[str, Any]) -> tuple[int, ...]:
+    """Dimensions that the model was trained to be cut to, where config.json tells."""
+    return tuple(sorted(config.get("matryoshka_dimensions") or ()))
+
+
+def classifier(
+    path: Path, config: dict[str, Any], kind: Literal["sequence", "tokens"], texts: TextSettings
+) -> ClassifierRecipe:
+    """Labels and activation as config.json says: sentence-transformers' own key, else a sigmoid for one label or for
+    several that exclude each other not, else a softmax."""
+    labels = config.get("id2label") or {str(index): f"LABEL_{index}" for index in range(config.get("num_labels", 2))}
+    names = tuple(str(labels[key]) for key in sorted(labels, key=int))
+    named = (config.get("sentence_transformers") or {}).get("activation_fn")
+    named = named or config.get("sbert_ce_default_activation_function")
+    problem = config.get("problem_type")
+    if named:
+        activation = activation_of(path / "config.json", str(named))
+    elif len(names) == 1 or problem == "multi_label_classification":
+        activation = Activation.SIGMOID
+    else:
+        activation = Activation.IDENTITY if problem == "regression" else Activation.SOFTMAX
+    return ClassifierRecipe(
+        kind=kind,
+        activation=activation,
+        labels=names,
+        needs_template=texts.chat,
+        structured=texts.structured,
+        chat_options=texts.chat_options,
+    )
+
+
+def activation_of(file: Path, named: str) -> Activation:
+    """The activation of a class of torch.nn by its dotted name. Raises ModelRefused for any other."""
+    found = ACTIVATIONS.get(named.rpartition(".")[2])
+    if found is None or not re.fullmatch(r"torch\.nn(\.modules\.\w+)?\.\w+", named):
+        raise ModelRefused(f"{file}: activation_fn {named} is not one of torch.nn's {', '.join(ACTIVATIONS)}")
+    return found
