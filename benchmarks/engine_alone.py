@@ -22,7 +22,7 @@ from benchmarks.mixes import Texts
 from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
-from gpu_worker.flight import Part
+from gpu_worker.step.flight import Part
 from gpu_worker.model.loading import Model, load
 from gpu_worker.planning import FairQueue
 from harness.environment import ROOT, python_path

@@ -24,7 +24,7 @@ from benchmarks.texts import Vocabulary
 from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
-from gpu_worker.flight import Part
+from gpu_worker.step.flight import Part
 from gpu_worker.model.loading import load
 from gpu_worker.planning import FairQueue
 from gpu_worker.step.outputs import Rows

@@ -75,9 +75,12 @@ async def main(settings: WorkerSettings) -> None:
         await server.stop()
         print(f"--model = {settings.model!r}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    host = ThreadPoolExecutor(1, "host")
+    # On a processor what the device's thread computes has arrived; an accelerator is waited for beside it.
+    arrivals = ThreadPoolExecutor(1, "arrivals") if model.placement.device.type != "cpu" else None
     scheduler = Scheduler(
-        ModelEngine(model),
-        device,
+        ModelEngine(model, device, arrivals),
+        host,
         step_tokens=settings.step_tokens or model.placement.step_tokens,
         queued_tokens=settings.queued_tokens,
     )

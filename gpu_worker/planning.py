@@ -38,6 +38,7 @@ class FairQueue:
         self._backlogs: dict[int, _Backlog] = {}
         self._virtual_time = 0.0
         self._arrivals = count()
+        self._waiting = 0
 
     def add(self, job: int, costs: Sequence[int]) -> None:
         """Adds a job whose sequences cost so many tokens, in the order in which it wants them served."""
@@ -50,15 +51,18 @@ class FairQueue:
             arrival=next(self._arrivals),
             waiting=sum(costs),
         )
+        self._waiting += self._backlogs[job].waiting
 
     def remove(self, job: int) -> None:
         """Forgets what waits of a job; an unknown one is no error."""
-        self._backlogs.pop(job, None)
+        backlog = self._backlogs.pop(job, None)
+        if backlog is not None:
+            self._waiting -= backlog.waiting
 
     @property
     def waiting(self) -> int:
-        """Tokens that wait."""
-        return sum(backlog.waiting for backlog in self._backlogs.values())
+        """Tokens that wait; kept, not counted, since every submit asks."""
+        return self._waiting
 
     def __len__(self) -> int:
         """Jobs that wait."""
@@ -82,6 +86,7 @@ class FairQueue:
             taken[job] = Share(job=job, start=begin, stop=stop)
             free, first = free - cost, False
             backlog.position, backlog.waiting = stop, backlog.waiting - cost
+            self._waiting -= cost
             backlog.virtual_time += cost
             if stop == len(backlog.costs):
                 del self._backlogs[job]

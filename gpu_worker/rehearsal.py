@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 import torch
 
 from gpu_worker.engine import ModelEngine
-from gpu_worker.flight import Part
+from gpu_worker.loop import Loop
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model
@@ -66,11 +66,12 @@ def check(name: str, load: Callable[[], Model]) -> int:
     start = time.monotonic()
     try:
         model = load()
-        engine = ModelEngine(model)
+        loop = Loop(ModelEngine(model), step_tokens=model.placement.step_tokens, queued_tokens=sys.maxsize)
         for job in rehearsal(model):
-            progress = engine.open(job)
-            engine.step([Part(progress=progress, start=0, stop=len(progress.costs))])
-            progress.result()
+            loop.submit(job)
+            for answer in loop.until_idle():
+                if isinstance(answer.outcome, SelvageError):
+                    raise answer.outcome
     except (ModelRefused, SelvageError) as error:
         print(f"--model = {name!r}: {error}", file=sys.stderr)
         return 2

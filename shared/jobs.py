@@ -102,13 +102,17 @@ class Job:
     remaining: float | None = None
 
 
+Packed = bytes | memoryview
+"""Bytes of numbers; in the worker a view of where they came to."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
     """Packed rows: `data` in the type that was asked for, `scales` one float32 a row for INT8."""
 
     dimensions: int
-    data: bytes
-    scales: bytes = b""
+    data: Packed
+    scales: Packed = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +142,7 @@ class JobResult:
     tokens: Rows | None = None
     row_lengths: tuple[int, ...] = ()
     token_ids: bytes = b""
-    scores: bytes = b""
+    scores: Packed = b""
     winners: bytes = b""
     similarities: bytes = b""
     queue: float = 0.0

@@ -27,8 +27,10 @@ def result_to_pb(job_id: int, result: JobResult) -> Iterator[pb.ExecuteResponse]
         (pb.CHUNK_KIND_WINNERS, result.winners),
         (pb.CHUNK_KIND_SIMILARITIES, result.similarities),
     ):
-        for start in range(0, len(data), CHUNK_BYTES):
-            chunk = pb.Chunk(kind=kind, data=data[start : start + CHUNK_BYTES])
+        whole = memoryview(data)
+        for start in range(0, len(whole), CHUNK_BYTES):
+            # The one copy of a row on its way into a message: protobuf takes bytes, no views.
+            chunk = pb.Chunk(kind=kind, data=bytes(whole[start : start + CHUNK_BYTES]))
             yield pb.ExecuteResponse(job_id=job_id, chunk=chunk)
     end = pb.JobEnd(
         dense_dimensions=dense.dimensions if dense else 0,

@@ -5,7 +5,7 @@ has of its own may be read; so may what was shipped.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,8 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gpu_worker.engine import ModelEngine
-from gpu_worker.step.shipment import Array, Outbox
+from gpu_worker.ragged.staging import Staging
+from gpu_worker.step.shipment import Shipment
 
+CPU = torch.device("cpu")
 READING_METHODS = {
     torch.equal,
     torch.allclose,
@@ -103,7 +105,7 @@ def _weights(engine: ModelEngine) -> Iterator[Tensor]:
 
 @contextmanager
 def watched(engine: ModelEngine, patch: pytest.MonkeyPatch) -> Iterator[Device]:
-    """Steps of this engine fail with ReadBack where they read from the device outside of `Outbox.ship`."""
+    """Steps of this engine fail with ReadBack where they read from the device outside of `Shipment.wait`."""
     device = Device(_weights(engine))
 
     def sent(host: Tensor, _: torch.device) -> Tensor:
@@ -114,15 +116,24 @@ def watched(engine: ModelEngine, patch: pytest.MonkeyPatch) -> Iterator[Device]:
     for name, module in list(sys.modules.items()):
         if name.startswith("gpu_worker.") and hasattr(module, "to_device"):
             patch.setattr(module, "to_device", sent)
-    honest: Callable[[Outbox], list[Array]] = Outbox.ship
+    send, wait = Staging.send, Shipment.wait
 
-    def ship(outbox: Outbox) -> list[Array]:
+    def stage(staging: Staging) -> None:
+        staged = list(staging._staged)
+        send(staging)
+        for each in staged:
+            each.arrive(sent(each.tensor, CPU))
+
+    def ship(shipment: Shipment) -> Shipment:
         device.shipping = True
         try:
-            return [array.copy() for array in honest(outbox)]
+            wait(shipment)
+            shipment.arrays = [array.copy() for array in shipment.arrays]
         finally:
             device.shipping = False
+        return shipment
 
-    patch.setattr(Outbox, "ship", ship)
+    patch.setattr(Staging, "send", stage)
+    patch.setattr(Shipment, "wait", ship)
     with _Methods(device), _Operators(device):
         yield device

@@ -9,11 +9,11 @@ import sys
 from tiny import CPU, SPARSE, encode, random_ids
 
 from gpu_worker.engine import ModelEngine
-from gpu_worker.flight import Part
 from gpu_worker.heads import sparse
 from gpu_worker.model.loading import load
 from gpu_worker.planning import FairQueue
 from gpu_worker.random_models import shapes, synthetic
+from gpu_worker.step.flight import Part
 from shared.jobs import Job
 from shared.ragged import RaggedTokens
 
@@ -44,14 +44,14 @@ def main(length: int, elements: int) -> None:
     progress = engine.open(Job(id=1, work=encode(SPARSE, sparse_top_k=64), tokens=texts))
     before, steps = memory("VmRSS"), 0
     if length > 1:
-        engine.step([Part(progress=progress, start=0, stop=len(texts))])
+        engine.launch([Part(progress=progress, start=0, stop=len(texts))]).collect()
         steps = 1
     else:
         queue = FairQueue(quantum=TOKENS)
         queue.add(1, progress.costs)
         while queue.waiting:
             for share in queue.next_step(TOKENS):
-                engine.step([Part(progress=progress, start=share.start, stop=share.stop)])
+                engine.launch([Part(progress=progress, start=share.start, stop=share.stop)]).collect()
                 steps += 1
     found = progress.result().sparse
     assert found is not None

@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
-from gpu_worker.flight import Part
 from gpu_worker.model import ways
 from gpu_worker.model.gate import Reference
 from gpu_worker.model.loading import Model, load
@@ -20,6 +19,7 @@ from gpu_worker.model.probes import Probes
 from gpu_worker.model.trunk import positions_of, uncounted_by
 from gpu_worker.random_models import synthetic
 from gpu_worker.repository.recipe import WeightsOf
+from gpu_worker.step.flight import Part
 from shared.jobs import Classify, Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, OutputKind, ScoringMethod
@@ -65,13 +65,13 @@ def run(engine: ModelEngine, jobs: Sequence[Job], width: int | None = None) -> l
     longest = max(len(each.costs) for each in progresses)
     for start in range(0, longest, width or longest):
         stop = start + (width or longest)
-        engine.step(
+        engine.launch(
             [
                 Part(progress=each, start=start, stop=min(stop, len(each.costs)))
                 for each in progresses
                 if start < len(each.costs)
             ]
-        )
+        ).collect()
     return [each.result() for each in progresses]
 
 

@@ -11,7 +11,7 @@ from benchmarks.accelerator.workloads import Workload, all_of
 from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
-from gpu_worker.flight import Part
+from gpu_worker.step.flight import Part
 from gpu_worker.model.loading import load
 from gpu_worker.rehearsal import rehearsal
 from shared.jobs import Job

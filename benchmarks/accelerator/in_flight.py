@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, replace
 from itertools import count
 
-from gpu_worker.flight import Engine, Part, Progress
+from gpu_worker.step.flight import Engine, Part, Progress
 from gpu_worker.planning import FairQueue
 from shared.jobs import Job
 

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.accelerator.in_flight import Finished, InFlight
 from gpu_worker.engine import ModelEngine
-from gpu_worker.flight import Engine, Part, Progress
+from gpu_worker.step.flight import Engine, Part, Progress
 from gpu_worker.step.sequences import Step
 from shared.jobs import Job, JobResult
 

@@ -1,22 +1,33 @@
 """Logits of labels, for texts and for tokens. Tensors without I/O."""
 
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from gpu_worker.heads.dense import DenseHead
 from gpu_worker.heads.given import Head
-from gpu_worker.heads.pooling import pool
-from gpu_worker.ragged.batch import Counts, RaggedBatch, to_device
+from gpu_worker.heads.pooling import Pooling
+from gpu_worker.ragged.batch import Counts, RaggedBatch
+from gpu_worker.ragged.staging import Staging
+
+Run = Callable[[Tensor], Tensor]
+"""hidden [T, H] -> [n, labels] float32."""
 
 
-class SequenceClassifier(Protocol):
+class SequenceClassifier(nn.Module):
     """Logits of whole texts."""
 
-    def __call__(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
-        """hidden [T, H] -> [S, labels] float32."""
+    def plan(self, batch: RaggedBatch, places: Counts, staging: Staging) -> Run:
+        """For the texts at these places of the batch, [n]."""
+        raise NotImplementedError
+
+    def forward(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
+        """hidden [T, H] -> [S, labels] float32, of all texts of a batch."""
+        staging = Staging(hidden.device)
+        run = self.plan(batch, np.arange(len(batch.lengths)), staging)
+        staging.send()
+        return run(hidden)
 
 
 LATE = "late"
@@ -27,7 +38,7 @@ LAST_REAL = "last that is not padding"
 """Decoders of transformers look for it by id: where padding is also the end of a text, the row before that."""
 
 
-class HeadClassifier(nn.Module):
+class HeadClassifier(SequenceClassifier):
     """A transformers ForSequenceClassification on the rows that it reads: cls, mean, lasttoken, LAST_REAL or LATE."""
 
     def __init__(self, head: Head, pooling: str, padding: int | None = None) -> None:
@@ -35,15 +46,15 @@ class HeadClassifier(nn.Module):
         super().__init__()
         self.head, self.pooling, self.padding = head, pooling, padding
 
-    def forward(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
+    def plan(self, batch: RaggedBatch, places: Counts, staging: Staging) -> Run:
         if self.pooling == LATE:
-            return pool(self.head(hidden[:, None]), batch, ("mean",))
+            mean = _pooling(batch, places, "mean", staging)
+            return lambda hidden: mean(self.head(hidden[:, None]))
         if self.pooling == LAST_REAL:
-            rows = hidden.index_select(0, to_device(torch.from_numpy(self._last_real(batch)), hidden.device))
-        else:
-            rows = pool(hidden, batch, (self.pooling,)).to(hidden.dtype)
-        output: Tensor = self.head(rows[:, None])
-        return output.float()
+            last = staging.add(self._last_real(batch)[places])
+            return lambda hidden: self.head(hidden.index_select(0, last.tensor)[:, None]).float()
+        pooled = _pooling(batch, places, self.pooling, staging)
+        return lambda hidden: self.head(pooled(hidden).to(hidden.dtype)[:, None]).float()
 
     def _last_real(self, batch: RaggedBatch) -> Counts:
         """[S] rows of the last token that is not padding; the first row of a text that is nothing else."""
@@ -52,19 +63,19 @@ class HeadClassifier(nn.Module):
         return np.maximum(np.maximum.reduceat(real, starts), starts)
 
 
-class PooledClassifier(nn.Module):
+class PooledClassifier(SequenceClassifier):
     """Layers over pooled rows, as a CrossEncoder of sentence-transformers modules has them."""
 
     def __init__(self, dense: DenseHead) -> None:
         super().__init__()
         self.dense = dense
 
-    def forward(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
-        output: Tensor = self.dense(hidden, batch)
-        return output
+    def plan(self, batch: RaggedBatch, places: Counts, staging: Staging) -> Run:
+        starts, lengths = batch.offsets[places], np.diff(batch.offsets)[places]
+        return self.dense.plan(starts, lengths, np.zeros_like(lengths), staging)
 
 
-class YesNoClassifier(nn.Module):
+class YesNoClassifier(SequenceClassifier):
     """Log-odds of two next tokens after a text (Qwen3-Reranker, arXiv:2506.05176).
 
     Two rows of the output matrix suffice; the logits of the vocabulary are never made.
@@ -77,12 +88,21 @@ class YesNoClassifier(nn.Module):
         self.rows: Tensor
         self.softcap = softcap
 
-    def forward(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
-        """hidden [T, H] -> [S, 1] float32."""
-        logits = pool(hidden, batch, ("lasttoken",)) @ self.rows.float().T
+    def plan(self, batch: RaggedBatch, places: Counts, staging: Staging) -> Run:
+        last = _pooling(batch, places, "lasttoken", staging)
+        return lambda hidden: self._odds(last(hidden))
+
+    def _odds(self, last: Tensor) -> Tensor:
+        """last [n, H] float32 -> [n, 1]."""
+        logits = last @ self.rows.float().T
         if self.softcap is not None:
             logits = (logits / self.softcap).tanh() * self.softcap
         return logits[:, :1] - logits[:, 1:] if len(self.rows) == 2 else logits
+
+
+def _pooling(batch: RaggedBatch, places: Counts, mode: str, staging: Staging) -> Pooling:
+    lengths = np.diff(batch.offsets)[places]
+    return Pooling(batch.offsets[places], lengths, np.zeros_like(lengths), (mode,), staging)
 
 
 class TokenClassifier(nn.Module):

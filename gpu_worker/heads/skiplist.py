@@ -8,7 +8,7 @@ from shared.card import LateInteraction
 from shared.vectors import InputType
 
 
-class Keeping:
+class Skiplist:
     """Of one model: without the first token (BGE-M3), and without the skiplist of a late-interaction model."""
 
     def __init__(self, late_interaction: LateInteraction | None = None, *, skip_first: bool = False) -> None:

@@ -1,11 +1,9 @@
 """Weights of vocabulary ids. Tensors without I/O; what becomes of them on the host is in `sparse_vectors.py`."""
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gpu_worker.heads.given import Head
-from gpu_worker.ragged.batch import Counts, to_device
 
 CHUNK_ELEMENTS = 16 * 1024 * 1024
 """Logits in memory at once: 64 MiB in float32, whatever the step and the vocabulary."""
@@ -24,10 +22,9 @@ class SpladeHead(nn.Module):
         self.head, self.vocabulary = head, vocabulary
         self.strategy, self.logs = strategy, logs
 
-    def forward(self, rows: Tensor, lengths: Counts) -> Tensor:
-        """rows [T, H] of N texts, laid end to end with `lengths` [N] -> weights [N, vocabulary] float32."""
-        best = rows.new_zeros(len(lengths), self.vocabulary, dtype=torch.float32)
-        segments = to_device(torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)), rows.device)
+    def forward(self, rows: Tensor, segments: Tensor, count: int) -> Tensor:
+        """rows [T, H] of N = `count` texts; `segments` [T] tells whose each is -> weights [N, vocabulary] float32."""
+        best = rows.new_zeros(count, self.vocabulary, dtype=torch.float32)
         step = max(1, CHUNK_ELEMENTS // self.vocabulary)
         for start in range(0, len(rows), step):
             logits = self.head(rows[None, start : start + step])[0].float()

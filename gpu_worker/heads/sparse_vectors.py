@@ -3,7 +3,7 @@
 A vector is a pair of arrays: vocabulary ids [n] int32, ascending, and their weights [n] float32, all above zero.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +11,10 @@ import torch
 import torch.nn.functional as F
 
 from gpu_worker.ragged.batch import Counts
-from gpu_worker.step.shipment import Array
 from shared.jobs import SparseRows
 
 Vector = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 Weights = npt.NDArray[np.float32]
-Reading = Callable[[list[Array]], list[Vector]]
-"""What a step shipped -> the vectors of one job's sequences."""
 NOTHING: Vector = (np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
 QUERIES_AT_ONCE = 64
 ID_BITS = 32

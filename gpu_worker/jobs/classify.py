@@ -2,38 +2,37 @@
 
 import numpy as np
 
-from gpu_worker.jobs.texts import Delivery, Member, TextProgress
-from gpu_worker.step.outputs import Rows
-from gpu_worker.step.shipment import Array, Outbox
-from shared.jobs import Classify, Job, JobResult
+from gpu_worker.jobs.table import view
+from gpu_worker.jobs.texts import Launch, TextJob, by_length
+from gpu_worker.step.outputs import Outputs
+from gpu_worker.step.sequences import Member, Sequences
+from shared.jobs import Classify, JobResult
 
 
-class ClassifyProgress(TextProgress):
+class ClassifyJob(TextJob):
     """A Classify on its way."""
 
-    def __init__(self, job: Job, work: Classify, labels: int) -> None:
-        order = np.argsort(job.tokens.lengths, kind="stable").tolist()
-        super().__init__(job, [(index,) for index in order])
-        self.work = work
-        if work.token_id is not None:
-            self.kept = self.ids == work.token_id
-        rows = int(self.kept.sum()) if work.tokens else len(self.lengths)
+    def __init__(self, sequences: Sequences, work: Classify, labels: int) -> None:
+        """`sequences` keep the tokens that are classified, where tokens are."""
+        super().__init__(sequences, by_length(sequences))
+        self._tokens = work.tokens
+        rows = int(sequences.kept.sum()) if work.tokens else len(sequences)
         self._logits = np.empty((rows, labels), dtype=np.float32)
 
-    def compute(self, member: Member, rows: Rows, outbox: Outbox) -> list[Delivery]:
-        if not self.work.tokens:
-            logits, places = rows.logits(member.places), member.sequences
+    def ask(self, start: int, stop: int, member: Member, outputs: Outputs) -> Launch:
+        if self._tokens:
+            share, places = outputs.token_logits(member), member.sequences.kept_places(member.chosen)
         else:
-            logits, places = rows.token_logits(rows.kept_rows(self, member)), self.kept_places(member)
-        slot = outbox.add(logits)
+            share, places = outputs.logits(member), member.chosen
 
-        def deliver(arrays: list[Array]) -> None:
-            self._logits[places] = arrays[slot]
+        def deliver() -> None:
+            self.heed(member, outputs)
+            self._logits[places] = share.values
 
-        return [deliver]
+        return lambda _: deliver
 
     def result(self) -> JobResult:
         self.finite &= bool(np.isfinite(self._logits).all())
         self.check()
-        counts = tuple(self.kept_counts().tolist()) if self.work.tokens else ()
-        return JobResult(scores=self._logits.astype("<f4").tobytes(), row_lengths=counts)
+        counts = tuple(self.sequences.kept_counts.tolist()) if self._tokens else ()
+        return JobResult(scores=view(self._logits), row_lengths=counts)

@@ -1,118 +1,86 @@
-"""Vectors of every sequence, packed into place as they come."""
+"""Vectors of every sequence."""
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from gpu_worker.heads import packing
-from gpu_worker.heads import sparse_vectors as sparse
-from gpu_worker.heads.skiplist import Keeping
-from gpu_worker.jobs.texts import Delivery, Member, TextProgress
-from gpu_worker.model.head_building import Heads
-from gpu_worker.ragged.batch import Counts
-from gpu_worker.step.outputs import Rows
-from gpu_worker.step.shipment import Array, Outbox
-from shared import jobs
-from shared.jobs import Encode, Job, JobResult
-from shared.vectors import DataType, OutputKind
-
-Bytes = npt.NDArray[np.uint8]
+from gpu_worker.heads import sparse_vectors
+from gpu_worker.heads.heads import Heads
+from gpu_worker.heads.sparse_vectors import Vector
+from gpu_worker.jobs.table import Table
+from gpu_worker.jobs.texts import Deliver, Launch, TextJob, by_length
+from gpu_worker.step.outputs import Outputs
+from gpu_worker.step.sequences import Member, Sequences
+from gpu_worker.step.shares import Form, Share
+from gpu_worker.step.sparse_shares import SparseShare
+from shared.jobs import Encode, JobResult
+from shared.vectors import OutputKind
 
 
-class _Table:
-    """Room for N rows of one width in one data type, and their scales."""
-
-    def __init__(self, rows: int, dimensions: int, data_type: DataType) -> None:
-        self.dimensions, self.data_type = dimensions, data_type
-        self._data = np.empty((rows, data_type.row_bytes(dimensions)), dtype=np.uint8)
-        self._scales = np.empty((rows, data_type.scale_bytes), dtype=np.uint8)
-        self.finite = True
-
-    def ship(self, rows: Tensor, places: Counts, outbox: Outbox) -> Delivery:
-        """Packs float32 rows [n, W] on the device; they are put at `places` [n]."""
-        packed, scales = packing.pack(rows[:, : self.dimensions], self.data_type)
-        slots = outbox.add(packed), None if scales is None else outbox.add(scales)
-        sound = outbox.add(torch.isfinite(rows).all().reshape(1))
-
-        def deliver(arrays: list[Array]) -> None:
-            self.finite &= bool(arrays[sound][0])
-            self._data[places] = arrays[slots[0]]
-            if slots[1] is not None:
-                self._scales[places] = arrays[slots[1]].view(np.uint8).reshape(-1, 4)
-
-        return deliver
-
-    def packed(self) -> jobs.Rows:
-        return jobs.Rows(dimensions=self.dimensions, data=self._data.tobytes(), scales=self._scales.tobytes())
-
-
-class EncodeProgress(TextProgress):
+class EncodeJob(TextJob):
     """An Encode on its way."""
 
     def __init__(
-        self,
-        job: Job,
-        work: Encode,
-        heads: Heads,
-        keeping: Keeping,
-        sparse_cost: Callable[[int], int] = int,
-        skip: Counts | None = None,
+        self, sequences: Sequences, work: Encode, heads: Heads, sparse_cost: Callable[[int], int] = int
     ) -> None:
         """`sparse_cost`: what sparse vectors cost a sequence of so many tokens beside the trunk."""
-        order = np.argsort(job.tokens.lengths, kind="stable").tolist()
-        super().__init__(job, [(index,) for index in order], skip)
-        self.work, self.dimensions = work, work.dimensions
-        self.unit_dense, self.unit_tokens = work.normalize, work.normalize_tokens
+        super().__init__(sequences, by_length(sequences))
+        self._work = work
         self._dense = self._tokens = None
-        self._sparse: list[sparse.Vector] | None = None
+        self._sparse: list[Vector] | None = None
         if OutputKind.DENSE in work.outputs:
             assert heads.dense is not None
-            self._dense = _Table(len(self.lengths), work.dimensions or heads.dense.width, work.data_type)
+            self._dense = Table(len(sequences), work.dimensions or heads.dense.width, work.data_type)
         if OutputKind.MULTI_VECTOR in work.outputs:
             assert heads.multi_vector is not None
-            self.kept = keeping(self.ids, self.offsets, work.input_type)
-            self._tokens = _Table(int(self.kept.sum()), work.dimensions or heads.multi_vector.width, work.data_type)
+            width = work.dimensions or heads.multi_vector.width
+            self._tokens = Table(int(sequences.kept.sum()), width, work.data_type)
         if OutputKind.SPARSE in work.outputs:
-            assert heads.sparse is not None
-            self.wants_sparse = True
-            self._sparse = [sparse.NOTHING] * len(self.lengths)
+            self._sparse = [sparse_vectors.NOTHING] * len(sequences)
             self.costs = [cost + sparse_cost(cost) for cost in self.costs]
-        self._result: JobResult | None = None
 
-    def compute(self, member: Member, rows: Rows, outbox: Outbox) -> list[Delivery]:
-        deliveries = []
+    def ask(self, start: int, stop: int, member: Member, outputs: Outputs) -> Launch:
+        work, puts = self._work, list[Deliver]()
         if self._dense is not None:
-            deliveries.append(self._dense.ship(rows.pooled(member.places), member.sequences, outbox))
+            form = Form(dimensions=work.dimensions, unit=work.normalize, data_type=work.data_type)
+            puts.append(_putting(self._dense, member.chosen, outputs.dense(member, form)))
         if self._tokens is not None:
-            kept = rows.tokens(rows.kept_rows(self, member))
-            deliveries.append(self._tokens.ship(kept, self.kept_places(member), outbox))
+            form = Form(dimensions=work.dimensions, unit=work.normalize_tokens, data_type=work.data_type)
+            places = member.sequences.kept_places(member.chosen)
+            puts.append(_putting(self._tokens, places, outputs.tokens(member, form)))
         if self._sparse is not None:
-            reading = rows.sparse(self, member, outbox, self.work.sparse_top_k)
-            deliveries.append(partial(self._put_sparse, member, reading))
-        return deliveries
+            puts.append(self._putting_sparse(member, outputs.sparse(member, work.sparse_top_k)))
 
-    def _put_sparse(self, member: Member, reading: sparse.Reading, arrays: list[Array]) -> None:
-        assert self._sparse is not None
-        for sequence, vector in zip(member.sequences, reading(arrays), strict=True):
-            self._sparse[sequence] = vector
+        def deliver() -> None:
+            self.heed(member, outputs)
+            for put in puts:
+                put()
 
-    def complete(self) -> None:
-        """Serialises, in the device thread, once all rows are there."""
-        tokens = self._tokens is not None
-        self._result = JobResult(
-            dense=None if self._dense is None else self._dense.packed(),
-            sparse=None if self._sparse is None else sparse.pack(self._sparse),
-            tokens=None if self._tokens is None else self._tokens.packed(),
-            row_lengths=tuple(self.kept_counts().tolist()) if tokens else (),
-            token_ids=self.ids[self.kept].astype("<i4").tobytes() if tokens and self.work.token_ids else b"",
-        )
+        return lambda _: deliver
+
+    def _putting_sparse(self, member: Member, share: SparseShare) -> Deliver:
+        def put() -> None:
+            assert self._sparse is not None
+            vectors, sound = share.vectors()
+            self.finite &= sound
+            for number, vector in zip(member.chosen.tolist(), vectors, strict=True):
+                self._sparse[number] = vector
+
+        return put
 
     def result(self) -> JobResult:
-        self.finite &= all(table.finite for table in (self._dense, self._tokens) if table is not None)
+        tables = [table for table in (self._dense, self._tokens) if table is not None]
+        self.finite &= all(table.finite for table in tables)
         self.check()
-        assert self._result is not None
-        return self._result
+        sequences, tokens = self.sequences, self._tokens is not None
+        return JobResult(
+            dense=None if self._dense is None else self._dense.packed(),
+            sparse=None if self._sparse is None else sparse_vectors.pack(self._sparse),
+            tokens=None if self._tokens is None else self._tokens.packed(),
+            row_lengths=tuple(sequences.kept_counts.tolist()) if tokens else (),
+            token_ids=sequences.ids[sequences.kept].astype("<i4").tobytes() if tokens and self._work.token_ids else b"",
+        )
+
+
+def _putting(table: Table, places: "np.ndarray[tuple[int], np.dtype[np.int64]]", share: Share) -> Deliver:
+    return lambda: table.put(places, share)

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from gpu_worker.heads import packing
 from gpu_worker.jobs.scoring import averaged, comparing_flops
-from gpu_worker.jobs.texts import Delivery
-from gpu_worker.maxsim.comparison import MaxSim, Texts
+from gpu_worker.jobs.texts import Deliver
+from gpu_worker.maxsim.comparison import MaxSimKernel, Texts
 from gpu_worker.maxsim.winners import winners
-from gpu_worker.ragged.batch import Counts, to_device
+from gpu_worker.ragged.batch import Counts
+from gpu_worker.ragged.staging import to_device
 from gpu_worker.step.comparisons import Comparisons
-from gpu_worker.step.shipment import Array, Outbox
+from gpu_worker.step.shipment import Array, Shipment
 from shared import jobs
 from shared.errors import InvalidInput
 from shared.jobs import JobResult
@@ -67,7 +68,7 @@ class GivenDocuments:
         self._winners = [np.full(width, -1, dtype=np.int32) for width in explained]
         self._similarities = [np.zeros(width, dtype=np.float32) for width in explained]
 
-    def compare(self, queries: Tensor, start: int, stop: int, maxsim: MaxSim, outbox: Outbox) -> list[Delivery]:
+    def compare(self, queries: Tensor, start: int, stop: int, kernel: MaxSimKernel, shipment: Shipment) -> Deliver:
         """Launches the scores of units `start` to `stop`.
 
         queries lie end to end: of a matrix all of them [sum of query_rows, D], of pairs those of these units.
@@ -76,19 +77,22 @@ class GivenDocuments:
         vectors = given_rows(self._work.documents.part(start, stop), self._work.unit_rows, queries.device, half)
         asked = self._query_rows[start:stop] if self._pairs else self._query_rows
         found = Texts.end_to_end(self._rows[start:stop])
-        comparisons = Comparisons(maxsim)
+        comparisons = Comparisons(kernel)
         compared = comparisons.add(queries, asked, found, self._work.layout)
-        comparisons.launch(vectors, None, outbox)
+        comparisons.launch(vectors, None, shipment)
+        explain = self._explain(queries, vectors, found, start, shipment) if self._work.explain else None
 
-        def deliver(arrays: list[Array]) -> None:
-            scores = compared(arrays).reshape(len(asked), -1)
+        def deliver() -> None:
+            scores = compared().reshape(len(asked), -1)
             if self._work.mean:
                 scores = averaged(scores, asked, found.lengths, self._work.layout)
             self._scores[slice(start, stop) if self._pairs else (slice(None), slice(start, stop))] = scores
+            if explain is not None:
+                explain()
 
-        return [deliver, self._explain(queries, vectors, found, start, outbox)] if self._work.explain else [deliver]
+        return deliver
 
-    def _explain(self, queries: Tensor, vectors: Tensor, found: Texts, start: int, outbox: Outbox) -> Delivery:
+    def _explain(self, queries: Tensor, vectors: Tensor, found: Texts, start: int, shipment: Shipment) -> Deliver:
         """Of pairs one by one; of a matrix for all queries' rows at once."""
         units = range(start, start + len(found))
         if self._pairs:
@@ -97,10 +101,10 @@ class GivenDocuments:
             made = [torch.cat([each[side].flatten() for each in pairs]) for side in (0, 1)]
         else:
             made = [each.flatten() for each in winners(queries, vectors, found)]
-        slots = [outbox.add(each) for each in made]
+        slots = [shipment.add(each) for each in made]
 
-        def deliver(arrays: list[Array]) -> None:
-            begin = 0
+        def deliver() -> None:
+            arrays, begin = shipment.arrays, 0
             for unit in units:
                 columns = self._columns(unit)
                 end = begin + len(columns)

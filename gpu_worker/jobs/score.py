@@ -4,77 +4,85 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpu_worker.heads.skiplist import Keeping
-from gpu_worker.jobs.scoring import DensePart, LatePart, ScorePart, SparsePart, comparing_flops
-from gpu_worker.jobs.texts import Delivery, Member, TextProgress
-from gpu_worker.model.loading import Model
-from gpu_worker.ragged.batch import Counts
-from gpu_worker.step.outputs import Rows
-from gpu_worker.step.shipment import Outbox
-from shared.jobs import HybridWeights, Job, JobResult, Score
+from gpu_worker.heads.heads import Heads
+from gpu_worker.jobs.scoring import DenseScoring, LateScoring, Scoring, SparseScoring, comparing_flops
+from gpu_worker.jobs.texts import Deliver, Launch, TextJob
+from gpu_worker.step.outputs import Outputs
+from gpu_worker.step.sequences import Member, Sequences
+from gpu_worker.step.shipment import Shipment
+from shared.jobs import HybridWeights, JobResult, Score
 from shared.vectors import Layout, ScoringMethod
 
 
-class ScoreProgress(TextProgress):
-    """A Score on its way: one part, or the three of a hybrid with their weights."""
+class ScoreJob(TextJob):
+    """A Score on its way: one way to score, or the three of a hybrid with their weights."""
 
     def __init__(
         self,
-        job: Job,
+        sequences: Sequences,
         work: Score,
-        model: Model,
-        keeping: Keeping,
+        heads: Heads,
+        flops_per_token: float,
         sparse_cost: Callable[[int], int] = int,
-        skip: Counts | None = None,
     ) -> None:
         """`sparse_cost`: what sparse vectors cost a sequence of so many tokens beside the trunk."""
-        super().__init__(job, _units(job, work), skip)
-        self.work = work
-        self.unit_dense = self.unit_tokens = work.unit_rows
-        shape = work.layout.shape(work.queries, len(self.lengths) - work.queries)
-        hybrid = work.method is ScoringMethod.HYBRID
-        weights = work.weights or HybridWeights()
-        self._parts: list[tuple[float, ScorePart]] = []
-        self._late: LatePart | None = None
+        super().__init__(sequences, _units(sequences, work))
+        self._work = work
+        shape = work.layout.shape(work.queries, len(sequences) - work.queries)
+        hybrid, weights = work.method is ScoringMethod.HYBRID, work.weights or HybridWeights()
+        self._scorings: list[tuple[float, Scoring]] = []
+        self._late: LateScoring | None = None
         if work.method is ScoringMethod.DENSE or (hybrid and weights.dense):
-            self._parts.append((weights.dense, DensePart(work, shape)))
-        if work.method is ScoringMethod.LATE_INTERACTION or (hybrid and weights.multi_vector):
-            assert model.heads.multi_vector is not None
-            self.kept = keeping.of_scores(self.ids, self.offsets, work.queries)
-            self._late = LatePart(work, shape, self, mean=work.mean or hybrid)
-            self._parts.append((weights.multi_vector, self._late))
-            self.costs = self._with_comparing(model.heads.multi_vector.width, model.flops_per_token)
+            self._scorings.append((weights.dense, DenseScoring(work, shape)))
+        if self.compares_tokens(work):
+            assert heads.multi_vector is not None
+            self._late = LateScoring(work, shape, sequences, mean=work.mean or hybrid)
+            self._scorings.append((weights.multi_vector, self._late))
+            self.costs = self._with_comparing(heads.multi_vector.width, flops_per_token)
         if work.method is ScoringMethod.SPARSE or (hybrid and weights.sparse):
-            self.wants_sparse = True
-            extra = [sum(sparse_cost(int(self.lengths[each])) for each in unit) for unit in self.units]
+            extra = [sum(sparse_cost(int(sequences.lengths[each])) for each in unit) for unit in self.units]
             self.costs = [cost + more for cost, more in zip(self.costs, extra, strict=True)]
-            self._parts.append((weights.sparse, SparsePart(work, shape, self)))
+            self._scorings.append((weights.sparse, SparseScoring(work, shape)))
+
+    @staticmethod
+    def compares_tokens(work: Score) -> bool:
+        """Whether token vectors are compared."""
+        late, hybrid = (work.method is each for each in (ScoringMethod.LATE_INTERACTION, ScoringMethod.HYBRID))
+        return late or (hybrid and bool((work.weights or HybridWeights()).multi_vector))
 
     def _with_comparing(self, width: int, flops_per_token: float) -> list[int]:
         """Costs of units with what it takes to compare a document with all queries."""
-        if self.work.layout is Layout.PAIRS:
+        if self._work.layout is Layout.PAIRS:
             return list(self.costs)
-        queries = self.work.queries
-        extra = int(self.lengths[:queries].sum()) * comparing_flops(width, self.work.explain) / flops_per_token
+        queries = self._work.queries
+        rows = int(self.sequences.lengths[:queries].sum())
+        extra = rows * comparing_flops(width, self._work.explain) / flops_per_token
         return [
             cost + int(cost * extra * (unit[0] >= queries)) for cost, unit in zip(self.costs, self.units, strict=True)
         ]
 
-    def compute(self, member: Member, rows: Rows, outbox: Outbox) -> list[Delivery]:
-        return [delivery for _, part in self._parts for delivery in part.compute(member, rows, outbox)]
+    def ask(self, start: int, stop: int, member: Member, outputs: Outputs) -> Launch:
+        launches = [scoring.ask(member, outputs) for _, scoring in self._scorings]
 
-    def complete(self) -> None:
-        """Frees the queries' rows once all documents are scored."""
-        for _, part in self._parts:
-            part.forget()
+        def launch(shipment: Shipment) -> Deliver:
+            deliveries = [each(shipment) for each in launches]
+
+            def deliver() -> None:
+                self.heed(member, outputs)
+                for each in deliveries:
+                    each()
+
+            return deliver
+
+        return launch
 
     def result(self) -> JobResult:
-        parts = [(weight, part.scores) for weight, part in self._parts]
-        if self.work.method is ScoringMethod.HYBRID:
-            total = sum(weight for weight, _ in parts)
-            scores = sum((weight / total * each for weight, each in parts), np.zeros_like(parts[0][1]))
+        found = [(weight, scoring.scores) for weight, scoring in self._scorings]
+        if self._work.method is ScoringMethod.HYBRID:
+            total = sum(weight for weight, _ in found)
+            scores = sum((weight / total * each for weight, each in found), np.zeros_like(found[0][1]))
         else:
-            scores = parts[0][1]
+            scores = found[0][1]
         self.finite &= bool(np.isfinite(scores).all())
         self.check()
         return JobResult(
@@ -84,9 +92,9 @@ class ScoreProgress(TextProgress):
         )
 
 
-def _units(job: Job, work: Score) -> list[tuple[int, ...]]:
+def _units(sequences: Sequences, work: Score) -> list[tuple[int, ...]]:
     """Pairs together; of a matrix first the queries, then the documents, each in ascending length."""
-    lengths, queries = job.tokens.lengths, work.queries
+    lengths, queries = sequences.lengths.tolist(), work.queries
     if work.layout is Layout.PAIRS:
         pairs = [(index, queries + index) for index in range(queries)]
         return sorted(pairs, key=lambda pair: lengths[pair[0]] + lengths[pair[1]])

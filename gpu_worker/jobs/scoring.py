@@ -1,6 +1,6 @@
-"""How queries are compared with documents: the parts that a score is made of, one a method.
+"""How queries are compared with documents, one way a method.
 
-Queries' rows stay with a part until the last document; documents' rows stay nowhere.
+Queries' rows stay until the last document; documents' rows stay nowhere.
 """
 
 from collections.abc import Sequence
@@ -12,28 +12,29 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpu_worker.heads import sparse_vectors as sparse
-from gpu_worker.jobs.texts import Delivery, Member, TextProgress
+from gpu_worker.heads import sparse_vectors
+from gpu_worker.heads.sparse_vectors import Vector
+from gpu_worker.jobs.texts import Deliver, Launch
 from gpu_worker.maxsim.winners import winners
 from gpu_worker.ragged.batch import Counts
-from gpu_worker.step.outputs import Rows
-from gpu_worker.step.shipment import Array, Outbox
+from gpu_worker.step.outputs import Outputs
+from gpu_worker.step.sequences import Member, Sequences
+from gpu_worker.step.shares import Form
+from gpu_worker.step.shipment import Shipment
+from gpu_worker.step.sparse_shares import SparseShare
 from shared.jobs import Score
 from shared.vectors import Layout
 
 Scores = npt.NDArray[np.float32]
 
 
-class ScorePart(Protocol):
+class Scoring(Protocol):
     """One way to compare; `scores` [Q, S], or [P, 1] for pairs, fill up step by step."""
 
     scores: Scores
 
-    def compute(self, member: Member, rows: Rows, outbox: Outbox) -> list[Delivery]:
-        """Launches what this step's sequences of the job can be compared by."""
-
-    def forget(self) -> None:
-        """Frees what is kept of the queries."""
+    def ask(self, member: Member, outputs: Outputs) -> Launch:
+        """Asks for what this step's sequences of the job can be compared by."""
 
 
 class _Known:
@@ -59,110 +60,124 @@ class _Known:
         return torch.cat([self._rows[each] for each in queries.tolist()])
 
 
-class DensePart:
+class DenseScoring:
     """Products of dense rows."""
 
     def __init__(self, work: Score, shape: tuple[int, int]) -> None:
         self._work, self._known = work, _Known()
         self.scores: Scores = np.empty(shape, dtype=np.float32)
 
-    def compute(self, member: Member, rows: Rows, outbox: Outbox) -> list[Delivery]:
-        queries, documents = sides(member, self._work.queries)
-        if len(queries.sequences):
-            self._known.add(queries.sequences, rows.pooled(queries.places).split(1))
-        if not len(documents.sequences):
-            return []
-        columns = documents.sequences - self._work.queries
-        found = rows.pooled(documents.places)
-        if self._work.layout is Layout.PAIRS:
-            slot = outbox.add((self._known.of(columns) * found).sum(dim=1, keepdim=True))
-            return [partial(_put, self.scores, (columns,), slot)]
-        order, asked = self._known.all()
-        return [partial(_put, self.scores, np.ix_(order, columns), outbox.add(asked @ found.T))]
+    def ask(self, member: Member, outputs: Outputs) -> Launch:
+        queries, documents = member.split(self._work.queries)
+        form = Form(unit=self._work.unit_rows)
+        asked, found = outputs.dense(queries, form), outputs.dense(documents, form)
+        columns = documents.chosen - self._work.queries
 
-    def forget(self) -> None:
-        self._known = _Known()
+        def launch(shipment: Shipment) -> Deliver:
+            if len(queries):
+                self._known.add(queries.chosen, asked.tensor.split(1))
+            if not len(documents):
+                return _nothing
+            if self._work.layout is Layout.PAIRS:
+                products = (self._known.of(columns) * found.tensor).sum(dim=1, keepdim=True)
+                return partial(_put, self.scores, (columns,), shipment, shipment.add(products))
+            order, known = self._known.all()
+            slot = shipment.add(known @ found.tensor.T)
+            return partial(_put, self.scores, np.ix_(order, columns), shipment, slot)
+
+        return launch
 
 
-class LatePart:
+class LateScoring:
     """MaxSim of token vectors; with `explain` also which tokens of the document won."""
 
-    def __init__(self, work: Score, shape: tuple[int, int], progress: TextProgress, mean: bool) -> None:
+    def __init__(self, work: Score, shape: tuple[int, int], sequences: Sequences, mean: bool) -> None:
         """`mean`: a score is divided by its query's rows. `winners` and `similarities` are [S, tokens of the query]."""
-        self._work, self._progress, self._mean = work, progress, mean
+        self._work, self._sequences, self._mean = work, sequences, mean
         self._known = _Known()
-        self._counts = progress.kept_counts()
+        self._counts = sequences.kept_counts
         self.scores: Scores = np.empty(shape, dtype=np.float32)
-        explained = (shape[1] if work.explain else 0, int(progress.lengths[0]))
+        explained = (shape[1] if work.explain else 0, int(sequences.lengths[0]))
         self.winners = np.full(explained, -1, dtype=np.int32)
         self.similarities: Scores = np.zeros(explained, dtype=np.float32)
 
-    def compute(self, member: Member, rows: Rows, outbox: Outbox) -> list[Delivery]:
-        queries, documents = sides(member, self._work.queries)
-        if len(queries.sequences):
-            own = rows.tokens(rows.kept_rows(self._progress, queries))
-            self._known.add(queries.sequences, own.split(self._counts[queries.sequences].tolist()))
-        if not len(documents.sequences):
-            return []
-        columns = documents.sequences - self._work.queries
+    def ask(self, member: Member, outputs: Outputs) -> Launch:
+        queries, documents = member.split(self._work.queries)
+        form = Form(unit=self._work.unit_rows)
+        asked = outputs.tokens(queries, form)
+        if len(documents):
+            outputs.documents(documents, form)
+
+        def launch(shipment: Shipment) -> Deliver:
+            if len(queries):
+                rows = self._counts[queries.chosen].tolist()
+                self._known.add(queries.chosen, asked.tensor.split(rows))
+            return self._compare(documents, outputs, shipment) if len(documents) else _nothing
+
+        return launch
+
+    def _compare(self, documents: Member, outputs: Outputs, shipment: Shipment) -> Deliver:
+        columns = documents.chosen - self._work.queries
         pairs = self._work.layout is Layout.PAIRS
         order, known = (columns, self._known.of(columns)) if pairs else self._known.all()
-        asked, there = self._counts[order], self._counts[documents.sequences]
+        asked, there = self._counts[order], self._counts[documents.chosen]
         into = (columns,) if pairs else np.ix_(order, columns)
-        found = rows.compare(known, asked, documents.places, self._work.layout)
+        found = outputs.compare(known, asked, documents, self._work.layout)
+        explain = self._explain(known, documents, outputs, shipment) if self._work.explain else _nothing
 
-        def deliver(arrays: list[Array]) -> None:
-            scores = found(arrays).reshape(len(order), -1)
+        def deliver() -> None:
+            scores = found().reshape(len(order), -1)
             self.scores[into] = averaged(scores, asked, there, self._work.layout) if self._mean else scores
-
-        return [deliver, self._explain(known, documents, rows, outbox)] if self._work.explain else [deliver]
-
-    def _explain(self, query: Tensor, documents: Member, rows: Rows, outbox: Outbox) -> Delivery:
-        """Winners are tokens of the document, similarities stand at the query's tokens that have a vector."""
-        vectors, mask = rows.every_token(), rows.kept_mask()
-        similarities, places = winners(query, vectors, rows.texts_at(documents.places), mask)
-        slots = outbox.add(similarities), outbox.add(places)
-        tokens = np.flatnonzero(self._progress.kept[: self._progress.lengths[0]])
-        into = np.ix_(documents.sequences - self._work.queries, tokens)
-
-        def deliver(arrays: list[Array]) -> None:
-            self.similarities[into], self.winners[into] = (arrays[slot] for slot in slots)
+            explain()
 
         return deliver
 
-    def forget(self) -> None:
-        self._known = _Known()
+    def _explain(self, query: Tensor, documents: Member, outputs: Outputs, shipment: Shipment) -> Deliver:
+        """Winners are tokens of the document, similarities stand at the query's tokens that have a vector."""
+        similarities, places = winners(query, outputs.placed, outputs.texts_of(documents), outputs.kept_mask())
+        slots = shipment.add(similarities), shipment.add(places)
+        tokens = np.flatnonzero(self._sequences.kept[: self._sequences.lengths[0]])
+        into = np.ix_(documents.chosen - self._work.queries, tokens)
+
+        def deliver() -> None:
+            self.similarities[into], self.winners[into] = (shipment.arrays[slot] for slot in slots)
+
+        return deliver
 
 
-class SparsePart:
+class SparseScoring:
     """Products of sparse vectors, on the host."""
 
-    def __init__(self, work: Score, shape: tuple[int, int], progress: TextProgress) -> None:
-        self._work, self._progress = work, progress
-        self._known: dict[int, sparse.Vector] = {}
+    def __init__(self, work: Score, shape: tuple[int, int]) -> None:
+        self._work, self._sound = work, True
+        self._known: dict[int, Vector] = {}
         self.scores: Scores = np.empty(shape, dtype=np.float32)
 
-    def compute(self, member: Member, rows: Rows, outbox: Outbox) -> list[Delivery]:
-        return [partial(self._deliver, member, rows.sparse(self._progress, member, outbox))]
+    def ask(self, member: Member, outputs: Outputs) -> Launch:
+        share = outputs.sparse(member)
+        return lambda _: partial(self._deliver, member, share)
 
-    def _deliver(self, member: Member, reading: sparse.Reading, arrays: list[Array]) -> None:
-        vectors = dict(zip(member.sequences.tolist(), reading(arrays), strict=True))
+    def _deliver(self, member: Member, share: SparseShare) -> None:
+        made, sound = share.vectors()
+        self._sound &= sound
+        vectors = dict(zip(member.chosen.tolist(), made, strict=True))
         queries = self._work.queries
         documents = [each for each in vectors if each >= queries]
         self._known |= {each: vector for each, vector in vectors.items() if each < queries}
-        if not documents:
-            return
-        columns = [each - queries for each in documents]
+        if documents:
+            self._fill(documents, vectors)
+        if not self._sound:  # a weight that is no number is lost where vectors are made, so it is told here
+            self.scores[:] = np.nan
+
+    def _fill(self, documents: list[int], vectors: dict[int, Vector]) -> None:
+        columns = [each - self._work.queries for each in documents]
         found = [vectors[each] for each in documents]
         if self._work.layout is Layout.PAIRS:
-            self.scores[columns, 0] = sparse.pairs([vectors[each] for each in columns], found)
+            self.scores[columns, 0] = sparse_vectors.pairs([vectors[each] for each in columns], found)
         else:
             known = sorted(self._known)
             asked = [self._known[each] for each in known]
-            self.scores[np.ix_(known, columns)] = sparse.matrix(asked, found)
-
-    def forget(self) -> None:
-        self._known = {}
+            self.scores[np.ix_(known, columns)] = sparse_vectors.matrix(asked, found)
 
 
 def averaged(scores: Scores, query_rows: Counts, document_rows: Counts, layout: Layout) -> Scores:
@@ -173,17 +188,12 @@ def averaged(scores: Scores, query_rows: Counts, document_rows: Counts, layout: 
     return means
 
 
-def sides(member: Member, queries: int) -> tuple[Member, Member]:
-    """The queries among a member's sequences, and the documents."""
-    asked = member.sequences < queries
-    return (
-        Member(sequences=member.sequences[asked], places=member.places[asked]),
-        Member(sequences=member.sequences[~asked], places=member.places[~asked]),
-    )
+def _put(scores: Scores, into: tuple[Counts, ...], shipment: Shipment, slot: int) -> None:
+    scores[into] = shipment.arrays[slot]
 
 
-def _put(scores: Scores, into: tuple[Counts, ...], slot: int, arrays: list[Array]) -> None:
-    scores[into] = arrays[slot]
+def _nothing() -> None:
+    """Queries alone give no score."""
 
 
 def comparing_flops(width: int, explain: bool = False) -> int:

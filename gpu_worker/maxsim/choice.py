@@ -5,14 +5,14 @@ from functools import cache, partial
 import torch
 
 from gpu_worker.device.fastest import clearly_fastest
-from gpu_worker.maxsim.comparison import MaxSim
+from gpu_worker.maxsim.comparison import MaxSimKernel
 from gpu_worker.maxsim.packed import PackedMaxSim, Product, onednn, plain
 
 ROUNDS = 20
 """Of each product; one takes tenths of a millisecond."""
 
 
-def choose(device: torch.device, width: int) -> MaxSim:
+def choose(device: torch.device, width: int) -> MaxSimKernel:
     """The fastest way for token vectors of `width` dimensions; warmed up, where it has something to compile."""
     if device.type == "cpu":
         return PackedMaxSim(faster_product(width))

@@ -66,7 +66,7 @@ class Comparison:
         return Comparison(queries=queries, documents=self.documents.part(start, stop), layout=self.layout)
 
 
-class MaxSim(Protocol):
+class MaxSimKernel(Protocol):
     """A way to compute scores; all of them agree with `reference.compare`."""
 
     name: str

@@ -23,7 +23,7 @@ from gpu_worker.maxsim.comparison import Comparison, Mask, Texts
 from gpu_worker.maxsim.pair_table import PairTable
 from gpu_worker.maxsim.reference import EMPTY_DOCUMENT
 from gpu_worker.maxsim.tiles import score_pairs
-from gpu_worker.ragged.batch import to_device
+from gpu_worker.ragged.staging import to_device
 from shared.vectors import Layout
 
 CHUNK_ROWS = 1024
@@ -85,7 +85,7 @@ def constants_of(dtype: torch.dtype, width: int, masked: bool) -> dict[str, Any]
 
 
 class TritonMaxSim:
-    """See `comparison.MaxSim`. Products must be finite: of given vectors the frontend sees to that.
+    """See `comparison.MaxSimKernel`. Products must be finite: of given vectors the frontend sees to that.
 
     Compiled once for each number format and `form_of` it, with and without a mask: 14 variants, of which one model
     needs two. Widths, lengths and counts are plain arguments, so no request compiles what `warm` has compiled.

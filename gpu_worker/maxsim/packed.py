@@ -13,7 +13,8 @@ from torch import Tensor
 
 from gpu_worker.maxsim.comparison import Comparison, Mask, Texts
 from gpu_worker.maxsim.reference import EMPTY_DOCUMENT
-from gpu_worker.ragged.batch import Counts, row_ranges, to_device
+from gpu_worker.ragged.batch import Counts, row_ranges
+from gpu_worker.ragged.staging import to_device
 from shared.vectors import Layout
 
 BLOCK_ELEMENTS = 16_384 * 32
@@ -40,7 +41,7 @@ def onednn(rows: Tensor, queries: Tensor) -> Tensor:
 
 
 class PackedMaxSim:
-    """The `comparison.MaxSim` of processors, and of devices without a kernel."""
+    """The `comparison.MaxSimKernel` of processors, and of devices without a kernel."""
 
     def __init__(self, product: Product = plain) -> None:
         self._product = product
@@ -49,7 +50,7 @@ class PackedMaxSim:
     def __call__(
         self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], kept: Mask | None = None
     ) -> Tensor:
-        """See `comparison.MaxSim`; converts half precision to float32."""
+        """See `comparison.MaxSimKernel`; converts half precision to float32."""
         queries, documents = queries.float(), documents.float()
         scores = [queries.new_empty(0)]
         for comparison in comparisons:

@@ -29,7 +29,7 @@ def maxsim(queries: Sequence[Tensor], documents: Sequence[Tensor]) -> Tensor:
 
 
 def compare(queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], kept: Mask | None = None) -> Tensor:
-    """See `comparison.MaxSim`; on the CPU, one pair after the other."""
+    """See `comparison.MaxSimKernel`; on the CPU, one pair after the other."""
     scores = [torch.empty(0)]
     for comparison in comparisons:
         asked = [

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.maxsim.comparison import Mask, Texts
-from gpu_worker.ragged.batch import to_device
+from gpu_worker.ragged.staging import to_device
 
 BLOCK_ELEMENTS = 2_097_152
 """Similarities in memory at once, whatever the lengths."""

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from gpu_worker.heads.classifier import (
 )
 from gpu_worker.heads.dense import DenseHead
 from gpu_worker.heads.given import Head
+from gpu_worker.heads.heads import Heads
 from gpu_worker.heads.layers import Dense, Unit
 from gpu_worker.heads.multi_vector import MultiVectorHead
 from gpu_worker.heads.sparse import LexicalHead, SpladeHead
@@ -26,22 +26,6 @@ from shared.errors import ModelRefused
 
 Read = Callable[[Layer], dict[str, Tensor]]
 """Tensors of a layer by role: weight [out, in], bias [out], residual [out, in]."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
-    """What a model can give."""
-
-    dense: DenseHead | None = None
-    multi_vector: MultiVectorHead | None = None
-    sparse: SpladeHead | LexicalHead | None = None
-    classifier: SequenceClassifier | None = None
-    token_classifier: TokenClassifier | None = None
-
-    def modules(self) -> list[nn.Module]:
-        """Those that there are."""
-        found = (self.dense, self.multi_vector, self.sparse, self.classifier, self.token_classifier)
-        return [each for each in found if isinstance(each, nn.Module)]
 
 
 class HeadBuilder:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from gpu_worker.heads.classifier import LAST_REAL, LATE, HeadClassifier
+from gpu_worker.heads.heads import Heads
 from gpu_worker.heads.sparse import SpladeHead
 from gpu_worker.model.gate import in_float32
-from gpu_worker.model.head_building import Heads
 from gpu_worker.model.probes import Probes, more
 from gpu_worker.model.trunk import Trunk
 from gpu_worker.ragged.batch import RaggedBatch

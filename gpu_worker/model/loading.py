@@ -10,11 +10,12 @@ from torch import nn
 from gpu_worker.attention import interface as attention
 from gpu_worker.attention import relative
 from gpu_worker.device.placement import Placement
+from gpu_worker.heads.heads import Heads
 from gpu_worker.maxsim import choice as maxsim
-from gpu_worker.maxsim.comparison import MaxSim
+from gpu_worker.maxsim.comparison import MaxSimKernel
 from gpu_worker.model import longformer, ways
 from gpu_worker.model.gate import Reference
-from gpu_worker.model.head_building import HeadBuilder, Heads
+from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.head_gate import HeadReference
 from gpu_worker.model.linear import STOCK, PrepackedLinear, prepack, undoing
 from gpu_worker.model.probes import Budget, Probes
@@ -61,7 +62,7 @@ class Model:
     unpacked: str
     flops_per_token: float
     weight_bytes: int
-    maxsim: MaxSim
+    maxsim: MaxSimKernel
 
     @property
     def longest(self) -> int:

@@ -9,6 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gpu_worker.ragged.staging import Staged, Staging
+
 Ids = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int64]
 
@@ -40,36 +42,50 @@ class Keys:
     """
 
     lengths: Counts
-    counts: Tensor
-    rows: Tensor
-    cu_seqlens: Tensor
+    staged_counts: Staged
+    staged_rows: Staged
+    staged_ends: Staged
 
     @classmethod
-    def of(cls, offsets: Counts, tails: Counts, device: torch.device) -> "Keys":
+    def of(cls, offsets: Counts, tails: Counts, staging: Staging) -> "Keys":
         """Without the last `tails` [S] of each sequence."""
         lengths = np.diff(offsets) - tails
         ends = np.concatenate([[0], np.cumsum(lengths)])
-        staged = (lengths.astype(np.int32), row_ranges(offsets[:-1], lengths), ends.astype(np.int32))
-        counts, rows, cu_seqlens = (to_device(torch.from_numpy(each), device) for each in staged)
-        return cls(lengths=lengths, counts=counts, rows=rows, cu_seqlens=cu_seqlens)
+        return cls(
+            lengths=lengths,
+            staged_counts=staging.add(lengths.astype(np.int32)),
+            staged_rows=staging.add(row_ranges(offsets[:-1], lengths)),
+            staged_ends=staging.add(ends.astype(np.int32)),
+        )
+
+    @property
+    def counts(self) -> Tensor:
+        return self.staged_counts.tensor
+
+    @property
+    def rows(self) -> Tensor:
+        return self.staged_rows.tensor
+
+    @property
+    def cu_seqlens(self) -> Tensor:
+        return self.staged_ends.tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaggedBatch:
     """S sequences laid end to end, T tokens in all, without padding.
 
-    `ids` [1, T] and `positions` [1, T] int64, `cu_seqlens` [S + 1] int32 live on the device; `lengths`, `offsets` and
-    `tokens` [T] (the ids) are the host's copies, and nothing ever reads them back. `keys` None: all tokens are
-    attended to.
+    `ids` [1, T] and `positions` [1, T] int64, `cu_seqlens` [S + 1] int32 live on the device, once their staging was
+    sent; `lengths`, `offsets` and `tokens` [T] (the ids) are the host's copies, and nothing ever reads them back. Where
+    `keys` is None, all tokens are attended to.
     """
 
     lengths: tuple[int, ...]
     offsets: npt.NDArray[np.int64]
     tokens: npt.NDArray[np.int64]
-    ids: Tensor
-    positions: Tensor
-    cu_seqlens: Tensor
-    token_types: Tensor | None = None
+    staged: Staged
+    """[2 or 3, T] int64: ids, positions, and token types where they count."""
+    staged_ends: Staged
     keys: Keys | None = None
 
     @classmethod
@@ -80,14 +96,16 @@ class RaggedBatch:
         uncounted: int | None = None,
         second_segments: Sequence[int] | None = None,
         tails: Sequence[int] = (),
+        staging: Staging | None = None,
     ) -> "RaggedBatch":
         """Lays sequences end to end; positions start anew in each of them.
 
         `uncounted` is RoBERTa's padding id, wherever it stands: its position is its own number, and all other tokens
         count from the next number on. None: every token counts, from 0 on. `second_segments` are where tokens of type
         1 begin in each sequence (0: nowhere); None: no types. `tails` are the tokens at the end of each sequence that
-        nobody attends to, themselves included; empty: none.
+        nobody attends to, themselves included; empty: none. `staging` sends it to the device later; None: now.
         """
+        sending = staging or Staging(device)
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
@@ -100,17 +118,34 @@ class RaggedBatch:
         if second_segments is not None:
             seconds = np.where(np.array(second_segments) > 0, second_segments, lengths)
             staged[2] = places >= np.repeat(seconds, lengths)
-        rows = to_device(torch.from_numpy(staged), device)
-        return cls(
+        batch = cls(
             lengths=tuple(lengths.tolist()),
             offsets=offsets,
             tokens=staged[0],
-            ids=rows[:1],
-            positions=rows[1:2],
-            token_types=None if second_segments is None else rows[2:],
-            cu_seqlens=to_device(torch.from_numpy(offsets.astype(np.int32)), device),
-            keys=Keys.of(offsets, np.array(tails, dtype=np.int64), device) if any(tails) else None,
+            staged=sending.add(staged),
+            staged_ends=sending.add(offsets.astype(np.int32)),
+            keys=Keys.of(offsets, np.array(tails, dtype=np.int64), sending) if any(tails) else None,
         )
+        if staging is None:
+            sending.send()
+        return batch
+
+    @property
+    def ids(self) -> Tensor:
+        return self.staged.tensor[:1]
+
+    @property
+    def positions(self) -> Tensor:
+        return self.staged.tensor[1:2]
+
+    @property
+    def token_types(self) -> Tensor | None:
+        """[1, T] int64, or None where they do not count."""
+        return self.staged.tensor[2:] if len(self.staged.array) > 2 else None
+
+    @property
+    def cu_seqlens(self) -> Tensor:
+        return self.staged_ends.tensor
 
     @property
     def total(self) -> int:
@@ -148,12 +183,5 @@ def _positions(tokens: Counts, starts: Counts, lengths: Counts, uncounted: int) 
 def row_ranges(starts: Counts, lengths: Counts) -> Counts:
     """[sum of lengths] the numbers from starts[i] to starts[i] + lengths[i] - 1, for every i in turn."""
     ends = np.cumsum(lengths)
-    rows: Counts = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
+    rows: Counts = np.arange(lengths.sum()) + np.repeat(starts - (ends - lengths), lengths)
     return rows
-
-
-def to_device(host: Tensor, device: torch.device) -> Tensor:
-    """Copies without waiting: through pinned memory where the device is another one."""
-    if device.type == "cpu":
-        return host
-    return host.pin_memory().to(device, non_blocking=True)

@@ -7,24 +7,25 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpu_worker.maxsim.comparison import Comparison, Mask, MaxSim, Texts
+from gpu_worker.maxsim.comparison import Comparison, Mask, MaxSimKernel, Texts
 from gpu_worker.ragged.batch import Counts
-from gpu_worker.step.shipment import Array, Outbox
+from gpu_worker.step.shipment import Shipment
 from shared.vectors import Layout
 
-Comparing = Callable[[list[Array]], npt.NDArray[np.float32]]
-"""Takes what a step shipped; gives one comparison's scores, row-major."""
+Comparing = Callable[[], npt.NDArray[np.float32]]
+"""Gives one comparison's scores, row-major, once the shipment arrived."""
 
 
 class Comparisons:
     """Queries are joined, which are few; documents stay where the step's rows lie."""
 
-    def __init__(self, maxsim: MaxSim) -> None:
+    def __init__(self, maxsim: MaxSimKernel) -> None:
         self._maxsim = maxsim
         self._queries: list[Tensor] = []
         self._rows = self._scores = 0
         self._added: list[Comparison] = []
         self._slot: int | None = None
+        self._shipment: Shipment | None = None
 
     def __len__(self) -> int:
         """How many were added."""
@@ -41,13 +42,15 @@ class Comparisons:
         start, self._scores = self._scores, self._scores + comparison.count
         stop = self._scores
 
-        def scores(arrays: list[Array]) -> npt.NDArray[np.float32]:
+        def scores() -> npt.NDArray[np.float32]:
+            assert self._shipment is not None
             assert self._slot is not None
-            return arrays[self._slot][start:stop]  # type: ignore[return-value]
+            return self._shipment.arrays[self._slot][start:stop]  # type: ignore[return-value]
 
         return scores
 
-    def launch(self, documents: Tensor, kept: Mask | None, outbox: Outbox) -> None:
+    def launch(self, documents: Tensor, kept: Mask | None, shipment: Shipment) -> None:
         """Computes all of them with documents [T, W], of which `kept` [T] count, and ships their scores."""
         queries = self._queries[0] if len(self._queries) == 1 else torch.cat(self._queries)
-        self._slot = outbox.add(self._maxsim(queries, documents, self._added, kept))
+        self._shipment = shipment
+        self._slot = shipment.add(self._maxsim(queries, documents, self._added, kept))

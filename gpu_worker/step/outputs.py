@@ -1,173 +1,243 @@
-"""What the heads make of a step's hidden states: each output once for all jobs that want it, when first asked for.
+"""What the heads make of a step's hidden states: each output once, for all jobs of the step that want it.
 
-Cut to the dimensions and to the length that each job wants, without a loop over sequences. No I/O, no wait.
+Jobs say on the host what they want; then all indices are staged, everything is computed in a row without a wait, and
+each job has its share as a view.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_worker.heads import pooling
-from gpu_worker.heads import sparse_vectors as sparse
+from gpu_worker.heads.heads import Heads
+from gpu_worker.heads.pooling import finished
 from gpu_worker.heads.sparse import LexicalHead, SpladeHead
-from gpu_worker.heads.sparse_vectors import Reading
-from gpu_worker.jobs.texts import Member, TextProgress
-from gpu_worker.maxsim.comparison import Mask, MaxSim, Texts
-from gpu_worker.model.head_building import Heads
-from gpu_worker.ragged.batch import Counts, Ids, row_ranges, to_device
+from gpu_worker.maxsim.comparison import Mask, MaxSimKernel, Texts
+from gpu_worker.ragged.batch import Counts, Ids, RaggedBatch
+from gpu_worker.ragged.staging import Staged, Staging
 from gpu_worker.step.comparisons import Comparing, Comparisons
-from gpu_worker.step.sequences import Step
-from gpu_worker.step.shipment import Array, Outbox
+from gpu_worker.step.sequences import Member
+from gpu_worker.step.shares import Form, Group, Share
+from gpu_worker.step.shipment import Shipment
+from gpu_worker.step.sparse_shares import SparseGroup, SparseShare
 from shared.vectors import Layout
 
 
-class Rows:
-    """The outputs of one step."""
+class Outputs:
+    """The outputs of one step, each made once."""
 
-    def __init__(self, hidden: Tensor, step: Step, heads: Heads, dropped: Ids, maxsim: MaxSim) -> None:
-        """`dropped` are special ids that lexical weights leave out."""
-        self._hidden, self._step, self._heads, self._dropped = hidden, step, heads, dropped
+    def __init__(
+        self, batch: RaggedBatch | None, device: torch.device, heads: Heads, dropped: Ids, maxsim: MaxSimKernel
+    ) -> None:
+        """`batch`: None where no job of the step has sequences. `dropped`: special ids without a lexical weight."""
+        self.device, self.maxsim = device, maxsim
+        self._given, self._heads, self._dropped = batch, heads, dropped
+        self._dense: dict[Form, Group] = {}
+        self._skips: dict[Form, list[Counts]] = {}
+        self._tokens: dict[Form, Group] = {}
+        self._logits, self._token_logits = Group(Form()), Group(Form())
+        self._sparse: dict[int, SparseGroup] = {}
+        self._in_place: list[tuple[Member, Form]] = []
         self._comparisons = Comparisons(maxsim)
-        self._made: dict[str, Tensor] = {}
-        self._sparse_rows: Counts | None = None
+        self._runs: list[Callable[[Tensor, Shipment], None]] = []
+        self._placed: Tensor | None = None
+        self._whole: int | None = None
+        self._shipment: Shipment | None = None
 
-    def pooled(self, places: Counts) -> Tensor:
-        """[n, W] float32 dense rows of the sequences at these places."""
-        return self._take(self._once("dense", self._dense), places)
+    @property
+    def _batch(self) -> RaggedBatch:
+        assert self._given is not None
+        return self._given
 
-    def tokens(self, rows: Counts) -> Tensor:
-        """[n, W] float32 token vectors at these rows of the batch."""
-        return self._take(self.every_token(), rows)
+    # What jobs ask for, on the host.
 
-    def every_token(self) -> Tensor:
-        """[T, W] the same of the whole batch."""
-        return self._once("tokens", self._token_vectors)
+    def dense(self, member: Member, form: Form) -> Share:
+        """Pooled rows, one a sequence."""
+        self._skips.setdefault(form, []).append(member.sequences.skip[member.chosen])
+        return self._dense.setdefault(form, Group(form)).add(member.places)
 
-    def texts_at(self, places: Counts) -> Texts:
-        """Where the sequences at these places lie in the batch."""
-        offsets = self._step.batch.offsets
-        return Texts(starts=offsets[places], lengths=np.diff(offsets)[places])
+    def tokens(self, member: Member, form: Form) -> Share:
+        """Token vectors of the kept tokens, one sequence after the other."""
+        return self._tokens.setdefault(form, Group(form)).add(self._kept_rows(member))
+
+    def documents(self, member: Member, form: Form) -> None:
+        """Token vectors of every token are compared where they lie; see `compare`."""
+        self._in_place.append((member, form))
+
+    def logits(self, member: Member) -> Share:
+        """[n, labels] float32, one row a sequence."""
+        return self._logits.add(member.places)
+
+    def token_logits(self, member: Member) -> Share:
+        """[.., labels] float32, one row a kept token."""
+        return self._token_logits.add(self._kept_rows(member))
+
+    def sparse(self, member: Member, top_k: int = 0) -> SparseShare:
+        """Sparse vectors, one a sequence; the `top_k` largest weights of each, 0 for all."""
+        return self._sparse.setdefault(top_k, SparseGroup(top_k)).add(member)
+
+    def stage(self, staging: Staging) -> None:
+        """Settles, once all jobs have asked, what is computed and in which order."""
+        for plan in (self._plan_dense, self._plan_tokens, self._plan_logits, self._plan_sparse):
+            plan(staging)
+
+    # On the device.
+
+    def launch(self, hidden: Tensor, shipment: Shipment) -> None:
+        """Makes all outputs of hidden [T, H]."""
+        self._shipment = shipment
+        self._whole = shipment.add(torch.isfinite(hidden.float().sum(dim=1)))
+        for run in self._runs:
+            run(hidden, shipment)
+
+    @property
+    def placed(self) -> Tensor:
+        """[T, W] float32 token vectors of the whole batch, for what is compared in place."""
+        assert self._placed is not None
+        return self._placed
+
+    def compare(self, queries: Tensor, lengths: Counts, documents: Member, layout: Layout) -> Comparing:
+        """MaxSim of queries, rows [sum of lengths, W] end to end, with a member's sequences, read in place."""
+        return self._comparisons.add(queries, lengths, self.texts_of(documents), layout)
+
+    def launch_comparisons(self, shipment: Shipment) -> None:
+        """Computes all that jobs asked to compare, at once."""
+        if self._comparisons:
+            self._comparisons.launch(self.placed, self.kept_mask(), shipment)
+
+    def texts_of(self, member: Member) -> Texts:
+        """Where a member's sequences lie in the batch."""
+        offsets = self._batch.offsets
+        return Texts(starts=offsets[member.places], lengths=np.diff(offsets)[member.places])
 
     def kept_mask(self) -> Mask | None:
         """[T] which tokens of the batch have a vector; None where all have."""
-        if all(progress.kept.all() for progress, _ in self._step.members):
+        if all(member.sequences.kept.all() for member, _ in self._in_place):
             return None
-        mask: Mask = np.ones(self._step.batch.total, dtype=np.bool_)
-        for progress, member in self._step.members:
-            own = row_ranges(progress.offsets[member.sequences], progress.lengths[member.sequences])
-            mask[self.rows_of(member)] = progress.kept[own]
+        mask: Mask = np.ones(self._batch.total, dtype=np.bool_)
+        for member, _ in self._in_place:
+            mask[self._batch.rows_of(member.places)] = member.sequences.kept_of(member.chosen)
         return mask
 
-    def compare(self, queries: Tensor, lengths: Counts, places: Counts, layout: Layout) -> Comparing:
-        """MaxSim of queries, rows [sum of lengths, W] end to end, with the sequences at these places, read in place."""
-        return self._comparisons.add(queries, lengths, self.texts_at(places), layout)
+    # On the host again.
 
-    def launch(self, outbox: Outbox) -> None:
-        """Computes what all jobs of the step asked to compare."""
-        if self._comparisons:
-            self._comparisons.launch(self.every_token(), self.kept_mask(), outbox)
+    def finite(self, member: Member) -> bool:
+        """Whether the model gave numbers for all of a member's tokens."""
+        assert self._shipment is not None
+        assert self._whole is not None
+        whole = np.logical_and.reduceat(self._shipment.arrays[self._whole], self._batch.offsets[:-1])
+        return bool(whole[member.places].all())
 
-    def rows_of(self, member: Member) -> Counts:
-        """Rows of the batch that belong to a member, one sequence after the other."""
-        return self._step.batch.rows_of(member.places)
+    def _kept_rows(self, member: Member) -> Counts:
+        """Rows of the batch whose token has a vector, one sequence after the other."""
+        return self._batch.rows_of(member.places)[member.sequences.kept_of(member.chosen)]
 
-    def kept_rows(self, progress: TextProgress, member: Member) -> Counts:
-        """Those of them whose token has a vector."""
-        own = row_ranges(progress.offsets[member.sequences], progress.lengths[member.sequences])
-        return self.rows_of(member)[progress.kept[own]]
-
-    def logits(self, places: Counts) -> Tensor:
-        """[n, labels] float32 of the sequences at these places."""
-        head = self._heads.classifier
+    def _plan_dense(self, staging: Staging) -> None:
+        """All forms are pooled in one go, each a range of rows."""
+        head, groups = self._heads.dense, list(self._dense.values())
+        if not groups:
+            return
         assert head is not None
-        return self._take(self._once("logits", lambda: head(self._hidden, self._step.batch)), places)
+        places = np.concatenate([group.index for group in groups])
+        skip = np.concatenate([each for form in self._dense for each in self._skips[form]])
+        offsets = self._batch.offsets
+        pooled = head.plan(offsets[places], np.diff(offsets)[places], skip, staging)
+        counts = [len(group) for group in groups]
 
-    def token_logits(self, rows: Counts) -> Tensor:
-        """[n, labels] float32 at these rows of the batch."""
-        head = self._heads.token_classifier
+        def run(hidden: Tensor, shipment: Shipment) -> None:
+            rows = pooled(hidden)
+            for group, own in zip(groups, rows.split(counts) if len(groups) > 1 else [rows], strict=True):
+                group.finish(own, shipment)
+
+        self._runs.append(run)
+
+    def _plan_tokens(self, staging: Staging) -> None:
+        """One projection of all rows; those that travel are gathered, documents that are compared stay in place."""
+        head, groups = self._heads.multi_vector, list(self._tokens.values())
+        if not groups and not self._in_place:
+            return
         assert head is not None
-        return self._take(self._once("token logits", lambda: head(self._hidden)), rows)
+        picks = [_Pick(group.index, self._batch.total, staging) for group in groups]
+        place = self._plan_places(staging) if self._in_place else None
 
-    def sparse(self, progress: TextProgress, member: Member, outbox: Outbox, top_k: int = 0) -> Reading:
-        """Ships what one member's sparse vectors are made of; they are made on the host."""
-        head = self._heads.sparse
-        if isinstance(head, LexicalHead):
-            return self._lexical(head, progress, member, outbox, top_k)
-        assert isinstance(head, SpladeHead)
-        weights = self._once("splade", lambda: self._splade(head))
-        assert self._sparse_rows is not None
-        own = self._take(weights, self._sparse_rows[member.places])
-        sound = outbox.add(torch.isfinite(own).all().reshape(1))
-        whole = not top_k or top_k >= own.shape[1]
-        values, ids = (own, own.new_empty(0)) if whole else own.topk(top_k, dim=1)
-        slots = outbox.add(values), outbox.add(ids.int())
+        def run(hidden: Tensor, shipment: Shipment) -> None:
+            rows = head(hidden)
+            for group, pick in zip(groups, picks, strict=True):
+                group.finish(pick(rows), shipment)
+            if place is not None:
+                self._placed = place(rows)
 
-        def read(arrays: list[Array]) -> list[sparse.Vector]:
-            progress.finite &= bool(arrays[sound][0])
-            if whole:
-                return [sparse.of_row(row) for row in arrays[slots[0]]]
-            pairs = zip(arrays[slots[1]], arrays[slots[0]], strict=True)
-            return [sparse.of_pairs(known, weights) for known, weights in pairs]
+        self._runs.append(run)
 
-        return read
+    def _plan_places(self, staging: Staging) -> Callable[[Tensor], Tensor]:
+        """Cuts and normalises rows of the batch where they lie, as the jobs want that compare them."""
+        forms = {form for _, form in self._in_place}
+        if len(forms) == 1:
+            (only,) = forms
+            return lambda rows: finished(rows, only.dimensions, only.unit)
+        assert not any(form.dimensions for form in forms)
+        unit = np.ones(self._batch.total, dtype=np.bool_)
+        for member, form in self._in_place:
+            unit[self._batch.rows_of(member.places)] = form.unit
+        wanted = staging.add(unit)
+        return lambda rows: torch.where(wanted.tensor[:, None], F.normalize(rows, dim=1), rows)
 
-    def _once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        if name not in self._made:
-            self._made[name] = make()
-        return self._made[name]
-
-    def _dense(self) -> Tensor:
-        assert self._heads.dense is not None
-        skip = self._each(lambda progress, member: progress.skip[member.sequences])
-        rows = self._heads.dense(self._hidden, self._step.batch, skip)
-        return self._finished(rows, lambda progress: progress.unit_dense, repeat=None)
-
-    def _token_vectors(self) -> Tensor:
-        assert self._heads.multi_vector is not None
-        rows = self._heads.multi_vector(self._hidden)
-        repeat = np.diff(self._step.batch.offsets)
-        return self._finished(rows, lambda progress: progress.unit_tokens, repeat)
-
-    def _splade(self, head: SpladeHead) -> Tensor:
-        """Of those jobs only that want it: the logits of a vocabulary are the dearest of all outputs."""
-        chosen = [member.places for progress, member in self._step.members if progress.wants_sparse]
-        places = np.sort(np.concatenate(chosen))
-        self._sparse_rows = np.zeros(len(self._step.batch.lengths), dtype=np.int64)
-        self._sparse_rows[places] = np.arange(len(places))
-        whole = len(places) == len(self._step.batch.lengths)
-        rows = self._hidden if whole else self._take(self._hidden, self._step.batch.rows_of(places))
-        return head(rows, np.diff(self._step.batch.offsets)[places])  # type: ignore[no-any-return]
-
-    def _lexical(
-        self, head: LexicalHead, progress: TextProgress, member: Member, outbox: Outbox, top_k: int
-    ) -> Reading:
-        weights = self._once("lexical", lambda: head(self._hidden))
-        slot = outbox.add(self._take(weights, self._step.batch.rows_of(member.places)))
-
-        def read(arrays: list[Array]) -> list[sparse.Vector]:
-            progress.finite &= bool(np.isfinite(arrays[slot]).all())
-            texts = [progress.sequence(each) for each in member.sequences]
-            return sparse.of_tokens(texts, np.nan_to_num(arrays[slot]), self._dropped, top_k)
-
-        return read
-
-    def _finished(self, rows: Tensor, unit: Callable[[TextProgress], bool], repeat: Counts | None) -> Tensor:
-        width = rows.shape[1]
-        kept = self._each(lambda progress, _: progress.dimensions or width)
-        wanted = self._each(lambda progress, _: unit(progress))
-        if repeat is not None:
-            kept, wanted = np.repeat(kept, repeat), np.repeat(wanted, repeat)
-        return pooling.normalize(pooling.truncate(rows, kept), wanted.astype(np.bool_))
-
-    def _each(self, value: Callable[[TextProgress, Member], Counts | int]) -> Counts:
-        """[S] a number a sequence of the batch."""
-        values = np.zeros(len(self._step.batch.lengths), dtype=np.int64)
-        for progress, member in self._step.members:
-            values[member.places] = value(progress, member)
-        return values
+    def _plan_logits(self, staging: Staging) -> None:
+        if self._logits:
+            assert self._heads.classifier is not None
+            classify = self._heads.classifier.plan(self._batch, self._logits.index, staging)
+            self._runs.append(lambda hidden, shipment: self._ship_logits(self._logits, classify(hidden), shipment))
+        if self._token_logits:
+            head = self._heads.token_classifier
+            assert head is not None
+            pick = _Pick(self._token_logits.index, self._batch.total, staging)
+            self._runs.append(
+                lambda hidden, shipment: self._ship_logits(self._token_logits, head(pick(hidden)), shipment)
+            )
 
     @staticmethod
-    def _take(rows: Tensor, index: Counts | Sequence[int]) -> Tensor:
-        return rows.index_select(0, to_device(torch.from_numpy(np.asarray(index, dtype=np.int64)), rows.device))
+    def _ship_logits(group: Group, logits: Tensor, shipment: Shipment) -> None:
+        group.ship(logits, logits, shipment)
+
+    def _plan_sparse(self, staging: Staging) -> None:
+        """Of those jobs only that want it: the logits of a vocabulary are the dearest of all outputs."""
+        groups = list(self._sparse.values())
+        if not groups:
+            return
+        head, batch = self._heads.sparse, self._batch
+        places = np.concatenate([group.places for group in groups])
+        counts = [len(group.places) for group in groups]
+        lengths = np.diff(batch.offsets)[places]
+        pick = _Pick(batch.rows_of(places), batch.total, staging)
+        if isinstance(head, LexicalHead):
+            tokens = [int(own.sum()) for own in np.split(lengths, np.cumsum(counts)[:-1])]
+            self._runs.append(lambda hidden, shipment: self._lexical(head, groups, tokens, pick(hidden), shipment))
+            return
+        assert isinstance(head, SpladeHead)
+        segments = staging.add(np.repeat(np.arange(len(places)), lengths))
+
+        def run(hidden: Tensor, shipment: Shipment) -> None:
+            weights = head(pick(hidden), segments.tensor, len(places))
+            for group, own in zip(groups, weights.split(counts), strict=True):
+                group.ship_rows(own, shipment)
+
+        self._runs.append(run)
+
+    def _lexical(
+        self, head: LexicalHead, groups: list[SparseGroup], tokens: list[int], rows: Tensor, shipment: Shipment
+    ) -> None:
+        for group, own in zip(groups, head(rows).split(tokens), strict=True):
+            group.ship_tokens(own, self._dropped, shipment)
+
+
+class _Pick:
+    """Rows of a tensor [T, W] in an order of their own; the tensor itself where that is all of them, in order."""
+
+    def __init__(self, index: Counts, total: int, staging: Staging) -> None:
+        whole = len(index) == total and bool((index == np.arange(total)).all())
+        self._index: Staged | None = None if whole else staging.add(index)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return rows if self._index is None else rows.index_select(0, self._index.tensor)

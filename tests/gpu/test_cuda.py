@@ -13,12 +13,12 @@ from gpu_worker.attention.interface import OneByOne, Terms
 from gpu_worker.attention.varlen import Varlen
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
-from gpu_worker.flight import Part
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.random_models import synthetic
 from gpu_worker.rehearsal import rehearsal
 from gpu_worker.repository.recipe import WeightsOf
+from gpu_worker.step.flight import Part
 from shared.jobs import Encode, Job, JobResult, MaxSim, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod
@@ -107,7 +107,7 @@ def jobs() -> list[Job]:
 
 def run(engine: ModelEngine) -> list[JobResult]:
     progresses = [engine.open(job) for job in jobs()]
-    engine.step([Part(progress=each, start=0, stop=len(each.costs)) for each in progresses])
+    engine.launch([Part(progress=each, start=0, stop=len(each.costs)) for each in progresses]).collect()
     return [each.result() for each in progresses]
 
 
@@ -177,7 +177,7 @@ def test_a_step_waits_for_its_results_only(cuda: torch.device, name: str) -> Non
 def rehearse(engine: ModelEngine) -> list[JobResult]:
     """The results of one job of every kind, all in one step."""
     progresses = [engine.open(job) for job in rehearsal(engine.model)]
-    engine.step([Part(progress=each, start=0, stop=len(each.costs)) for each in progresses])
+    engine.launch([Part(progress=each, start=0, stop=len(each.costs)) for each in progresses]).collect()
     return [each.result() for each in progresses]
 
 

@@ -23,9 +23,9 @@ from benchmarks.accelerator.part import Part
 from benchmarks.accelerator.plan import SERVICES, parts_of
 from benchmarks.accelerator.report import Report
 from gpu_worker.device.placement import Placement
-from gpu_worker.flight import Part as StepPart
-from gpu_worker.flight import Progress
 from gpu_worker.model.loading import load
+from gpu_worker.step.flight import Part as StepPart
+from gpu_worker.step.flight import Progress
 from shared.jobs import Encode, Job, JobResult
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind

@@ -25,11 +25,11 @@ from tiny import (
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
-from gpu_worker.flight import OutOfMemory, Part
 from gpu_worker.model.loading import load
 from gpu_worker.model.trunk import Trunk
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.step.shipment import Outbox
+from gpu_worker.step.flight import OutOfMemory, Part
+from gpu_worker.step.shipment import Shipment
 from shared.errors import InputTooLong, Internal, InvalidInput, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.ragged import RaggedTokens
@@ -103,16 +103,18 @@ def test_a_text_without_rows_has_none_in_any_type() -> None:
 
 
 def test_what_is_shipped_comes_out_as_it_was() -> None:
-    """The copy that a device makes: every type, one after the other."""
-    outbox = Outbox()
+    """The copy that a device makes: every type, each from a multiple of 64 bytes on, as views of one buffer."""
+    shipment = Shipment()
     tensors = [torch.arange(6.0).view(2, 3), torch.tensor([7, -1], dtype=torch.int32)]
     tensors += [torch.tensor([1, 2, 255], dtype=torch.uint8), torch.tensor([True, False]), torch.empty(0, 4)]
     for tensor in tensors:
-        outbox.add(tensor)
-    flat = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors])
-    for array, tensor in zip(outbox._cut(flat.numpy()), tensors, strict=True):
+        shipment.add(tensor)
+    flat = shipment._joined().numpy()
+    for array, tensor in zip(shipment._cut(flat), tensors, strict=True):
         assert np.array_equal(array, tensor.numpy())
         assert array.dtype == tensor.numpy().dtype
+        assert not array.size or np.shares_memory(array, flat)
+        assert not array.size or (array.ctypes.data - flat.ctypes.data) % 64 == 0
 
 
 @pytest.mark.parametrize("width", [None, 1, 2, 3])
@@ -167,7 +169,7 @@ def test_nan_fails_its_own_job(engine: ModelEngine) -> None:
 
     spoiled = broken(engine, spoil)
     good, bad = (spoiled.open(Job(id=each, work=encode(DENSE), tokens=tokens(each, seed=each))) for each in (3, 40))
-    spoiled.step([Part(progress=each, start=0, stop=1) for each in (bad, good)])
+    spoiled.launch([Part(progress=each, start=0, stop=1) for each in (bad, good)]).collect()
     assert good.result().dense is not None
     with pytest.raises(Internal):
         bad.result()
@@ -185,7 +187,7 @@ def test_a_device_without_room_says_so(engine: ModelEngine, error: Exception) ->
     crowded = broken(engine, full)
     progress = crowded.open(Job(id=1, work=encode(DENSE), tokens=tokens(3)))
     with pytest.raises(OutOfMemory):
-        crowded.step([Part(progress=progress, start=0, stop=1)])
+        crowded.launch([Part(progress=progress, start=0, stop=1)]).collect()
 
 
 @pytest.mark.parametrize(

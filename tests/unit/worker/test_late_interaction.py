@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from tiny import CPU, DENSE, MULTI, ask, encode, random_ids, run, score, scores, token_rows
 
 from gpu_worker.engine import ModelEngine
-from gpu_worker.jobs.max_sim import MaxSimProgress
+from gpu_worker.heads.heads import Heads
+from gpu_worker.jobs.max_sim import MaxSimJob
 from gpu_worker.maxsim import reference
 from gpu_worker.maxsim.packed import PackedMaxSim
 from gpu_worker.model.loading import load
-from gpu_worker.step.shipment import Outbox
+from gpu_worker.step.outputs import Outputs
+from gpu_worker.step.sequences import Member
+from gpu_worker.step.shipment import Shipment
 from shared.card import LateInteraction
 from shared.errors import DimensionMismatch, InvalidInput, UnsupportedTask
 from shared.jobs import Encode, Job, JobResult, MaxSim
@@ -278,12 +281,14 @@ def test_half_precision_may_stay_as_it_is(data_type: DataType) -> None:
             return super().__call__(queries, documents, *arguments)
 
     def scored(asked: MaxSim, half_width: int) -> np.ndarray:
-        progress, outbox = MaxSimProgress(asked, 1e6, half_width), Outbox()
-        deliveries = progress.compare(0, 2, CPU.device, Watching(), outbox)
-        arrays = outbox.ship()
-        for deliver in deliveries:
-            deliver(arrays)
-        return scores(progress.result(), 2)
+        job, shipment = MaxSimJob(Job(id=1, work=asked), asked, 1e6, half_width), Shipment()
+        nothing = job.chosen(0, 2)
+        outputs = Outputs(None, CPU.device, Heads(), np.empty(0, dtype=np.int32), Watching())
+        member = Member(sequences=job.sequences, chosen=nothing, places=nothing)
+        deliver = job.ask(0, 2, member, outputs)(shipment)
+        shipment.wait()
+        deliver()
+        return scores(job.result(), 2)
 
     single = scored(work, 0)
     assert np.allclose(scored(work, 48), single, atol=1e-3)

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers.util.quantization import quantize_embeddings
 
-from gpu_worker.heads import packing, pooling
+from gpu_worker.heads import packing
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.step.shipment import Outbox
+from gpu_worker.step.shares import Form, Group
+from gpu_worker.step.shipment import Shipment
 from shared.vectors import DataType, MultiVectors
 
 CPU = torch.device("cpu")
@@ -25,13 +26,20 @@ def hidden_of(lengths: list[int], width: int = 6) -> tuple[torch.Tensor, RaggedB
 @given(st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=8))
 def test_dimensions_and_normalising_mix_in_one_batch(wishes: list[tuple[int, bool]]) -> None:
     """Each row is cut and normalised as its own job wants."""
-    rows = torch.randn(len(wishes), 6, generator=torch.Generator().manual_seed(1))
-    dimensions, unit = np.array([each for each, _ in wishes]), np.array([each for _, each in wishes])
-    finished = pooling.normalize(pooling.truncate(rows, dimensions), unit)
-    for row, raw, (width, wanted) in zip(finished, rows, wishes, strict=True):
+    rows, shipment = torch.randn(len(wishes), 6, generator=torch.Generator().manual_seed(1)), Shipment()
+    groups: dict[Form, Group] = {}
+    shares = []
+    for number, (width, unit) in enumerate(wishes):
+        form = Form(dimensions=width, unit=unit, data_type=DataType.FLOAT32)
+        shares.append(groups.setdefault(form, Group(form)).add(np.array([number])))
+    for group in groups.values():
+        group.finish(rows[torch.from_numpy(group.index)], shipment)
+    shipment.send()
+    shipment.wait()
+    for share, raw, (width, wanted) in zip(shares, rows, wishes, strict=True):
         expected = raw[:width] / raw[:width].norm() if wanted else raw[:width]
-        assert torch.allclose(row[:width], expected, atol=1e-6)
-        assert not row[width:].any()
+        assert np.allclose(share.values.view(np.float32)[0], expected, atol=1e-6)
+        assert share.finite
 
 
 @pytest.mark.parametrize("data_type", list(DataType))
@@ -67,12 +75,13 @@ def test_int8_of_a_zero_row_is_zero() -> None:
     assert torch.isfinite(scales).all()
 
 
-def test_the_outbox_returns_what_was_put_in() -> None:
+def test_a_shipment_returns_what_was_put_in() -> None:
     """In order, in shape."""
-    outbox = Outbox()
+    shipment = Shipment()
     tensors = [torch.randn(2, 3), torch.zeros(4, dtype=torch.uint8), torch.tensor([True, False])]
-    slots = [outbox.add(each) for each in tensors]
-    shipped = outbox.ship()
+    slots = [shipment.add(each) for each in tensors]
+    shipment.send()
+    shipped = shipment.wait().arrays
     for slot, tensor in zip(slots, tensors, strict=True):
         assert np.array_equal(shipped[slot], tensor.numpy())
-    assert Outbox().ship() == []
+    assert Shipment().wait().arrays == []

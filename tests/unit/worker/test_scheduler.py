@@ -1,14 +1,15 @@
 """Every accepted job is answered exactly once, whatever the engine does."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import pytest
 
-from gpu_worker.flight import OutOfMemory, Part
 from gpu_worker.scheduler import Scheduler
+from gpu_worker.step.flight import OutOfMemory, Part
 from shared.errors import (
     DeadlineExceeded,
     InputTooLarge,
@@ -36,31 +37,43 @@ class FakeProgress:
         return JobResult(row_lengths=tuple(self.served))
 
 
+class FakeFlight:
+    """Arrives when it was computed; gives lengths to its jobs when it is collected."""
+
+    def __init__(self, chosen: list[tuple[FakeProgress, Sequence[int]]], arrived: Future[None]) -> None:
+        self.chosen, self.arrived = chosen, arrived
+
+    def collect(self) -> None:
+        self.arrived.result()
+        for progress, costs in self.chosen:
+            progress.served.extend(costs)
+
+
 class FakeEngine:
     """Serves lengths; a step whose tokens pass `room` is out of memory, a sequence of length 13 is a bug."""
 
-    def __init__(self, room: int = 10**9) -> None:
-        self.room = room
+    def __init__(self, device: Executor, room: int = 10**9) -> None:
+        self.device, self.room = device, room
         self.steps: list[list[tuple[int, int]]] = []
-        self.gate = asyncio.Event()
+        self.gate = threading.Event()
         self.gate.set()
-        self.loop = asyncio.get_running_loop()
 
     def open(self, job: Job) -> FakeProgress:
         if MARK in job.tokens.lengths:
             raise InvalidInput("refused at the door")
         return FakeProgress(job)
 
-    def step(self, parts: Sequence[Part]) -> None:
-        asyncio.run_coroutine_threadsafe(self.gate.wait(), self.loop).result()
+    def launch(self, parts: Sequence[Part]) -> FakeFlight:
         chosen = [(part.progress, part.progress.costs[part.start : part.stop]) for part in parts]
+        return FakeFlight(chosen, self.device.submit(self.compute, chosen))
+
+    def compute(self, chosen: list[tuple[FakeProgress, Sequence[int]]]) -> None:
+        self.gate.wait()
         if sum(sum(costs) for _, costs in chosen) > self.room:
             raise OutOfMemory
         if any(13 in costs for _, costs in chosen):
             raise RuntimeError("a bug")
         self.steps.append([(progress.job.id, len(costs)) for progress, costs in chosen])
-        for progress, costs in chosen:
-            progress.served.extend(costs)
 
 
 def job(identity: int, *lengths: int, remaining: float | None = None) -> Job:
@@ -68,10 +81,16 @@ def job(identity: int, *lengths: int, remaining: float | None = None) -> Job:
     return Job(id=identity, work=WORK, tokens=tokens, remaining=remaining)
 
 
+@pytest.fixture
+def device() -> Iterator[Executor]:
+    with ThreadPoolExecutor(1) as made:
+        yield made
+
+
 @asynccontextmanager
 async def scheduler(engine: FakeEngine, **options: int) -> AsyncIterator[Scheduler]:
-    with ThreadPoolExecutor(1) as device:
-        made = Scheduler(engine, device, **{"step_tokens": 100, "queued_tokens": 10_000} | options)
+    with ThreadPoolExecutor(1) as host:
+        made = Scheduler(engine, host, **{"step_tokens": 100, "queued_tokens": 10_000} | options)
         running = asyncio.create_task(made.run())
         yield made
         engine.gate.set()
@@ -86,18 +105,18 @@ async def outcome(future: asyncio.Future[JobResult]) -> tuple[int, ...] | type[S
         return type(error)
 
 
-async def test_jobs_of_any_size_are_answered() -> None:
+async def test_jobs_of_any_size_are_answered(device: Executor) -> None:
     """One that fits into a step, one that takes many, one larger than a step by a single sequence."""
-    engine = FakeEngine()
+    engine = FakeEngine(device)
     async with scheduler(engine) as running:
         futures = [running.submit(job(1, 5)), running.submit(job(2, *[30] * 20)), running.submit(job(3, 500))]
         assert [await outcome(each) for each in futures] == [(5,), (30,) * 20, (500,)]
         assert running.load.queued_jobs == 0
 
 
-async def test_a_bug_fails_its_own_job_only() -> None:
+async def test_a_bug_fails_its_own_job_only(device: Executor) -> None:
     """Its batch mates are computed again without it."""
-    engine = FakeEngine()
+    engine = FakeEngine(device)
     engine.gate.clear()
     async with scheduler(engine) as running:
         futures = [running.submit(job(1, 5, 6)), running.submit(job(2, 7, 13)), running.submit(job(3, 8))]
@@ -105,9 +124,9 @@ async def test_a_bug_fails_its_own_job_only() -> None:
         assert [await outcome(each) for each in futures] == [(5, 6), Internal, (8,)]
 
 
-async def test_memory_is_found_by_cutting() -> None:
+async def test_memory_is_found_by_cutting(device: Executor) -> None:
     """A step that does not fit is cut until it does; a sequence that never fits fails alone."""
-    engine = FakeEngine(room=20)
+    engine = FakeEngine(device, room=20)
     engine.gate.clear()
     async with scheduler(engine) as running:
         futures = [running.submit(job(1, 9, 9, 9, 9)), running.submit(job(2, 10, 30)), running.submit(job(3, 20))]
@@ -115,18 +134,18 @@ async def test_memory_is_found_by_cutting() -> None:
         assert [await outcome(each) for each in futures] == [(9, 9, 9, 9), InputTooLarge, (20,)]
 
 
-async def test_a_passed_deadline_is_an_error_and_frees_the_queue() -> None:
+async def test_a_passed_deadline_is_an_error_and_frees_the_queue(device: Executor) -> None:
     """Without being computed."""
-    engine = FakeEngine()
+    engine = FakeEngine(device)
     async with scheduler(engine) as running:
         assert await outcome(running.submit(job(1, 5, remaining=0.0))) is DeadlineExceeded
         assert engine.steps == []
         assert running.load.queued_tokens == 0
 
 
-async def test_cancelled_jobs_are_not_computed() -> None:
+async def test_cancelled_jobs_are_not_computed(device: Executor) -> None:
     """What waits of them leaves the queue at once."""
-    engine = FakeEngine()
+    engine = FakeEngine(device)
     engine.gate.clear()
     async with scheduler(engine) as running:
         first = running.submit(job(1, 50))
@@ -140,9 +159,9 @@ async def test_cancelled_jobs_are_not_computed() -> None:
         assert [identity for step in engine.steps for identity, _ in step] == [1]
 
 
-async def test_overload_is_refused_but_one_job_is_always_taken() -> None:
+async def test_overload_is_refused_but_one_job_is_always_taken(device: Executor) -> None:
     """A job larger than the whole queue runs when nothing waits."""
-    engine = FakeEngine()
+    engine = FakeEngine(device)
     engine.gate.clear()
     async with scheduler(engine, queued_tokens=100) as running:
         big = running.submit(job(1, *[50] * 40))
@@ -153,9 +172,9 @@ async def test_overload_is_refused_but_one_job_is_always_taken() -> None:
         assert await outcome(big) == (50,) * 40
 
 
-async def test_a_held_id_and_a_refused_job_lose_nothing() -> None:
+async def test_a_held_id_and_a_refused_job_lose_nothing(device: Executor) -> None:
     """The first job of that id is answered."""
-    async with scheduler(FakeEngine()) as running:
+    async with scheduler(FakeEngine(device)) as running:
         first = running.submit(job(1, 5))
         with pytest.raises(InvalidInput):
             running.submit(job(1, 6))
@@ -164,9 +183,9 @@ async def test_a_held_id_and_a_refused_job_lose_nothing() -> None:
         assert await outcome(first) == (5,)
 
 
-async def test_draining_answers_what_is_held_and_takes_no_more() -> None:
+async def test_draining_answers_what_is_held_and_takes_no_more(device: Executor) -> None:
     """No accepted job is lost."""
-    engine = FakeEngine()
+    engine = FakeEngine(device)
     async with scheduler(engine) as running:
         futures = [running.submit(job(identity, *[40] * 10)) for identity in range(5)]
         running.refuse()
@@ -175,9 +194,11 @@ async def test_draining_answers_what_is_held_and_takes_no_more() -> None:
         assert [await outcome(each) for each in futures] == [(40,) * 10] * 5
 
 
-async def test_a_result_that_cannot_be_made_fails_its_own_job(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_result_that_cannot_be_made_fails_its_own_job(
+    device: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Any exception there; the others go on."""
-    engine = FakeEngine()
+    engine = FakeEngine(device)
 
     def fail(progress: FakeProgress) -> JobResult:
         if progress.job.id == 1:
@@ -190,9 +211,9 @@ async def test_a_result_that_cannot_be_made_fails_its_own_job(monkeypatch: pytes
         assert [await outcome(each) for each in futures] == [Internal, (5,)]
 
 
-async def test_an_id_can_be_used_again_while_its_cancelled_job_ends() -> None:
+async def test_an_id_can_be_used_again_while_its_cancelled_job_ends(device: Executor) -> None:
     """The second job is answered; the first one's last step does not touch it."""
-    engine = FakeEngine()
+    engine = FakeEngine(device)
     engine.gate.clear()
     async with scheduler(engine) as running:
         running.submit(job(1, 50))
@@ -203,9 +224,9 @@ async def test_an_id_can_be_used_again_while_its_cancelled_job_ends() -> None:
         assert await asyncio.wait_for(outcome(second), 10) == (7,)
 
 
-async def test_closing_fails_what_is_still_held() -> None:
+async def test_closing_fails_what_is_still_held(device: Executor) -> None:
     """Rather than leaving callers waiting."""
-    engine = FakeEngine()
+    engine = FakeEngine(device)
     engine.gate.clear()
     async with scheduler(engine) as running:
         future = running.submit(job(1, 5))

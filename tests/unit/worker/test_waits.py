@@ -100,10 +100,15 @@ class Reading(nn.Module):
         super().__init__()
         self.head, self.read, self.width = head, read, head.width
 
-    def forward(self, *arguments: object) -> Tensor:
-        rows: Tensor = self.head(*arguments)
-        self.read(rows)
-        return rows
+    def plan(self, *arguments: object) -> Callable[[Tensor], Tensor]:
+        run = self.head.plan(*arguments)
+
+        def reading(hidden: Tensor) -> Tensor:
+            rows: Tensor = run(hidden)
+            self.read(rows)
+            return rows
+
+        return reading
 
 
 @pytest.mark.parametrize("read", READS)

@@ -1,0 +1,161 @@
+"""Two steps at most are under way, in order, and what fails in one leaves the other's answers."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_worker.loop import Answer, Loop
+from gpu_worker.step.flight import OutOfMemory, Part
+from shared.errors import InputTooLarge, Internal
+from shared.jobs import Encode, Job, JobResult
+from shared.ragged import RaggedTokens
+from shared.vectors import OutputKind
+
+WORK = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
+
+
+class FakeProgress:
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.costs: Sequence[int] = job.tokens.lengths
+        self.computed: set[int] = set()
+        self.served: list[int] = []
+
+    def result(self) -> JobResult:
+        return JobResult(row_lengths=tuple(self.served))
+
+
+class FakeEngine:
+    """A device that computes at once, in order; a unit needs all before it, as documents need their queries' rows.
+
+    A unit of length 13 is out of memory `failing` times; `events` tell what was launched and collected.
+    """
+
+    def __init__(self, failing: int = 0) -> None:
+        self.failing = failing
+        self.events: list[tuple[str, int]] = []
+        self.launched = 0
+
+    def open(self, job: Job) -> FakeProgress:
+        return FakeProgress(job)
+
+    def launch(self, parts: Sequence[Part]) -> "FakeFlight":
+        self.launched += 1
+        self.events.append(("launch", self.launched))
+        chosen: list[tuple[FakeProgress, range]] = [(part.progress, range(part.start, part.stop)) for part in parts]
+        error: Exception | None = None
+        if self.failing and any(progress.costs[unit] == 13 for progress, units in chosen for unit in units):
+            self.failing -= 1
+            error = OutOfMemory()
+        elif any(not set(range(units.start)) <= progress.computed for progress, units in chosen):
+            error = KeyError("rows that a step before should have left")
+        else:
+            for progress, units in chosen:
+                progress.computed |= set(units)
+        return FakeFlight(self, self.launched, chosen, error)
+
+
+class FakeFlight:
+    def __init__(
+        self, engine: FakeEngine, number: int, chosen: list[tuple[FakeProgress, range]], error: Exception | None
+    ) -> None:
+        self._engine, self._number, self._chosen, self._error = engine, number, chosen, error
+        self.arrived: Future[None] = Future()
+        self.arrived.set_result(None)
+
+    def collect(self) -> None:
+        self._engine.events.append(("collect", self._number))
+        if self._error is not None:
+            raise self._error
+        for progress, units in self._chosen:
+            progress.served.extend(progress.costs[unit] for unit in units)
+
+
+def job(identity: int, *lengths: int) -> Job:
+    return Job(id=identity, work=WORK, tokens=RaggedTokens.of([[0] * length for length in lengths]))
+
+
+def served(engine: FakeEngine, *jobs: Job, step_tokens: int = 100) -> list[Answer]:
+    loop = Loop(engine, step_tokens=step_tokens, queued_tokens=10**9)
+    for each in jobs:
+        loop.submit(each)
+    return list(loop.until_idle())
+
+
+def shown(answer: Answer) -> tuple[int, object]:
+    outcome = answer.outcome
+    return answer.id, outcome.row_lengths if isinstance(outcome, JobResult) else type(outcome)
+
+
+def test_the_next_step_is_launched_before_the_last_is_collected() -> None:
+    """Whenever work waits; never three are under way, and answers come in order."""
+    engine = FakeEngine()
+    answers = served(engine, *(job(each, 100) for each in range(1, 6)))
+    assert [answer.id for answer in answers] == [1, 2, 3, 4, 5]
+    launches = [engine.events.index(("launch", each)) for each in range(1, 6)]
+    collects = [engine.events.index(("collect", each)) for each in range(1, 6)]
+    assert all(launches[each + 1] < collects[each] for each in range(4))
+    assert all(collects[each] < launches[each + 2] for each in range(3))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=8), min_size=1, max_size=8), st.integers(20, 150))
+def test_every_job_is_answered_once_and_whole(lengths: list[list[int]], step_tokens: int) -> None:
+    """However jobs are cut into steps; two steps at most are under way."""
+    engine = FakeEngine()
+    answers = served(engine, *(job(each, *own) for each, own in enumerate(lengths)), step_tokens=step_tokens)
+    assert sorted(map(shown, answers)) == [(each, tuple(own)) for each, own in enumerate(lengths)]
+    under_way = 0
+    for event, _ in engine.events:
+        under_way += 1 if event == "launch" else -1
+        assert 0 <= under_way <= 2
+
+
+def test_out_of_memory_in_the_next_step_leaves_the_last_one_answered() -> None:
+    """And itself fails its own job only."""
+    engine = FakeEngine(failing=10)
+    answers = served(engine, job(1, 100), job(2, 13, 87), job(3, 100))
+    assert sorted(map(shown, answers)) == [(1, (100,)), (2, InputTooLarge), (3, (100,))]
+
+
+def test_a_step_behind_a_failed_one_is_run_again() -> None:
+    """It may have missed rows that the failed one should have left: its own result counts for nothing."""
+    engine = FakeEngine(failing=1)
+    answers = served(engine, job(1, 13, 87, 50, 50, 100))
+    assert list(map(shown, answers)) == [(1, (13, 87, 50, 50, 100))]
+
+
+def test_a_step_that_cannot_be_launched_fails_its_jobs_alone() -> None:
+    """A bug of ours on the host; the loop goes on."""
+    engine, reports = FakeEngine(), list[str]()
+    honest = engine.launch
+
+    def broken(parts: Sequence[Part]) -> FakeFlight:
+        if any(part.progress.job.id == 2 for part in parts):
+            raise RuntimeError("a bug")
+        return honest(parts)
+
+    engine.launch = broken
+    loop = Loop(engine, step_tokens=300, queued_tokens=1000, report=lambda event, *_: reports.append(event))
+    for each in (1, 2, 3):
+        loop.submit(job(each, 50))
+    assert sorted(map(shown, loop.until_idle())) == [(1, (50,)), (2, Internal), (3, (50,))]
+    assert reports == ["step failed"] * 2
+
+
+@pytest.mark.parametrize(("waits", "worth"), [(0, False), (59, False), (60, True), (200, True)])
+def test_a_step_is_launched_early_once_it_is_as_large_as_the_one_before(waits: int, worth: bool) -> None:
+    """Less would leave out what comes while the other is computed."""
+    loop = Loop(FakeEngine(), step_tokens=100, queued_tokens=1000)
+    assert not loop.worth_a_launch
+    loop.submit(job(1, 60))
+    assert loop.worth_a_launch
+    planned = loop.plan()
+    assert planned is not None
+    loop.launch(planned)
+    if waits:
+        loop.submit(job(2, *[1] * waits))
+    assert loop.worth_a_launch is worth
