@@ -121,6 +121,47 @@ def test_rule(rule: str) -> None:
     assert offenders(paths, banned) == []
 
 
+def rooms() -> dict[str, set[str]]:
+    """Folders of the worker, and the folders that each imports."""
+    found: dict[str, set[str]] = {}
+    for path in files("gpu_worker/**/*.py"):
+        own = str(path.parent.relative_to(ROOT / "gpu_worker"))
+        known = found.setdefault(own, set())
+        for name in imports(path):
+            package, *parts = name.split(".")
+            folders = ["/".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
+            there = next((each for each in folders if (ROOT / "gpu_worker" / each).is_dir()), ".")
+            if package == "gpu_worker" and parts and there != own:
+                known.add(there)
+    return found
+
+
+def test_the_rooms_of_the_worker_are_drawn_as_they_are() -> None:
+    """docs/architecture.md has each room with the rooms that it imports, and nothing goes round in a circle."""
+    lines = (ROOT / "docs" / "architecture.md").read_text().splitlines()
+    start = lines.index("| room | imports | knows |") + 2
+    drawn = {}
+    for line in lines[start : lines.index("", start)]:
+        room, others = (cell.strip() for cell in line.split("|")[1:3])
+        drawn["." if room == "the edge" else room.strip("`").rstrip("/")] = set(filter(None, others.split(", ")))
+    found = rooms()
+    assert drawn == found
+    left = dict(found)
+    while left:
+        free = [room for room, others in left.items() if not others & set(left)]
+        assert free, f"a circle among {sorted(left)}"
+        for room in free:
+            del left[room]
+
+
+def test_no_room_holds_a_quarter_of_the_worker() -> None:
+    """What grows beyond that is split."""
+    lines = dict.fromkeys(rooms(), 0)
+    for path in files("gpu_worker/**/*.py"):
+        lines[str(path.parent.relative_to(ROOT / "gpu_worker"))] += len(path.read_text().splitlines())
+    assert max(lines.values()) <= sum(lines.values()) / 4
+
+
 def test_protobuf_and_grpc_stop_at_the_edge() -> None:
     """Generated code and grpc only where messages come and go."""
     paths = files("shared/*.py", "frontend_service/**/*.py", "gpu_worker/**/*.py")

@@ -12,10 +12,11 @@ from tiny import CPU, embed, write_json
 from tokenizers import Tokenizer
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.model import source, tokenizer
+from gpu_worker.model import source
 from gpu_worker.model.loading import load
 from gpu_worker.random_models import synthetic
 from gpu_worker.repository import reading as repository
+from gpu_worker.repository import tokenizer
 from gpu_worker.repository.recipe import DenseRecipe, MultiVectorRecipe, Recipe
 from shared.errors import ModelRefused
 

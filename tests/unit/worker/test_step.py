@@ -1,0 +1,129 @@
+"""What a step costs beside its model does not grow with its jobs: one gather, one pack, one copy each way."""
+
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny import CPU, DENSE, MULTI, encode, run, tokens
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpu_worker import engine as module
+from gpu_worker.engine import ModelEngine
+from gpu_worker.model.loading import load
+from gpu_worker.model.trunk import Trunk
+from gpu_worker.ragged import staging
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.staging import Staging
+from gpu_worker.step.flight import Part
+from shared import result_codec
+from shared.jobs import Classify, Encode, Job
+from shared.vectors import DataType
+
+JOBS = 64
+
+
+class Counting(TorchDispatchMode):
+    """Operators that run; `after` the trunk only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+        self.after = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        if self.after:
+            self.seen[str(function)] += 1
+        return function(*arguments, **(keywords or {}))
+
+
+def jobs(count: int, work: Encode | Classify) -> list[Job]:
+    return [Job(id=each, work=work, tokens=tokens(5 + each % 7, seed=each)) for each in range(count)]
+
+
+def operators(engine: ModelEngine, count: int, work: Encode, monkeypatch: pytest.MonkeyPatch) -> int:
+    counting = Counting()
+    honest: Callable[[Trunk, RaggedBatch], Tensor] = type(engine.model.trunk).__call__
+
+    def told(trunk: Trunk, batch: RaggedBatch) -> Tensor:
+        hidden = honest(trunk, batch)
+        counting.after = True
+        return hidden
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine.model.trunk), "__call__", told)
+        with counting:
+            run(engine, jobs(count, work))
+    return counting.seen.total()
+
+
+@pytest.mark.parametrize(
+    "work",
+    [encode(DENSE), encode(DENSE, dimensions=16, data_type=DataType.INT8), encode(DENSE, MULTI)],
+    ids=["dense", "cut and int8", "dense and token rows"],
+)
+def test_many_jobs_run_as_many_operators_as_one(work: Encode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most four more after the trunk."""
+    engine = ModelEngine(load("random:tiny-bert", CPU))
+    alone = operators(engine, 1, work, monkeypatch)
+    assert alone > 0
+    assert operators(engine, JOBS, work, monkeypatch) <= alone + 4
+
+
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-colbert", "tiny-gemma2", "tiny-classifier"])
+def test_many_jobs_go_to_the_device_in_one_copy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids, positions, offsets and all indices of all jobs."""
+    copies: list[int] = []
+
+    def copied(host: Tensor, _: torch.device) -> Tensor:
+        copies.append(host.numel())
+        return host.clone()
+
+    monkeypatch.setattr(module, "Staging", lambda _: Staging(torch.device("xpu")))
+    monkeypatch.setattr(staging, "to_device", copied)
+    engine = ModelEngine(load(f"random:{name}", CPU))
+    heads = {DENSE: engine.model.heads.dense, MULTI: engine.model.heads.multi_vector}
+    outputs = [output for output, head in heads.items() if head is not None]
+    work = encode(*outputs) if outputs else Classify()
+    for count in (1, JOBS):
+        copies.clear()
+        run(engine, jobs(count, work))
+        assert len(copies) == 1
+
+
+def test_a_row_is_copied_once_from_the_shipment_to_its_message() -> None:
+    """What is shipped is what the result shows; the message's own bytes are the one copy."""
+    engine = ModelEngine(load("random:tiny-bert", CPU))
+    texts = tokens(*[200] * 60)
+    progress = engine.open(Job(id=1, work=encode(MULTI), tokens=texts))
+    flight = engine.launch([Part(progress=progress, start=0, stop=len(texts))])
+    flight.arrived.result()
+    tracemalloc.start()
+    try:
+        flight.collect()
+        result = progress.result()
+        assert result.tokens is not None
+        size = len(result.tokens.data)
+        assert 1_000_000 < size < result_codec.CHUNK_BYTES
+        assert tracemalloc.get_traced_memory()[1] < size / 4
+        messages = result_codec.result_to_pb(1, result)
+        chunk = next(messages)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size <= peak < 1.25 * size
+    assert chunk.chunk.data == result.tokens.data
+
+
+def test_rows_of_a_whole_job_lie_where_they_arrived() -> None:
+    """Jobs of one form share one array; each sees its own part of it."""
+    engine = ModelEngine(load("random:tiny-bert", CPU))
+    progresses = [engine.open(job) for job in jobs(3, encode(DENSE))]
+    engine.launch([Part(progress=each, start=0, stop=1) for each in progresses]).collect()
+    views = [np.frombuffer(each.result().dense.data, dtype=np.uint8) for each in progresses]
+    starts = [view.ctypes.data for view in views]
+    assert np.diff(starts).tolist() == [len(views[0])] * 2
