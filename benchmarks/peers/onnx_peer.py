@@ -1,12 +1,11 @@
-"""MiniLM under ONNX Runtime: exported once, graph-optimised with fused attention, in float32 and in int8.
+"""MiniLM under ONNX Runtime: exported once, its graph optimised with fused attention, in float32.
 
-In a Python of its own; arguments: the model's folder, the number of threads, and a folder that keeps what is
-exported.
+In a Python of its own; arguments: the model's folder, threads, and a folder that keeps what is exported.
 """
 
 import sys
 import warnings
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 import torch
-from onnx import TensorProto
-from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.transformers import optimizer
 from torch import nn
 from transformers import AutoModel
 
-from benchmarks.laps import Laps
-from benchmarks.mixes import Texts, read
-from benchmarks.peers.answering import answer
+from benchmarks.peers.answering import answer, texts
 
 Rows = npt.NDArray[np.float32]
-OPTIMISED, INT8 = "optimised.onnx", "int8.onnx"
+Texts = list[npt.NDArray[np.int32]]
+OPTIMISED = "optimised.onnx"
 NAMES = ["input_ids", "attention_mask", "token_type_ids"]
 
 
@@ -40,9 +36,9 @@ class _Trunk(nn.Module):
         ).last_hidden_state
 
 
-def export(path: str, folder: Path) -> Path:
+def export(path: str, folder: Path) -> None:
     """The model of `path` as a file in `folder` whose attention, normalisation and GELU are one operator each."""
-    exported, optimised = folder / "model.onnx", folder / OPTIMISED
+    exported = folder / "model.onnx"
     ids = torch.ones(2, 8, dtype=torch.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -57,23 +53,13 @@ def export(path: str, folder: Path) -> Path:
             opset_version=17,
         )
     graph = optimizer.optimize_model(str(exported), model_type="bert", num_heads=12, hidden_size=384, opt_level=1)
-    graph.save_model_to_file(str(optimised))
-    return optimised
-
-
-def quantised(model: Path) -> Path:
-    """Its products with weights in int8, scaled by column, and activations scaled anew in every call."""
-    path = model.with_name(INT8)
-    types = {"DefaultTensorType": TensorProto.FLOAT}  # of what fused operators give, which inference does not know
-    quantize_dynamic(str(model), str(path), weight_type=QuantType.QInt8, per_channel=True, extra_options=types)
-    return path
+    graph.save_model_to_file(str(folder / OPTIMISED))
 
 
 class OnnxPeer:
     """An exported file as it is meant to be run."""
 
-    def __init__(self, model: Path, threads: int, laps: Laps) -> None:
-        self._laps = laps
+    def __init__(self, model: Path, threads: int) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         self._session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
@@ -85,7 +71,6 @@ class OnnxPeer:
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
             rows[chosen] = self._batch([texts[each] for each in chosen])
-            self._laps.lap()
         return rows
 
     def _batch(self, texts: Texts) -> Rows:
@@ -100,14 +85,13 @@ class OnnxPeer:
 
 
 if __name__ == "__main__":
-    threads, kept, laps = int(sys.argv[2]), Path(sys.argv[3]), Laps()
-    if not (kept / INT8).exists():
-        quantised(export(sys.argv[1], kept))
-    peers = {name: OnnxPeer(kept / file, threads, laps) for name, file in (("float32", OPTIMISED), ("int8", INT8))}
-    answer(
-        {
-            name: lambda texts, batch_size, peer=peer: partial(peer.embed, read(texts), batch_size)
-            for name, peer in peers.items()
-        },
-        laps,
-    )
+    folder = Path(sys.argv[3])
+    if not (folder / OPTIMISED).exists():
+        export(sys.argv[1], folder)
+    loaded = OnnxPeer(folder / OPTIMISED, int(sys.argv[2]))
+
+    def make(file: str, batch_size: int) -> Callable[[], Rows]:
+        all_texts = texts(file)
+        return lambda: loaded.embed(all_texts, batch_size)
+
+    answer({"embed": make})

@@ -1,0 +1,219 @@
+"""The worker's engine in this process, driven as the scheduler drives it: one thread, no services.
+
+The one file of the benchmarks that knows the worker's inside; when its loop changes, this file changes. torch,
+transformers and numpy only, so that it runs where there is nothing else.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from benchmarks.workloads import Ids, Kind, Workload, token_ids
+from gpu_worker.allocator import keep_freed_memory
+from gpu_worker.checking import rehearsal
+from gpu_worker.computing import Part, Progress
+from gpu_worker.engine import ModelEngine
+from gpu_worker.maxsim.choice import choose
+from gpu_worker.maxsim.comparison import Comparison, Texts
+from gpu_worker.models import linear, loading
+from gpu_worker.models.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.placement import Dtype, Placement
+from gpu_worker.planning import FairQueue
+from gpu_worker.step import Step
+from shared.jobs import Encode, Job, JobResult, Score
+from shared.ragged import RaggedTokens
+from shared.vectors import Layout, OutputKind, ScoringMethod
+
+Rows = npt.NDArray[np.float32]
+WAYS = tuple(way.value for way in Way)
+"""In which a processor can attend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A job that is done: seconds since it was submitted, the tokens it held, and what came of it."""
+
+    seconds: float
+    tokens: int
+    result: JobResult
+
+
+@dataclass(slots=True, kw_only=True)
+class _Held:
+    progress: Progress
+    came: float
+    tokens: int
+    unserved: int
+
+
+class Ours:
+    """A loaded engine with what waits for it."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        dtype: Dtype = "float32",
+        device: str = "cpu",
+        max_tokens: int = 0,
+        stock_linear: bool = False,
+        attention: str = "",
+    ) -> None:
+        """`stock_linear`: PyTorch's own linear layers. `attention`: one of `WAYS` instead of the load's choice; both
+        on processors. Raises ModelRefused."""
+        keep_freed_memory()  # as the worker does
+        with patch.object(loading, "prepack", lambda layers: linear.STOCK) if stock_linear else nullcontext():
+            self.model = loading.load(name, Placement.choose(device, dtype), max_tokens=max_tokens)
+        if attention:
+            trunk: Any = self.model.trunk
+            trunk.attention = EqualRuns(Ways((Way(attention),)))
+        self._engine = ModelEngine(self.model)
+        self._budget = self.model.placement.step_tokens
+        self._queue = FairQueue(quantum=max(1, self._budget // 8))
+        self._held: dict[int, _Held] = {}
+        self._ids = count()
+
+    def __len__(self) -> int:
+        """Jobs that are not answered yet."""
+        return len(self._held)
+
+    def submit(self, job: Job) -> None:
+        """Takes a job, under an id of its own."""
+        identity, came = next(self._ids), time.perf_counter()
+        progress = self._engine.open(replace(job, id=identity))
+        self._queue.add(identity, progress.costs)
+        self._held[identity] = _Held(
+            progress=progress, came=came, tokens=job.tokens.total, unserved=len(progress.costs)
+        )
+
+    def step(self) -> list[Answer]:
+        """Runs one step over all that waits; what it finished."""
+        shares = self._queue.next_step(self._budget)
+        self._engine.step(
+            [Part(progress=self._held[each.job].progress, start=each.start, stop=each.stop) for each in shares]
+        )
+        answers = []
+        for share in shares:
+            held = self._held[share.job]
+            held.unserved -= share.stop - share.start
+            if not held.unserved:
+                del self._held[share.job]
+                result = held.progress.result()
+                answers.append(Answer(seconds=time.perf_counter() - held.came, tokens=held.tokens, result=result))
+        return answers
+
+    def run(self, jobs: Sequence[Job]) -> list[Answer]:
+        """All jobs at once; answers in the order in which they came."""
+        for job in jobs:
+            self.submit(job)
+        answers: list[Answer] = []
+        while len(self):
+            answers += self.step()
+        return answers
+
+    def rehearse(self) -> None:
+        """One job of every kind, as the worker does before it serves."""
+        self.run(list(rehearsal(self.model)))
+
+    def embed(self, texts: Sequence[Ids]) -> Rows:
+        """Unit vectors [S, D] of texts, as one job."""
+        dense = self.run([job(texts)])[0].result.dense
+        assert dense is not None
+        return np.frombuffer(dense.data, dtype="<f4").reshape(len(texts), -1)
+
+    def jobs(self, workload: Workload, seed: int) -> list[Job]:
+        """One a request of the workload, of random ids."""
+        vocabulary = self.model.vocabulary_size
+        return [
+            job(token_ids(lengths, seed + number, vocabulary), workload.kind, workload.instruction)
+            for number, lengths in enumerate(workload.requests)
+        ]
+
+    def encoder_seconds(self, texts: Sequence[Ids]) -> float:
+        """The trunk alone over all texts, in the steps that one job of them would have."""
+        progress = self._engine.open(job(texts))
+        queue = FairQueue(quantum=self._budget)
+        queue.add(0, progress.costs)
+        trunk, device = self.model.trunk, self.model.placement.device
+        start = time.perf_counter()
+        with torch.inference_mode():
+            while len(queue):
+                share = queue.next_step(self._budget)[0]
+                part = Part(progress=progress, start=share.start, stop=share.stop)
+                trunk(Step.of([part], device, trunk.uncounted, trunk.token_types).batch)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - start
+
+    @property
+    def linear_flops(self) -> float:
+        """Operations of the trunk's linear layers a token; a multiplication and an addition are two."""
+        layers = self.model.trunk.model.named_modules()
+        kinds = nn.Linear | linear.PrepackedLinear
+        return 2.0 * sum(
+            each.in_features * each.out_features
+            for name, each in layers
+            if isinstance(each, kinds) and "pooler" not in name  # which a trunk does not run
+        )
+
+    def attention_flops(self, lengths: Sequence[int]) -> float:
+        """Operations of attention's two products for texts of these lengths, a token of them; half where causal."""
+        config: Any = self.model.trunk.model.config.get_text_config()
+        width = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+        causal = getattr(config, "is_causal", self.model.family in ("qwen2", "qwen3", "mistral", "llama"))
+        squares = sum(length**2 for length in lengths) / sum(lengths)
+        whole = 4.0 * squares * width * int(config.num_attention_heads) * int(config.num_hidden_layers)
+        return whole / 2 if causal else whole
+
+
+def job(texts: Sequence[Ids], kind: Kind = "dense", instruction: int = 0) -> Job:
+    """What the frontend would send for these texts; of a rerank the first is the query."""
+    output = OutputKind.MULTI_VECTOR if kind == "tokens" else OutputKind.DENSE
+    encode = Encode(outputs=frozenset({output}), normalize=True, normalize_tokens=True)
+    late = ScoringMethod.LATE_INTERACTION
+    score = Score(method=late, layout=Layout.MATRIX, queries=1, unit_rows=True, mean=False)
+    return Job(
+        id=0,
+        work=score if kind == "rerank" else encode,
+        tokens=RaggedTokens(ids=b"".join(each.tobytes() for each in texts), lengths=tuple(map(len, texts))),
+        prompt_lengths=(instruction,) * len(texts) if instruction else (),
+    )
+
+
+def maxsim(
+    query: Tensor, rows: Tensor, lengths: Sequence[int], *, queries: int = 1, kernel_alone: bool = False
+) -> Callable[[], Tensor]:
+    """Scores [S] of documents whose rows [N, D] lie end to end, as a step has them.
+
+    `query` [queries x q, D]: each query meets its own share of the documents. `kernel_alone`: on CUDA, without what
+    is prepared on the host for it.
+    """
+    scores: Any = choose(rows.device, rows.shape[1])
+    asked = Texts.end_to_end(np.full(queries, len(query) // queries))
+    texts, share = Texts.end_to_end(np.array(lengths)), len(lengths) // queries
+    comparisons = [
+        Comparison(
+            queries=asked.part(number, number + 1),
+            documents=texts.part(number * share, (number + 1) * share),
+            layout=Layout.MATRIX,
+        )
+        for number in range(queries)
+    ]
+    if kernel_alone and rows.device.type == "cuda":
+        prepared: Callable[[], Tensor] = scores.prepared(query, rows, comparisons)
+        return prepared
+    return lambda: scores(query, rows, comparisons)
+
+
+def fast_linear(layer: nn.Linear) -> nn.Module:
+    """A linear layer as the worker runs it on a processor."""
+    return linear.PrepackedLinear(layer)
