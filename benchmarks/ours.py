@@ -40,8 +40,9 @@ WAYS = tuple(way.value for way in Way)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A job that is done: seconds since it was submitted, the tokens it held, and what came of it."""
+    """A job that is done: which, seconds since it was submitted, the tokens it held, and what came of it."""
 
+    job: int
     seconds: float
     tokens: int
     result: JobResult
@@ -81,6 +82,7 @@ class Ours:
         self._queue = FairQueue(quantum=max(1, self._budget // 8))
         self._held: dict[int, _Held] = {}
         self._ids = count()
+        self.run(list(rehearsal(self.model)))  # one job of every kind, as the worker does before it serves
 
     def __len__(self) -> int:
         """Jobs that are not answered yet."""
@@ -88,41 +90,32 @@ class Ours:
 
     def submit(self, job: Job) -> None:
         """Takes a job, under an id of its own."""
-        identity, came = next(self._ids), time.perf_counter()
+        identity, came, tokens = next(self._ids), time.perf_counter(), job.tokens.total
         progress = self._engine.open(replace(job, id=identity))
         self._queue.add(identity, progress.costs)
-        self._held[identity] = _Held(
-            progress=progress, came=came, tokens=job.tokens.total, unserved=len(progress.costs)
-        )
+        self._held[identity] = _Held(progress=progress, came=came, tokens=tokens, unserved=len(progress.costs))
 
     def step(self) -> list[Answer]:
         """Runs one step over all that waits; what it finished."""
-        shares = self._queue.next_step(self._budget)
-        self._engine.step(
-            [Part(progress=self._held[each.job].progress, start=each.start, stop=each.stop) for each in shares]
-        )
+        shares = [(self._held[each.job], each) for each in self._queue.next_step(self._budget)]
+        self._engine.step([Part(progress=held.progress, start=each.start, stop=each.stop) for held, each in shares])
         answers = []
-        for share in shares:
-            held = self._held[share.job]
+        for held, share in shares:
             held.unserved -= share.stop - share.start
             if not held.unserved:
-                del self._held[share.job]
-                result = held.progress.result()
-                answers.append(Answer(seconds=time.perf_counter() - held.came, tokens=held.tokens, result=result))
+                result = self._held.pop(share.job).progress.result()
+                seconds = time.perf_counter() - held.came
+                answers.append(Answer(job=share.job, seconds=seconds, tokens=held.tokens, result=result))
         return answers
 
     def run(self, jobs: Sequence[Job]) -> list[Answer]:
         """All jobs at once; answers in the order in which they came."""
-        for job in jobs:
-            self.submit(job)
+        for each in jobs:
+            self.submit(each)
         answers: list[Answer] = []
         while len(self):
             answers += self.step()
-        return answers
-
-    def rehearse(self) -> None:
-        """One job of every kind, as the worker does before it serves."""
-        self.run(list(rehearsal(self.model)))
+        return sorted(answers, key=lambda each: each.job)
 
     def embed(self, texts: Sequence[Ids]) -> Rows:
         """Unit vectors [S, D] of texts, as one job."""
@@ -157,13 +150,9 @@ class Ours:
     @property
     def linear_flops(self) -> float:
         """Operations of the trunk's linear layers a token; a multiplication and an addition are two."""
-        layers = self.model.trunk.model.named_modules()
-        kinds = nn.Linear | linear.PrepackedLinear
-        return 2.0 * sum(
-            each.in_features * each.out_features
-            for name, each in layers
-            if isinstance(each, kinds) and "pooler" not in name  # which a trunk does not run
-        )
+        kinds, modules = nn.Linear | linear.PrepackedLinear, self.model.trunk.model.named_modules()
+        layers = [each for name, each in modules if isinstance(each, kinds) and "pooler" not in name]  # it is not run
+        return 2.0 * sum(each.in_features * each.out_features for each in layers)
 
     def attention_flops(self, lengths: Sequence[int]) -> float:
         """Operations of attention's two products for texts of these lengths, a token of them; half where causal."""
@@ -177,16 +166,12 @@ class Ours:
 
 def job(texts: Sequence[Ids], kind: Kind = "dense", instruction: int = 0) -> Job:
     """What the frontend would send for these texts; of a rerank the first is the query."""
-    output = OutputKind.MULTI_VECTOR if kind == "tokens" else OutputKind.DENSE
+    output, late = OutputKind.MULTI_VECTOR if kind == "tokens" else OutputKind.DENSE, ScoringMethod.LATE_INTERACTION
     encode = Encode(outputs=frozenset({output}), normalize=True, normalize_tokens=True)
-    late = ScoringMethod.LATE_INTERACTION
     score = Score(method=late, layout=Layout.MATRIX, queries=1, unit_rows=True, mean=False)
-    return Job(
-        id=0,
-        work=score if kind == "rerank" else encode,
-        tokens=RaggedTokens(ids=b"".join(each.tobytes() for each in texts), lengths=tuple(map(len, texts))),
-        prompt_lengths=(instruction,) * len(texts) if instruction else (),
-    )
+    tokens = RaggedTokens(ids=b"".join(each.tobytes() for each in texts), lengths=tuple(map(len, texts)))
+    prompts = (instruction,) * len(texts) if instruction else ()
+    return Job(id=0, work=score if kind == "rerank" else encode, tokens=tokens, prompt_lengths=prompts)
 
 
 def maxsim(
@@ -200,14 +185,8 @@ def maxsim(
     scores: Any = choose(rows.device, rows.shape[1])
     asked = Texts.end_to_end(np.full(queries, len(query) // queries))
     texts, share = Texts.end_to_end(np.array(lengths)), len(lengths) // queries
-    comparisons = [
-        Comparison(
-            queries=asked.part(number, number + 1),
-            documents=texts.part(number * share, (number + 1) * share),
-            layout=Layout.MATRIX,
-        )
-        for number in range(queries)
-    ]
+    shares = [(asked.part(n, n + 1), texts.part(n * share, (n + 1) * share)) for n in range(queries)]
+    comparisons = [Comparison(queries=own, documents=those, layout=Layout.MATRIX) for own, those in shares]
     if kernel_alone and rows.device.type == "cuda":
         prepared: Callable[[], Tensor] = scores.prepared(query, rows, comparisons)
         return prepared

@@ -34,12 +34,18 @@ def block(name: str) -> str:
 
 def told(found: Mapping[str, Any]) -> str:
     """Where, how often, and at which commit."""
-    machine, settings = found["machine"], found["settings"]
+    settings = found["settings"]
     peers = {name: version for each in found["peers"].values() for name, version in each.items()}
     versions = ", ".join(f"{name} {version}" for name, version in peers.items())
-    where = f"{settings['threads']} threads of {machine['processor']}, {machine['cores']} cores"
     often = f"{settings['rounds']} rounds in each of {settings['starts']} starts"
-    return f"{where}; medians (quartiles) of {often}; commit {machine['commit']}{'; ' * bool(versions)}{versions}."
+    commit = found["machine"]["commit"]
+    return f"{where(found)}; medians (quartiles) of {often}; commit {commit}{'; ' * bool(versions)}{versions}."
+
+
+def where(found: Mapping[str, Any]) -> str:
+    """The processor, and how much of it."""
+    machine = found["machine"]
+    return f"{found['settings']['threads']} threads of {machine['processor']}, {machine['cores']} cores"
 
 
 def speed() -> str:
@@ -54,10 +60,8 @@ def speed() -> str:
     if not rows:
         return "No result yet."
     heads = ["", "here", "of products alone", "times others"]
-    machines = dict.fromkeys(told(each).partition(",")[0] for each in results.values() if each)
-    commits = dict.fromkeys(each["machine"]["commit"] for each in results.values() if each)
-    caption = f"MiniLM-L6, {' and '.join(machines)}, medians (quartiles), commit {', '.join(commits)}."
-    return f"{caption}\n\n{table(heads, rows)}"
+    told = dict.fromkeys(f"{where(each)}, commit {each['machine']['commit']}" for each in results.values() if each)
+    return f"MiniLM-L6 in float32, medians (quartiles); {'; '.join(told)}.\n\n{table(heads, rows)}"
 
 
 def _is_peer(name: str, side: str) -> bool:

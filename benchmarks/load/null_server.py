@@ -28,15 +28,10 @@ def null_server() -> Iterator[tuple[str, int]]:
         yield process.stdout.readline().strip(), process.pid
 
 
-def reply() -> bytes:
-    """Of the size that our service's answer to one text has; it names no model."""
-    dense = vectors_pb2.DenseVectors(data=bytes(4 * DIMENSIONS), count=1, dimensions=DIMENSIONS)
-    return embedding_pb2.EmbedResponse(dense=dense).SerializeToString()
-
-
 async def serve() -> None:
     """Until standard input ends."""
-    told = reply()
+    dense = vectors_pb2.DenseVectors(data=bytes(4 * DIMENSIONS), count=1, dimensions=DIMENSIONS)
+    told = embedding_pb2.EmbedResponse(dense=dense).SerializeToString()  # as large as our service's; names no model
 
     async def answer(request: bytes, context: object) -> bytes:
         return told

@@ -1,7 +1,6 @@
 """What came of all calls of a run, as figures. Nothing here is measured; it is counted and divided."""
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,16 +33,16 @@ def figures(calls: Sequence[Call], seconds: float, tokens: Sequence[int], deadli
 
     Latencies are of answers with OK: refusals answer fast and would flatter them, so they have their own.
     """
-    good = [each for each in calls if each.status == OK]
-    found = {
-        "requests/s": len(good) / seconds,
-        "tokens/s": sum(tokens[each.request] for each in good) / seconds,
-    } | _latency("", good)
+    ended: dict[str, list[Call]] = {OK: []}
+    for each in calls:
+        ended.setdefault(each.status if each.status == OK else NAMES.get(each.status, "failed"), []).append(each)
+    good = ended.pop(OK)
+    served = sum(tokens[each.request] for each in good)
+    found = {"requests/s": len(good) / seconds, "tokens/s": served / seconds} | _latency("", good)
     if deadline:
-        in_time = sum(each.ended - each.due <= deadline for each in good)
-        found["goodput/s"] = in_time / seconds
-    for name, those in _failures(calls).items():
-        found |= {f"{name}/s": len(those) / seconds} | (_latency(f"{name} ", those) if name == "refused" else {})
+        found["goodput/s"] = sum(each.ended - each.due <= deadline for each in good) / seconds
+    for name, those in ended.items():
+        found |= {f"{name}/s": len(those) / seconds} | (_latency("refused ", those) if name == "refused" else {})
     return found
 
 
@@ -51,19 +50,10 @@ def by_sender(
     calls: Sequence[Call], seconds: float, tokens: Sequence[int], deadline: float
 ) -> dict[str, dict[str, float]]:
     """The same of each sender, where there are several."""
-    ordered = sorted(calls, key=lambda each: each.sender.name)
-    groups = {name: list(those) for name, those in groupby(ordered, key=lambda each: each.sender.name)}
-    return (
-        {name: figures(those, seconds, tokens, deadline) for name, those in groups.items()} if len(groups) > 1 else {}
-    )
-
-
-def _failures(calls: Sequence[Call]) -> Mapping[str, list[Call]]:
-    found: dict[str, list[Call]] = {}
-    for each in calls:
-        if each.status != OK:
-            found.setdefault(NAMES.get(each.status, "failed"), []).append(each)
-    return found
+    names = sorted({each.sender.name for each in calls})
+    groups = {name: [each for each in calls if each.sender.name == name] for name in names}
+    told = {name: figures(those, seconds, tokens, deadline) for name, those in groups.items()}
+    return told if len(told) > 1 else {}
 
 
 def _latency(prefix: str, calls: Sequence[Call]) -> dict[str, float]:

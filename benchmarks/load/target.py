@@ -17,8 +17,6 @@ from shared.rpc import channel_options
 EMBED, RERANK = "/selvage.v1.EmbeddingService/Embed", "/selvage.v1.RankingService/Rerank"
 KEY, PRIORITY = "selvage-key", "selvage-priority"
 """Metadata."""
-
-
 HTTP_STATUSES = {200: OK, 429: REFUSED, 503: REFUSED, 504: EXPIRED}
 
 
@@ -37,24 +35,19 @@ def texts_of(workload: Workload, seed: int) -> list[list[str]]:
 
 def messages(workload: Workload, seed: int) -> list[bytes]:
     """Every request as our own contract has it."""
-    if workload.kind == "rerank":
-        late = vectors_pb2.SCORING_METHOD_LATE_INTERACTION
-        made = [
-            ranking_pb2.RerankRequest(query=query, documents=documents, method=late)
-            for query, *documents in texts_of(workload, seed)
-        ]
-        return [each.SerializeToString() for each in made]
-    outputs = [vectors_pb2.OUTPUT_KIND_MULTI_VECTOR] if workload.kind == "tokens" else []
-    requests = [embedding_pb2.EmbedRequest(texts=texts, outputs=outputs) for texts in texts_of(workload, seed)]
-    return [each.SerializeToString() for each in requests]
+    made: list[Any] = []
+    late, outputs = vectors_pb2.SCORING_METHOD_LATE_INTERACTION, [vectors_pb2.OUTPUT_KIND_MULTI_VECTOR]
+    for texts in texts_of(workload, seed):
+        if workload.kind == "rerank":
+            made.append(ranking_pb2.RerankRequest(query=texts[0], documents=texts[1:], method=late))
+        else:
+            made.append(embedding_pb2.EmbedRequest(texts=texts, outputs=outputs if workload.kind == "tokens" else []))
+    return [each.SerializeToString() for each in made]
 
 
 def bodies(workload: Workload, seed: int) -> list[bytes]:
     """The same for a peer over HTTP."""
-    found = texts_of(workload, seed)
-    if workload.kind == "rerank":
-        return [infinity.rerank_body(query, documents) for query, *documents in found]
-    return [infinity.body(texts) for texts in found]
+    return [infinity.body(texts, rerank=workload.kind == "rerank") for texts in texts_of(workload, seed)]
 
 
 class GrpcTarget:
@@ -91,8 +84,9 @@ class GrpcTarget:
 class HttpTarget:
     """An aiohttp session with as many connections as calls."""
 
-    def __init__(self, session: Any, url: str, bodies: Sequence[bytes]) -> None:
-        self._session, self._url, self._bodies = session, url, bodies
+    def __init__(self, session: Any, url: str, bodies: Sequence[bytes], lost: type[Exception] = OSError) -> None:
+        """`lost`: what is raised where a connection breaks."""
+        self._session, self._url, self._bodies, self._lost = session, url, bodies, lost
 
     async def check(self) -> None:
         """See `Checked`."""
@@ -105,7 +99,7 @@ class HttpTarget:
                 await response.read()
         except TimeoutError:
             return EXPIRED
-        except OSError as error:
+        except self._lost as error:
             return type(error).__name__
         return HTTP_STATUSES.get(response.status, f"HTTP {response.status}")
 
@@ -120,7 +114,7 @@ async def reached(address: str, workload: Workload, *, seed: int, deadline: floa
         timeout, connector = aiohttp.ClientTimeout(total=deadline), aiohttp.TCPConnector(limit=0)
         headers = {"Content-Type": "application/json"}
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
-            yield HttpTarget(session, url, bodies(workload, seed))
+            yield HttpTarget(session, url, bodies(workload, seed), aiohttp.ClientError)
         return
     channels = [grpc.aio.insecure_channel(each, options=channel_options()) for each in address.split(",")]
     try:

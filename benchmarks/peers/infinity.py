@@ -19,16 +19,11 @@ MODEL = "minilm"
 PATIENCE = 180.0
 """Seconds until it is ready: it loads and rehearses before it listens."""
 QUIET = {"INFINITY_ANONYMOUS_USAGE_STATS": "0", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-FLAGS = {
-    "served-model-name": MODEL,
-    "engine": "torch",
-    "device": "cpu",
-    "batch-size": "32",  # its own default
-    "host": "127.0.0.1",
-    "log-level": "warning",
-}
-SWITCHES = ("--no-bettertransformer", "--no-compile", "--no-vector-disk-cache")
-"""As is recommended for a processor, and without the vectors of past texts."""
+FLAGS = (
+    *("--no-bettertransformer", "--no-compile", "--no-vector-disk-cache", "--engine", "torch", "--device", "cpu"),
+    *("--served-model-name", MODEL, "--batch-size", "32", "--host", "127.0.0.1", "--log-level", "warning"),
+)
+"""As is recommended for a processor, batches of its own default, and without the vectors of past texts."""
 
 
 @contextmanager
@@ -42,8 +37,7 @@ def served(folder: Path, *, threads: int) -> Iterator[tuple[str, int]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    flags = [part for name, value in FLAGS.items() for part in (f"--{name}", value)]
-    command: list[str | Path] = [PROGRAM, "v2", "--model-id", folder, "--port", str(port), *flags, *SWITCHES]
+    command: list[str | Path] = [PROGRAM, "v2", "--model-id", folder, "--port", str(port), *FLAGS]
     environment = os.environ | QUIET | KEEP_FREED_MEMORY | dict.fromkeys(POOLS, str(threads))
     environment.pop("PYTHONPATH", None)  # of another Python
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -71,11 +65,7 @@ def _wait(address: str, process: "subprocess.Popen[bytes]") -> None:
     sys.exit(f"infinity was not ready within {PATIENCE:.0f} s")
 
 
-def body(texts: list[str]) -> bytes:
-    """What is posted. Base64 is the cheaper answer for both sides, and what OpenAI's own client asks for."""
-    return json.dumps({"model": MODEL, "input": texts, "encoding_format": "base64"}).encode()
-
-
-def rerank_body(query: str, documents: list[str]) -> bytes:
-    """The same in Cohere's and Jina's shape."""
-    return json.dumps({"model": MODEL, "query": query, "documents": documents}).encode()
+def body(texts: list[str], *, rerank: bool) -> bytes:
+    """What is posted: OpenAI's shape, with base64 as the cheaper answer for both sides; or Jina's, the query first."""
+    embed = {"input": texts, "encoding_format": "base64"}
+    return json.dumps({"model": MODEL} | ({"query": texts[0], "documents": texts[1:]} if rerank else embed)).encode()

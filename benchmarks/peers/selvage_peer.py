@@ -25,7 +25,7 @@ def sides(name: str, dtype: Any, max_tokens: int) -> dict[str, Callable[..., Wor
 
     def embed(file: str, jobs: int = 1) -> Work:
         all_texts = texts(file)
-        return lambda: _dense(engine, all_texts, jobs)
+        return lambda: dense(engine, all_texts, jobs)
 
     def rerank(file: str) -> Work:
         job = ours.job(texts(file), "rerank")
@@ -45,7 +45,8 @@ def sides(name: str, dtype: Any, max_tokens: int) -> dict[str, Callable[..., Wor
     }
 
 
-def _dense(engine: ours.Ours, all_texts: list[Ids], jobs: int) -> npt.NDArray[np.float32]:
+def dense(engine: ours.Ours, all_texts: list[Ids], jobs: int) -> npt.NDArray[np.float32]:
+    """Unit vectors [S, D] of texts that come in so many jobs."""
     size = -(-len(all_texts) // jobs)
     parts = [all_texts[start : start + size] for start in range(0, len(all_texts), size)]
     answers = engine.run([ours.job(part) for part in parts])

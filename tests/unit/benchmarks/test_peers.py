@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import ours
 from benchmarks.machine import ROOT
-from benchmarks.peers import infinity, process
-from benchmarks.peers.answering import texts, write_texts
+from benchmarks.peers import infinity, process, selvage_peer
+from benchmarks.peers.answering import write_texts
 from benchmarks.peers.process import KEEP_FREED_MEMORY, POOLS, Peer, python_of
 from benchmarks.workloads import MINILM, minilm_folder, token_ids
 
@@ -88,13 +88,6 @@ def test_a_server_that_ends_while_it_starts_is_told(tmp_path: Path, monkeypatch:
         pass
 
 
-def test_texts_arrive_as_they_were_sent(tmp_path: Path) -> None:
-    """Each with its ids."""
-    sent = token_ids((4, 16, 5))
-    found = texts(write_texts(sent, tmp_path / "texts.npz"))
-    assert [each.tolist() for each in found] == [each.tolist() for each in sent]
-
-
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
 def test_every_version_of_a_peer_is_pinned_once_and_make_installs_it(path: Path) -> None:
     """What was measured can be installed again."""
@@ -114,8 +107,7 @@ def test_sentence_transformers_and_our_engine_agree(tmp_path: Path) -> None:
     with Peer(command, threads=1) as other:
         alone, batched = (other.outcome("embed", file=file, batch_size=size) for size in (1, 2))
     engine = ours.Ours(MINILM)
-    single = np.concatenate([engine.embed([each]) for each in sent])
     assert np.abs(alone[0] - alone[1]).max() > 0.01
-    for rows in (batched, engine.embed(sent), single):
+    for rows in (batched, engine.embed(sent), selvage_peer.dense(engine, sent, 3), selvage_peer.dense(engine, sent, 1)):
         np.testing.assert_allclose(rows, alone, atol=1e-5)
     assert engine.linear_flops == 2 * 6 * (4 * 384**2 + 2 * 384 * 1536)
