@@ -31,9 +31,9 @@ class Options:
 
     @property
     def checkouts(self) -> dict[str, Path]:
-        """Ours, and others by the names of their folders."""
+        """Ours, and others by the names of their folders and their commits."""
         paths = [Path(each).resolve() for each in self.against if each != INFINITY]
-        return {OURS: ROOT} | {each.name: each for each in paths}
+        return {OURS: ROOT} | {f"{each.name} at {commit(each)}": each for each in paths}
 
 
 class Benchmark(Protocol):
@@ -76,7 +76,6 @@ def run(name: str, options: Mapping[str, Any], rounds: int, starts: int) -> dict
         "says": (module.__doc__ or "").splitlines()[0],
         "settings": {key: value for key, value in options.items() if value} | {"rounds": rounds, "starts": starts},
         "machine": describe(),
-        "commits": {side: commit(path) for side, path in asked.checkouts.items()},
         "peers": {venv: versions_of(venv, packages) for venv, packages in module.PEERS.items()},
         "cases": [case(where, sides, module.WHOSE, module.COMPARED) for where, sides in cases.items()],
     }

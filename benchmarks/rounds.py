@@ -55,15 +55,23 @@ def shares(sides: Mapping[str, Sequence[Figures]], rate: str) -> dict[str, Seque
 
 
 def case(name: str, sides: Mapping[str, Sequence[Figures]], ours: str, compared: Sequence[str]) -> dict[str, Any]:
-    """For JSON: every side's figures, and ours over each other side's, round by round: both met the same machine."""
+    """For JSON: every side's figures, and ours over each other side's, round by round: both met the same machine.
+
+    A figure that a side lacks in some round, or that is 0 there, has no ratio.
+    """
     over: dict[str, dict[str, dict[str, float]]] = {}
     for side, rounds in sides.items():
-        both = [figure for figure in compared if all(figure in each for each in (*rounds, *sides[ours]))]
+        both = [figure for figure in compared if all(each.get(figure) for each in (*rounds, *sides[ours]))]
         if side != ours and ALONE not in side and both:
             pairs = list(zip(sides[ours], rounds, strict=True))
             over[side] = {figure: spread([own[figure] / their[figure] for own, their in pairs]) for figure in both}
     told = {
-        side: {figure: spread([each[figure] for each in rounds]) for figure in rounds[0]}
+        side: {figure: spread([each[figure] for each in rounds if figure in each]) for figure in _names(rounds)}
         for side, rounds in sides.items()
     }
     return {"case": name, "ours": ours, "sides": told, "ours_over": over}
+
+
+def _names(rounds: Sequence[Figures]) -> list[str]:
+    """Of all figures, in the order in which they were told first."""
+    return list(dict.fromkeys(figure for each in rounds for figure in each))

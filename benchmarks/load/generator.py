@@ -1,7 +1,8 @@
 """Drives services that run, or a peer over HTTP: closed or open loop, deadlines, keys, priorities.
 
 A target is checked first; a warm-up is followed by a window, in which calls count and CPU seconds are told of this
-process and of those that it watches. Latencies of an open loop are from when a request was due, sent or not.
+process and of those that it watches. Latencies of an open loop are from when a request was due, sent or not. MiniLM's
+files allow 256 tokens: workloads with longer texts want a worker with --max-tokens 512.
 """
 
 import argparse

@@ -77,12 +77,6 @@ def test_a_closed_loop_never_has_more_than_its_clients_under_way(clients: int, r
     assert sorted(each.request for each in calls) == list(range(requests))
 
 
-def test_a_closed_loop_sends_nothing_after_its_end() -> None:
-    """What is under way is awaited."""
-    calls = in_fake_time(loops.closed(FakeTarget(lambda now: 0.4), cycle([0]), NOBODY, 1, 1001.0))
-    assert [each.due for each in calls] == pytest.approx([1000.0, 1000.4, 1000.8])
-
-
 def test_an_open_loop_sends_at_the_rate_whatever_the_answers_do() -> None:
     """Every answer takes ten seconds; none holds a request back, and each is timed from when it was due."""
     target = FakeTarget(lambda now: 10.0)

@@ -28,7 +28,7 @@ def test_every_frozen_result_is_linked_and_names_its_commit() -> None:
 
 
 def test_only_what_stands_between_markers_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the name in the marker; without a result it says so."""
+    """Without a result it says so."""
     monkeypatch.setattr(render, "read", lambda name: {})
     page = "by hand\n<!-- rendered engine: begin -->\nold\n<!-- rendered engine: end -->\nby hand too\n"
     assert render.rendered(page) == page.replace("old", "No result yet.")

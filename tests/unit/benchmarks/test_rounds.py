@@ -44,6 +44,15 @@ def test_a_ratio_is_taken_round_by_round() -> None:
     assert found["sides"]["ours"]["tokens/s"]["median"] == 16.5
 
 
+def test_what_a_round_has_not_told_makes_no_ratio() -> None:
+    """A side of which nothing kept its deadline, or whose answers had no latency in one round."""
+    lost: list[dict[str, float]] = [{"goodput/s": 0.0}, {"goodput/s": 0.0, "p50 ms": 5.0}]
+    kept: list[dict[str, float]] = [{"goodput/s": 9.0, "p50 ms": 4.0}] * 2
+    found = case("overload", {"ours": kept, "theirs": lost}, "ours", ("goodput/s", "p50 ms"))
+    assert found["ours_over"] == {}
+    assert found["sides"]["theirs"]["p50 ms"]["median"] == 5
+
+
 def test_shares_are_of_the_products_of_the_same_round_and_number_format() -> None:
     """A side without the rate has none, and products alone are no side to compare with."""
     sides = {
