@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks import result
 from benchmarks.workloads import named
 
-ROUNDS = {"offline": (4, 2), "engine": (5, 1), "maxsim": (8, 1), "services": (3, 1), "ablations": (5, 1)}
+ROUNDS = {"offline": (4, 2), "engine": (5, 1), "maxsim": (8, 1), "services": (3, 1), "ablations": (3, 1)}
 """Rounds in each start, and starts, that a benchmark has unless told."""
 OTHERS = {"load": "benchmarks.load.generator", "accelerator": "benchmarks.accelerator", "render": "benchmarks.render"}
 """Names with flags of their own, by module."""
