@@ -12,13 +12,12 @@ PEER_PIP := pip --disable-pip-version-check install --quiet
 TORCH_INDEX ?=
 
 MODEL ?= minilm
-FIRST := $(VENV)/first-results
 GPU ?=
 WORKER ?= 127.0.0.1:50061
 FRONTEND ?= 127.0.0.1:50051
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow models check format protos baseline peers bench bench-all repeat gpu
+.PHONY: help setup demo serve test test-slow models check format protos baseline peers bench gpu
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,7 +69,7 @@ check: $(VENV)/dev $(VENV)-protos/ready ## format, lint, types, contracts, impor
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against protos/baseline.binpb
 	$(BIN)/python -m pytest -q tests/unit/test_contract_baseline.py tests/unit/test_import_rules.py
-	$(BIN)/python -m benchmarks.render --check
+	$(BIN)/python -m benchmarks render --check
 	$(PYTHON) protos/generate.py --check --python $(VENV)-protos/bin/python
 
 format: $(VENV)/dev ## format the code
@@ -103,30 +102,18 @@ $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntim
 
 peers: $(PEERS)/maxsim/ready $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntime/ready ## set up the peers that benchmarks compare with, each in a venv of its own
 
-bench: $(VENV)/dev peers ## measure the headlines against the peers in half an hour, render README's figures and docs/measured.md
-	$(BIN)/python -m benchmarks.offline --quick
-	$(BIN)/python -m benchmarks.maxsim
-	$(BIN)/python -m benchmarks.engine_profile
-	$(BIN)/python -m benchmarks.infinity
-	$(BIN)/python -m benchmarks.render
+bench: $(VENV)/dev peers ## measure against the peers in under ten minutes, render README's table and docs/measured.md
+	$(BIN)/python -m benchmarks offline
+	$(BIN)/python -m benchmarks maxsim
+	$(BIN)/python -m benchmarks services --against infinity
+	$(BIN)/python -m benchmarks engine
+	$(BIN)/python -m benchmarks render
 
-bench-all: $(VENV)/dev peers ## every benchmark that needs no accelerator, on two cores about an hour and a half
-	$(BIN)/python -m benchmarks.offline
-	$(BIN)/python -m benchmarks.maxsim
-	$(BIN)/python -m benchmarks.rerank
-	$(BIN)/python -m benchmarks.engine_profile
-	$(BIN)/python -m benchmarks.ablations
-	$(BIN)/python -m benchmarks.services
-	$(BIN)/python -m benchmarks.infinity
-	$(BIN)/python -m benchmarks.breakdown
-	$(BIN)/python -m benchmarks.render
-
-repeat: $(VENV)/dev peers ## run the headlines twice and tell how far the ratios of the second run lie from the first's
-	$(MAKE) bench
-	rm -rf $(FIRST) && mkdir $(FIRST) && cp benchmarks/results/*.json $(FIRST)
-	$(MAKE) bench
-	$(BIN)/python -m benchmarks.repeat $(FIRST)
-	$(BIN)/python -m benchmarks.render
-
-gpu: ## run the GPU tests and benchmarks in 9 minutes with a plain python3 that has torch and transformers (no network)
-	PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=.:protos$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m benchmarks.accelerator $(GPU)
+# A plain python3 with torch, Triton, transformers and numpy is enough, and no network. Both parts end by themselves.
+gpu: export PYTHONDONTWRITEBYTECODE = 1
+gpu: export PYTHONPATH := .:protos$(if $(PYTHONPATH),:$(PYTHONPATH))
+gpu: ## on a machine with CUDA: run the GPU tests (four minutes at most), then the accelerator's benchmark (five)
+	@status=0; \
+	timeout 240 $(PYTHON) -m pytest -c tests/gpu/pytest.ini -p no:cacheprovider -q --tb=short tests/gpu || status=1; \
+	$(PYTHON) -m benchmarks accelerator $(GPU) || status=1; \
+	exit $$status

@@ -1,57 +1,62 @@
-"""Where and with what a result was measured."""
+"""Where and with what a result was measured: processor, cores, versions, commit. Standard library only."""
 
 import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "tokenizers", "grpcio")
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("torch", "triton", "transformers", "numpy", "tokenizers", "grpcio")
 MADE = ("benchmarks/results", "README.md", "docs/measured.md", "docs/plots")
-"""What benchmarks write, and what is rendered from it."""
+"""What benchmarks write, and what is rendered from it: no change of these makes a result another's."""
 
 
-def describe() -> dict[str, Any]:
-    """Processor, cores, versions and commit."""
+def describe(checkout: Path = ROOT) -> dict[str, Any]:
+    """For JSON."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "system": platform.system(),
-        "versions": _versions(),
-        "commit": _commit(),
+        "versions": versions(PACKAGES),
+        "commit": commit(checkout),
     }
 
 
-def _versions() -> dict[str, str]:
-    """Of those that are installed: a machine with an accelerator has PyTorch and little else."""
-    installed = {each.metadata["Name"].lower() for each in importlib.metadata.distributions() if each.metadata["Name"]}
-    return {name: importlib.metadata.version(name) for name in PACKAGES if name in installed}
+def versions(names: Sequence[str], packages: Path | None = None) -> dict[str, str]:
+    """Of those that are installed, here or in that folder of packages."""
+    there = importlib.metadata.distributions(path=sys.path if packages is None else [str(packages)])
+    installed = {(each.metadata["Name"] or "").lower().replace("_", "-"): each.version for each in there}
+    return {name: installed[name] for name in names if name in installed}
+
+
+def commit(checkout: Path = ROOT) -> str:
+    """The commit, and whether anything but results differs from it; empty where there is no git or no repository."""
+    known = _git(checkout, "describe", "--always", "--exclude=*")
+    changed = _git(checkout, "status", "--porcelain", "--", ".", *(f":!{each}" for each in MADE))
+    return f"{known}-dirty" if changed else known
 
 
 def _processor() -> str:
     """Its name, family and model (clouds give several generations one name), and what of it counts for products."""
-    lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
-    told = {name.strip(): value.strip() for name, _, value in lines}
-    if "model name" not in told:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
         return platform.processor()
+    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     flags = told.get("flags", "").split()
     features = [name for name in ("amx_bf16", "avx512_bf16", "avx512f") if name in flags]
     family = f"family {told.get('cpu family', '?')} model {told.get('model', '?')}"
-    return f"{told['model name']} ({', '.join([family, *features])})"
+    return f"{told.get('model name', platform.machine())} ({', '.join([family, *features])})"
 
 
-def _commit() -> str:
-    """The commit, and whether anything but results differs from it: a benchmark may follow another."""
-    known = _git("describe", "--always")
-    changed = _git("status", "--porcelain", "--", ".", *(f":!{each}" for each in MADE))
-    return f"{known}-dirty" if changed else known
-
-
-def _git(*arguments: str) -> str:
-    """Nothing where there is no git, or no repository: a machine with an accelerator may have a copy alone."""
+def _git(checkout: Path, *arguments: str) -> str:
     try:
-        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", str(checkout), *arguments], capture_output=True, text=True, check=False
+        ).stdout.strip()
     except FileNotFoundError:
         return ""

@@ -1,101 +1,92 @@
-"""Renders the README's figures, docs/measured.md and docs/plots from the result files, or checks that they are of them.
+"""Renders README's table of speed and the tables of docs/measured.md from the results, or checks that they are of them.
 
-A benchmark that has no result file yet has no table and no plot.
+What stands between the markers of a page is made here; captions around them are written by hand.
 """
 
 import argparse
-import json
+import re
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import plots, tables
+from benchmarks.machine import ROOT
+from benchmarks.result import number, read, shown, table, tables
+from benchmarks.rounds import SHARE
 
-ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
-README, PAGE, PICTURES = ROOT / "README.md", ROOT / "docs" / "measured.md", ROOT / "docs" / "plots"
-BEGIN, END = "<!-- rendered from benchmarks/results: begin -->", "<!-- rendered: end -->"
-Render = Callable[[dict[str, Any]], str]
-IN_README: dict[str, Render] = {
-    "offline-cpu": tables.offline,
-    "maxsim-cpu": tables.maxsim,
-    "rerank-cpu": tables.rerank,
-    "infinity-cpu": tables.infinity,
-}
-MEASURED: dict[str, tuple[str, Render]] = {
-    "services-cpu": ("Both services under load", tables.services),
-    "breakdown-cpu": ("Where the time of a request goes", tables.breakdown),
-    "engine-profile-cpu": ("Where the engine's time goes", tables.engine_profile),
-    "ablations-cpu": ("Each idea on and off", tables.ablations),
-    "repeat-cpu": ("What a second run repeats", tables.repeat),
-    "another-machine/offline-cpu": ("Another machine: the engine", tables.offline),
-    "another-machine/engine-profile-cpu": ("Another machine: where the engine's time goes", tables.engine_profile),
-    "another-machine/maxsim-cpu": ("Another machine: MaxSim", tables.maxsim),
-    "another-machine/infinity-cpu": ("Another machine: both services against Infinity", tables.infinity),
-    "accelerator": ("The engine on an accelerator", tables.accelerator),
-}
+README, MEASURED = ROOT / "README.md", ROOT / "docs" / "measured.md"
+BLOCK = re.compile(r"(<!-- rendered (\S+): begin -->\n).*?(<!-- rendered \2: end -->)", re.DOTALL)
+SPEED = "speed"
+"""README's block; all others have the name of a benchmark."""
 
 
-def rendered(readme: str) -> str:
-    """The README with its figures."""
-    before, _, rest = readme.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    shown = "\n\n".join(part for name, render in IN_README.items() for part in _shown(name, render, README))
-    return f"{before}{BEGIN}\n{shown}\n{END}{after}"
+def rendered(page: str) -> str:
+    """A page with its blocks made anew."""
+    return BLOCK.sub(lambda found: f"{found[1]}{block(found[2])}\n{found[3]}", page)
 
 
-def measured() -> str:
-    """What README has no room for, as a page of its own."""
-    parts = ["# Measured", "Rendered from benchmarks/results by `python -m benchmarks.render`; do not edit."]
-    for name, (title, render) in MEASURED.items():
-        if shown := _shown(name, render, PAGE):
-            parts += [f"## {title}", *shown]
-    return "\n\n".join(parts) + "\n"
+def block(name: str) -> str:
+    """What stands between the markers of that name."""
+    if name == SPEED:
+        return speed()
+    found = read(name)
+    return f"{told(found)}\n\n{tables(found)}" if found else "No result yet."
 
 
-def pictures() -> dict[Path, str]:
-    """All plots that there are results for."""
-    results = {benchmark: _result(benchmark) for benchmark in {plot.benchmark for plot in plots.PLOTS.values()}}
-    return {
-        PICTURES / f"{name}.svg": plots.PLOTS[name].svg(result)
-        for benchmark, result in results.items()
-        for name in plots.of(benchmark, result)
-    }
+def told(found: Mapping[str, Any]) -> str:
+    """Where, how often, and at which commit."""
+    settings = found["settings"]
+    peers = {name: version for each in found["peers"].values() for name, version in each.items()}
+    versions = ", ".join(f"{name} {version}" for name, version in peers.items())
+    often = f"{settings['rounds']} rounds in each of {settings['starts']} starts"
+    commit = found["machine"]["commit"]
+    return f"{where(found)}; medians (quartiles) of {often}; commit {commit}{'; ' * bool(versions)}{versions}."
 
 
-def _shown(name: str, render: Render, page: Path) -> list[str]:
-    """A result as its table, and its plots as that page links them; nothing where there is none."""
-    if not (result := _result(name)):
-        return []
-    folder = PICTURES.relative_to(page.parent).as_posix()
-    images = [f"![{plots.PLOTS[each].says}]({folder}/{each}.svg)" for each in plots.of(name, result)]
-    return [render(result), *images]
+def where(found: Mapping[str, Any]) -> str:
+    """The processor, and how much of it."""
+    machine = found["machine"]
+    return f"{found['settings']['threads']} threads of {machine['processor']}, {machine['cores']} cores"
 
 
-def _result(name: str) -> dict[str, Any]:
-    """Empty where there is no such file."""
-    path = RESULTS / f"{name}.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    return found
+def speed() -> str:
+    """One table: ours, its share of products alone, and how it stands to each peer."""
+    results = {name: read(name) for name in ("offline", "maxsim", "services")}
+    rows = [
+        _row(name, case, over)
+        for name, found in results.items()
+        for case in found.get("cases", ())
+        if (over := {side: each for side, each in case["ours_over"].items() if _is_peer(name, side)})
+    ]
+    if not rows:
+        return "No result yet."
+    heads = ["", "here", "of products alone", "times others"]
+    told = dict.fromkeys(f"{where(each)}, commit {each['machine']['commit']}" for each in results.values() if each)
+    return f"MiniLM-L6 in float32, medians (quartiles); {'; '.join(told)}.\n\n{table(heads, rows)}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.render", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    arguments = parser.parse_args()
-    wanted = {README: rendered(README.read_text()), PAGE: measured()} | pictures()
-    old = sorted(set(PICTURES.glob("*.svg")) - set(wanted))
-    if arguments.check:
-        stale = [path.name for path, content in wanted.items() if not path.is_file() or path.read_text() != content]
-        stale += [path.name for path in old]
-        sys.exit(f"{', '.join(stale)}: not rendered from benchmarks/results" if stale else 0)
-    PICTURES.mkdir(exist_ok=True)
-    for path, content in wanted.items():
+def _is_peer(name: str, side: str) -> bool:
+    return side == "infinity" if name == "services" else not side.startswith("selvage")
+
+
+def _row(name: str, case: Mapping[str, Any], over: Mapping[str, Any]) -> list[str]:
+    """Of a single client the latency is told, of many the rate."""
+    single = name == "services" and case["case"].startswith("1 client,")
+    figure = {"offline": "tokens/s", "maxsim": "documents/s"}.get(name, "p50 ms" if single else "requests/s")
+    ours = case["sides"][case["ours"]]
+    what = {"offline": "engine", "maxsim": "MaxSim", "services": "both services"}[name]
+    against = "; ".join(f"{shown(each[figure])} x {side}" for side, each in over.items())
+    share = f"{number(ours[SHARE]['median'])} %"
+    return [f"{what}, {case['case']}", f"{number(ours[figure]['median'])} {figure}", share, against]
+
+
+def main(given: argparse.Namespace) -> int:
+    """1 where a page is not of the results, with --check."""
+    pages = {path: rendered(path.read_text()) for path in (README, MEASURED)}
+    stale = [path.name for path, content in pages.items() if path.read_text() != content]
+    if given.check:
+        if stale:
+            print(f"{', '.join(stale)}: not rendered from benchmarks/results", file=sys.stderr)
+        return int(bool(stale))
+    for path, content in pages.items():
         path.write_text(content)
-    for path in old:
-        path.unlink()
-
-
-if __name__ == "__main__":
-    main()
+    return 0

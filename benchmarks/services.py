@@ -1,171 +1,154 @@
-"""Both services under the named workloads: `python -m benchmarks.services`.
+"""Both services with 1 and 64 clients of 16 and 128 tokens, and three times what they can do with deadlines.
 
-One worker with as many frontends as a workload wants, driven by the load generator. Every workload is measured in a
-closed loop as it is defined; `lognormal` and `mixed` also in an open loop at a share of what the closed loop reached.
-Configurations that are compared (numbers of clients, one frontend against four, short texts with and without long
-ones) take turns in every round. The generator's own ceiling is measured beside each workload.
+All sides are up all the time: ours, with `--against` another checkout (a path) or Infinity over HTTP, the engine alone
+on the same texts as one job, and a null grpc.aio server. Clients are a process of their own on the same cores. CPU is
+told a request, with the thread of the event loop apart. `% of what the CPU allows`: requests/s against the cores over
+the CPU seconds that a request takes in the engine alone, the frontend and the clients.
 """
 
-import argparse
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import Any
 
-from rich.console import Console
-from rich.markdown import Markdown
+from benchmarks.benchmark import INFINITY, OURS, Options
+from benchmarks.engine import peer_of, products
+from benchmarks.load.null_server import null_server
+from benchmarks.load.processor import children
+from benchmarks.machine import ROOT
+from benchmarks.peers import infinity
+from benchmarks.peers.answering import write_texts
+from benchmarks.peers.process import Peer, modules_of
+from benchmarks.rounds import ALONE, Figures, Turn
+from benchmarks.workloads import MAX_TOKENS, MINILM, minilm_folder, named, token_ids
 
-from benchmarks import tables, workloads
-from benchmarks.load.case import Case, best, measured
-from benchmarks.load.ceiling import ceiling_of
-from benchmarks.load.pattern import Open
-from benchmarks.load.plan import Plan
-from benchmarks.load.summary import summary
-from benchmarks.load.target import GrpcAddress
-from benchmarks.machine import describe
-from benchmarks.sizes import Scale
-from benchmarks.workloads import Workload
-from harness.running import run
-from harness.stack import Stack, stack
-from selvage.v1 import model_pb2
-from selvage.v1.model_pb2_grpc import ModelServiceStub
-
-RESULT = Path(__file__).parent / "results" / "services-cpu.json"
-SHARE = 0.7
-"""Of the closed loop's requests/s, for open loops: busy, but with a queue that ends."""
-OPEN = ("lognormal", "mixed")
-QUICK = ("short", "mixed", "colbert-rerank")
-MANY_FRONTENDS = 4
+WHOSE, RATE, COMPARED = OURS, "tokens/s", ("requests/s", "goodput/s", "p50 ms")
+PEERS = {"infinity": ("infinity-emb", "torch")}
+NULL, ENGINE = "null grpc.aio server", "engine alone"
+LOADS = ((1, "16-tokens"), (64, "16-tokens"), (1, "128-tokens"), (64, "128-tokens"))
+"""Clients, and the workload of each."""
+PEAK, TIMES, DEADLINE = (64, "16-tokens"), 3, 2.0
+"""Overload: so many times what that load has just reached is offered, and each call has so many seconds."""
+Rates = dict[tuple[str, int, str], float]
+"""Requests a second that an address last reached, by clients and workload."""
+READY = re.compile(r"Ready\. Worker (\S+), frontend (\S+)\. ")
 
 
-def closed_cases(workload: Workload, pair: Stack, seconds: float, seed: int) -> list[Case]:
-    """The workload as it is defined, or each step of its sweep with one frontend and with all."""
-    plan = _plan(workload, pair, seconds, seed)
-    if not workload.client_counts:
-        return [Case(name="closed", plan=plan, watch=_processes(pair, 1))]
-    return [
-        Case(
-            name=f"{count} client{'s' * (count > 1)}, {frontends} frontend{'s' * (frontends > 1)}",
-            plan=replace(
-                plan,
-                pattern=replace(workload.pattern, clients=count, seconds=seconds),
-                address=_to(plan, pair, frontends),
-            ),
-            watch=_processes(pair, frontends),
-        )
-        for count in workload.client_counts
-        for frontends in (1, MANY_FRONTENDS)
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A running side: where calls go, and the processes whose CPU is told, by name."""
+
+    address: str
+    pids: Mapping[str, int]
 
 
-def open_cases(workload: Workload, pair: Stack, seconds: float, seed: int, reached: float) -> list[Case]:
-    """Poisson arrivals at a share of what was reached; of mixed lengths also the short texts alone, as often."""
-    if workload.name not in OPEN or not reached:
-        return []
-    rate = reached * SHARE
-    plan = replace(_plan(workload, pair, seconds, seed), pattern=Open(rate=rate, seconds=seconds))
-    cases = [Case(name="open", plan=plan, watch=_processes(pair, 1))]
-    if workload.name == "mixed":
-        alone = workload.only("short")
-        rate *= len(alone.requests) / len(workload.requests)
-        pattern = Open(rate=rate, seconds=seconds)
-        plan = replace(plan, requests=alone.prepared(), pattern=pattern)
-        cases.append(Case(name="open, short alone", plan=plan, watch=_processes(pair, 1)))
-    return cases
+@contextmanager
+def pair(checkout: Path, threads: int) -> Iterator[Server]:
+    """A worker and a frontend of a checkout on free ports, drained in the end. Exits where they do not start."""
+    ports = ("--worker", "127.0.0.1:0", "--frontend", "127.0.0.1:0")
+    settings = {"SELVAGE_WORKER_THREADS": str(threads), "SELVAGE_WORKER_MAX_TOKENS": str(MAX_TOKENS)}
+    environment = os.environ | settings | modules_of(checkout) | {"PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "harness", "--model", MINILM, *ports]
+    with subprocess.Popen(command, cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = next(filter(None, map(READY.search, process.stdout)), None)
+            if ready is None:
+                sys.exit(f"the services of {checkout} did not start")
+            members = children(process.pid)
+            yield Server(
+                address=ready[2], pids={"worker": members["gpu_worker"], "frontend": members["frontend_service"]}
+            )
+        finally:
+            process.terminate()
+            process.communicate()  # it still writes while it drains
 
 
-def _plan(workload: Workload, pair: Stack, seconds: float, seed: int) -> Plan:
-    timed = workload.pattern.requests is None
-    return Plan(
-        address=GrpcAddress(servers=(pair.frontends[0].address,), method=workload.method),
-        requests=workload.prepared(),
-        pattern=replace(workload.pattern, seconds=seconds) if timed else workload.pattern,
-        warmup=min(1.0, seconds) * timed,  # a counted load has had its warm-up when every request has been learnt
-        seed=seed,
-    )
+def generated(server: Server, workload: str, **options: object) -> dict[str, float]:
+    """The figures of one run of the load generator, in a process of its own. Exits where it fails."""
+    asked = {"target": server.address, "workload": workload} | options
+    flags = [part for name, value in asked.items() for part in (f"--{name}", str(value))]
+    watched = [part for name, pid in server.pids.items() for part in ("--watch", f"{name}={pid}")]
+    command = [sys.executable, "-m", "benchmarks", "load", "--json", *flags, *watched]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: ended with {done.returncode}")
+    figures: dict[str, float] = json.loads(done.stdout)["figures"]
+    return figures
 
 
-def _to(plan: Plan, pair: Stack, frontends: int) -> GrpcAddress:
-    assert isinstance(plan.address, GrpcAddress)
-    return replace(plan.address, servers=tuple(member.address for member in pair.frontends[:frontends]))
+def closed(server: Server, workload: str, clients: int, seconds: float, rates: Rates) -> Figures:
+    """Clients that wait for their answers; the rate is kept for `overload`."""
+    found = generated(server, workload, clients=clients, seconds=seconds)
+    rates[server.address, clients, workload] = found["requests/s"]
+    return found
 
 
-def _processes(pair: Stack, frontends: int) -> dict[str, int]:
-    """The worker's and those frontends' process ids, by name."""
-    members = pair.frontends[:frontends]
-    return {"worker": pair.worker.pid} | {f"frontend {number}": each.pid for number, each in enumerate(members)}
+def null(server: Server, workload: str, clients: int, seconds: float) -> Figures:
+    """The same of the null server, which computes no tokens."""
+    found = generated(server, workload, clients=clients, seconds=seconds)
+    return {name: value for name, value in found.items() if name != "tokens/s"}
 
 
-async def run_workload(workload: Workload, pair: Stack, seconds: float, rounds: int, seed: int) -> dict[str, Any]:
-    """All cases of one workload, and the generator's ceiling for the fastest of them."""
-    cases = closed_cases(workload, pair, seconds, seed)
-    outcomes = await measured(cases, rounds, workload.name)
-    reached = median(each.requests_per_second for each in outcomes[cases[0].name])
-    further = open_cases(workload, pair, seconds, seed, reached)
-    outcomes |= await measured(further, rounds, workload.name)
-    fastest = max(cases, key=lambda case: best(outcomes[case.name]).requests_per_second)
-    most = best(outcomes[fastest.name])
-    ceiling = await ceiling_of(fastest.plan, most, seconds=min(seconds, 3.0), title=f"{workload.name}: null server")
-    return {
-        "measures": workload.measures,
-        "model": workload.model,
-        "dtype": await _dtype(pair),
-        "cases": {
-            case.name: summary(outcomes[case.name])
-            | {"pattern": repr(case.plan.pattern), "frontends": len(case.plan.address.servers)}
-            for case in [*cases, *further]
-        },
-        "null_server": ceiling.figures() | {"beside": fastest.name},
-    }
+def engine_alone(peer: Peer, file: str, texts: int, tokens: int) -> Figures:
+    """As many texts as there are clients as one job, again and again."""
+    told = peer.run("embed", 1.0, file=file)
+    rate = texts / told["seconds"]
+    cpu = told["cpu_seconds"] / texts * 1e3
+    return {"requests/s": rate, "tokens/s": rate * tokens, "worker: CPU ms/request": cpu}
 
 
-async def _dtype(pair: Stack) -> str:
-    models: Any = ModelServiceStub(pair.channel)
-    return str((await models.GetModel(model_pb2.GetModelRequest())).card.dtype)
+def overload(server: Server, seconds: float, rates: Rates) -> Figures:
+    """More than it can do, with deadlines; what kept to them against what it can do."""
+    peak = rates[server.address, *PEAK]
+    found = generated(server, PEAK[1], seconds=seconds, rate=TIMES * peak, deadline=DEADLINE, warmup=DEADLINE)
+    return {**found, "goodput, % of the peak": 100 * found["goodput/s"] / peak}
 
 
-async def measure(names: Sequence[str], *, scale: Scale, seconds: float, rounds: int, seed: int) -> dict[str, Any]:
-    """Workloads of the same model share a pair; the pair has four frontends where a sweep wants them."""
-    chosen = [workloads.build(name, scale=scale, seed=seed) for name in names]
-    results: dict[str, Any] = {}
-    for model, sweep in dict.fromkeys((each.model, bool(each.client_counts)) for each in chosen):
-        mates = [each for each in chosen if (each.model, bool(each.client_counts)) == (model, sweep)]
-        async with stack(model, frontends=MANY_FRONTENDS if sweep else 1, worker=mates[0].worker) as pair:
-            for workload in mates:
-                results[workload.name] = await run_workload(workload, pair, seconds, rounds, seed)
-    return {
-        "benchmark": "services-cpu" if scale == "small" else "services",
-        "scale": scale,
-        "seed": seed,
-        "rounds": rounds,
-        "seconds": seconds,
-        "open_share": SHARE,
-        "machine": describe(),
-        "workloads": {name: results[name] for name in names},
-    }
+@contextmanager
+def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
+    """All sides under all loads, then overload for those of ours."""
+    threads, rates = options.threads, Rates()
+    with ExitStack() as cleanup:
+        peer = cleanup.enter_context(peer_of(threads))
+        servers = {name: cleanup.enter_context(pair(path, threads)) for name, path in options.checkouts.items()}
+        asked = dict(servers)
+        if INFINITY in options.against:
+            address, pid = cleanup.enter_context(infinity.served(minilm_folder(), threads=threads))
+            asked[INFINITY] = Server(address=address, pids={"server": pid})
+        address, pid = cleanup.enter_context(null_server())
+        bare, alone = Server(address=address, pids={"server": pid}), products(peer)
+        found: dict[str, dict[str, Turn]] = {}
+        for clients, workload in LOADS:
+            lengths = [each[0] for each in named()[workload].requests[:clients]]
+            file = write_texts(token_ids(lengths), options.folder / f"{clients} {workload}.npz")
+            load = (workload, clients, options.seconds)
+            sides: dict[str, Turn] = {name: partial(closed, each, *load, rates) for name, each in asked.items()}
+            if workload == PEAK[1]:  # gRPC costs the same for texts of any length
+                sides[NULL] = partial(null, bare, *load)
+            sides[ENGINE] = partial(engine_alone, peer, file, clients, lengths[0])
+            found[f"{clients} client{'s' * (clients > 1)}, {lengths[0]} tokens"] = {**sides, ALONE: alone}
+        name = f"{TIMES} times the requests/s of {PEAK[0]} clients, 16 tokens, with deadlines of {DEADLINE:g} s"
+        found[name] = {side: partial(overload, each, options.seconds, rates) for side, each in servers.items()}
+        yield found
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.services", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--workloads", default="", help="names with commas; default: all")
-    add("--scale", choices=("small", "full"), default="small", help="for two cores, or an accelerator (%(default)s)")
-    add("--seconds", type=float, default=8.0, help="of each case in each round (default: %(default)s)")
-    add("--rounds", type=int, default=3, help="interleaved rounds (default: %(default)s)")
-    add("--seed", type=int, default=1, help="of texts and arrivals (default: %(default)s)")
-    add("--quick", action="store_true", help=f"{', '.join(QUICK)} only, two seconds, one round")
-    add("--out", type=Path, default=RESULT, help="where the JSON goes (default: %(default)s)")
-    given = parser.parse_args()
-    asked = tuple(given.workloads.split(",")) if given.workloads else QUICK if given.quick else workloads.names()
-    unknown = set(asked) - set(workloads.names())
-    if unknown:
-        parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(workloads.names())}")
-    length = (2.0, 1) if given.quick else (given.seconds, given.rounds)
-    outcome = run(measure(asked, scale=given.scale, seconds=length[0], rounds=length[1], seed=given.seed))
-    given.out.parent.mkdir(exist_ok=True)
-    given.out.write_text(json.dumps(outcome, indent=1) + "\n")
-    Console().print(Markdown(tables.services(outcome)))
+def finished(sides: Mapping[str, Sequence[Figures]]) -> dict[str, Sequence[Figures]]:
+    """With the share of what the CPU seconds of engine, frontend and clients would allow, round by round."""
+    told = dict(sides)
+    for side, rounds in sides.items():
+        if ENGINE in sides and "frontend: CPU ms/request" in rounds[0]:
+            told[side] = [_allowed(own, alone) for own, alone in zip(rounds, sides[ENGINE], strict=True)]
+    return told
+
+
+def _allowed(own: Figures, alone: Figures) -> Figures:
+    beside = own["frontend: CPU ms/request"] + own["clients: CPU ms/request"]
+    most = (os.cpu_count() or 1) / (alone["worker: CPU ms/request"] + beside) * 1e3
+    return {**own, "% of what the CPU allows": 100 * own["requests/s"] / most}

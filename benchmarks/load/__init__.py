@@ -1,8 +1,9 @@
-"""The load generator: prepared requests, sent in a pattern by several processes, counted once each.
+"""The load generator: `python -m benchmarks load` drives a server from a process of its own.
 
-pattern.py    closed loop, open loop           client.py     one process: warms up, waits for the start, sends
-loops.py      the two loops, on any target     generator.py  starts the processes, merges what they counted
-target.py     gRPC or HTTP, bytes in and out   outcome.py    what a run gave, as figures
-tally.py      what one process counted         null_server.py, ceiling.py   the generator's own
-case.py       loads that take turns            summary.py    several rounds as figures
+loops.py        the closed and the open loop, on any target, by the event loop's clock
+target.py       where calls go: gRPC with deadlines, keys and priorities, or HTTP
+outcome.py      what came of all calls: rates, goodput, latencies, refusals
+processor.py    CPU seconds of processes, a thread apart
+generator.py    one run: check, warm-up, window, CPU seconds around it; the command
+null_server.py  a grpc.aio server that answers at once: what gRPC alone costs
 """

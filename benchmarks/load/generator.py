@@ -1,178 +1,120 @@
-"""Starts the client processes, lets them begin at one instant, shows progress, merges what they counted."""
+"""Drives services that run, or a peer over HTTP: closed or open loop, deadlines, keys, priorities.
 
+A target is checked first; a warm-up is followed by a window, in which calls count and CPU seconds are told of this
+process and of those that it watches. Latencies of an open loop are from when a request was due, sent or not. MiniLM's
+files allow 256 tokens: workloads with longer texts want a worker with --max-tokens 512.
+"""
+
+import argparse
 import asyncio
 import json
 import os
-import pickle
 import sys
-import time
+from collections import Counter
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from benchmarks.load import loops, outcome
+from benchmarks.load.processor import CpuSeconds
+from benchmarks.load.target import reached
+from benchmarks.result import number, table
+from benchmarks.workloads import Workload, named
 
-from benchmarks.load.outcome import Outcome
-from benchmarks.load.pattern import Closed
-from benchmarks.load.plan import Plan
-from benchmarks.load.processor_time import cpu_seconds_of
-from benchmarks.load.tally import Tally
-from harness.environment import ROOT, python_path
-
-AHEAD = 0.1
-"""Seconds between the word to begin and the beginning."""
-SHOWN_EVERY = 0.2
+CLIENTS = "clients"
+"""This process, among those whose CPU is told."""
+LONGEST = 300.0
+"""Seconds of a call that has no deadline of its own."""
 
 
-class LoadFailed(RuntimeError):
-    """A run that cannot be counted; the message says why."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A closed loop of `clients`, or an open one of `rate` requests a second where that is above zero.
 
-
-class ClientProcess:
-    """One of them, from outside."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self.pid = process.pid
-        self.calls = 0
-
-    @classmethod
-    async def start(cls, plan: Plan, number: int, parts: int) -> "ClientProcess":
-        """Started and told its plan."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "benchmarks.load.client"),
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": python_path()},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=1 << 26,
-        )
-        client = cls(process)
-        await client._write(pickle.dumps((plan, number, parts)))
-        return client
-
-    async def begin(self, at: float) -> None:
-        """Says when."""
-        await self._write(f"{at!r}\n".encode())
-
-    async def until(self, word: str) -> Any:
-        """What it says under that word; progress is noted on the way. Raises LoadFailed."""
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
-            said = json.loads(line)
-            if word in said:
-                return said[word]
-            if "failed" in said:
-                raise LoadFailed(said["failed"])
-            self.calls = said["calls"]
-        raise LoadFailed(f"a client process ended with status {await self._process.wait()} before it was {word}")
-
-    async def end(self) -> None:
-        """Waits for the process, or ends it where it has more to do."""
-        if self._process.returncode is None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            try:
-                await asyncio.wait_for(self._process.wait(), 5)
-            except TimeoutError:
-                self._process.kill()
-                await self._process.wait()
-
-    async def _write(self, content: bytes) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(content)
-        await self._process.stdin.drain()
-
-
-async def generate(
-    plan: Plan, *, processes: int = 0, watch: Mapping[str, int] | None = None, title: str = ""
-) -> Outcome:
-    """One run. `watch`: further processes whose CPU seconds count, by name. `title`: a progress bar with it, or none.
-
-    `processes` 0: two, or a quarter of the cores where that is more, but never more than clients. Raises LoadFailed.
+    `requests`: so many instead of `seconds`, all of which count. `deadline`: seconds of each call, 0 for none.
+    `keys`, `priorities`: see `loops.senders`. `watch`: process ids whose CPU is told, by name.
     """
-    parts = process_count(plan, processes)
-    async with AsyncExitStack() as cleanup:
-        clients = []
-        for number in range(parts):
-            clients.append(await ClientProcess.start(plan, number, parts))
-            cleanup.push_async_callback(clients[-1].end)
-        learnt = await asyncio.gather(*(client.until("ready") for client in clients))
-        tokens = settled_tokens(plan, {index: count for each in learnt for index, count in each})
-        pids = {f"client {number}": client.pid for number, client in enumerate(clients)} | dict(watch or {})
-        return await _run(plan, clients, tokens, pids, title)
+
+    address: str
+    workload: Workload
+    clients: int = 1
+    rate: float = 0.0
+    fixed: bool = False
+    seconds: float = 5.0
+    warmup: float = 0.5
+    requests: int = 0
+    deadline: float = 0.0
+    keys: str = ""
+    priorities: str = ""
+    seed: int = 1
+    watch: Mapping[str, int] = field(default_factory=dict)
 
 
-def process_count(plan: Plan, asked: int = 0) -> int:
-    """How many client processes a plan gets."""
-    pattern = plan.pattern
-    most = pattern.clients if isinstance(pattern, Closed) else 64
-    return max(1, min(asked or max(2, (os.cpu_count() or 1) // 4), most, pattern.requests or most))
-
-
-def settled_tokens(plan: Plan, learnt: Mapping[int, int]) -> dict[int, int]:
-    """What each request costs, as promised and as learnt. Raises LoadFailed where our own services say otherwise."""
-    promised = {index: each.tokens for index, each in enumerate(plan.requests) if each.tokens is not None}
-    for index, count in learnt.items():
-        if plan.address.counts and promised.get(index, count) != count:
-            raise LoadFailed(f"request {index} is made to have {promised[index]} tokens, the server counted {count}")
-    return {index: count for index, count in learnt.items() if count} | promised
+async def drive(load: Load) -> dict[str, Any]:
+    """`figures` of all calls and `by sender`; how often each status came. Raises LoadFailed."""
+    async with reached(load.address, load.workload, seed=load.seed, deadline=load.deadline or LONGEST) as target:
+        await target.check()
+        start = asyncio.get_running_loop().time() + (0 if load.requests else load.warmup)
+        calls, spent, stop = await _run(load, target, start)
+    inside, seconds = outcome.counted(calls, start, stop, is_open=load.rate > 0)
+    if not inside:
+        raise outcome.LoadFailed("nothing was answered in the window; give more seconds")
+    tokens = [sum(each) for each in load.workload.requests]
+    figures = outcome.figures(inside, seconds, tokens, load.deadline)
+    good = figures["requests/s"] * (stop - start)
+    return {
+        "figures": figures | _cpu(spent, good) if good else figures,
+        "by sender": outcome.by_sender(inside, seconds, tokens, load.deadline),
+        "statuses": Counter(each.status for each in inside),
+    }
 
 
 async def _run(
-    plan: Plan, clients: list[ClientProcess], tokens: dict[int, int], pids: Mapping[str, int], title: str
-) -> Outcome:
-    timed = plan.pattern.requests is None
-    begin = time.monotonic() + AHEAD
-    start = begin + plan.warmup * timed
-    stop = start + (plan.pattern.seconds or 0)
-    for client in clients:
-        await client.begin(begin)
-    done = asyncio.gather(*(client.until("done") for client in clients))
-    shown = asyncio.create_task(_show(plan, clients, begin, title))
+    load: Load, target: loops.Target, start: float
+) -> tuple[list[loops.Call], Mapping[str, CpuSeconds], float]:
+    """All calls, CPU seconds of the window by process, and when the window ended."""
+    clock, pids = asyncio.get_running_loop().time, {CLIENTS: os.getpid(), **load.watch}
+    stop = float("inf") if load.requests else start + load.seconds
+    known = len(load.workload.requests)
+    turns = islice((number % known for number in count()), load.requests or None)
+    who = loops.senders(load.keys, load.priorities)
+    if load.rate:
+        loop = loops.opened(target, turns, who, loops.gaps(load.rate, fixed=load.fixed, seed=load.seed), stop)
+    else:
+        loop = loops.closed(target, turns, who, load.clients, stop)
+    sending = asyncio.create_task(loop)
+    await asyncio.wait({sending}, timeout=max(0.0, start - clock()))
+    before = {name: CpuSeconds.of(pid) for name, pid in pids.items()}
+    await asyncio.wait({sending}, timeout=None if load.requests else stop - clock())
+    spent = {name: CpuSeconds.of(pid) - before[name] for name, pid in pids.items()}
+    calls = await sending
+    return calls, spent, min(stop, clock())
+
+
+def _cpu(spent: Mapping[str, CpuSeconds], answers: float) -> dict[str, float]:
+    """Milliseconds a request, by process; the event loop's apart, but not of the clients, who have nothing else."""
+    found = {}
+    for name, each in spent.items():
+        found[f"{name}: CPU ms/request"] = each.whole / answers * 1e3
+        if name != CLIENTS:
+            found[f"{name}'s event loop: CPU ms/request"] = each.event_loop / answers * 1e3
+    return found
+
+
+def main(given: argparse.Namespace) -> int:
+    """`python -m benchmarks load`; 1 where the run cannot be counted."""
+    workload = named(given.scale)[given.workload]
+    asked = {name: value for name, value in vars(given).items() if name in Load.__dataclass_fields__}
+    watch = {name: int(pid) for name, pid in (each.split("=") for each in given.watch)}
+    asked |= {"workload": workload, "clients": given.clients or workload.in_flight[0], "watch": watch}
     try:
-        await asyncio.wait({done}, timeout=start - time.monotonic())
-        if done.done():  # too early: a client failed
-            await done
-        before = cpu_seconds_of(pids)
-        # A closed loop's answers count until `stop`; all others wait for their last answer, and so does their time.
-        fixed = timed and isinstance(plan.pattern, Closed)
-        await asyncio.wait({done}, timeout=stop - time.monotonic() if fixed else None)
-        if done.done():
-            await done
-        after = cpu_seconds_of(pids)
-        told = await done
-    finally:
-        shown.cancel()
-        await asyncio.gather(shown, return_exceptions=True)
-    kinds = [request.kind for request in plan.requests]
-    tally = Tally(kinds)
-    for each in told:
-        tally.add(Tally.from_json(each, kinds))
-    window = (stop if fixed else max(tally.last, stop)) - start
-    return Outcome(
-        seconds=tally.last - (tally.before or begin) if fixed and tally.last else window,
-        window=window,
-        tally=tally,
-        tokens=tokens,
-        cpu_seconds={name: after[name] - before[name] for name in pids},
-    )
-
-
-async def _show(plan: Plan, clients: list[ClientProcess], begin: float, title: str) -> None:
-    """A progress bar until cancelled: by time where a duration was asked for, else by answers."""
-    pattern = plan.pattern
-    total = pattern.requests or plan.warmup + (pattern.seconds or 0)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[calls]} answers"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, transient=True, disable=not title) as progress:
-        task = progress.add_task(title, total=total, calls=0)
-        while True:
-            calls = sum(client.calls for client in clients)
-            reached = calls if pattern.requests else max(0.0, time.monotonic() - begin)
-            progress.update(task, completed=reached, calls=calls)
-            await asyncio.sleep(SHOWN_EVERY)
+        found = asyncio.run(drive(Load(address=given.target, **asked)))
+    except (outcome.LoadFailed, ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    columns = {"all": found["figures"], **found["by sender"]}
+    names = dict.fromkeys(name for each in columns.values() for name in each)
+    rows = [[name, *(number(each[name]) if name in each else "" for each in columns.values())] for name in names]
+    print(json.dumps(found) if given.json else f"{table(['', *columns], rows)}\n\n{found['statuses']}")
+    return 0

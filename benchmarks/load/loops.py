@@ -1,89 +1,106 @@
-"""The closed and the open loop, on any target, by the running event loop's clock (which tests may replace).
+"""The closed and the open loop on any target, by the running event loop's clock (which tests may replace).
 
-A window says which answers count. The closed loop goes by the time of the answer: clients run before and through it,
-so that what is under way at its edges evens out. The open loop goes by the intended start, and waits for every answer:
-a request that was due in a stall counts with the whole stall, though nobody could have sent it earlier.
+A closed loop's client sends its next request when the last is answered. The open loop sends when a request is due,
+whatever the answers do, and times each from that moment: one that was due in a stall counts with the whole stall.
 """
 
 import asyncio
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Protocol
 
-from benchmarks.load.tally import Reply, Tally
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Who sends: a fairness key and a priority, told as metadata where they are not empty."""
+
+    key: str = ""
+    priority: str = ""
+
+    @property
+    def name(self) -> str:
+        """As figures are grouped; empty for a sender without either."""
+        parts = (self.key, f"priority {self.priority}" if self.priority else "")
+        return " ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call: when it was due and when it ended, by the loop's clock; a status such as OK; who sent what."""
+
+    due: float
+    ended: float
+    status: str
+    request: int
+    sender: Sender
 
 
 class Target(Protocol):
     """What is measured."""
 
-    async def call(self, index: int, lane: int) -> Reply:
-        """Sends request `index`; `lane` is the client's number, which chooses among several servers. Never raises."""
+    async def call(self, request: int, sender: Sender) -> str:
+        """Sends that request and waits; the status of the answer. Never raises."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """Sending begins at `begin`; what happens from `start` on and before `stop` counts."""
+async def closed(
+    target: Target, turns: Iterator[int], senders: Sequence[Sender], clients: int, stop: float
+) -> list[Call]:
+    """`clients` loops until `stop`, or until the turns end; client n is sender n, cyclic."""
+    clock, calls = asyncio.get_running_loop().time, list[Call]()
 
-    begin: float
-    start: float
-    stop: float = inf
-
-    def holds(self, time: float) -> bool:
-        """Whether that time counts."""
-        return self.start <= time < self.stop
-
-
-async def closed_loop(target: Target, turns: Iterator[int], tally: Tally, lanes: Sequence[int], window: Window) -> None:
-    """One client a lane; `turns` are the requests in order, shared by all."""
-    clock = asyncio.get_running_loop().time
-    await asyncio.sleep(window.begin - clock())
-
-    async def client(lane: int) -> None:
-        for index in turns:
-            sent = clock()
-            if sent >= window.stop:
+    async def client(sender: Sender) -> None:
+        for request in turns:
+            due = clock()
+            if due >= stop:
                 return
-            reply = await target.call(index, lane)
-            answered = clock()
-            if window.holds(answered):
-                tally.count(index, reply, answered - sent, answered)
-            else:
-                tally.pass_by(answered, before=answered < window.start)
+            status = await target.call(request, sender)
+            calls.append(Call(due=due, ended=clock(), status=status, request=request, sender=sender))
 
-    await asyncio.gather(*(client(lane) for lane in lanes))
+    await asyncio.gather(*(client(senders[number % len(senders)]) for number in range(clients)))
+    return calls
 
 
-async def open_loop(target: Target, turns: Iterator[int], tally: Tally, gaps: Iterator[float], window: Window) -> None:
-    """One request a turn, each `gap` seconds after the one before was due."""
-    clock = asyncio.get_running_loop().time
-    due, under_way = window.begin, set()
+async def opened(
+    target: Target, turns: Iterator[int], senders: Sequence[Sender], gaps: Iterator[float], stop: float
+) -> list[Call]:
+    """One request each gap of seconds until `stop`; waits for every answer. Request n is of sender n, cyclic."""
+    clock, calls = asyncio.get_running_loop().time, list[Call]()
+    due = clock()
 
-    async def request(index: int, lane: int, due: float) -> None:
-        if window.holds(due):
-            tally.lateness.record(clock() - due)
-        reply = await target.call(index, lane)
-        answered = clock()
-        if window.holds(due):
-            tally.count(index, reply, answered - due, answered)
-        else:
-            tally.pass_by(answered, before=False)
+    async def call(request: int, sender: Sender, due: float) -> None:
+        status = await target.call(request, sender)
+        calls.append(Call(due=due, ended=clock(), status=status, request=request, sender=sender))
 
-    for lane, (index, gap) in enumerate(zip(turns, gaps, strict=False)):
-        due += gap
-        if due >= window.stop:
-            break
-        if due > clock():
-            await asyncio.sleep(due - clock())
-        task = asyncio.create_task(request(index, lane, due))
-        under_way.add(task)
-        task.add_done_callback(under_way.discard)
-    await asyncio.gather(*under_way)
+    async with asyncio.TaskGroup() as under_way:
+        for number, (request, gap) in enumerate(zip(turns, gaps, strict=False)):
+            due += gap
+            if due >= stop:
+                break
+            if due > clock():
+                await asyncio.sleep(due - clock())
+            under_way.create_task(call(request, senders[number % len(senders)], due))
+    return calls
 
 
-def poisson_gaps(rate: float, seed: str) -> Iterator[float]:
-    """Seconds between arrivals."""
-    generator = random.Random(seed)
+def gaps(rate: float, *, fixed: bool, seed: int) -> Iterator[float]:
+    """Seconds between requests at that rate: always the same, or those of Poisson arrivals."""
+    draw = random.Random(seed)
     while True:
-        yield generator.expovariate(rate)
+        yield 1 / rate if fixed else draw.expovariate(rate)
+
+
+def senders(keys: str, priorities: str) -> list[Sender]:
+    """Senders of `a:3,b` (three of four calls are of key a) and of `0,0,1` (every third call has priority 1).
+
+    Raises ValueError for a weight that is no whole number.
+    """
+    named = [name for each in keys.split(",") for name, weight in [_weighed(each)] for _ in range(weight)]
+    ranks = priorities.split(",")
+    count = len(named) * len(ranks)  # each key meets each priority
+    return [Sender(key=named[n % len(named)], priority=ranks[n // len(named) % len(ranks)]) for n in range(count)]
+
+
+def _weighed(key: str) -> tuple[str, int]:
+    name, _, weight = key.partition(":")
+    return name, int(weight or 1)

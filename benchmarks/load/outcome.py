@@ -1,72 +1,63 @@
-"""What a run gave, as figures. Nothing here is measured; it is merged and divided."""
+"""What came of all calls of a run, as figures. Nothing here is measured; it is counted and divided."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
-from benchmarks.load.latency import Latencies
-from benchmarks.load.tally import Tally
+import numpy as np
+
+from benchmarks.load.loops import Call
+
+OK, REFUSED, EXPIRED = "OK", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"
+NAMES = {REFUSED: "refused", EXPIRED: "expired"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """`tokens` by request. `cpu_seconds` of every process over the `window`, by name.
+class LoadFailed(RuntimeError):
+    """A run that cannot be counted; the message says why."""
 
-    `seconds` is what rates are divided by. In a closed loop it reaches from the last answer before the window to the
-    last in it: clients fall into step with the server's batches, and a window's edge would gain or lose a whole one.
+
+def counted(calls: Sequence[Call], start: float, stop: float, *, is_open: bool) -> tuple[list[Call], float]:
+    """The calls of the window, and the seconds that rates are divided by.
+
+    An open loop goes by when a call was due. A closed loop goes by the answer, and its span reaches from the last
+    answer before the window to the last in it: clients fall into step with the server's batches, and a window's edge
+    would gain or lose a whole one.
     """
-
-    seconds: float
-    window: float
-    tally: Tally
-    tokens: Mapping[int, int]
-    cpu_seconds: Mapping[str, float]
-
-    @property
-    def requests(self) -> int:
-        """Those answered with OK."""
-        return self.tally.answers.total()
-
-    @property
-    def requests_per_second(self) -> float:
-        """Of answers with OK."""
-        return self.requests / self.seconds
-
-    @property
-    def total_tokens(self) -> int:
-        """Of all answers; 0 where nobody tells tokens."""
-        return sum(self.tokens.get(index, 0) * times for index, times in self.tally.answers.items())
-
-    @property
-    def mean_reply_bytes(self) -> int:
-        """What a null server has to send."""
-        return round(self.tally.reply_bytes / max(1, self.requests))
-
-    def figures(self) -> dict[str, Any]:
-        """For JSON."""
-        every = Latencies()
-        for latencies in self.tally.latencies.values():
-            every.add(latencies)
-        kinds = {kind: _of_kind(latencies) for kind, latencies in sorted(self.tally.latencies.items())}
-        return {
-            "seconds": round(self.seconds, 3),
-            "window_seconds": round(self.window, 3),
-            "requests": self.requests,
-            "requests_per_second": round(self.requests_per_second, 2),
-            "tokens": self.total_tokens,
-            "tokens_per_second": round(self.total_tokens / self.seconds),
-            "errors": dict(self.tally.errors),
-            "reply_bytes": self.tally.reply_bytes,
-            "latency_ms": _rounded(every.milliseconds()),
-            **({"kinds": kinds} if len(kinds) > 1 else {}),
-            **({"sent_late_ms": _rounded(self.tally.lateness.milliseconds())} if len(self.tally.lateness) else {}),
-            "cpu_seconds": {name: round(spent, 2) for name, spent in self.cpu_seconds.items()},
-        }
+    if is_open:
+        return [each for each in calls if start <= each.due < stop], stop - start
+    inside = [each for each in calls if start <= each.ended < stop]
+    before = max((each.ended for each in calls if each.ended < start), default=start)
+    return inside, max((each.ended for each in inside), default=stop) - before
 
 
-def _of_kind(latencies: Latencies) -> dict[str, Any]:
-    return {"requests": len(latencies), "latency_ms": _rounded(latencies.milliseconds())}
+def figures(calls: Sequence[Call], seconds: float, tokens: Sequence[int], deadline: float = 0.0) -> dict[str, float]:
+    """Rates and latencies. `tokens`: of each request; `deadline`: seconds that an answer may take to be of use, or 0.
+
+    Latencies are of answers with OK: refusals answer fast and would flatter them, so they have their own.
+    """
+    ended: dict[str, list[Call]] = {OK: []}
+    for each in calls:
+        ended.setdefault(each.status if each.status == OK else NAMES.get(each.status, "failed"), []).append(each)
+    good = ended.pop(OK)
+    served = sum(tokens[each.request] for each in good)
+    found = {"requests/s": len(good) / seconds, "tokens/s": served / seconds} | _latency("", good)
+    if deadline:
+        found["goodput/s"] = sum(each.ended - each.due <= deadline for each in good) / seconds
+    for name, those in ended.items():
+        found |= {f"{name}/s": len(those) / seconds} | (_latency("refused ", those) if name == "refused" else {})
+    return found
 
 
-def _rounded(milliseconds: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, 3) for name, value in milliseconds.items()}
+def by_sender(
+    calls: Sequence[Call], seconds: float, tokens: Sequence[int], deadline: float
+) -> dict[str, dict[str, float]]:
+    """The same of each sender, where there are several."""
+    names = sorted({each.sender.name for each in calls})
+    groups = {name: [each for each in calls if each.sender.name == name] for name in names}
+    told = {name: figures(those, seconds, tokens, deadline) for name, those in groups.items()}
+    return told if len(told) > 1 else {}
+
+
+def _latency(prefix: str, calls: Sequence[Call]) -> dict[str, float]:
+    if not calls:
+        return {}
+    middle, late = np.quantile([(each.ended - each.due) * 1e3 for each in calls], (0.5, 0.99))
+    return {f"{prefix}p50 ms": float(middle), f"{prefix}p99 ms": float(late)}

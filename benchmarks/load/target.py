@@ -1,118 +1,124 @@
-"""Where requests go: gRPC or HTTP. Bodies are bytes made beforehand, replies stay bytes."""
+"""Where calls go: gRPC with deadlines, keys and priorities, or a peer over HTTP. Messages are bytes made beforehand."""
 
-import json
+import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
 
-import aiohttp
 import grpc
 
-from benchmarks.load.loops import Target
-from benchmarks.load.tally import OK, Reply
-from selvage.v1 import embedding_pb2, ranking_pb2
-from shared.codec import duration_from_pb
+from benchmarks.load.loops import Sender, Target
+from benchmarks.load.outcome import EXPIRED, OK, REFUSED, LoadFailed
+from benchmarks.peers import infinity
+from benchmarks.workloads import Workload, text
+from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.rpc import channel_options
 
-EMBED = "/selvage.v1.EmbeddingService/Embed"
-RERANK = "/selvage.v1.RankingService/Rerank"
-SCORE = "/selvage.v1.RankingService/Score"
-RESPONSES: dict[str, Any] = {
-    EMBED: embedding_pb2.EmbedResponse,
-    RERANK: ranking_pb2.RerankResponse,
-    SCORE: ranking_pb2.ScoreResponse,
-}
-PARTS = ("tokenize", "queue", "transfer", "compute", "postprocess")
-"""What our replies tell of their time."""
+EMBED, RERANK = "/selvage.v1.EmbeddingService/Embed", "/selvage.v1.RankingService/Rerank"
+KEY, PRIORITY = "selvage-key", "selvage-priority"
+"""Metadata."""
+HTTP_STATUSES = {200: OK, 429: REFUSED, 503: REFUSED, 504: EXPIRED}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrpcAddress:
-    """A method, such as /selvage.v1.EmbeddingService/Embed, of one server or more: client n asks server n, cyclic."""
+class Checked(Target, Protocol):
+    """A target that can be tried before anything counts."""
 
-    servers: tuple[str, ...]
-    method: str
-    counts: ClassVar[bool] = True
-
-    def tokens(self, body: bytes) -> int:
-        """What the reply says was computed. Raises KeyError for a method whose replies do not say it."""
-        return int(RESPONSES[self.method].FromString(body).usage.prompt_tokens)
-
-    def times(self, body: bytes) -> tuple[float, ...]:
-        """The `PARTS` that the reply tells, in seconds."""
-        timing = RESPONSES[self.method].FromString(body).timing
-        return tuple(duration_from_pb(getattr(timing, part)) for part in PARTS)
+    async def check(self) -> None:
+        """One call ahead of all. Raises LoadFailed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpAddress:
-    """URLs that take JSON by POST, cyclic as above. Not all peers count tokens: some tell letters, some nothing."""
-
-    servers: tuple[str, ...]
-    counts: ClassVar[bool] = False
-
-    def tokens(self, body: bytes) -> int:
-        """What the reply says was computed, as OpenAI's and Jina's shapes do; 0 where it does not."""
-        told = json.loads(body)
-        usage = told.get("usage") or {} if isinstance(told, dict) else {}
-        return int(usage.get("prompt_tokens") or usage.get("total_tokens") or 0)
-
-    def times(self, body: bytes) -> tuple[float, ...]:
-        """Peers tell none."""
-        return ()
+def texts_of(workload: Workload, seed: int) -> list[list[str]]:
+    """The texts of each request, of exactly the tokens that the workload says for MiniLM and `random:` shapes."""
+    draw, late = random.Random(seed), workload.kind == "rerank"
+    return [[text(workload.model, length, draw, late) for length in lengths] for lengths in workload.requests]
 
 
-Address = GrpcAddress | HttpAddress
+def messages(workload: Workload, seed: int) -> list[bytes]:
+    """Every request as our own contract has it."""
+    made: list[Any] = []
+    late, outputs = vectors_pb2.SCORING_METHOD_LATE_INTERACTION, [vectors_pb2.OUTPUT_KIND_MULTI_VECTOR]
+    for texts in texts_of(workload, seed):
+        if workload.kind == "rerank":
+            made.append(ranking_pb2.RerankRequest(query=texts[0], documents=texts[1:], method=late))
+        else:
+            made.append(embedding_pb2.EmbedRequest(texts=texts, outputs=outputs if workload.kind == "tokens" else []))
+    return [each.SerializeToString() for each in made]
+
+
+def bodies(workload: Workload, seed: int) -> list[bytes]:
+    """The same for a peer over HTTP."""
+    return [infinity.body(texts, rerank=workload.kind == "rerank") for texts in texts_of(workload, seed)]
 
 
 class GrpcTarget:
-    """One channel a server."""
+    """One channel a server; calls take turns among them."""
 
-    def __init__(self, channels: Sequence[grpc.aio.Channel], method: str, bodies: Sequence[bytes], timeout: float):
+    def __init__(self, channels: Sequence[grpc.aio.Channel], workload: Workload, seed: int, deadline: float) -> None:
+        method = RERANK if workload.kind == "rerank" else EMBED
         self._calls: list[Any] = [channel.unary_unary(method) for channel in channels]  # no serialisers: bytes
-        self._bodies = bodies
-        self._timeout = timeout
+        self._workload, self._messages = workload, messages(workload, seed)
+        self._deadline, self._sent = deadline, 0
 
-    async def call(self, index: int, lane: int) -> Reply:
+    async def check(self) -> None:
+        """One call ahead of all, whose reply must count the tokens that its texts were made of. Raises LoadFailed."""
+        kind = ranking_pb2.RerankResponse if self._workload.kind == "rerank" else embedding_pb2.EmbedResponse
         try:
-            body = await self._calls[lane % len(self._calls)](self._bodies[index], timeout=self._timeout)
+            reply = kind.FromString(await self._calls[0](self._messages[0], timeout=60))
         except grpc.aio.AioRpcError as error:
-            return Reply(status=error.code().name)
-        return Reply(status=OK, body=body)
+            raise LoadFailed(f"the first call ended with {error.code().name}: {error.details()}") from None
+        told, made = reply.usage.prompt_tokens, sum(self._workload.requests[0])
+        if reply.model and told != made:  # the null server names no model and counts nothing
+            raise LoadFailed(f"the first request is made of {made} tokens, the server counted {told}")
+
+    async def call(self, request: int, sender: Sender) -> str:
+        self._sent += 1
+        told = [(name, value) for name, value in ((KEY, sender.key), (PRIORITY, sender.priority)) if value]
+        call = self._calls[self._sent % len(self._calls)]
+        try:
+            await call(self._messages[request], timeout=self._deadline or None, metadata=told or None)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name
+        return OK
 
 
 class HttpTarget:
-    """One session, as many connections as clients."""
+    """An aiohttp session with as many connections as calls."""
 
-    def __init__(self, session: aiohttp.ClientSession, urls: Sequence[str], bodies: Sequence[bytes]) -> None:
-        self._session = session
-        self._urls = urls
-        self._bodies = bodies
+    def __init__(self, session: Any, url: str, bodies: Sequence[bytes], lost: type[Exception] = OSError) -> None:
+        """`lost`: what is raised where a connection breaks."""
+        self._session, self._url, self._bodies, self._lost = session, url, bodies, lost
 
-    async def call(self, index: int, lane: int) -> Reply:
+    async def check(self) -> None:
+        """See `Checked`."""
+        if (status := await self.call(0, Sender())) != OK:
+            raise LoadFailed(f"the first call ended with {status}")
+
+    async def call(self, request: int, sender: Sender) -> str:
         try:
-            async with self._session.post(self._urls[lane % len(self._urls)], data=self._bodies[index]) as response:
-                body = await response.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return Reply(status=type(error).__name__)
-        return Reply(status=OK if response.status == 200 else f"HTTP {response.status}", body=body)
+            async with self._session.post(self._url, data=self._bodies[request]) as response:
+                await response.read()
+        except TimeoutError:
+            return EXPIRED
+        except self._lost as error:
+            return type(error).__name__
+        return HTTP_STATUSES.get(response.status, f"HTTP {response.status}")
 
 
 @asynccontextmanager
-async def opened(address: Address, bodies: Sequence[bytes], timeout: float) -> AsyncIterator[Target]:
-    """The target of an address, closed at the end; every call ends after `timeout` seconds."""
-    async with AsyncExitStack() as cleanup:
-        if isinstance(address, HttpAddress):
-            session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
-                timeout=aiohttp.ClientTimeout(total=timeout),
-                headers={"Content-Type": "application/json"},
-            )
-            yield HttpTarget(await cleanup.enter_async_context(session), address.servers, bodies)
-            return
-        channels = [
-            await cleanup.enter_async_context(grpc.aio.insecure_channel(server, options=channel_options()))
-            for server in address.servers
-        ]
-        yield GrpcTarget(channels, address.method, bodies, timeout)
+async def reached(address: str, workload: Workload, *, seed: int, deadline: float) -> AsyncIterator[Checked]:
+    """The target of `http://...`, or of HOST:PORT (several with commas); every call ends after `deadline` seconds."""
+    if address.startswith("http"):
+        import aiohttp  # not everywhere
+
+        url = f"{address.rstrip('/')}/{'rerank' if workload.kind == 'rerank' else 'embeddings'}"
+        timeout, connector = aiohttp.ClientTimeout(total=deadline), aiohttp.TCPConnector(limit=0)
+        headers = {"Content-Type": "application/json"}
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
+            yield HttpTarget(session, url, bodies(workload, seed), aiohttp.ClientError)
+        return
+    channels = [grpc.aio.insecure_channel(each, options=channel_options()) for each in address.split(",")]
+    try:
+        yield GrpcTarget(channels, workload, seed, deadline)
+    finally:
+        for channel in channels:
+            await channel.close()

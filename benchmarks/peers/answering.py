@@ -1,25 +1,24 @@
-"""The peer's end of `peer.py`: runs what it is asked for, times that alone, answers in lines. numpy only."""
+"""A peer's end of `process.py`: runs what it is asked for, times that alone, answers in lines. numpy only."""
 
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.laps import Laps
-
-Make = Callable[..., Callable[[], npt.NDArray[np.float32]]]
-"""Takes what was asked by name, and makes the work that is timed."""
+Make = Callable[..., Callable[[], npt.ArrayLike]]
+"""Takes the arguments that were asked with, and makes the work that is timed."""
 
 
-def answer(sides: Mapping[str, Make], laps: Laps) -> None:
-    """Until standard input ends. A line asks for a side with its arguments, and names a file if the outcome is wanted.
+def answer(sides: Mapping[str, Make]) -> None:
+    """Until standard input ends. The first line tells that all is loaded, so nobody measures anything meanwhile.
 
-    A line ahead of them tells that all is loaded, so that nobody measures anything meanwhile. Whatever a library
-    prints goes to standard error.
+    Whatever a library prints goes to standard error.
     """
     sys.stdout.flush()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -28,9 +27,34 @@ def answer(sides: Mapping[str, Make], laps: Laps) -> None:
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
         work = sides[asked["side"]](**asked["arguments"])
-        laps.begin()
+        answers.write(json.dumps(_timed(work, asked["turn"], asked["file"])) + "\n")
+
+
+def _timed(work: Callable[[], npt.ArrayLike], turn: float, file: str) -> dict[str, float]:
+    runs: list[float] = []
+    before = time.process_time()
+    while not runs or sum(runs) < turn:
+        start = time.perf_counter()
         outcome = work()
-        seconds = laps.end()
-        if asked["file"]:
-            np.save(asked["file"], outcome)
-        answers.write(json.dumps({"seconds": seconds}) + "\n")
+        runs.append(time.perf_counter() - start)
+    spent = time.process_time() - before
+    if file:
+        np.save(file, np.asarray(outcome))
+    return {
+        "seconds": float(np.median(runs)),
+        "fastest": min(runs),
+        "cpu_seconds": spent / len(runs),
+        "runs": len(runs),
+    }
+
+
+def write_texts(texts: Sequence[npt.NDArray[np.int32]], file: Path) -> str:
+    """Token ids by text, for `texts` at the other end; the file's name."""
+    np.savez(file, ids=np.concatenate(texts), lengths=[len(each) for each in texts])
+    return str(file)
+
+
+def texts(file: str) -> list[npt.NDArray[np.int32]]:
+    """What `write_texts` wrote."""
+    found = np.load(file)
+    return np.split(found["ids"], np.cumsum(found["lengths"])[:-1])

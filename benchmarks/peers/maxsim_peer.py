@@ -1,10 +1,11 @@
-"""PyLate's rank.rerank and maxsim-cpu on request, in a Python of their own; see `benchmarks/maxsim.py`.
+"""PyLate's rank.rerank and maxsim-cpu, in a Python of their own.
 
-Argument: a .npz file with `query` [q, D], `rows` [N, D] float32 and `lengths` [S].
+Both take a file with `query` [q, D], `rows` [N, D] float32 and `lengths` [S], and give scores [S] from a list of arrays
+a document, as these libraries want them.
 """
 
-import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import maxsim_cpu
@@ -12,29 +13,37 @@ import numpy as np
 import torch
 from pylate import rank
 
-from benchmarks.laps import Laps
 from benchmarks.peers.answering import answer
 
 
-def sides(query: Any, documents: list[Any]) -> dict[str, Callable[[], Any]]:
-    """Each gives the scores of the documents in their order, from a list of arrays as these libraries take them."""
+@cache
+def given(file: str) -> tuple[Any, list[Any]]:
+    """The query, and the rows of each document."""
+    found = np.load(file)
+    documents = np.split(found["rows"], np.cumsum(found["lengths"])[:-1])
+    return found["query"], [np.ascontiguousarray(each) for each in documents]
+
+
+def pylate(file: str) -> Callable[[], Any]:
+    """Sorted by PyLate; put back into the order of the documents."""
+    query, documents = given(file)
     numbers = [list(range(len(documents)))]
 
-    def pylate() -> Any:
-        ranked = rank.rerank(numbers, [torch.from_numpy(query)], [[torch.from_numpy(each) for each in documents]])
-        scores = np.empty(len(documents), dtype=np.float32)
-        for result in ranked[0]:
-            scores[int(result["id"])] = float(result["score"])
-        return scores
+    def scores() -> Any:
+        (ranked,) = rank.rerank(numbers, [torch.from_numpy(query)], [[torch.from_numpy(each) for each in documents]])
+        found = np.empty(len(documents), dtype=np.float32)
+        for result in ranked:
+            found[int(result["id"])] = float(result["score"])
+        return found
 
-    return {
-        "PyLate rank.rerank": pylate,
-        "maxsim-cpu": lambda: np.asarray(maxsim_cpu.maxsim_scores_variable(query, documents)),
-    }
+    return scores
+
+
+def cpu(file: str) -> Callable[[], Any]:
+    """maxsim-cpu, for documents of different lengths."""
+    query, documents = given(file)
+    return lambda: np.asarray(maxsim_cpu.maxsim_scores_variable(query, documents))
 
 
 if __name__ == "__main__":
-    data = np.load(sys.argv[1])
-    ends = np.cumsum(data["lengths"])[:-1]
-    known = sides(data["query"], [np.ascontiguousarray(each) for each in np.split(data["rows"], ends)])
-    answer({name: lambda work=work: work for name, work in known.items()}, Laps())
+    answer({"PyLate rank.rerank": pylate, "maxsim-cpu": cpu})

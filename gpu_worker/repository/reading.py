@@ -10,13 +10,7 @@ from typing import Any
 
 from gpu_worker.repository import late_interaction, sentence_transformers_form, transformers_form
 from gpu_worker.repository.files import first_line, read_json, read_object
-from gpu_worker.repository.recipe import (
-    LateInteractionRecipe,
-    Layer,
-    MultiVectorRecipe,
-    Recipe,
-    SparseRecipe,
-)
+from gpu_worker.repository.recipe import LateInteractionRecipe, Layer, MultiVectorRecipe, Recipe, SparseRecipe
 from shared.errors import ModelRefused
 
 

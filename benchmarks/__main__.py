@@ -1,0 +1,114 @@
+"""Measures one thing, writes one JSON, prints one table.
+
+python -m benchmarks --list                             every benchmark and workload in a line
+python -m benchmarks engine --quick                     shows that it works; the figures mean little
+python -m benchmarks services --against ../before       two checkouts in turns, in one run
+python -m benchmarks load --target 127.0.0.1:50051 --clients 64 --deadline 2     drives services that run
+python -m benchmarks render                             the tables of README.md and docs/measured.md
+"""
+
+import argparse
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks import result
+from benchmarks.workloads import named
+
+ROUNDS = {"offline": (4, 2), "engine": (5, 1), "maxsim": (8, 1), "services": (3, 1), "ablations": (3, 1)}
+"""Rounds in each start, and starts, that a benchmark has unless told."""
+OTHERS = {"load": "benchmarks.load.generator", "accelerator": "benchmarks.accelerator", "render": "benchmarks.render"}
+"""Names with flags of their own, by module."""
+
+
+def words(module: str) -> str:
+    """A module's docstring, without importing it: some need what is not everywhere."""
+    path = Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
+    return path.read_text().split('"""')[1]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The one parser."""
+    raw = argparse.RawDescriptionHelpFormatter
+    made = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=raw)
+    made.add_argument("--list", action="store_true", help="every benchmark, and every workload of load")
+    names = made.add_subparsers(dest="name", metavar="NAME")
+    modules = {name: f"benchmarks.{name}" for name in ROUNDS} | OTHERS
+    flags = {}
+    for name, module in modules.items():
+        says = words(module)
+        flags[name] = names.add_parser(name, help=says.splitlines()[0], description=says, formatter_class=raw)
+    for name, (rounds, starts) in ROUNDS.items():
+        add = flags[name].add_argument
+        add("--quick", action="store_true", help="one round of one second: shows that it works; writes no JSON")
+        add("--threads", type=int, default=2, help="of every side (default: %(default)s)")
+        add("--rounds", type=int, default=rounds, help="each has every side once (default: %(default)s)")
+        add("--starts", type=int, default=starts, help="everybody anew, with the rounds in each (default: %(default)s)")
+        add("--seconds", type=float, default=2.5, help="of a load in a round; services only (default: %(default)s)")
+        add("--against", action="append", default=[], metavar="PATH", help="another checkout; or infinity (services)")
+        add("--out", type=Path, help=f"where the JSON goes (default: benchmarks/results/{name}.json)")
+    _load(flags["load"])
+    _accelerator(flags["accelerator"])
+    flags["render"].add_argument("--check", action="store_true", help="compare, write nothing")
+    return made
+
+
+def _load(flags: argparse.ArgumentParser) -> None:
+    add = flags.add_argument
+    add("--target", default="127.0.0.1:50051", help="HOST:PORT, several with commas, or http://... (%(default)s)")
+    add("--workload", choices=named(), default="short", help="which requests (default: %(default)s)")
+    add("--scale", choices=("small", "full"), default="small", help="for two cores, or an accelerator (%(default)s)")
+    add("--clients", type=int, default=0, help="closed loop (default: the workload's own)")
+    add("--rate", type=float, default=0.0, help="open loop instead: requests a second, whatever the answers do")
+    add("--fixed", action="store_true", help="evenly instead of Poisson arrivals")
+    add("--seconds", type=float, default=5.0, help="of the window (default: %(default)s)")
+    add("--warmup", type=float, default=0.5, help="seconds of the same load before it (default: %(default)s)")
+    add("--requests", type=int, default=0, help="so many instead of the seconds; all count")
+    add("--deadline", type=float, default=0.0, help="seconds of each call; goodput counts what kept to it (none)")
+    add("--keys", default="", help="fairness keys with weights, such as greedy:9,modest:1")
+    add("--priorities", default="", help="priorities in turn, such as 0,0,1")
+    add("--seed", type=int, default=1, help="of texts and arrivals (default: %(default)s)")
+    add("--watch", action="append", default=[], metavar="NAME=PID", help="a process whose CPU is told; repeats")
+    add("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _accelerator(flags: argparse.ArgumentParser) -> None:
+    add = flags.add_argument
+    add("--device", default="cuda:0", help="or cpu, for trying it out (default: %(default)s)")
+    add("--scale", choices=("small", "full"), default="full", help="of shapes (default: %(default)s)")
+    add("--seconds", type=float, default=3.0, help="of each closed loop (default: %(default)s)")
+    add("--limit", type=float, default=300.0, help="seconds for everything (default: %(default)s)")
+    add("--commit", default="", help="what is measured, where there is no git to tell")
+    add("--out", type=Path, default=result.RESULTS / "accelerator.json", help="default: %(default)s")
+
+
+def measure(given: argparse.Namespace) -> None:
+    """Runs a benchmark, writes and prints what it found."""
+    from benchmarks.benchmark import run
+
+    seconds, rounds, starts = (1.0, 1, 1) if given.quick else (given.seconds, given.rounds, given.starts)
+    options = {"threads": given.threads, "seconds": seconds, "against": given.against}
+    found = run(given.name, options, rounds, starts)
+    if given.out or not given.quick:
+        result.write(found, given.out or result.RESULTS / f"{given.name}.json")
+    print(f"{found['says']}\n{found['settings']}\n\n{result.tables(found)}")
+
+
+def main() -> int:
+    flags = parser()
+    given = flags.parse_args()
+    if given.list:
+        listed = {name: words(f"benchmarks.{name}").splitlines()[0] for name in ROUNDS}
+        listed |= {f"load {name}": f"{each.says} ({each.model})" for name, each in named().items()}
+        print("\n".join(f"{name:21}{says}" for name, says in listed.items()))
+    elif given.name in ROUNDS:
+        measure(given)
+    elif given.name:
+        return int(import_module(OTHERS[given.name]).main(given))
+    else:
+        flags.print_help()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""CPU seconds of a process, the thread of its event loop apart, by Linux."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuSeconds:
+    """`whole`: all threads that ever were, children not counted. `event_loop`: the main thread, where asyncio runs."""
+
+    whole: float
+    event_loop: float
+
+    @classmethod
+    def of(cls, pid: int) -> "CpuSeconds":
+        """Until now. Raises OSError where the process is gone."""
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        nanoseconds = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]
+        return cls(whole=(int(fields[11]) + int(fields[12])) * TICK, event_loop=int(nanoseconds) / 1e9)
+
+    def __sub__(self, other: "CpuSeconds") -> "CpuSeconds":
+        """Since then."""
+        return CpuSeconds(whole=self.whole - other.whole, event_loop=self.event_loop - other.event_loop)
+
+
+def children(pid: int) -> dict[str, int]:
+    """Process ids of those that a process started, by the module that their command line runs."""
+    found = {}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
+        if "-m" in words:
+            found[words[words.index("-m") + 1]] = int(child)
+    return found

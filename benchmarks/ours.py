@@ -1,0 +1,191 @@
+"""The worker's engine in this process, driven as the scheduler drives it: one thread, no services.
+
+The one file of the benchmarks that knows the worker's inside; when its loop changes, this file changes. torch,
+transformers and numpy only, so that it runs where there is nothing else.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from benchmarks.workloads import Ids, Kind, Workload, token_ids
+from gpu_worker.attention.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.device.allocator import keep_freed_memory
+from gpu_worker.device.placement import Dtype, Placement
+from gpu_worker.engine import ModelEngine
+from gpu_worker.loop import Loop
+from gpu_worker.maxsim.choice import choose
+from gpu_worker.maxsim.comparison import Comparison, Texts
+from gpu_worker.model import linear, loading
+from gpu_worker.planning import FairQueue
+from gpu_worker.ragged.staging import Staging
+from gpu_worker.rehearsal import rehearsal
+from gpu_worker.step.sequences import Step
+from shared.errors import SelvageError
+from shared.jobs import Encode, Job, JobResult, Score
+from shared.ragged import RaggedTokens
+from shared.vectors import Layout, OutputKind, ScoringMethod
+
+Rows = npt.NDArray[np.float32]
+WAYS = tuple(way.value for way in Way)
+"""In which a processor can attend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A job that is done: which, seconds since it was submitted, the tokens it held, and what came of it."""
+
+    job: int
+    seconds: float
+    tokens: int
+    result: JobResult
+
+
+class Ours:
+    """A loaded engine, and the worker's own loop around it."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        dtype: Dtype = "float32",
+        device: str = "cpu",
+        max_tokens: int = 0,
+        stock_linear: bool = False,
+        attention: str = "",
+    ) -> None:
+        """`stock_linear`: PyTorch's own linear layers. `attention`: one of `WAYS` instead of the load's choice; both
+        on processors. Raises ModelRefused."""
+        keep_freed_memory()  # as the worker does
+        with patch.object(loading, "prepack", lambda layers: linear.STOCK) if stock_linear else nullcontext():
+            self.model = loading.load(name, Placement.choose(device, dtype), max_tokens=max_tokens)
+        if attention:
+            trunk: Any = self.model.trunk
+            trunk.attention = EqualRuns(Ways((Way(attention),)))
+        self._engine = ModelEngine(self.model)
+        self._loop = Loop(self._engine, step_tokens=self.model.placement.step_tokens, queued_tokens=sys.maxsize)
+        self._came: dict[int, tuple[float, int]] = {}
+        self._ids = count()
+        self.run(list(rehearsal(self.model)))  # one job of every kind, as the worker does before it serves
+
+    def __len__(self) -> int:
+        """Jobs that are not answered yet."""
+        return len(self._came)
+
+    def submit(self, job: Job) -> None:
+        """Takes a job, under an id of its own."""
+        identity = next(self._ids)
+        self._came[identity] = (time.perf_counter(), job.tokens.total)
+        self._loop.submit(replace(job, id=identity))
+
+    def step(self) -> list[Answer]:
+        """One turn of the loop; what it finished. Raises the job's own error."""
+        return [self._answer(each.id, each.outcome) for each in self._loop.turn()]
+
+    def _answer(self, identity: int, outcome: JobResult | SelvageError) -> Answer:
+        if isinstance(outcome, SelvageError):
+            raise outcome
+        came, tokens = self._came.pop(identity)
+        return Answer(job=identity, seconds=time.perf_counter() - came, tokens=tokens, result=outcome)
+
+    def run(self, jobs: Sequence[Job]) -> list[Answer]:
+        """All jobs at once; answers in the order in which they came."""
+        for each in jobs:
+            self.submit(each)
+        answers: list[Answer] = []
+        while len(self):
+            answers += self.step()
+        return sorted(answers, key=lambda each: each.job)
+
+    def embed(self, texts: Sequence[Ids]) -> Rows:
+        """Unit vectors [S, D] of texts, as one job."""
+        dense = self.run([job(texts)])[0].result.dense
+        assert dense is not None
+        return np.frombuffer(dense.data, dtype="<f4").reshape(len(texts), -1)
+
+    def jobs(self, workload: Workload, seed: int) -> list[Job]:
+        """One a request of the workload, of random ids."""
+        vocabulary = self.model.vocabulary_size
+        return [
+            job(token_ids(lengths, seed + number, vocabulary), workload.kind, workload.instruction)
+            for number, lengths in enumerate(workload.requests)
+        ]
+
+    def encoder_seconds(self, texts: Sequence[Ids]) -> float:
+        """The trunk alone over all texts, in the steps that one job of them would have."""
+        opened = self._engine.open(job(texts))
+        budget = self.model.placement.step_tokens
+        queue = FairQueue(quantum=budget)
+        queue.add(0, opened.costs)
+        trunk, device = self.model.trunk, self.model.placement.device
+        start = time.perf_counter()
+        with torch.inference_mode():
+            while len(queue):
+                share, staging = queue.next_step(budget)[0], Staging(device)
+                chosen = [(opened.sequences, opened.chosen(share.start, share.stop))]
+                step = Step.pack(chosen, device, trunk.uncounted, trunk.token_types, staging)
+                staging.send()
+                trunk(step.batch)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - start
+
+    @property
+    def linear_flops(self) -> float:
+        """Operations of the trunk's linear layers a token; a multiplication and an addition are two."""
+        kinds, modules = nn.Linear | linear.PrepackedLinear, self.model.trunk.model.named_modules()
+        layers = [each for name, each in modules if isinstance(each, kinds) and "pooler" not in name]  # it is not run
+        return 2.0 * sum(each.in_features * each.out_features for each in layers)
+
+    def attention_flops(self, lengths: Sequence[int]) -> float:
+        """Operations of attention's two products for texts of these lengths, a token of them; half where causal."""
+        config: Any = self.model.trunk.model.config.get_text_config()
+        width = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+        causal = getattr(config, "is_causal", self.model.family in ("qwen2", "qwen3", "mistral", "llama"))
+        squares = sum(length**2 for length in lengths) / sum(lengths)
+        whole = 4.0 * squares * width * int(config.num_attention_heads) * int(config.num_hidden_layers)
+        return whole / 2 if causal else whole
+
+
+def job(texts: Sequence[Ids], kind: Kind = "dense", instruction: int = 0) -> Job:
+    """What the frontend would send for these texts; of a rerank the first is the query."""
+    output, late = OutputKind.MULTI_VECTOR if kind == "tokens" else OutputKind.DENSE, ScoringMethod.LATE_INTERACTION
+    encode = Encode(outputs=frozenset({output}), normalize=True, normalize_tokens=True)
+    score = Score(method=late, layout=Layout.MATRIX, queries=1, unit_rows=True, mean=False)
+    tokens = RaggedTokens(ids=b"".join(each.tobytes() for each in texts), lengths=tuple(map(len, texts)))
+    prompts = (instruction,) * len(texts) if instruction else ()
+    return Job(id=0, work=score if kind == "rerank" else encode, tokens=tokens, prompt_lengths=prompts)
+
+
+def maxsim(
+    query: Tensor, rows: Tensor, lengths: Sequence[int], *, queries: int = 1, kernel_alone: bool = False
+) -> Callable[[], Tensor]:
+    """Scores [S] of documents whose rows [N, D] lie end to end, as a step has them.
+
+    `query` [queries x q, D]: each query meets its own share of the documents. `kernel_alone`: on CUDA, without what
+    is prepared on the host for it.
+    """
+    scores: Any = choose(rows.device, rows.shape[1])
+    asked = Texts.end_to_end(np.full(queries, len(query) // queries))
+    texts, share = Texts.end_to_end(np.array(lengths)), len(lengths) // queries
+    shares = [(asked.part(n, n + 1), texts.part(n * share, (n + 1) * share)) for n in range(queries)]
+    comparisons = [Comparison(queries=own, documents=those, layout=Layout.MATRIX) for own, those in shares]
+    if kernel_alone and rows.device.type == "cuda":
+        prepared: Callable[[], Tensor] = scores.prepared(query, rows, comparisons)
+        return prepared
+    return lambda: scores(query, rows, comparisons)
+
+
+def fast_linear(layer: nn.Linear) -> nn.Module:
+    """A linear layer as the worker runs it on a processor."""
+    return linear.PrepackedLinear(layer)

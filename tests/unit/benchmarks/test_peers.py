@@ -1,0 +1,113 @@
+"""Peers: the lines between a benchmark and its sides, and what is pinned."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import ours
+from benchmarks.machine import ROOT
+from benchmarks.peers import infinity, process, selvage_peer
+from benchmarks.peers.answering import write_texts
+from benchmarks.peers.process import KEEP_FREED_MEMORY, POOLS, Peer, python_of
+from benchmarks.workloads import MINILM, minilm_folder, token_ids
+
+LISTS = sorted((ROOT / "benchmarks" / "peers").glob("*.txt"))
+PINNED = re.compile(r"[A-Za-z0-9._-]+(\[[a-z,]+\])?==[0-9][A-Za-z0-9.+]*")
+PROGRAM = """
+import os
+import numpy as np
+from benchmarks.peers.answering import answer
+
+runs = []
+
+def doubled(number):
+    print("prepared")  # a library that prints
+    def work():
+        runs.append(number)
+        return np.array([2.0 * number])
+    return work
+
+def settings(names):
+    return lambda: np.array([int(os.environ[name]) for name in names])
+
+def broken():
+    raise RuntimeError("no")
+
+answer({"doubled": doubled, "settings": settings, "broken": broken, "runs": lambda: lambda: [len(runs)]})
+"""
+
+
+def peer(program: str = PROGRAM) -> Peer:
+    return Peer([sys.executable, "-c", program], threads=3)
+
+
+def test_a_peer_times_its_work_and_gives_the_outcome() -> None:
+    """Whatever it prints; short runs fill the turn."""
+    with peer() as other:
+        assert other.outcome("doubled", number=21).tolist() == [42]
+        told = other.run("doubled", 0.01, number=21)
+        assert other.outcome("runs").tolist() == [1 + told["runs"]]
+        assert 0 < told["seconds"] < 0.01 <= told["runs"] * 0.01
+
+
+def test_a_peer_has_our_threads_and_our_memory() -> None:
+    """Every pool, and glibc's settings."""
+    with peer() as other:
+        assert other.outcome("settings", names=POOLS).tolist() == [3] * len(POOLS)
+        kept = other.outcome("settings", names=list(KEEP_FREED_MEMORY))
+    np.testing.assert_array_equal(kept, [1 << 30, (1 << 31) - 1, 1])
+
+
+@pytest.mark.parametrize("program", [PROGRAM, "raise SystemExit(1)"])
+def test_a_peer_that_dies_is_named(program: str) -> None:
+    """Whether at work or before; nobody waits for it."""
+    with pytest.raises(SystemExit, match="ended with 1 before it answered"), peer(program) as other:
+        other.run("broken")
+
+
+def test_a_peer_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so is what installs it."""
+    monkeypatch.setattr(process, "VENVS", tmp_path)
+    monkeypatch.setattr(infinity, "PROGRAM", tmp_path / "infinity_emb")
+    with pytest.raises(SystemExit, match="make peers"):
+        python_of("onnxruntime")
+    with pytest.raises(SystemExit, match="make peers"), infinity.served(tmp_path, threads=1):
+        pass
+
+
+def test_a_server_that_ends_while_it_starts_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, not after the wait."""
+    program = tmp_path / "infinity_emb"
+    program.write_text("#!/bin/sh\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(infinity, "PROGRAM", program)
+    with pytest.raises(SystemExit, match="ended with 3"), infinity.served(tmp_path, threads=1):
+        pass
+
+
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
+def test_every_version_of_a_peer_is_pinned_once_and_make_installs_it(path: Path) -> None:
+    """What was measured can be installed again."""
+    lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    assert [line for line in lines if not PINNED.fullmatch(line)] == []
+    names = [re.split(r"[\[=]", line)[0].lower().replace("_", "-") for line in lines]
+    assert len(names) == len(set(names))
+    (rule,) = (line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("peers:"))
+    assert f"$(PEERS)/{path.stem}/ready" in rule
+
+
+def test_sentence_transformers_and_our_engine_agree(tmp_path: Path) -> None:
+    """In batches, alone, and as single jobs: rows of unit length in the order given."""
+    sent = token_ids((30, 5, 17))
+    file = write_texts(sent, tmp_path / "texts.npz")
+    command = [sys.executable, "-m", "benchmarks.peers.sentence_transformers_peer", minilm_folder()]
+    with Peer(command, threads=1) as other:
+        alone, batched = (other.outcome("embed", file=file, batch_size=size) for size in (1, 2))
+    engine = ours.Ours(MINILM)
+    assert np.abs(alone[0] - alone[1]).max() > 0.01
+    for rows in (batched, engine.embed(sent), selvage_peer.dense(engine, sent, 3), selvage_peer.dense(engine, sent, 1)):
+        np.testing.assert_allclose(rows, alone, atol=1e-5)
+    assert engine.linear_flops == 2 * 6 * (4 * 384**2 + 2 * 384 * 1536)
