@@ -1,12 +1,11 @@
 """Fast attention equals the obvious twin; the gate catches what is wrong."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from flaws import Flawed
+from flaws import Flawed, counted_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import referee
@@ -238,7 +237,7 @@ def test_the_gate_refuses_a_wrong_run(
 
         def running_on(*arguments: object) -> RaggedBatch:
             batch = honest(*arguments)  # type: ignore[arg-type]
-            return replace(batch, positions=torch.arange(batch.total)[None] % 600)
+            return counted_on(batch)
 
         monkeypatch.setattr(RaggedBatch, "pack", running_on)
     with pytest.raises(ModelRefused, match=r"hidden states differ|away from float32"):

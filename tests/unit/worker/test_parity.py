@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import parity
 import pytest
-import torch
-from flaws import Flawed
+from flaws import Flawed, counted_on
 from parity import Expected, Tables, Texts, assert_parity
 
 from gpu_worker.engine import ModelEngine
@@ -72,7 +71,7 @@ def test_the_table_sees_every_mistake(
 
         def running_on(*arguments: object) -> RaggedBatch:
             batch = honest(*arguments)  # type: ignore[arg-type]
-            return replace(batch, positions=torch.arange(batch.total)[None] % 600)
+            return counted_on(batch)
 
         monkeypatch.setattr(RaggedBatch, "pack", running_on)
     trunk = PackedTrunk(model.trunk.model, Flawed(flaw), model.trunk.uncounted, flaw != "segments ignored")
