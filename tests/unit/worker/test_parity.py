@@ -9,7 +9,6 @@ from parity import Expected, Tables, Texts, assert_parity
 
 from gpu_worker.engine import ModelEngine
 from gpu_worker.model.trunk import PackedTrunk
-from gpu_worker.ragged.batch import RaggedBatch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 DTYPES = ["float32", "bfloat16"]
@@ -67,13 +66,8 @@ def test_the_table_sees_every_mistake(
     expected = Expected.of(tables, name, output, dtype)
     model = tables.engine(name, output, dtype).model
     if flaw == "positions not restarted":
-        honest = RaggedBatch.pack
-
-        def running_on(*arguments: object) -> RaggedBatch:
-            batch = honest(*arguments)  # type: ignore[arg-type]
-            return counted_on(batch)
-
-        monkeypatch.setattr(RaggedBatch, "pack", running_on)
+        honest = PackedTrunk.__call__
+        monkeypatch.setattr(PackedTrunk, "__call__", lambda trunk, batch: honest(trunk, counted_on(batch)))
     trunk = PackedTrunk(model.trunk.model, Flawed(flaw), model.trunk.uncounted, flaw != "segments ignored")
     found = parity.ours(ModelEngine(replace(model, trunk=trunk)), output, Texts.of(name, output, dtype))
     with pytest.raises(AssertionError, match="times"):
