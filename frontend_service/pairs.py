@@ -11,14 +11,12 @@ from dataclasses import dataclass
 
 from tokenizers import Encoding, Tokenizer
 
-from frontend_service.requests import Cut, PromptChoice
+from frontend_service.requests import UNPROMPTED, WHOLE, Cut, PromptChoice
 from frontend_service.tokenized import Tokenized, Watch, slices
 from shared.card import ModelCard
 from shared.errors import InputTooLong, InvalidInput
 from shared.ragged import RaggedTokens
 from shared.vectors import TruncationSide
-
-WHOLE, UNPROMPTED = Cut(), PromptChoice()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

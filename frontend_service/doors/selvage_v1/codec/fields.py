@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, TypeVar
 
+from frontend_service.answer import Answer, Timing
 from frontend_service.requests import Cut, PromptChoice
-from frontend_service.service import Answer
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, usage_pb2
 from shared.codec import duration_to_pb
 from shared.errors import InvalidInput
@@ -71,14 +71,13 @@ def usage(answer: Answer) -> usage_pb2.Usage:
     return usage_pb2.Usage(prompt_tokens=sum(counts), token_counts=counts, truncated=answer.truncated)
 
 
-def timing(answer: Answer, finished: float) -> usage_pb2.Timing:
-    """Times of a reply that was `finished` then, by the clock that told when the worker answered."""
+def timing_to_pb(timing: Timing) -> usage_pb2.Timing:
     return usage_pb2.Timing(
-        tokenize=duration_to_pb(answer.tokenize),
-        queue=duration_to_pb(answer.result.queue),
-        compute=duration_to_pb(answer.result.compute),
-        transfer=duration_to_pb(answer.transfer),
-        postprocess=duration_to_pb(finished - answer.answered),
+        tokenize=duration_to_pb(timing.tokenize),
+        queue=duration_to_pb(timing.queue),
+        compute=duration_to_pb(timing.compute),
+        transfer=duration_to_pb(timing.transfer),
+        postprocess=duration_to_pb(timing.postprocess),
     )
 
 
