@@ -93,7 +93,7 @@ class Calls:
             raise wrapped from None
         finally:
             milliseconds = round((time.monotonic() - start) * 1e3, 2)
-            log.info("call", method=caller.method, milliseconds=milliseconds, **outcome)
+            log.info("call", method=caller.method, **outcome, milliseconds=milliseconds)
             self._running -= 1
             if not self._running:
                 self._idle.set()
