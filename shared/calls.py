@@ -18,8 +18,7 @@ from shared.deadline import Deadline
 from shared.errors import DeadlineExceeded, Internal, SelvageError, WorkerUnavailable
 
 SLACK = 1.0
-"""Seconds by which a call may outlast its caller's own deadline: those who enforce it better, a transport or the
-worker, speak first."""
+"""Seconds by which a call may outlast its caller's own deadline, so that the transport or the worker tells it first."""
 CANCELLED = "CANCELLED"
 
 T = TypeVar("T")
