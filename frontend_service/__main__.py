@@ -7,11 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from frontend_service.server import SERVICES, register
+from frontend_service.doors.selvage_v1.server import register
+from frontend_service.frontend import Frontend
 from frontend_service.service import Service
 from frontend_service.settings import FrontendSettings
-from frontend_service.worker_client import WorkerClient
+from frontend_service.worker.link import WorkerLink
 from shared import logs
+from shared.calls import Calls
+from shared.services import PUBLIC_SERVICES
 from shared.serving import Server, until_told_to_stop
 
 log = structlog.get_logger("frontend")
@@ -19,15 +22,10 @@ log = structlog.get_logger("frontend")
 
 async def main(settings: FrontendSettings) -> None:
     threads, messages = ThreadPoolExecutor(settings.thread_count, "text"), ThreadPoolExecutor(2, "message")
-    server = Server(
-        SERVICES,
-        threads=messages,
-        timeout=settings.default_timeout,
-        reflect=settings.reflection,
-        connection_age=True,
-    )
-    worker = WorkerClient(settings.worker, messages, server.set_ready)
-    register(Service(worker, settings.limits, threads, messages), server.grpc, settings.default_timeout)
+    calls = Calls(timeout=settings.default_timeout)
+    server = Server(PUBLIC_SERVICES, calls, threads=messages, reflect=settings.reflection, connection_age=True)
+    worker = WorkerLink(settings.worker, messages, server.set_ready)
+    register(Frontend(Service(worker, settings.limits, threads, messages), calls), server.grpc)
     gc.collect()
     gc.freeze()  # what is there now stays; each full collection would look at all of it, and stop every request
     await server.start(settings.listen)
@@ -39,6 +37,7 @@ async def main(settings: FrontendSettings) -> None:
     await server.announce_drain()
     await asyncio.sleep(settings.drain_delay)
     await server.stop(settings.drain_seconds)
+    calls.refuse()  # the link to the worker ends next: what a door still lets in is refused by name, not lost in it
     supervising.cancel()
     await worker.close()
     log.info("stopped")

@@ -1,14 +1,15 @@
-"""Labels of texts, of pairs and of tokens. Knows no protobuf and no gRPC."""
+"""Labels of texts, of pairs and of tokens. Knows no door."""
 
 from array import array
 from dataclasses import dataclass
 
 from frontend_service import settling
+from frontend_service.answer import Answer, Finished
 from frontend_service.pairs import PairTexts
 from frontend_service.requests import ClassifyRequest, ClassifyTokensRequest
-from frontend_service.service import Answer, ServedModel, Service
+from frontend_service.service import Service
 from frontend_service.tokenized import Tokenized, Watch
-from shared.card import ModelCard
+from frontend_service.worker.protocol import ServedModel
 from shared.deadline import Deadline
 from shared.errors import InvalidInput
 from shared.jobs import Classify
@@ -21,10 +22,16 @@ TOKEN_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenAnswer:
+class Classified(Finished):
+    """Scores, one a label."""
+
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifiedTokens(Classified):
     """Scores of tokens, with the id of each and where it lies in its text with its prompt, in characters."""
 
-    answer: Answer
     ids: "array[int]"
     starts: "array[int]"
     ends: "array[int]"
@@ -36,14 +43,14 @@ class Classification:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def texts(self, request: ClassifyRequest, deadline: Deadline) -> tuple[ModelCard, Answer]:
+    async def texts(self, request: ClassifyRequest, deadline: Deadline) -> Classified:
         """Scores [texts x labels] of texts or pairs."""
         service, model = self._service, self._service.model(request.model)
         card = model.card
         settling.check_task(card, Task.CLASSIFY)
         service.limits.check_reply(4 * len(request.texts) * len(card.labels), "ask for fewer texts")
         if request.pairs or card.pair_template:
-            return card, await self._pairs(model, request, deadline)
+            return Classified(answer=await self._pairs(model, request, deadline), labels=card.labels)
         prompt = model.tokenization.prompt(request.prompt)
         letters = service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
         start = service.clock()
@@ -53,7 +60,8 @@ class Classification:
 
         tokenized = await service.tokenising(work, letters)
         answer = await service.answer(model, Classify(), tokenized, service.clock() - start, deadline)
-        return card, await service.activated(answer, card, request.normalize)
+        answer = await service.activated(answer, card, request.normalize)
+        return Classified(answer=answer, labels=card.labels)
 
     async def _pairs(self, model: ServedModel, request: ClassifyRequest, deadline: Deadline) -> Answer:
         if not request.pairs:
@@ -71,7 +79,7 @@ class Classification:
         )
         return await self._service.classify_pairs(model, pairs, request.normalize, deadline)
 
-    async def tokens(self, request: ClassifyTokensRequest, deadline: Deadline) -> tuple[ModelCard, TokenAnswer]:
+    async def tokens(self, request: ClassifyTokensRequest, deadline: Deadline) -> ClassifiedTokens:
         """Scores [tokens x labels], of the tokens of one id where asked so."""
         service, model = self._service, self._service.model(request.model)
         card = model.card
@@ -101,5 +109,6 @@ class Classification:
         service.limits.check_reply(len(shown[0]) * (4 * len(card.labels) + TOKEN_BYTES), "ask for fewer texts")
         job = Classify(tokens=True, token_id=request.token_id)
         answer = await service.answer(model, job, tokenized, service.clock() - start, deadline)
-        activated = await service.activated(answer, card, request.normalize)
-        return card, TokenAnswer(answer=activated, ids=shown[0], starts=shown[1], ends=shown[2])
+        answer = await service.activated(answer, card, request.normalize)
+        ids, starts, ends = shown
+        return ClassifiedTokens(answer=answer, labels=card.labels, ids=ids, starts=starts, ends=ends)

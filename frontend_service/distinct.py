@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from frontend_service.tokenized import Tokenized
-from shared.jobs import JobResult, MaxSim, Rows, Score, SparseRows, Work
+from shared.jobs import JobResult, MaxSim, Packed, Rows, Score, SparseRows, Work
 from shared.vectors import Layout, MultiVectors
 
 Places = npt.NDArray[np.int64]
@@ -186,8 +186,8 @@ def _sparse(vectors: SparseRows, of: Places, check: Check) -> SparseRows:
     )
 
 
-def _take(data: bytes, total: int, places: Places) -> bytes:
+def _take(data: Packed, total: int, places: Places) -> bytes:
     """Entries of equal size, `total` of them; nothing stays nothing."""
     if not data:
-        return data
+        return b""
     return np.frombuffer(data, dtype=np.uint8).reshape(total, -1)[places].tobytes()

@@ -1,4 +1,4 @@
-"""Vectors of texts, and fewer of them a document. Knows no protobuf and no gRPC."""
+"""Vectors of texts, and fewer of them a document. Knows no door."""
 
 import asyncio
 from dataclasses import replace
@@ -7,9 +7,10 @@ from functools import partial
 import numpy as np
 
 from frontend_service import packing, settling, token_pooling
+from frontend_service.answer import Answer
 from frontend_service.limits import FEWER_WEIGHTS, TEXT_LETTERS
 from frontend_service.requests import EmbedRequest, Pooling
-from frontend_service.service import Answer, Service
+from frontend_service.service import Service
 from frontend_service.tokenized import Tokenized, Watch
 from shared.deadline import Deadline
 from shared.jobs import JobResult

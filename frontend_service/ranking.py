@@ -1,15 +1,20 @@
-"""Rerank, Score and MaxSim: queries against documents. Knows no protobuf and no gRPC."""
+"""Rerank, Score and MaxSim: queries against documents. Knows no door."""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from frontend_service import explanation, postprocess, settling
+from frontend_service.answer import Answer, Finished
 from frontend_service.explanation import TokenMatch
 from frontend_service.pairs import PairTexts
-from frontend_service.requests import Cut, MaxSimRequest, PromptChoice, ScoreRequest
-from frontend_service.service import Answer, ServedModel, Service
+from frontend_service.ranking_requests import MaxSimRequest, RerankRequest, ScoreRequest
+from frontend_service.requests import Cut, PromptChoice
+from frontend_service.service import Service
 from frontend_service.tokenized import NOTHING, Tokenized, Watch
+from frontend_service.worker.protocol import ServedModel
 from shared.deadline import Deadline
-from shared.errors import DimensionMismatch, InvalidInput
+from shared.errors import DimensionMismatch
 from shared.vectors import InputType, Layout, ScoringMethod
 
 DOCUMENT = "documents[{}]"
@@ -22,6 +27,30 @@ Ranked = list[tuple[int, float]]
 """Documents by number with their scores, best first."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reranked(Finished):
+    """Documents in order.
+
+    `explanations` are one a document of `ranking`, or none at all; `documents` all texts of the request, where the
+    reply is to show those of `ranking`.
+    """
+
+    ranking: Ranked
+    explanations: Sequence[Sequence[TokenMatch]] = ()
+    documents: Sequence[str] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of texts and of what explains, about; scores alone are few."""
+        matches = TOKEN_MATCH_BYTES * sum(map(len, self.explanations))
+        return matches + sum(len(text) for text in self.texts if text is not None)
+
+    @property
+    def texts(self) -> Iterator[str | None]:
+        """One a document of `ranking`."""
+        return (None if self.documents is None else self.documents[index] for index, _ in self.ranking)
+
+
 class Ranking:
     """The rpcs of selvage.v1.RankingService, on domain types."""
 
@@ -29,25 +58,22 @@ class Ranking:
         self._service = service
         self._limits = service.limits
 
-    async def rerank(
-        self, request: ScoreRequest, top_n: int | None, deadline: Deadline, return_documents: bool = False
-    ) -> tuple[Answer, Ranked, list[list[TokenMatch]]]:
-        """One query; best first, and for each of them, where the request wants it, what explains it."""
-        if top_n is not None and top_n < 1:
-            raise InvalidInput(f"top_n is {top_n}, must be at least 1", field="top_n")
+    async def rerank(self, request: RerankRequest, deadline: Deadline) -> Reranked:
+        """Best first, with what the request wants to see of each."""
         model, service = self._service.model(request.model), self._service
-        shown = min(top_n or len(request.documents), len(request.documents))
         texts = 0
-        if return_documents:
-            texts = await service.in_thread(lambda: postprocess.largest_bytes(request.documents, shown))
+        if request.return_documents:
+            texts = await service.in_thread(lambda: postprocess.largest_bytes(request.documents, request.shown))
             self._limits.check_reply(texts, "set top_n, or leave return_documents unset")
-        answer = await self._score(model, request, deadline, shown, texts)
-        ranked = await service.in_thread(lambda: postprocess.rank(answer.result.scores, top_n))
+        answer = await self._score(model, request, deadline, request.shown, texts)
+        ranking = await service.in_thread(lambda: postprocess.rank(answer.result.scores, request.top_n))
+        documents = request.documents if request.return_documents else None
         if not request.explain:
-            return answer, ranked, []
-        documents, written = [index for index, _ in ranked], model.tokenization.written
-        work = partial(explanation.explain, answer.result, answer.tokens, documents, written)
-        return answer, ranked, await service.in_thread(work)
+            return Reranked(answer=answer, ranking=ranking, documents=documents)
+        places, written = [index for index, _ in ranking], model.tokenization.written
+        work = partial(explanation.explain, answer.result, answer.tokens, places, written)
+        explanations = await service.in_thread(work)
+        return Reranked(answer=answer, ranking=ranking, documents=documents, explanations=explanations)
 
     async def score(self, request: ScoreRequest, deadline: Deadline) -> Answer:
         """Scores in the order of the request; the token counts are those of queries, then documents."""

@@ -1,12 +1,9 @@
-"""What callers ask for: frozen, and free of what makes no sense for any model. Knows no protobuf and no model."""
+"""What callers ask for: frozen, and free of what makes no sense for any model. Knows no door and no model."""
 
-import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.errors import InvalidInput
-from shared.jobs import HybridWeights
-from shared.vectors import DataType, InputType, Layout, MultiVectors, OutputKind, ScoringMethod, TruncationSide
+from shared.vectors import DataType, InputType, OutputKind, TruncationSide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,18 +28,30 @@ class Cut:
     field: str = "max_tokens"
 
 
+UNPROMPTED, WHOLE = PromptChoice(), Cut()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeRequest:
     """Texts to tokenise; at least one."""
 
-    model: str
+    model: str = ""
     texts: tuple[str, ...]
-    prompt: PromptChoice
-    cut: Cut
+    prompt: PromptChoice = UNPROMPTED
+    cut: Cut = WHOLE
 
     def __post_init__(self) -> None:
         if not self.texts:
             raise InvalidInput("texts is empty", field="texts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetokenizeRequest:
+    """Lists of ids to turn back into texts."""
+
+    model: str = ""
+    tokenized: tuple[tuple[int, ...], ...]
+    skip_special_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +72,16 @@ class Pooling:
 class EmbedRequest:
     """Texts, or token ids, to embed; exactly one of the two."""
 
-    model: str
-    texts: tuple[str, ...]
-    tokenized: tuple[tuple[int, ...], ...]
-    prompt: PromptChoice
-    cut: Cut
-    outputs: tuple[OutputKind, ...]
-    dimensions: int | None
-    normalize: bool | None
-    data_type: DataType
-    return_token_ids: bool
+    model: str = ""
+    texts: tuple[str, ...] = ()
+    tokenized: tuple[tuple[int, ...], ...] = ()
+    prompt: PromptChoice = UNPROMPTED
+    cut: Cut = WHOLE
+    outputs: tuple[OutputKind, ...] = ()
+    dimensions: int | None = None
+    normalize: bool | None = None
+    data_type: DataType = DataType.FLOAT32
+    return_token_ids: bool = False
     sparse_top_k: int | None = None
     pooling: Pooling | None = None
 
@@ -93,43 +102,15 @@ class EmbedRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreRequest:
-    """Queries and documents to compare. `query_entry` is what errors call one of the queries."""
-
-    model: str
-    queries: tuple[str, ...]
-    documents: tuple[str, ...]
-    layout: Layout
-    method: ScoringMethod | None
-    normalize: bool | None
-    instruction: str | None
-    query_cut: Cut
-    document_cut: Cut
-    query_entry: str = "queries[{}]"
-    weights: HybridWeights | None = None
-    explain: bool = False
-
-    def __post_init__(self) -> None:
-        for field, texts in (("queries", self.queries), ("documents", self.documents)):
-            if not texts:
-                raise InvalidInput(f"{field} is empty", field=field)
-        if self.layout is Layout.PAIRS and len(self.queries) != len(self.documents):
-            raise InvalidInput(
-                f"pairs need as many documents as queries: {len(self.queries)} and {len(self.documents)}",
-                field="documents",
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifyRequest:
     """Texts, or pairs of texts, to classify."""
 
-    model: str
+    model: str = ""
     texts: tuple[str, ...]
-    pairs: tuple[str, ...]
-    prompt: PromptChoice
-    cut: Cut
-    normalize: bool | None
+    pairs: tuple[str, ...] = ()
+    prompt: PromptChoice = UNPROMPTED
+    cut: Cut = WHOLE
+    normalize: bool | None = None
 
     def __post_init__(self) -> None:
         if not self.texts:
@@ -145,53 +126,13 @@ class ClassifyRequest:
 class ClassifyTokensRequest:
     """Texts whose tokens are to be classified; with `token_id` only the tokens of that id."""
 
-    model: str
+    model: str = ""
     texts: tuple[str, ...]
-    prompt: PromptChoice
-    cut: Cut
-    token_id: int | None
-    normalize: bool | None
+    prompt: PromptChoice = UNPROMPTED
+    cut: Cut = WHOLE
+    token_id: int | None = None
+    normalize: bool | None = None
 
     def __post_init__(self) -> None:
         if not self.texts:
             raise InvalidInput("texts is empty", field="texts")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaxSimRequest:
-    """Document vectors to compare with query vectors, or with texts; exactly one of the two."""
-
-    queries: MultiVectors | None
-    documents: MultiVectors
-    layout: Layout
-    normalize: bool | None
-    explain: bool = False
-    query_texts: tuple[str, ...] = ()
-    model: str = ""
-    instruction: str | None = None
-    query_cut: Cut = Cut()
-
-    @property
-    def query_count(self) -> int:
-        """How many queries."""
-        return len(self.query_texts if self.queries is None else self.queries.lengths)
-
-    def similarities(self, query_rows: Sequence[int]) -> int:
-        """Products of a query row with a document row."""
-        if self.layout is Layout.PAIRS:
-            return sum(map(operator.mul, query_rows, self.documents.lengths))
-        return sum(query_rows) * self.documents.rows
-
-    def matches(self, query_rows: Sequence[int]) -> int:
-        """Winners that an explanation has: one a score and row of its query."""
-        return sum(query_rows) * (1 if self.layout is Layout.PAIRS else len(self.documents.lengths))
-
-    def __post_init__(self) -> None:
-        if self.queries is not None and self.query_texts:
-            raise InvalidInput("queries and query_texts are both given; exactly one may be", field="query_texts")
-        if not self.query_count:
-            raise InvalidInput("queries is empty, and so is query_texts", field="queries.lengths")
-        if not self.documents.lengths:
-            raise InvalidInput("documents is empty", field="documents.lengths")
-        if self.layout is Layout.PAIRS and self.query_count != len(self.documents.lengths):
-            raise InvalidInput("pairs need as many documents as queries", field="documents.lengths")

@@ -1,6 +1,6 @@
-"""What the frontend does: validate, tokenise, ask the worker, finish. Knows no protobuf and no gRPC.
+"""What all rpcs have in common: find the model, tokenise, ask the worker, keep to limits and threads. Knows no door.
 
-Ranking and classifying are built on it, in files of their own.
+Embedding, ranking, classification and models are built on it, in files of their own.
 """
 
 import asyncio
@@ -10,26 +10,22 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from frontend_service import postprocess, settling
+from frontend_service.answer import Answer
 from frontend_service.distinct import without_repeats
 from frontend_service.limits import FEWER_WEIGHTS, Limits
 from frontend_service.pairs import PairTexts
-from frontend_service.requests import TokenizeRequest
-from frontend_service.tokenization import Tokenization, TokenizedText
 from frontend_service.tokenized import Tokenized, Watch
+from frontend_service.worker.protocol import ServedModel, Worker
 from shared.card import ModelCard
 from shared.deadline import Deadline
-from shared.errors import InvalidInput, UnknownModel, clip
-from shared.jobs import Classify, Job, JobResult, MaxSim, Work
+from shared.errors import UnknownModel, clip
+from shared.jobs import Classify, Job, MaxSim, Work
 from shared.offload import offload
-from shared.ragged import RaggedTokens
-
-SHOWN_TOKEN_BYTES = 48
-"""Of a token in a Tokenize reply: id, text, offsets; long tokens are rare."""
 
 INLINE_LETTERS = 2048
 """Of texts that are tokenised on the event loop: half a millisecond, about what a thread and back take when busy."""
@@ -42,51 +38,6 @@ class Abandoned(Exception):
     """Nobody waits for these tokens any more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedModel:
-    """A model behind a ready worker, which refuses jobs over `queued_tokens` waiting tokens."""
-
-    card: ModelCard
-    tokenization: Tokenization
-    queued_tokens: int
-
-
-class Worker(Protocol):
-    """Whoever computes."""
-
-    @property
-    def model(self) -> ServedModel:
-        """Raises WorkerUnavailable until a worker is ready."""
-
-    async def run(self, job: Job) -> JobResult:
-        """Raises the job's own error, or WorkerUnavailable."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """A job's result with what the frontend knows of its texts.
-
-    `tokenize` and `transfer` (the round trip to the worker without its queue and compute) in seconds; `answered`: when
-    the worker's answer was there, by the service's clock.
-    """
-
-    model: str
-    result: JobResult
-    tokens: RaggedTokens
-    truncated: tuple[bool, ...]
-    tokenize: float
-    transfer: float
-    answered: float
-
-    @property
-    def size(self) -> int:
-        """Bytes of vectors and scores."""
-        rows, sparse = (self.result.dense, self.result.tokens), self.result.sparse
-        pairs = len(sparse.indices) + len(sparse.values) if sparse is not None else 0
-        explained = len(self.result.winners) + len(self.result.similarities)
-        return len(self.result.scores) + explained + pairs + sum(len(each.data) for each in rows if each is not None)
-
-
 def _bytes(work: Work, tokenized: Tokenized) -> int:
     """Of ids and given vectors."""
     given = (work.queries, work.documents) if isinstance(work, MaxSim) else ()
@@ -94,7 +45,7 @@ def _bytes(work: Work, tokenized: Tokenized) -> int:
 
 
 class Service:
-    """Models and tokens, and what all rpcs of the public contract have in common, on domain types."""
+    """One worker behind one set of limits and threads."""
 
     def __init__(
         self,
@@ -118,38 +69,6 @@ class Service:
         if name not in ("", model.card.id):
             raise UnknownModel(f"no model is called {clip(name)}; there is {model.card.id}", field="model")
         return model
-
-    async def tokenize(self, request: TokenizeRequest) -> list[TokenizedText]:
-        model = self.model(request.model)
-        prompt = model.tokenization.prompt(request.prompt)
-        letters = self.limits.check_texts(request.texts, "texts[{}]", self.limits.texts, prompt)
-
-        def work(watch: Watch) -> list[TokenizedText]:
-            def watch_reply(tokens: int) -> None:
-                watch(tokens)
-                self.limits.check_reply(tokens * SHOWN_TOKEN_BYTES, "ask for fewer texts")
-
-            side = request.prompt.input_type
-            return list(model.tokenization.each(request.texts, prompt, request.cut, "texts[{}]", watch_reply, side))
-
-        return await self.tokenising(work, letters)
-
-    async def detokenize(self, name: str, tokenized: tuple[tuple[int, ...], ...], skip_special: bool) -> list[str]:
-        model = self.model(name)
-        self.limits.check_count(len(tokenized), "tokenized", self.limits.texts)
-        if not tokenized:
-            raise InvalidInput("tokenized is empty", field="tokenized")
-
-        def work() -> list[str]:
-            for index, ids in enumerate(tokenized):
-                if ids and not (min(ids) >= 0 and max(ids) < model.card.vocabulary_size):
-                    raise InvalidInput(
-                        f"tokenized[{index}] has an id outside 0 to {model.card.vocabulary_size - 1}",
-                        field=f"tokenized[{index}]",
-                    )
-            return model.tokenization.detokenize(tokenized, skip_special)
-
-        return await self.in_thread(work)
 
     async def classify_pairs(
         self, model: ServedModel, texts: PairTexts, normalize: bool | None, deadline: Deadline

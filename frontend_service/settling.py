@@ -1,8 +1,9 @@
-"""Requests settled against a model's card: what the worker is to do, or why it cannot. Knows no protobuf, no gRPC."""
+"""Requests settled against a model's card: what the worker is to do, or why it cannot. Knows no door."""
 
 from dataclasses import replace
 
-from frontend_service.requests import EmbedRequest, MaxSimRequest, ScoreRequest
+from frontend_service.ranking_requests import MaxSimRequest, ScoreRequest
+from frontend_service.requests import EmbedRequest
 from frontend_service.token_pooling import pooled_count
 from shared.card import ModelCard
 from shared.errors import DimensionMismatch, InvalidInput, UnsupportedDimensions, UnsupportedTask

@@ -10,13 +10,14 @@ from functools import lru_cache
 
 from tokenizers import Encoding, Tokenizer
 
-from frontend_service import pairs
+from frontend_service.pair_tokenizer import PairTokenizer
 from frontend_service.pairs import PairTexts
 from frontend_service.query_expansion import QueryExpansion
 from frontend_service.requests import Cut, PromptChoice
+from frontend_service.token_limits import TokenLimits
 from frontend_service.tokenized import Tokenized, Watch, slices
 from shared.card import ModelCard
-from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask, clip
+from shared.errors import InputTooLong, InvalidInput, UnsupportedTask, clip
 from shared.ragged import RaggedTokens
 from shared.vectors import InputType, TruncationSide
 
@@ -41,6 +42,15 @@ class TokenizedText:
     expansion: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fit:
+    """What each text of a request must fit: `limit` tokens, of which the first `prompt` are left out of pooling."""
+
+    limit: int
+    cut: Cut
+    prompt: int
+
+
 class Tokenization:
     """The tokenizer of one model. Its methods may run in several threads at once."""
 
@@ -56,6 +66,8 @@ class Tokenization:
         self._framing.post_processor, self.tokenizer.post_processor = self.tokenizer.post_processor, None
         self._added = self._framing.num_special_tokens_to_add(is_pair=False)
         self._leading = (*self._framed("a").special_tokens_mask, 0).index(0)
+        self._limits = TokenLimits(card, self._added)
+        self._pairs = PairTokenizer(self.tokenizer, self._framing, card)
         self._prompt_length = lru_cache(maxsize=16)(self._measure_prompt)
 
     def prompt(self, choice: PromptChoice) -> str:
@@ -112,10 +124,12 @@ class Tokenization:
         late-interaction models are expanded. `offsets`: also where tokens lie in their text, a fifth more time.
         """
         encode = self.tokenizer.encode_batch if offsets else self.tokenizer.encode_batch_fast
-        limit, total = self.limit(cut, side), 0
+        pooled = not prompt or self._card.include_prompt
+        fit = _Fit(limit=self._limits.of(cut, side), cut=cut, prompt=0 if pooled else self._prompt_length(prompt))
+        total = 0
         for start, stop in slices([len(prompt) + len(text) for text in texts]):
             for index, encoding in enumerate(encode([prompt + each for each in texts[start:stop]])):
-                text = self._fitted(encoding, prompt, limit, cut, entry.format(start + index))
+                text = self._fitted(encoding, fit, entry.format(start + index))
                 if side is InputType.QUERY:
                     text = replace(text, expansion=self._expansion.expand(text.encoding))
                 total += len(text.encoding)
@@ -123,27 +137,26 @@ class Tokenization:
             watch(total)
 
     def pairs(self, texts: PairTexts, watch: Watch) -> Tokenized:
-        """Pairs for a cross-encoder; see `pairs.tokenize`."""
+        """Pairs for a cross-encoder; see `PairTokenizer`."""
         prompt = self.prompt(texts.prompt)
         chosen = texts.prompt.literal is not None or texts.prompt.name is not None
         asked = prompt if prompt or chosen else None
         for side in (texts.first_cut, texts.second_cut):
-            self._check_limit(side)
-        return pairs.tokenize(self.tokenizer, self._framing, self._card, texts, asked, self.limit(texts.cut), watch)
+            self._limits.check(side)
+        return self._pairs.tokenize(texts, asked, self._limits.of(texts.cut), watch)
 
-    def _fitted(self, encoding: Encoding, prompt: str, limit: int, cut: Cut, field: str) -> TokenizedText:
+    def _fitted(self, encoding: Encoding, fit: _Fit, field: str) -> TokenizedText:
         """A text and its prompt, given without special tokens, with them and within the limit, or refused."""
-        length = len(encoding) + self._added
+        length, limit, prompt_length = len(encoding) + self._added, fit.limit, fit.prompt
         if not length:
             raise InvalidInput(
                 f"{field} has no tokens, and the model has no special ones that could stand for it", field=field
             )
-        prompt_length = 0 if self._card.include_prompt or not prompt else self._prompt_length(prompt)
         if length <= limit:
             return TokenizedText(encoding=self._framing.post_process(encoding), prompt_length=prompt_length)
-        if not cut.truncate:
+        if not fit.cut.truncate:
             raise InputTooLong(f"{field} has {length} tokens, the limit is {limit}; truncate would cut it", field=field)
-        side = cut.side or self._card.truncation_side
+        side = fit.cut.side or self._card.truncation_side
         if side is TruncationSide.LEFT and prompt_length:
             prompt_length = max(self._leading, prompt_length - (length - limit))
         if prompt_length and prompt_length >= limit - (self._added - self._leading):
@@ -153,33 +166,9 @@ class Tokenization:
         encoding.truncate(limit - self._added, direction=side.name.lower())
         return TokenizedText(encoding=self._framing.post_process(encoding), truncated=True, prompt_length=prompt_length)
 
-    def limit(self, cut: Cut, side: InputType = InputType.UNSPECIFIED) -> int:
-        """Tokens that a text may have."""
-        asked = cut.max_tokens
-        if asked is None:
-            return self._longest(side)
-        self._check_limit(cut, side)
-        least = max(1, self._added)
-        if asked < least:
-            raise InvalidInput(f"{cut.field} is {asked}, the special tokens alone need {least}", field=cut.field)
-        return asked
-
-    def _longest(self, side: InputType) -> int:
-        """The model's own limit."""
-        late = self._card.late_interaction
-        if late is None or side is InputType.UNSPECIFIED:
-            return self._card.max_tokens
-        return late.query_length if side is InputType.QUERY else late.document_length
-
-    def _check_limit(self, cut: Cut, side: InputType = InputType.UNSPECIFIED) -> None:
-        """A request may lower the model's limit, not raise it."""
-        own = self._longest(side)
-        if cut.max_tokens is not None and cut.max_tokens > own:
-            raise LimitExceeded(f"{cut.field} is {cut.max_tokens}, the model's limit is {own}", field=cut.field)
-
     def given(self, tokenized: Sequence[Sequence[int]], cut: Cut, side: InputType = InputType.UNSPECIFIED) -> Tokenized:
         """Checks ids that the caller brought. An expansion that a query has already is known as such."""
-        limit, size = self.limit(cut, side), self._card.vocabulary_size
+        limit, size = self._limits.of(cut, side), self._card.vocabulary_size
         expands = side is InputType.QUERY
         expansions = [self._expansion.trailing(ids) if expands else 0 for ids in tokenized]
         for index, ids in enumerate(tokenized):

@@ -22,11 +22,13 @@ from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.rehearsal import check, rehearsal
 from gpu_worker.scheduler import Scheduler
-from gpu_worker.server import SERVICE, Ready, WorkerServicer
+from gpu_worker.server import Ready, WorkerServicer
 from gpu_worker.settings import WorkerSettings
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 from shared import logs
+from shared.calls import Calls
 from shared.errors import ModelRefused, SelvageError
+from shared.services import WORKER_SERVICES
 from shared.serving import LAST_WORDS, Server, until_told_to_stop
 
 log = structlog.get_logger("worker")
@@ -57,9 +59,9 @@ async def main(settings: WorkerSettings) -> None:
     threads = ThreadPoolExecutor(2, "parse")
     servicer = WorkerServicer(threads)
     server = Server(
-        [SERVICE],
+        WORKER_SERVICES,
+        Calls(timeout=None),
         threads=threads,
-        timeout=None,
         reflect=settings.reflection,
         connection_age=False,
     )

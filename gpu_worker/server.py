@@ -18,7 +18,6 @@ from shared.jobs import Job, JobResult
 from shared.offload import offload
 from shared.rpc import MESSAGE_BYTES
 
-SERVICE = "selvage.worker.v1.WorkerService"
 PIECE_BYTES = 1024 * 1024
 Context = grpc.aio.ServicerContext[Any, Any]
 

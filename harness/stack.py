@@ -10,9 +10,7 @@ import grpc
 
 from harness.member import Member
 from shared.rpc import channel_options
-
-WORKER_SERVICES = ("selvage.worker.v1.WorkerService",)
-PUBLIC_SERVICES = ("selvage.v1.EmbeddingService", "selvage.v1.RankingService", "selvage.v1.ModelService")
+from shared.services import PUBLIC_SERVICES, WORKER_SERVICES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,9 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from shared.rpc import Calls, server_options
+from shared.calls import Calls
+from shared.rpc import server_options
+from shared.rpc.interceptor import Interceptor
 
 LAST_WORDS = 0.2
 """Seconds for what is already written to reach its client."""
@@ -25,12 +27,14 @@ class Server:
     """A gRPC server with health and reflection. Every service is NOT_SERVING until `set_ready`."""
 
     def __init__(
-        self, services: Iterable[str], *, threads: Executor, timeout: float | None, reflect: bool, connection_age: bool
+        self, services: Iterable[str], calls: Calls, *, threads: Executor, reflect: bool, connection_age: bool
     ) -> None:
-        """`services`: full names; `timeout`: seconds for calls without a deadline; others as in `rpc`."""
+        """`services`: full names; `calls`: of the process, shared with its other doors; others as in `rpc`."""
         self._services = list(services)
-        self._calls = Calls(timeout=timeout, threads=threads)
-        self.grpc = grpc.aio.server(interceptors=[self._calls], options=server_options(connection_age=connection_age))
+        self._calls = calls
+        self.grpc = grpc.aio.server(
+            interceptors=[Interceptor(calls, threads)], options=server_options(connection_age=connection_age)
+        )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         if reflect:

@@ -9,12 +9,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from references import Calls, dense, eventually, refusal, until_queued
 
 from harness.member import Member, MemberFailed
-from harness.stack import WORKER_SERVICES, stack
+from harness.stack import stack
 from selvage.v1 import embedding_pb2, model_pb2
 from selvage.worker.v1 import worker_pb2_grpc
 from shared import job_codec, result_codec
 from shared.jobs import Encode, Job
 from shared.ragged import RaggedTokens
+from shared.services import PUBLIC_SERVICES, WORKER_SERVICES
 from shared.vectors import OutputKind
 
 TINY = "random:tiny-bert"
@@ -153,7 +154,7 @@ async def test_a_frontend_waits_for_its_worker() -> None:
     await worker.start()
     address = worker.address
     await worker.kill()
-    frontend = Member("frontend_service", ("selvage.v1.ModelService",), {"worker": address, "drain-delay": 0})
+    frontend = Member("frontend_service", PUBLIC_SERVICES, {"worker": address, "drain-delay": 0})
     await frontend.start()
     try:
         async with grpc.aio.insecure_channel(frontend.address) as channel:

@@ -9,8 +9,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from references import Calls, eventually, load_of, until_queued, words
 
-from harness.stack import PUBLIC_SERVICES, Stack
+from harness.stack import Stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
+from shared.services import PUBLIC_SERVICES
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 

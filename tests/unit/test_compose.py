@@ -18,8 +18,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from frontend_service.settings import FrontendSettings
 from gpu_worker.settings import WorkerSettings
-from harness.stack import PUBLIC_SERVICES, WORKER_SERVICES
 from shared import probe
+from shared.services import PUBLIC_SERVICES, WORKER_SERVICES
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())

@@ -6,7 +6,7 @@ from google.rpc import error_details_pb2
 
 from shared.codec import error_from_pb, error_to_pb
 from shared.errors import Overloaded, SelvageError, error_classes
-from shared.rpc import to_status
+from shared.rpc.status import to_status
 
 
 @pytest.mark.parametrize("reason", error_classes())

@@ -90,36 +90,40 @@ RULES = {
         [path for path in files("benchmarks/**/*.py") if path.name != "ours.py"],
         {"gpu_worker"},
     ),
-    "the service knows no protobuf and no gRPC": (
-        files(
-            "frontend_service/service.py",
-            "frontend_service/classification.py",
-            "frontend_service/embedding.py",
-            "frontend_service/settling.py",
-            "frontend_service/requests.py",
-            "frontend_service/limits.py",
-            "frontend_service/pairs.py",
-            "frontend_service/token*.py",
-        ),
-        {"grpc", "google", "selvage"},
+    "policy and services know no door": (
+        [
+            *files("shared/calls.py", "shared/request_id.py", "frontend_service/worker/protocol.py"),
+            *(path for path in files("frontend_service/*.py") if path.name != "__main__.py"),
+        ],
+        {"grpc", "grpc_health", "google", "selvage", "frontend_service.doors", "shared.rpc", "shared.serving"},
     ),
+    "doors know no worker but through the services": (
+        files("frontend_service/doors/**/*.py"),
+        {"frontend_service.worker"},
+    ),
+    "the link to the worker knows no door": (files("frontend_service/worker/*.py"), {"frontend_service.doors"}),
     "the scheduler knows no torch and no gRPC": (files("gpu_worker/scheduler.py"), {"torch", "grpc", "selvage"}),
     "the loop knows no torch, no asyncio and no logs": (
         files("gpu_worker/loop.py", "gpu_worker/planning.py", "gpu_worker/step/flight.py"),
         {"torch", "numpy", "asyncio", "grpc", "selvage", "structlog"},
     ),
 }
-EDGE = {
-    "codec.py",
-    "job_codec.py",
-    "result_codec.py",
-    "server.py",
-    "worker_client.py",
-    "rpc.py",
-    "serving.py",
-    "__main__.py",
-    "probe.py",
-}
+EDGE = files(
+    "shared/codec.py",
+    "shared/job_codec.py",
+    "shared/result_codec.py",
+    "shared/services.py",
+    "shared/rpc/*.py",
+    "shared/serving.py",
+    "shared/probe.py",
+    "frontend_service/doors/**/*.py",
+    "frontend_service/worker/connection.py",
+    "frontend_service/worker/description.py",
+    "frontend_service/worker/health.py",
+    "frontend_service/worker/tokenizer.py",
+    "gpu_worker/server.py",
+    "gpu_worker/__main__.py",
+)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -172,9 +176,8 @@ def test_no_room_holds_a_quarter_of_the_worker() -> None:
 
 def test_protobuf_and_grpc_stop_at_the_edge() -> None:
     """Generated code and grpc only where messages come and go."""
-    paths = files("shared/*.py", "frontend_service/**/*.py", "gpu_worker/**/*.py")
-    inner = [path for path in paths if path.name not in EDGE and path.parent.name != "codec"]
-    assert offenders(inner, {"grpc", "selvage", "google"}) == []
+    inner = set(files("shared/**/*.py", "frontend_service/**/*.py", "gpu_worker/**/*.py")) - set(EDGE)
+    assert offenders(sorted(inner), {"grpc", "grpc_health", "selvage", "google"}) == []
 
 
 @pytest.mark.parametrize(
@@ -195,13 +198,14 @@ def test_shared_is_ours() -> None:
     ("module", "absent"),
     [
         ("frontend_service.__main__", ["torch", "transformers", "gpu_worker"]),
+        ("frontend_service.frontend", ["grpc", "grpc_health", "google", "selvage", "torch", "gpu_worker"]),
         ("gpu_worker.engine", ["grpc", "google", "structlog", "pydantic", "pydantic_settings", "triton"]),
         ("benchmarks.accelerator", ["grpc", "google", "structlog", "pydantic_settings", "rich", "aiohttp", "scipy"]),
         ("benchmarks.__main__", ["torch", "transformers", "grpc", "structlog", "rich"]),
     ],
 )
 def test_it_imports_where_these_are_absent(module: str, absent: list[str]) -> None:
-    """The frontend's whole program without torch; the engine with torch and transformers only, as for measuring."""
+    """Each with no more than it needs: the frontend no torch, its services no gRPC, the engine nothing but torch."""
     program = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\nimport {module}\n"
     path = f"{ROOT}:{ROOT / 'protos'}"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, env={"PYTHONPATH": path})

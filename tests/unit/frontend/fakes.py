@@ -2,8 +2,8 @@
 
 import json
 
-from frontend_service.service import ServedModel
 from frontend_service.tokenization import Tokenization
+from frontend_service.worker.protocol import ServedModel
 from shared.card import ModelCard
 from shared.jobs import Classify, Job, JobResult, MaxSim, Rows, Score
 from shared.vectors import OutputKind, ScoringMethod

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from frontend_service import postprocess
 from frontend_service.classification import Classification
-from frontend_service.codec import classification, ranking
+from frontend_service.doors.selvage_v1.codec import classification, ranking
 from frontend_service.limits import Limits
 from frontend_service.ranking import Ranking
 from frontend_service.service import Service
@@ -49,15 +49,16 @@ class Frontend:
 
     async def classify(self, **fields: Any) -> pb.ClassifyResponse:
         request = classification.classify_request(pb.ClassifyRequest(**fields))
-        return classification.classify_response(*await self.classification.texts(request, Deadline.after(9)))
+        return classification.classify_response(request, await self.classification.texts(request, Deadline.after(9)))
 
     async def tokens(self, **fields: Any) -> pb.ClassifyTokensResponse:
         request = classification.classify_tokens_request(pb.ClassifyTokensRequest(**fields))
-        return classification.classify_tokens_response(*await self.classification.tokens(request, Deadline.after(9)))
+        answer = await self.classification.tokens(request, Deadline.after(9))
+        return classification.classify_tokens_response(request, answer)
 
     async def score(self, **fields: Any) -> Any:
         request = ranking.score_request(ranking_pb2.ScoreRequest(**fields))
-        return ranking.score_response(await Ranking(self.service).score(request, Deadline.after(9)), request)
+        return ranking.score_response(request, await Ranking(self.service).score(request, Deadline.after(9)))
 
 
 @given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=2, max_size=8))

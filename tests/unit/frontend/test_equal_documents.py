@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fakes import FakeWorker, card
 
-from frontend_service.codec import ranking
+from frontend_service.doors.selvage_v1.codec import ranking
 from frontend_service.limits import Limits
 from frontend_service.pairs import PairTexts
 from frontend_service.ranking import Ranking
@@ -95,14 +95,14 @@ async def test_a_rerank_keeps_the_order_of_equal_documents(method: ScoringMethod
     """With one score for all of them, by every method; a worker that is asked about each puts the last first."""
     made, worker = frontend()
     request = ranking.rerank_request(pb.RerankRequest(query="a", documents=DOCUMENTS, method=method))
-    answer, found, _ = await made.rerank(request, None, LATER)
+    reranked = await made.rerank(request, LATER)
     (job,) = worker.jobs
     pairs = isinstance(job.work, Classify)
     assert pairs == (method is ScoringMethod.CROSS_ENCODER)
     assert len(job.tokens) == 60 - len(EQUAL) + 1 + (not pairs)
-    assert alike(numbers(answer.result), DOCUMENTS)
-    assert len({score for place, score in found if place in EQUAL}) == 1
-    assert [place for place, _ in found if place in EQUAL] == EQUAL
+    assert alike(numbers(reranked.answer.result), DOCUMENTS)
+    assert len({score for place, score in reranked.ranking if place in EQUAL}) == 1
+    assert [place for place, _ in reranked.ranking if place in EQUAL] == EQUAL
 
     scores = (await told(worker, job.work, whole_request(worker, ["a"], Layout.MATRIX, method))).tolist()
     order = sorted(range(60), key=lambda place: -scores[place])

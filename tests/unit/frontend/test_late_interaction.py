@@ -7,9 +7,10 @@ import fakes
 import numpy as np
 import pytest
 
-from frontend_service.codec import embedding, model, ranking
+from frontend_service.doors.selvage_v1.codec import embedding, model, ranking
 from frontend_service.embedding import Embedding
 from frontend_service.limits import Limits
+from frontend_service.models import Models
 from frontend_service.ranking import Ranking
 from frontend_service.requests import Cut
 from frontend_service.service import Service
@@ -115,10 +116,10 @@ def test_the_token_that_ends_a_text_may_expand_it() -> None:
 async def test_tokenize_shows_what_embed_and_rerank_feed() -> None:
     """The same ids, and how many of them expansion added."""
     made, worker = service()
-    shown = await made.tokenize(
+    shown = await Models(made).tokenize(
         model.tokenize_request(model_pb2.TokenizeRequest(texts=["a b"], input_type=vectors_pb2.INPUT_TYPE_QUERY))
     )
-    text = model.tokenize_response("fake", shown).texts[0]
+    text = model.tokenize_response(shown).texts[0]
     assert text.expansion_tokens == 4
     assert list(text.special) == [True, False, False, True, True, True, True, True]
     assert list(text.tokens)[-2:] == ["[UNK]", "[UNK]"]
@@ -129,7 +130,7 @@ async def test_tokenize_shows_what_embed_and_rerank_feed() -> None:
     for each in (request, again):
         await Embedding(made).embed(embedding.embed_request(each), LATER)
     scoring = ranking_pb2.RerankRequest(query="a b", documents=["a"], method=LATE)
-    await Ranking(made).rerank(ranking.rerank_request(scoring), None, LATER)
+    await Ranking(made).rerank(ranking.rerank_request(scoring), LATER)
     assert [job.unattended_tails for job in worker.jobs] == [(4,), (4,), (4, 0)]
     fed = [np.frombuffer(job.tokens.ids, "<i4")[:8].tolist() for job in worker.jobs]
     assert fed == [list(text.ids)] * 3
@@ -154,18 +155,20 @@ async def test_an_explanation_names_tokens_of_both_texts() -> None:
     pool = ThreadPoolExecutor(1)
     made = Service(worker, Limits(), pool, pool)
     message = ranking_pb2.RerankRequest(query="a b", documents=["c", "d", "e f"], method=LATE, explain=True)
-    answer, ranked, explanations = await Ranking(made).rerank(ranking.rerank_request(message), None, LATER)
+    request = ranking.rerank_request(message)
+    reranked = await Ranking(made).rerank(request, LATER)
     assert isinstance(worker.jobs[0].work, Score)
     assert worker.jobs[0].work.explain
-    results = ranking.rerank_response(answer, ranked, explanations, None).results
+    results = ranking.rerank_response(request, reranked).results
     assert [each.index for each in results] == [1, 2, 0]
     assert not results[0].explanation
     found = [(each.query_token, each.document_token, each.document_position) for each in results[2].explanation]
     assert found == [("[CLS]", "[CLS]", 0), ("a", "c", 1), ("b", "[SEP]", 2), ("[SEP]", "[CLS]", 0)]
     assert [each.document_token for each in results[1].explanation] == ["e"] * 4
     assert {each.similarity for each in results[1].explanation} == {0.5}
-    _, ranked, explanations = await Ranking(made).rerank(ranking.rerank_request(message), 1, LATER)
-    assert len(ranked) == len(explanations) == 1
+    message.top_n = 1
+    reranked = await Ranking(made).rerank(ranking.rerank_request(message), LATER)
+    assert len(reranked.ranking) == len(reranked.explanations) == 1
 
 
 async def test_only_late_interaction_explains() -> None:
@@ -175,14 +178,14 @@ async def test_only_late_interaction_explains() -> None:
         query="a", documents=["c"], method=vectors_pb2.SCORING_METHOD_DENSE, explain=True
     )
     with pytest.raises(InvalidInput, match="explain needs LATE_INTERACTION") as refused:
-        await Ranking(made).rerank(ranking.rerank_request(message), None, LATER)
+        await Ranking(made).rerank(ranking.rerank_request(message), LATER)
     assert refused.value.field == "explain"
     large = ranking_pb2.RerankRequest(query="a", documents=["c"] * 400, method=LATE, explain=True)
     with pytest.raises(ResultTooLarge, match="set top_n"):
-        await Ranking(made).rerank(ranking.rerank_request(large), None, LATER)
-    larger = ranking_pb2.RerankRequest(query="a", documents=["c"] * 2000, method=LATE, explain=True)
+        await Ranking(made).rerank(ranking.rerank_request(large), LATER)
+    larger = ranking_pb2.RerankRequest(query="a", documents=["c"] * 2000, method=LATE, explain=True, top_n=1)
     with pytest.raises(LimitExceeded, match="explain fewer documents"):
-        await Ranking(made).rerank(ranking.rerank_request(larger), 1, LATER)
+        await Ranking(made).rerank(ranking.rerank_request(larger), LATER)
 
 
 def given_documents(count: int = 2, dimensions: int = 8) -> vectors_pb2.MultiVectors:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from frontend_service.pairs import PairTexts, longest_first
+from frontend_service.pair_segments import longest_first
+from frontend_service.pairs import PairTexts
 from frontend_service.requests import Cut, PromptChoice
 from frontend_service.tokenization import Tokenization
 from frontend_service.tokenized import Tokenized

@@ -10,7 +10,7 @@ import pytest
 from fakes import FakeWorker, card
 
 from frontend_service import postprocess
-from frontend_service.codec import embedding, ranking
+from frontend_service.doors.selvage_v1.codec import embedding, ranking
 from frontend_service.embedding import Embedding
 from frontend_service.limits import Limits
 from frontend_service.ranking import Ranking
@@ -68,12 +68,12 @@ async def test_a_request_overrides_them() -> None:
 async def test_a_rerank_sends_query_and_documents_in_one_job_and_sorts_what_comes() -> None:
     """Best first, equal scores in the order of the request, cut to top_n."""
     made, worker = service(prompts={"query": "query : "})
-    answer, found, _ = await Ranking(made).rerank(rerank(method=2), 3, LATER)
+    reranked = await Ranking(made).rerank(rerank(method=2, top_n=3), LATER)
     assert worker.jobs[0].tokens.lengths == (5, 3, 4, 3, 3)
     assert isinstance(worker.jobs[0].work, Score)
     assert worker.jobs[0].work.method is ScoringMethod.LATE_INTERACTION
-    assert found == [(1, 3.0), (2, 3.0), (3, 2.0)]
-    assert answer.tokens.total == 18
+    assert reranked.ranking == [(1, 3.0), (2, 3.0), (3, 2.0)]
+    assert reranked.answer.tokens.total == 18
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ async def test_normalize_of_a_late_interaction(normalize: bool | None, unit_rows
     """Unset: unit rows and the sum. True: the mean. False: raw rows and the sum."""
     made, worker = service()
     fields = {} if normalize is None else {"normalize": normalize}
-    await Ranking(made).rerank(rerank(method=2, **fields), None, LATER)
+    await Ranking(made).rerank(rerank(method=2, **fields), LATER)
     work = worker.jobs[0].work
     assert isinstance(work, Score)
     assert (work.unit_rows, work.mean) == (unit_rows, mean)
@@ -141,7 +141,7 @@ async def test_prompts_count_against_the_limits() -> None:
     with pytest.raises(LimitExceeded, match="together"):
         await Embedding(made).embed(embed(texts=["a"] * 80, prompt="x" * 900), LATER)
     with pytest.raises(LimitExceeded) as raised:
-        await Ranking(made).rerank(rerank(instruction="x" * 1001), None, LATER)
+        await Ranking(made).rerank(rerank(instruction="x" * 1001), LATER)
     assert raised.value.field == "instruction"
 
 

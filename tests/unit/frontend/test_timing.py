@@ -11,10 +11,12 @@ import pytest
 from fakes import FakeWorker, card
 
 from frontend_service import packing, postprocess, token_pooling
+from frontend_service.doors.selvage_v1.server import ClassificationServicer, EmbeddingServicer, RankingServicer
+from frontend_service.frontend import Frontend
 from frontend_service.limits import Limits
-from frontend_service.server import ClassificationServicer, EmbeddingServicer, RankingServicer
 from frontend_service.service import Service
 from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2, vectors_pb2
+from shared.calls import Calls
 from shared.jobs import Job, JobResult, Rows
 from shared.vectors import OutputKind, ScoringMethod, Task
 
@@ -80,7 +82,8 @@ CROSS_ENCODED = ranking_pb2.RerankRequest(query="a", documents=["b"], method=vec
 
 async def times(service: Service, name: str, message: Any = None) -> dict[str, float]:
     servicer, usual = CALLS[name]
-    reply = await getattr(servicer(service, 60), name)(message or usual, Context())
+    frontend = Frontend(service, Calls(timeout=60))
+    reply = await getattr(servicer(frontend), name)(message or usual, Context())
     return {part: getattr(reply.timing, part).ToNanoseconds() / 1e9 for part in PARTS}
 
 

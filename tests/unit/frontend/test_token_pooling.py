@@ -11,8 +11,8 @@ import pytest
 from fakes import FakeWorker, card
 
 from frontend_service import packing, token_pooling
-from frontend_service.codec import embedding as codec
-from frontend_service.codec.model import limits_to_pb
+from frontend_service.doors.selvage_v1.codec import embedding as codec
+from frontend_service.doors.selvage_v1.codec.model import limits_to_pb
 from frontend_service.embedding import Embedding
 from frontend_service.limits import Limits
 from frontend_service.service import Service
@@ -71,7 +71,7 @@ async def test_pooled_rows_come_in_the_data_type_asked_for(data_type: DataType) 
     assert worker.jobs[0].work.data_type is DataType.FLOAT32
     expected = [pool(each, 2, 2, True) for each in np.split(worker.rows, [8])]
     assert answer.result.tokens == packing.pack(np.concatenate(expected), data_type)
-    response = codec.embed_response(answer, request)
+    response = codec.embed_response(request, answer)
     assert list(response.multi_vector.lengths) == [5, 3]
     assert list(response.usage.token_counts) == [8, 5]
     assert response.multi_vector.data_type == data_type.value
@@ -82,7 +82,7 @@ async def test_a_dense_output_beside_it_is_packed_alike(data_type: DataType) -> 
     """Though the worker gave it as float32."""
     _, embedding, worker = made()
     request = codec.embed_request(message(data_type=data_type.value, outputs=[DENSE, MULTI]))
-    response = codec.embed_response(await embedding.embed(request, LATER), request)
+    response = codec.embed_response(request, await embedding.embed(request, LATER))
     expected = packing.pack(worker.dense, data_type)
     assert (response.dense.data, response.dense.scales) == (expected.data, expected.scales)
     assert response.dense.count == 2

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from frontend_service import tokenized as module
 from frontend_service.requests import Cut, PromptChoice
+from frontend_service.token_limits import TokenLimits
 from frontend_service.tokenization import Tokenization
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask
 from shared.vectors import InputType, TruncationSide
@@ -101,7 +102,7 @@ def test_a_text_over_the_limit_is_named_with_both_numbers() -> None:
 def test_a_limit_can_only_be_lowered_and_must_leave_room(asked: int, error: type[Exception]) -> None:
     """max_tokens over the model's, or under the special tokens."""
     with pytest.raises(error, match="max_tokens"):
-        PLAIN.limit(Cut(max_tokens=asked))
+        TokenLimits(card(), added=2).of(Cut(max_tokens=asked))
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,25 @@
 """Models, Tokenize and Detokenize: public messages <-> domain types, both directions side by side."""
 
-from collections.abc import Sequence
-
-from frontend_service.codec.fields import cut, prompt
+from frontend_service.doors.selvage_v1.codec.fields import cut, id_lists, prompt
 from frontend_service.limits import Limits
-from frontend_service.requests import TokenizeRequest
-from frontend_service.tokenization import TokenizedText
+from frontend_service.models import Description, Detokenized, ShownTexts
+from frontend_service.requests import DetokenizeRequest, TokenizeRequest
 from selvage.v1 import model_pb2
+from shared.codec import card_to_pb
+
+
+def get_model_response(description: Description) -> model_pb2.GetModelResponse:
+    limits = limits_to_pb(description.limits, description.queued_tokens)
+    return model_pb2.GetModelResponse(card=card_to_pb(description.card), limits=limits)
 
 
 def tokenize_request(message: model_pb2.TokenizeRequest) -> TokenizeRequest:
     return TokenizeRequest(model=message.model, texts=tuple(message.texts), prompt=prompt(message), cut=cut(message))
 
 
-def tokenize_response(name: str, tokenized: Sequence[TokenizedText]) -> model_pb2.TokenizeResponse:
-    response = model_pb2.TokenizeResponse(model=name)
-    for text in tokenized:
+def tokenize_response(shown: ShownTexts) -> model_pb2.TokenizeResponse:
+    response = model_pb2.TokenizeResponse(model=shown.model)
+    for text in shown.texts:
         encoding = text.encoding
         response.texts.add(
             ids=encoding.ids,
@@ -27,6 +31,18 @@ def tokenize_response(name: str, tokenized: Sequence[TokenizedText]) -> model_pb
             expansion_tokens=text.expansion,
         )
     return response
+
+
+def detokenize_request(message: model_pb2.DetokenizeRequest) -> DetokenizeRequest:
+    return DetokenizeRequest(
+        model=message.model,
+        tokenized=id_lists(message.tokenized),
+        skip_special_tokens=message.skip_special_tokens,
+    )
+
+
+def detokenize_response(detokenized: Detokenized) -> model_pb2.DetokenizeResponse:
+    return model_pb2.DetokenizeResponse(model=detokenized.model, texts=detokenized.texts)
 
 
 def limits_to_pb(limits: Limits, queued_tokens: int) -> model_pb2.Limits:

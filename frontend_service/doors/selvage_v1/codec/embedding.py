@@ -2,9 +2,19 @@
 
 from typing import Any
 
-from frontend_service.codec.fields import cut, enum, floats, id_lists, integers, optional, positive, prompt, usage
+from frontend_service.answer import Answer
+from frontend_service.doors.selvage_v1.codec.fields import (
+    cut,
+    enum,
+    floats,
+    id_lists,
+    integers,
+    optional,
+    positive,
+    prompt,
+    usage,
+)
 from frontend_service.requests import EmbedRequest, Pooling
-from frontend_service.service import Answer
 from selvage.v1 import embedding_pb2, vectors_pb2
 from shared.codec import number
 from shared.errors import InvalidInput
@@ -43,7 +53,7 @@ def _pooling(message: embedding_pb2.EmbedRequest) -> Pooling | None:
     return Pooling(factor=factor, protected=1 if protected is None else protected)
 
 
-def embed_response(answer: Answer, request: EmbedRequest) -> embedding_pb2.EmbedResponse:
+def embed_response(request: EmbedRequest, answer: Answer) -> embedding_pb2.EmbedResponse:
     result, kind = answer.result, number(request.data_type)
     response = embedding_pb2.EmbedResponse(model=answer.model, usage=usage(answer))
     if result.dense is not None:
@@ -64,5 +74,5 @@ def embed_response(answer: Answer, request: EmbedRequest) -> embedding_pb2.Embed
 def _set_rows(message: vectors_pb2.DenseVectors | vectors_pb2.MultiVectors, data_type: Any, rows: Rows) -> None:
     message.data_type = data_type
     message.dimensions = rows.dimensions
-    message.data = rows.data
-    message.scales = rows.scales
+    message.data = bytes(rows.data)  # no copy: the link to the worker gives bytes
+    message.scales = bytes(rows.scales)

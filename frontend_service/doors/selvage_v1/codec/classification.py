@@ -1,11 +1,9 @@
 """Classify and ClassifyTokens: public messages <-> domain types, both directions side by side."""
 
-from frontend_service.classification import TokenAnswer
-from frontend_service.codec.fields import cut, floats, optional, prompt, usage
+from frontend_service.classification import Classified, ClassifiedTokens
+from frontend_service.doors.selvage_v1.codec.fields import cut, floats, optional, prompt, usage
 from frontend_service.requests import ClassifyRequest, ClassifyTokensRequest
-from frontend_service.service import Answer
 from selvage.v1 import classification_pb2 as pb
-from shared.card import ModelCard
 
 
 def classify_request(message: pb.ClassifyRequest) -> ClassifyRequest:
@@ -19,9 +17,11 @@ def classify_request(message: pb.ClassifyRequest) -> ClassifyRequest:
     )
 
 
-def classify_response(card: ModelCard, answer: Answer) -> pb.ClassifyResponse:
-    scores = floats(answer.result.scores)
-    return pb.ClassifyResponse(model=answer.model, labels=card.labels, scores=scores, usage=usage(answer))
+def classify_response(_: ClassifyRequest, classified: Classified) -> pb.ClassifyResponse:
+    answer, labels = classified.answer, classified.labels
+    return pb.ClassifyResponse(
+        model=answer.model, labels=labels, scores=floats(answer.result.scores), usage=usage(answer)
+    )
 
 
 def classify_tokens_request(message: pb.ClassifyTokensRequest) -> ClassifyTokensRequest:
@@ -35,11 +35,11 @@ def classify_tokens_request(message: pb.ClassifyTokensRequest) -> ClassifyTokens
     )
 
 
-def classify_tokens_response(card: ModelCard, tokens: TokenAnswer) -> pb.ClassifyTokensResponse:
+def classify_tokens_response(_: ClassifyTokensRequest, tokens: ClassifiedTokens) -> pb.ClassifyTokensResponse:
     answer = tokens.answer
     return pb.ClassifyTokensResponse(
         model=answer.model,
-        labels=card.labels,
+        labels=tokens.labels,
         lengths=answer.result.row_lengths,
         scores=floats(answer.result.scores),
         token_ids=tokens.ids,

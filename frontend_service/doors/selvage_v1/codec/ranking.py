@@ -1,12 +1,12 @@
 """Rerank, Score and MaxSim: public messages <-> domain types, both directions side by side."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from frontend_service.codec.fields import enum, floats, integers, optional, positive, usage
-from frontend_service.explanation import TokenMatch
-from frontend_service.requests import Cut, MaxSimRequest, ScoreRequest
-from frontend_service.service import Answer
+from frontend_service.answer import Answer
+from frontend_service.doors.selvage_v1.codec.fields import enum, floats, integers, optional, positive, usage
+from frontend_service.ranking import Reranked
+from frontend_service.ranking_requests import MaxSimRequest, RerankRequest, ScoreRequest
+from frontend_service.requests import Cut
 from selvage.v1 import ranking_pb2
 from shared.codec import vectors_from_pb
 from shared.errors import InvalidInput
@@ -44,28 +44,22 @@ def _weights(
         raise InvalidInput(f"weights: {error}", field="weights") from error
 
 
-def rerank_request(message: ranking_pb2.RerankRequest) -> ScoreRequest:
-    return ScoreRequest(
+def rerank_request(message: ranking_pb2.RerankRequest) -> RerankRequest:
+    return RerankRequest(
         queries=(message.query,),
         documents=tuple(message.documents),
-        layout=Layout.MATRIX,
-        query_entry="query",
         explain=message.explain,
+        top_n=optional(message, "top_n"),
+        return_documents=message.return_documents,
         **_score_options(message),
     )
 
 
-def rerank_response(
-    answer: Answer,
-    ranking: Sequence[tuple[int, float]],
-    explanations: Sequence[Sequence[TokenMatch]],
-    documents: Sequence[str] | None,
-) -> ranking_pb2.RerankResponse:
-    """`explanations`: one a result, or none at all."""
+def rerank_response(_: RerankRequest, reranked: Reranked) -> ranking_pb2.RerankResponse:
+    answer, explanations = reranked.answer, reranked.explanations
     response = ranking_pb2.RerankResponse(model=answer.model, usage=usage(answer))
-    for place, (index, score) in enumerate(ranking):
-        document = None if documents is None else documents[index]
-        result = response.results.add(index=index, score=score, document=document)
+    for place, ((index, score), text) in enumerate(zip(reranked.ranking, reranked.texts, strict=True)):
+        result = response.results.add(index=index, score=score, document=text)
         for match in explanations[place] if explanations else ():
             result.explanation.add(
                 query_token=match.query_token,
@@ -85,7 +79,7 @@ def score_request(message: ranking_pb2.ScoreRequest) -> ScoreRequest:
     )
 
 
-def score_response(answer: Answer, request: ScoreRequest) -> ranking_pb2.ScoreResponse:
+def score_response(request: ScoreRequest, answer: Answer) -> ranking_pb2.ScoreResponse:
     rows, columns = request.layout.shape(len(request.queries), len(request.documents))
     return ranking_pb2.ScoreResponse(
         model=answer.model, scores=floats(answer.result.scores), rows=rows, columns=columns, usage=usage(answer)

@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, TypeVar
 
+from frontend_service.answer import Answer, Timing
 from frontend_service.requests import Cut, PromptChoice
-from frontend_service.service import Answer
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, usage_pb2
 from shared.codec import duration_to_pb
 from shared.errors import InvalidInput
+from shared.jobs import Packed
 from shared.vectors import InputType, TruncationSide
 
 E = TypeVar("E", bound=IntEnum)
@@ -71,18 +72,17 @@ def usage(answer: Answer) -> usage_pb2.Usage:
     return usage_pb2.Usage(prompt_tokens=sum(counts), token_counts=counts, truncated=answer.truncated)
 
 
-def timing(answer: Answer, finished: float) -> usage_pb2.Timing:
-    """Times of a reply that was `finished` then, by the clock that told when the worker answered."""
+def timing_to_pb(timing: Timing) -> usage_pb2.Timing:
     return usage_pb2.Timing(
-        tokenize=duration_to_pb(answer.tokenize),
-        queue=duration_to_pb(answer.result.queue),
-        compute=duration_to_pb(answer.result.compute),
-        transfer=duration_to_pb(answer.transfer),
-        postprocess=duration_to_pb(finished - answer.answered),
+        tokenize=duration_to_pb(timing.tokenize),
+        queue=duration_to_pb(timing.queue),
+        compute=duration_to_pb(timing.compute),
+        transfer=duration_to_pb(timing.transfer),
+        postprocess=duration_to_pb(timing.postprocess),
     )
 
 
-def floats(scores: bytes) -> Any:
+def floats(scores: Packed) -> Any:
     """float32 as a packed field takes them."""
     return memoryview(scores).cast("f")
 

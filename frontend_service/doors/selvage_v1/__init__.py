@@ -1,0 +1,1 @@
+"""The door of the contract selvage.v1: gRPC."""

@@ -1,0 +1,49 @@
+"""Pairs of texts -> token ids, in the form that the model has. Runs in threads."""
+
+from array import array
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer
+
+from frontend_service.pair_segments import Segments
+from frontend_service.pair_template import Template
+from frontend_service.pairs import PairSequence, PairTexts
+from frontend_service.tokenized import Tokenized, Watch, slices
+from shared.card import ModelCard
+from shared.ragged import RaggedTokens
+
+
+class PairTokenizer:
+    """Of one model. May run in several threads at once."""
+
+    def __init__(self, tokenizer: Tokenizer, framing: Tokenizer, card: ModelCard) -> None:
+        """`tokenizer` reads texts, `framing` puts special tokens around them."""
+        segments = Segments(tokenizer, framing, card.truncation_side)
+        self._form: Segments | Template = Template(tokenizer, card) if card.pair_template else segments
+
+    def tokenize(self, texts: PairTexts, prompt: str | None, limit: int, watch: Watch) -> Tokenized:
+        """All pairs, row-major, each of at most `limit` tokens. `prompt` None: the model's own, if it has one.
+
+        Raises InputTooLong where a pair is over the limit and may not be cut.
+        """
+        join, width = self._form.joining(texts, prompt, limit), len(texts.seconds)
+        done: list[PairSequence | None] = [None] * (len(texts.firsts) * width if texts.matrix else width)
+        total = 0
+        for start, stop in slices([len(text) for text in texts.seconds]):
+            for column, row, sequence in join(start, stop):
+                done[row * width + column if texts.matrix else column] = sequence
+                total += len(sequence.ids)
+                watch(total)  # after each: small texts may meet a long one many times
+        return _packed([each for each in done if each is not None])
+
+
+def _packed(sequences: Sequence[PairSequence]) -> Tokenized:
+    flat = array("i")
+    for each in sequences:
+        flat.extend(each.ids)
+    return Tokenized(
+        tokens=RaggedTokens.packed(flat, [len(each.ids) for each in sequences]),
+        truncated=tuple(each.truncated for each in sequences),
+        prompt_lengths=(0,) * len(sequences),
+        second_segments=tuple(each.second_segment for each in sequences),
+    )

@@ -1,0 +1,28 @@
+"""What a worker tells of itself. Knows nothing of health and jobs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from frontend_service.worker.connection import Connection
+from selvage.worker.v1 import worker_pb2 as pb
+from selvage.worker.v1 import worker_pb2_grpc
+from shared import codec
+from shared.card import ModelCard
+
+TIMEOUT = 10.0
+"""Seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """The model, and how many tokens may wait for it."""
+
+    card: ModelCard
+    queued_tokens: int
+
+
+async def describe(connection: Connection) -> Description:
+    """Raises grpc's AioRpcError, and ValueError where the card holds what this version does not know."""
+    stub: Any = worker_pb2_grpc.WorkerServiceStub(connection.channel)
+    message = await stub.Describe(pb.DescribeRequest(), timeout=TIMEOUT)
+    return Description(card=codec.card_from_pb(message.card), queued_tokens=message.queued_tokens)

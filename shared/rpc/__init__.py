@@ -1,0 +1,5 @@
+"""What both servers and all channels have in common where gRPC is spoken; policy lies in `shared.calls`."""
+
+from shared.rpc.options import MESSAGE_BYTES, channel_options, server_options
+
+__all__ = ["MESSAGE_BYTES", "channel_options", "server_options"]

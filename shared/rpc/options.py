@@ -1,0 +1,39 @@
+"""Options of all channels and servers. Each was tried with grpcio 1.85; docs/decisions.md has the reasons."""
+
+MESSAGE_BYTES = 64 * 1024 * 1024
+
+Options = list[tuple[str, int]]
+
+PENDING = ("grpc.server.max_pending_requests", "grpc.server.max_pending_requests_hard_limit")
+PENDING_CALLS = 100_000
+
+
+def server_options(*, connection_age: bool) -> Options:
+    """`connection_age`: whether clients reconnect every five minutes, so that balancers see new replicas."""
+    ages = [("grpc.max_connection_age_ms", 300_000), ("grpc.max_connection_age_grace_ms", 600_000)]
+    return [
+        ("grpc.max_receive_message_length", MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MESSAGE_BYTES),
+        ("grpc.so_reuseport", 0),  # else a second server binds the same port silently
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        # Of more calls than this that Python has not taken yet, grpc cancels some at random; ours are refused by name.
+        (PENDING[0], PENDING_CALLS),
+        (PENDING[1], PENDING_CALLS),
+        *(ages if connection_age else []),
+    ]
+
+
+def channel_options() -> Options:
+    return [
+        ("grpc.max_receive_message_length", MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MESSAGE_BYTES),
+        ("grpc.per_rpc_retry_buffer_size", MESSAGE_BYTES),  # else a large request silently gets no retry
+        ("grpc.enable_http_proxy", 0),  # an http_proxy meant for other things would catch even loopback targets
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 1_000),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.keepalive_time_ms", 15_000),
+        ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]

@@ -1,0 +1,74 @@
+"""Errors of ours <-> statuses of gRPC, both directions side by side."""
+
+from __future__ import annotations  # grpcio's own classes take no type arguments at run time
+
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from shared.codec import duration_from_pb, duration_to_pb
+from shared.errors import DeadlineExceeded, Internal, LimitExceeded, SelvageError, WorkerUnavailable, error_classes
+from shared.rpc.metadata import REQUEST_ID
+from shared.rpc.options import MESSAGE_BYTES
+
+MESSAGE_LETTERS = 1000
+"""An error travels as metadata, three times over, and metadata has 8 KiB."""
+
+
+def to_status(error: SelvageError) -> status_pb2.Status:
+    """The `google.rpc.Status` of an error: ErrorInfo always, BadRequest and RetryInfo where they apply."""
+    details: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain="selvage")]
+    if error.field:
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=error.field, description=error.message[:MESSAGE_LETTERS]
+        )
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    if error.retry_after is not None:
+        details.append(error_details_pb2.RetryInfo(retry_delay=duration_to_pb(error.retry_after)))
+    status = status_pb2.Status(code=grpc.StatusCode[error.status].value[0], message=error.message[:MESSAGE_LETTERS])
+    for detail in details:
+        packed = AnyMessage()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return status
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: SelvageError, request_id: str) -> NoReturn:
+    """Ends the call with the error's status, details and trailers; always raises."""
+    trailers: list[tuple[str, str | bytes]] = [(REQUEST_ID, request_id)]
+    trailers += rpc_status.to_status(to_status(error)).trailing_metadata
+    if error.retry_after is not None:
+        trailers.append(("grpc-retry-pushback-ms", str(round(error.retry_after * 1000))))
+    await context.abort(grpc.StatusCode[error.status], error.message[:MESSAGE_LETTERS], tuple(trailers))
+
+
+def to_domain_error(error: grpc.aio.AioRpcError) -> SelvageError:
+    """What a failed call to another service of ours means: its own error, or what the transport says.
+
+    A connection that breaks shows as UNAVAILABLE, CANCELLED, INTERNAL or UNKNOWN, whatever was under way.
+    """
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            status = status_pb2.Status.FromString(value if isinstance(value, bytes) else value.encode())
+            return _from_status(status)
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded("the worker did not answer in time")
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return LimitExceeded(f"a message to or from the worker is over {MESSAGE_BYTES} bytes")
+    return WorkerUnavailable(f"the connection to the worker failed ({error.code().name})", retry_after=1.0)
+
+
+def _from_status(status: status_pb2.Status) -> SelvageError:
+    info, violations, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), None
+    for detail in status.details:
+        detail.Unpack(info)
+        detail.Unpack(violations)
+        if detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+            delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
+            retry = duration_from_pb(delay)
+    field = violations.field_violations[0].field if violations.field_violations else ""
+    return error_classes().get(info.reason, Internal)(status.message, field=field, retry_after=retry)

@@ -1,0 +1,64 @@
+"""A second door, as small as one can be: dictionaries in, dictionaries out. Knows no gRPC and no protobuf."""
+
+from dataclasses import asdict
+from typing import Any
+
+from frontend_service.answer import Answer
+from frontend_service.exchange import Exchange
+from frontend_service.frontend import Frontend
+from frontend_service.ranking import Reranked
+from frontend_service.ranking_requests import RerankRequest
+from frontend_service.requests import EmbedRequest
+from shared import request_id
+from shared.calls import Caller
+from shared.errors import SelvageError
+
+Body = dict[str, Any]
+
+
+def read_embed(body: Body) -> EmbedRequest:
+    return EmbedRequest(texts=tuple(body.get("texts", ())), model=body.get("model", ""))
+
+
+def write_embed(_: EmbedRequest, answer: Answer) -> Body:
+    assert answer.result.dense is not None
+    return {"model": answer.model, "data": answer.result.dense.data, "token_counts": list(answer.tokens.lengths)}
+
+
+def read_rerank(body: Body) -> RerankRequest:
+    return RerankRequest(
+        queries=(body["query"],),
+        documents=tuple(body["documents"]),
+        top_n=body.get("top_n"),
+        return_documents=body.get("return_documents", False),
+    )
+
+
+def write_rerank(_: RerankRequest, reranked: Reranked) -> Body:
+    results = zip(reranked.ranking, reranked.texts, strict=True)
+    return {"results": [{"index": index, "score": score, "document": text} for (index, score), text in results]}
+
+
+class PlainDoor:
+    """Answers, or tells the error, of every call."""
+
+    def __init__(self, frontend: Frontend) -> None:
+        self._frontend = frontend
+        self._exchanges: dict[str, Exchange[Body, Any, Any, Body]] = {
+            "Embed": Exchange(read=read_embed, ask=frontend.embedding.embed, write=write_embed),
+            "Rerank": Exchange(read=read_rerank, ask=frontend.ranking.rerank, write=write_rerank),
+        }
+
+    async def call(self, method: str, body: Body, given_id: str = "", remaining: float | None = None) -> Body:
+        """`given_id`: the request id that the caller chose."""
+        exchange = self._exchanges[method]
+
+        async def work() -> Body:
+            reply, timing = await self._frontend.exchange(exchange, body, len(str(body)), remaining)
+            return reply | {"timing": asdict(timing)}
+
+        caller = Caller(method=method, request_id=request_id.chosen([given_id]), remaining=remaining)
+        try:
+            return await self._frontend.calls.answer(caller, work)
+        except SelvageError as error:
+            return {"status": error.status, "reason": error.reason, "field": error.field, "retry": error.retry_after}

@@ -1,0 +1,53 @@
+"""The names of services: written down once, in the contracts."""
+
+import importlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from frontend_service.doors.selvage_v1.server import register
+from frontend_service.frontend import Frontend
+from frontend_service.limits import Limits
+from frontend_service.service import Service
+from shared.calls import Calls
+from shared.services import PUBLIC_SERVICES, WORKER_SERVICES
+
+PROTOS = Path(__file__).parents[2] / "protos"
+
+
+def services_below(folder: str) -> set[str]:
+    """Of all contracts there."""
+    found: set[str] = set()
+    for path in (PROTOS / folder).glob("*_pb2.py"):
+        module = importlib.import_module(".".join(path.relative_to(PROTOS).with_suffix("").parts))
+        found |= {service.full_name for service in module.DESCRIPTOR.services_by_name.values()}
+    return found
+
+
+@pytest.mark.parametrize(("folder", "names"), [("selvage/v1", PUBLIC_SERVICES), ("selvage/worker/v1", WORKER_SERVICES)])
+def test_no_service_of_a_contract_is_forgotten(folder: str, names: tuple[str, ...]) -> None:
+    """Health tells of every one, and the harness waits for it."""
+    assert services_below(folder) == set(names)
+
+
+class Registrar:
+    """As much of a server as registering needs."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def add_generic_rpc_handlers(self, handlers: tuple[Any, ...]) -> None:
+        self.names += [handler.service_name() for handler in handlers]
+
+    def add_registered_method_handlers(self, name: str, handlers: dict[str, Any]) -> None:
+        assert name in self.names
+
+
+async def test_the_frontend_registers_just_these() -> None:
+    """A service that health tells of answers."""
+    server, threads = Registrar(), ThreadPoolExecutor(1)
+    worker: Any = None
+    register(Frontend(Service(worker, Limits(), threads, threads), Calls(timeout=1)), server)  # type: ignore[arg-type]
+    assert server.names == list(PUBLIC_SERVICES)
