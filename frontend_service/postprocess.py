@@ -28,7 +28,7 @@ def activate(logits: Packed, labels: int, activation: Activation) -> bytes:
             powers = np.exp(values - values.max(axis=1, keepdims=True))
             values = powers / powers.sum(axis=1, keepdims=True)
         case _:
-            return logits
+            return bytes(logits)
     return values.astype("<f4").tobytes()
 
 

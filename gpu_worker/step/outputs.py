@@ -185,11 +185,11 @@ class Outputs:
         return lambda rows: torch.where(wanted.tensor[:, None], F.normalize(rows, dim=1), rows)
 
     def _plan_logits(self, staging: Staging) -> None:
-        if self._logits:
+        if self._logits.asked:
             assert self._heads.classifier is not None
             classify = self._heads.classifier.plan(self._batch, self._logits.index, staging)
             self._runs.append(lambda hidden, shipment: self._ship_logits(self._logits, classify(hidden), shipment))
-        if self._token_logits:
+        if self._token_logits.asked:
             head = self._heads.token_classifier
             assert head is not None
             pick = _Pick(self._token_logits.index, self._batch.total, staging)

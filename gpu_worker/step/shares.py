@@ -78,6 +78,11 @@ class Group:
         return self._count
 
     @property
+    def asked(self) -> bool:
+        """Whether any job wants them, if only none of them."""
+        return bool(self._indices)
+
+    @property
     def index(self) -> Counts:
         """[n] of all jobs."""
         return np.concatenate(self._indices)
