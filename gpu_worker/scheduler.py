@@ -55,6 +55,7 @@ class Scheduler:
     async def run(self) -> None:
         """Serves until cancelled: launches the next step before it gathers the one before."""
         while True:
+            await asyncio.sleep(0)  # calls come in between two steps, however short these are
             self._tell(self._loop.drop_expired())
             under_way = self._loop.under_way
             if self._loop.worth_a_launch:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from gpu_worker.device.inline import Inline
 from gpu_worker.scheduler import Scheduler
 from gpu_worker.step.flight import OutOfMemory, Part
 from shared.errors import (
@@ -233,3 +234,15 @@ async def test_closing_fails_what_is_still_held(device: Executor) -> None:
         running.close()
         assert await outcome(future) is WorkerUnavailable
         engine.gate.set()
+
+
+async def test_calls_come_in_between_two_steps() -> None:
+    """However short steps are: a loop that never lets go would leave GetLoad, cancels and new jobs waiting."""
+    engine = FakeEngine(Inline())
+    async with scheduler(engine) as running:
+        future, turns = running.submit(job(1, *[50] * 200)), 0
+        while not future.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert await outcome(future) == (50,) * 200
+        assert turns > len(engine.steps)
