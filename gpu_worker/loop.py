@@ -167,12 +167,12 @@ class Loop:
     def worth_a_launch(self) -> bool:
         """Whether the next step should be launched beside the one that computes.
 
-        It should once as much waits as is computed, or a whole step: less would leave out what comes meanwhile.
+        It should once a whole step waits. Less would leave out what comes meanwhile: single requests would be computed
+        one by one for ever.
         """
         if not self._under_way:
             return self._queue.waiting > 0
-        enough = min(self._step_tokens, self._under_way[0].planned.tokens)
-        return len(self._under_way) < 2 and self._queue.waiting >= enough
+        return len(self._under_way) < 2 and self._queue.waiting >= self._step_tokens
 
     def plan(self) -> Planned | None:
         """Takes what the next step is made of; None where nothing waits."""

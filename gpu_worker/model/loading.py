@@ -151,10 +151,10 @@ def _prepare(
     model, base = source.model, source.model.base_model
     longformer.install(model, base)
     segments = source.tokenizer.token_types and takes_token_types(base)
+    reference = Reference(base, probes)  # first: a model that short texts change for good is found out by a long one
     head_reference = None
     if source.recipe.weights_of != "encoder":
         head_reference = HeadReference(model, source.recipe, probes, positions, segments)
-    reference = Reference(base, probes)
     heads = HeadBuilder(source.recipe, model, placement, source.layers, reference.width).build()
     layers = nn.ModuleList([base, *heads.modules()])
     undo = undoing(layers)

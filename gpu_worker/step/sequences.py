@@ -72,6 +72,11 @@ class Member:
         )
         return before, after
 
+    @property
+    def tokens(self) -> int:
+        """Of all of them."""
+        return int(self.sequences.lengths[self.chosen].sum())
+
     def __len__(self) -> int:
         """n."""
         return len(self.chosen)

@@ -18,12 +18,14 @@ from gpu_worker.step.shipment import Shipment
 class SparseShare:
     """A job's sequences `start` to `stop` of a group that wants sparse vectors."""
 
-    def __init__(self, group: "SparseGroup", start: int, stop: int) -> None:
-        self._group, self._start, self._stop = group, start, stop
+    def __init__(self, group: "SparseGroup", member: Member, first: int, first_token: int) -> None:
+        self._group, self._member = group, member
+        self._own = slice(first, first + len(member))
+        self._tokens = slice(first_token, first_token + member.tokens)
 
     def vectors(self) -> tuple[list[Vector], bool]:
         """One a sequence, once the shipment arrived, and whether all weights were numbers."""
-        return self._group.vectors(self._start, self._stop)
+        return self._group.vectors(self._member, self._own, self._tokens)
 
 
 class SparseGroup:
@@ -32,15 +34,16 @@ class SparseGroup:
     def __init__(self, top_k: int) -> None:
         self._top_k = top_k
         self._members: list[Member] = []
-        self._count = 0
+        self._count = self._tokens = 0
         self._slots: list[int] = []
         self._shipment: Shipment | None = None
         self._dropped: Ids | None = None
 
     def add(self, member: Member) -> SparseShare:
-        start, self._count = self._count, self._count + len(member)
+        share = SparseShare(self, member, self._count, self._tokens)
+        self._count, self._tokens = self._count + len(member), self._tokens + member.tokens
         self._members.append(member)
-        return SparseShare(self, start, self._count)
+        return share
 
     @property
     def places(self) -> Counts:
@@ -63,21 +66,18 @@ class SparseGroup:
         self._shipment, self._dropped = shipment, dropped
         self._slots = [shipment.add(weights)]
 
-    def vectors(self, start: int, stop: int) -> tuple[list[Vector], bool]:
+    def vectors(self, member: Member, own: slice, tokens: slice) -> tuple[list[Vector], bool]:
+        """Those of one member, with its rows of what was shipped, or its tokens."""
         assert self._shipment is not None
         shipped = [self._shipment.arrays[slot] for slot in self._slots]
         if self._dropped is not None:
-            return self._of_tokens(shipped[0], start, stop)
-        values = shipped[1][start:stop]
-        sound = bool(shipped[0][start:stop].all())
+            return self._of_tokens(member, shipped[0][tokens], self._dropped)
+        values, sound = shipped[1][own], bool(shipped[0][own].all())
         if len(shipped) == 2:
             return [sparse_vectors.of_row(row) for row in values], sound
-        return [sparse_vectors.of_pairs(*pair) for pair in zip(shipped[2][start:stop], values, strict=True)], sound
+        return [sparse_vectors.of_pairs(*pair) for pair in zip(shipped[2][own], values, strict=True)], sound
 
-    def _of_tokens(self, weights: npt.NDArray[np.generic], start: int, stop: int) -> tuple[list[Vector], bool]:
-        texts = [member.sequences.one(number) for member in self._members for number in member.chosen.tolist()]
-        ends = np.cumsum([0, *map(len, texts)])
-        own = weights[ends[start] : ends[stop]]
-        assert self._dropped is not None
-        vectors = sparse_vectors.of_tokens(texts[start:stop], np.nan_to_num(own), self._dropped, self._top_k)
-        return vectors, bool(np.isfinite(own).all())
+    def _of_tokens(self, member: Member, weights: npt.NDArray[np.generic], dropped: Ids) -> tuple[list[Vector], bool]:
+        texts = [member.sequences.one(number) for number in member.chosen.tolist()]
+        vectors = sparse_vectors.of_tokens(texts, np.nan_to_num(weights), dropped, self._top_k)
+        return vectors, bool(np.isfinite(weights).all())

@@ -182,15 +182,31 @@ def test_a_step_may_have_more_tokens_than_a_text_has_positions(tmp_path: Path) -
     assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), alone(own, chosen)) <= 2e-5
 
 
-CLASSIFIERS = ("albert", "big_bird", "jamba", "longformer", "luke", "xlnet")
+CLASSIFIERS = {
+    "albert": {},
+    "big_bird": {"attention_type": "original_full"},
+    "jamba": {},
+    "longformer": {},
+    "luke": {},
+    "xlnet": {},
+}
 """Their classes ask a trunk for more than rows, or call it otherwise than a bare model is called: ALBERT's and
 BigBird's poolers are plain layers, Jamba keeps a cache, Longformer attends from its first token, XLNet has memories."""
+
+
+def test_a_classifier_that_short_texts_change_is_refused(tmp_path: Path) -> None:
+    """BigBird attends to blocks until its first short text, and to everything from then on; its classifier as well."""
+    config = miniature.config_of("big_bird", num_labels=2)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
+    reader().save_pretrained(tmp_path)
+    with pytest.raises(ModelRefused, match="depends on the texts before it"):
+        load(str(tmp_path), CPU)
 
 
 @pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_a_classifier_that_wants_more_than_rows_is_served(kind: str, tmp_path: Path) -> None:
     """Its logits are those of its own class, one text at a time."""
-    config = miniature.config_of(kind, num_labels=2)
+    config = miniature.config_of(kind, num_labels=2, **CLASSIFIERS[kind])
     torch.manual_seed(0)
     own = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").eval()
     miniature.widen(own, 0.2)
