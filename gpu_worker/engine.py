@@ -6,7 +6,7 @@ come from the host in one copy, and results come back in one. Knows no settings,
 
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,12 +30,13 @@ DROPPED_ROLES = ("cls", "eos", "pad", "unk")
 class ModelFlight:
     """A step under way; see `flight.Flight`."""
 
-    def __init__(self, arrived: "Future[list[Deliver]]") -> None:
-        self.arrived = arrived
+    def __init__(self, launched: "Future[tuple[Shipment, list[Deliver]]]", arrived: "Future[Any]") -> None:
+        self._launched, self.arrived = launched, arrived
 
     def collect(self) -> None:
         try:
-            deliveries = self.arrived.result()
+            shipment, deliveries = self._launched.result()
+            shipment.wait()
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
                 raise OutOfMemory from error
@@ -48,11 +49,11 @@ class ModelEngine:
     """The `Engine` of a loaded model."""
 
     def __init__(self, model: Model, device: Executor | None = None, arrivals: Executor | None = None) -> None:
-        """`device`: the one thread that computes, or on an accelerator launches; `arrivals`: the one that waits there
-        for what is shipped. Without them both happen in the caller's thread.
+        """`device`: the one thread that computes, or on an accelerator launches; without it that happens in the
+        caller's thread. `arrivals`: the one that waits for what an accelerator ships; without it `collect` does.
         """
         self.model = model
-        self._device, self._arrivals = device or Inline(), arrivals or Inline()
+        self._device, self._arrivals = device or Inline(), arrivals
         self._open = Opening(model)
         special = model.tokenizer.special_tokens
         self._dropped = np.array([special[role] for role in DROPPED_ROLES if role in special], dtype=np.int32)
@@ -78,7 +79,7 @@ class ModelEngine:
         ]
         outputs.stage(staging)
         launched = self._device.submit(self._compute, step, staging, outputs, launches)
-        return ModelFlight(self._arrivals.submit(_arrive, launched))
+        return ModelFlight(launched, self._arrivals.submit(_arrive, launched) if self._arrivals else launched)
 
     def _compute(
         self, step: Step | None, staging: Staging, outputs: Outputs, launches: list[Launch]
@@ -95,10 +96,9 @@ class ModelEngine:
         return shipment, deliveries
 
 
-def _arrive(launched: "Future[tuple[Shipment, list[Deliver]]]") -> list[Deliver]:
-    shipment, deliveries = launched.result()
+def _arrive(launched: "Future[tuple[Shipment, list[Deliver]]]") -> None:
+    shipment, _ = launched.result()
     shipment.wait()
-    return deliveries
 
 
 def _none(job: StepJob, nothing: Counts) -> Member:

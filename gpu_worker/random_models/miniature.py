@@ -83,7 +83,7 @@ OWN: dict[str, dict[str, Any]] = {
     | {"linear_head_dim": 16, "linear_num_heads": 4},
     "funnel": {"block_sizes": [1, 1, 1], "num_decoder_layers": 1, "d_head": 16},
     # Heads of 512 numbers, as these have them by default, blow rounding up.
-    **dict.fromkeys(("embedding_gemma2_text", "gemma4_text", "gemma4_unified_text"), {"global_head_dim": 32}),
+    **{key: {"global_head_dim": 32} for key in ("embedding_gemma2_text", "gemma4_text", "gemma4_unified_text")},
     "gptj": {"rotary_dim": 8},
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},

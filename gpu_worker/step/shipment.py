@@ -49,7 +49,9 @@ class Shipment:
         self._buffer = host.numpy()
 
     def wait(self) -> "Shipment":
-        """The only wait of a step; none on a processor."""
+        """The only wait of a step; none on a processor. A second one does nothing."""
+        if self.arrays or not self._tensors:
+            return self
         if self._sent is not None:
             self._sent.synchronize()
         self.arrays = [tensor.numpy() for tensor in self._tensors] if self._buffer is None else self._cut(self._buffer)

@@ -1,8 +1,10 @@
 """What a step costs beside its model does not grow with its jobs: one gather, one pack, one copy each way."""
 
+import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -117,6 +119,21 @@ def test_a_row_is_copied_once_from_the_shipment_to_its_message() -> None:
         tracemalloc.stop()
     assert size <= peak < 1.25 * size
     assert chunk.chunk.data == result.tokens.data
+
+
+def test_a_launch_waits_for_nothing() -> None:
+    """Not even for the device's thread to begin; the step arrives when it has computed."""
+    computing = threading.Event()
+    with ThreadPoolExecutor(1) as device:
+        engine = ModelEngine(load("random:tiny-bert", CPU), device)
+        device.submit(computing.wait)
+        progress = engine.open(jobs(1, encode(DENSE))[0])
+        flight = engine.launch([Part(progress=progress, start=0, stop=1)])
+        assert not flight.arrived.done()
+        computing.set()
+        flight.collect()
+        assert flight.arrived.done()
+    assert progress.result().dense is not None
 
 
 def test_rows_of_a_whole_job_lie_where_they_arrived() -> None:
