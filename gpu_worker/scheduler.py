@@ -35,7 +35,8 @@ class Scheduler:
         future: asyncio.Future[JobResult] = asyncio.get_running_loop().create_future()
         self._futures[job.id] = future
         future.add_done_callback(lambda done: self._forget(job.id, done))
-        self._event.set()
+        if self._loop.worth_a_launch:  # else the end of the running step is what to wait for
+            self._event.set()
         return future
 
     def cancel(self, ids: Sequence[int]) -> int:

@@ -5,6 +5,7 @@ each job has its share as a view.
 """
 
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -125,10 +126,15 @@ class Outputs:
 
     def finite(self, member: Member) -> bool:
         """Whether the model gave numbers for all of a member's tokens."""
+        return bool(self._finite[member.places].all())
+
+    @cached_property
+    def _finite(self) -> Mask:
+        """[S] of each sequence of the batch."""
         assert self._shipment is not None
         assert self._whole is not None
-        whole = np.logical_and.reduceat(self._shipment.arrays[self._whole], self._batch.offsets[:-1])
-        return bool(whole[member.places].all())
+        found: Mask = np.logical_and.reduceat(self._shipment.arrays[self._whole], self._batch.offsets[:-1])
+        return found
 
     def _kept_rows(self, member: Member) -> Counts:
         """Rows of the batch whose token has a vector, one sequence after the other."""
