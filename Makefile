@@ -15,6 +15,8 @@ MODEL ?= minilm
 GPU ?=
 WORKER ?= 127.0.0.1:50061
 FRONTEND ?= 127.0.0.1:50051
+# A process a core, at most four: each loads PyTorch. Files stay whole, since their tests share services.
+TOGETHER := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-slow models check format protos baseline peers bench gpu
@@ -54,10 +56,10 @@ serve: $(VENV)/demo ## leave one worker and one frontend running (MODEL, WORKER,
 	$(BIN)/python -m harness --model $(MODEL) --worker $(WORKER) --frontend $(FRONTEND)
 
 test: $(VENV)/dev ## run all tests that need no GPU
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TOGETHER)
 
 test-slow: $(VENV)/dev ## run the long sweeps as well: every text architecture of transformers, a quarter of an hour
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m sweep
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TOGETHER) -m slow
 
 models: $(VENV)/dev ## make docs/models.md: how each text architecture of the installed transformers is served
 	$(BIN)/python -m gpu_worker.census --out docs/models.md

@@ -90,7 +90,11 @@ class Scheduler:
         if len(self._loop.under_way) < 2:
             await self._launch()
         older = self._loop.under_way[0]
-        self._tell(self._loop.settle(await self._run(older.planned.brief and older.sound, self._loop.gather)))
+        answers = self._loop.settle(await self._run(older.planned.brief and older.sound, self._loop.gather))
+        for answer in answers:
+            if isinstance(answer.outcome, SelvageError):
+                log.warning("job failed", job=answer.id, reason=answer.outcome.reason)
+        self._tell(answers)
 
     async def _run(self, brief: bool, work: Callable[..., T], *arguments: object) -> T:
         """Here where it is brief: a thread and back take longer, and contend for Python's lock."""
@@ -104,7 +108,6 @@ class Scheduler:
             if future is None or future.done():
                 continue
             if isinstance(answer.outcome, SelvageError):
-                log.warning("job failed", job=answer.id, reason=answer.outcome.reason)
                 future.set_exception(answer.outcome)
             else:
                 future.set_result(answer.outcome)

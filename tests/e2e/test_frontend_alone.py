@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = ROOT / "deploy" / "frontend.Dockerfile"
 TEST_TOOLS = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test waits for an installation
+pytestmark = [pytest.mark.timeout(900)]  # the first test waits for an installation
 
 
 class Image:

@@ -12,6 +12,7 @@ from tiny import write_json, write_trunk
 from gpu_worker.random_models import miniature
 
 ROOT = Path(__file__).parents[2]
+MORE = pytest.mark.slow
 
 
 async def worker(*arguments: str) -> tuple[int | None, str, str]:
@@ -121,7 +122,7 @@ async def test_check_prints_the_card_and_the_memory() -> None:
     assert "it can be served" in output
 
 
-@pytest.mark.parametrize("kind", ["reformer", "m2m_100", "bros"])
+@pytest.mark.parametrize("kind", ["reformer", pytest.param("m2m_100", marks=MORE), pytest.param("bros", marks=MORE)])
 async def test_a_refusal_is_one_line_that_names_the_reason(kind: str, tmp_path: Path) -> None:
     """Neither reports nor advice of libraries come before it."""
     miniature.write(tmp_path, kind)
@@ -132,7 +133,14 @@ async def test_a_refusal_is_one_line_that_names_the_reason(kind: str, tmp_path: 
     assert "depends on the texts before it" in line or "by itself" in line
 
 
-@pytest.mark.parametrize("kind", ["t5", "gpt_oss", "jamba", "nemotron", "gemma4_text", "deepseek_v3"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "t5",
+        "jamba",
+        *(pytest.param(kind, marks=MORE) for kind in ("gpt_oss", "nemotron", "gemma4_text", "deepseek_v3")),
+    ],
+)
 async def test_what_was_refused_by_mistake_is_served_without_a_word(kind: str, tmp_path: Path) -> None:
     """The card is all that `--check` prints; not packed, it says why and what it costs."""
     miniature.write(tmp_path, kind)

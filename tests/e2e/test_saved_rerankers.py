@@ -21,10 +21,10 @@ QUERY, DOCUMENTS = "w4 w5 w6", TEXTS
     ("trunk", "labels", "names"),
     [
         ("tiny-bert", 1, ["input_ids", "token_type_ids", "attention_mask"]),
-        ("tiny-bert", 2, ["input_ids", "attention_mask"]),
-        ("tiny-roberta", 1, ["input_ids", "attention_mask"]),
         ("tiny-modernbert", 3, ["input_ids", "attention_mask"]),
-        ("tiny-deberta-v2", 1, ["input_ids", "token_type_ids", "attention_mask"]),
+        pytest.param("tiny-bert", 2, ["input_ids", "attention_mask"], marks=pytest.mark.slow),
+        pytest.param("tiny-roberta", 1, ["input_ids", "attention_mask"], marks=pytest.mark.slow),
+        pytest.param("tiny-deberta-v2", 1, ["input_ids", "token_type_ids", "attention_mask"], marks=pytest.mark.slow),
     ],
 )
 async def test_cross_encoder(tmp_path: Path, trunk: str, labels: int, names: list[str]) -> None:

@@ -98,7 +98,7 @@ def test_a_family_that_was_refused_is_served_right(kind: str, tmp_path: Path) ->
     compare(kind, tmp_path, MIXED[:14] + EQUAL[-6:])
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(miniature.model_types()))
 def test_no_architecture_is_served_wrong(kind: str, tmp_path: Path) -> None:
     """200 mixed texts of each and 46 of two lengths; and the page tells its outcome."""

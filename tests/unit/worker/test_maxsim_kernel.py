@@ -117,7 +117,7 @@ def test_every_width(kernel: ModuleType, width: int, dtype: torch.dtype) -> None
     agree(kernel, unit_rows(66, width, dtype), unit_rows(88, width, dtype, seed=1), [pairs])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [DTYPES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in DTYPES[1:])])
 def test_every_length(kernel: ModuleType, dtype: torch.dtype) -> None:
     """At the edges of blocks and tiles, and far beyond them: 8,192 rows are eight chunks."""
     queries, documents = texts(1, 31, 32, 33, 1024), texts(1, 15, 16, 17, 8192)

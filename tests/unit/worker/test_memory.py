@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[2]
 GIGABYTE = 1_000_000_000
 
@@ -26,6 +28,7 @@ def test_a_step_of_16384_tokens_stays_under_a_gigabyte() -> None:
     assert found["bytes"] < GIGABYTE
 
 
+@pytest.mark.slow
 def test_texts_of_one_token_are_cut_into_steps_that_fit() -> None:
     """16,384 of them, whose weights would be 2 GB, as the queue cuts them by their costs."""
     found = measured(1)
@@ -34,6 +37,7 @@ def test_texts_of_one_token_are_cut_into_steps_that_fit() -> None:
     assert found["bytes"] < GIGABYTE
 
 
+@pytest.mark.slow
 def test_the_whole_logits_would_not_fit() -> None:
     """Negative control: the same step without chunks."""
     assert measured(256, elements=1 << 40)["bytes"] > 2 * GIGABYTE

@@ -11,7 +11,7 @@ from gpu_worker.engine import ModelEngine
 from gpu_worker.model.trunk import PackedTrunk
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-DTYPES = ["float32", "bfloat16"]
+DTYPES = ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
