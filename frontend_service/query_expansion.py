@@ -8,7 +8,7 @@ from shared import vectors
 from shared.card import ModelCard
 
 
-class QueryExpansion:
+class QueryFiller:
     """How one model expands its queries, if at all."""
 
     def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:

@@ -12,7 +12,7 @@ from tokenizers import Encoding, Tokenizer
 
 from frontend_service.pair_tokenizer import PairTokenizer
 from frontend_service.pairs import PairTexts
-from frontend_service.query_expansion import QueryExpansion
+from frontend_service.query_expansion import QueryFiller
 from frontend_service.requests import Cut, PromptChoice
 from frontend_service.token_limits import TokenLimits
 from frontend_service.tokenized import Tokenized, Watch, slices
@@ -59,7 +59,7 @@ class Tokenization:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self._card = card
-        self._expansion = QueryExpansion(self.tokenizer, card)
+        self._expansion = QueryFiller(self.tokenizer, card)
         # Texts are cut between reading and framing, as the library does it: offsets depend on it. Framing alone needs
         # no added tokens, and the vocabulary is shared.
         self._framing = Tokenizer(self.tokenizer.model)

@@ -104,7 +104,8 @@ async def main(settings: WorkerSettings) -> None:
     if card.notice:
         log.warning("beware", notice=card.notice)
     await _serve_until_told(server, scheduler, serving, settings.drain_seconds)
-    device.shutdown()
+    for executor in (host, device, *([arrivals] if arrivals else [])):
+        executor.shutdown()
 
 
 async def _serve_until_told(
@@ -120,6 +121,7 @@ async def _serve_until_told(
     scheduler.close()
     await server.stop(LAST_WORDS)
     serving.cancel()
+    await asyncio.wait([serving])
     log.info("stopped")
 
 

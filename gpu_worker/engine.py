@@ -35,6 +35,7 @@ class ModelFlight:
 
     def collect(self) -> None:
         try:
+            self.arrived.result()  # whoever waits for it must be done: a shipment is unpacked once
             shipment, deliveries = self._launched.result()
             shipment.wait()
         except RuntimeError as error:

@@ -7,7 +7,8 @@ thread if it likes, never two of them at once, all others from one thread only.
 
 import concurrent.futures
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -49,7 +50,9 @@ class Planned:
     @property
     def brief(self) -> bool:
         """Whether packing and answering it take a millisecond or so."""
-        return self.tokens <= BRIEF_TOKENS and sum(part.stop - part.start for part in self.parts) <= BRIEF_UNITS
+        units = sum(part.stop - part.start for part in self.parts)
+        answered = max((len(part.progress.costs) for part in self.parts if part.last), default=0)
+        return self.tokens <= BRIEF_TOKENS and max(units, answered) <= BRIEF_UNITS
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -94,7 +97,7 @@ class _Failed:
     def __init__(self, error: Exception) -> None:
         self._error = error
         self.arrived: Future[None] = Future()
-        self.arrived.set_result(None)
+        self.arrived.set_exception(error)
 
     def collect(self) -> None:
         raise self._error
@@ -118,7 +121,7 @@ class Loop:
         self._queue = FairQueue(quantum=max(1, step_tokens // 8))
         self._held: dict[int, Held] = {}
         self._under_way: list[Launched] = []
-        self._speed = 0.0
+        self._speed = self._ended = 0.0
 
     def submit(self, job: Job) -> None:
         """Takes a job. Raises what is known at once."""
@@ -172,7 +175,12 @@ class Loop:
         """
         if not self._under_way:
             return self._queue.waiting > 0
-        return len(self._under_way) < 2 and self._queue.waiting >= self._step_tokens
+        return self.may_launch and self._queue.waiting >= self._step_tokens
+
+    @property
+    def may_launch(self) -> bool:
+        """Whether there is room for another step: two at most, and none behind one that is run again."""
+        return len(self._under_way) < 2 and not any(each.suspect for each in self._under_way)
 
     def plan(self) -> Planned | None:
         """Takes what the next step is made of; None where nothing waits."""
@@ -190,8 +198,6 @@ class Loop:
         """Hands a step to the engine, behind what is under way."""
         assert len(self._under_way) < 2
         start = self._clock()
-        for held in planned.jobs:
-            held.started = start if held.started is None else held.started
         try:
             flight: Flight = self._engine.launch(planned.parts)
         except Exception as error:  # told when it is gathered, like what fails on the device
@@ -217,8 +223,11 @@ class Loop:
     def settle(self, ended: list[tuple[Held, Outcome]]) -> list[Answer]:
         """After `gather`: forgets the step, and answers the jobs that ended with it."""
         launched = self._under_way.pop(0)
-        end = self._clock()
-        self._measure(launched.planned.tokens, end - launched.start)
+        begin, end = max(launched.start, self._ended), self._clock()  # it was computed after the one before it
+        for held in launched.planned.jobs:
+            held.started = begin if held.started is None else held.started
+        self._ended = end
+        self._measure(launched.planned.tokens, end - begin)
         return [
             self._answer(held, self._timed(held, outcome, end))
             for held, outcome in ended
@@ -229,7 +238,7 @@ class Loop:
         """One turn: launches the next step if any work waits, then answers the one before it."""
         answers = self.drop_expired()
         before = bool(self._under_way)
-        planned = self.plan()
+        planned = self.plan() if self.may_launch else None
         if planned is not None:
             self.launch(planned)
         if before:
@@ -244,20 +253,23 @@ class Loop:
     def _serve(self, launched: Launched) -> list[tuple[Part, SelvageError]]:
         parts = launched.planned.parts
         if launched.suspect:
-            self._suspect_the_later()
             concurrent.futures.wait([launched.flight.arrived])
-            return [failed for part in parts for failed in self._again(part)]
+            jobs = zip(launched.planned.jobs, parts, strict=True)
+            asked = [part for held, part in jobs if self._held.get(held.job.id) is held]
+            return [failed for part in asked for failed in self._again(part)]
         failure = self._collect(launched.flight, len(parts))
         if failure is None:
             return []
-        self._suspect_the_later()
+        self._suspect_the_later(parts)
         if len(parts) == 1:
             return self._smaller(parts[0], failure)
         return [failed for part in parts for failed in self._again(part)]
 
-    def _suspect_the_later(self) -> None:
+    def _suspect_the_later(self, failed: Sequence[Part]) -> None:
+        """Of the steps behind a failed one those that go on with its jobs."""
+        jobs = {id(part.progress) for part in failed}
         for later in self._under_way[1:]:
-            later.suspect = True
+            later.suspect = any(id(part.progress) in jobs for part in later.planned.parts)
 
     def _again(self, part: Part) -> list[tuple[Part, SelvageError]]:
         """A part by itself, without anything beside it."""
@@ -283,10 +295,12 @@ class Loop:
             flight.collect()
         except SelvageError as error:
             return error
-        except OutOfMemory:
+        except OutOfMemory as error:
+            _let_go(error)
             return InputTooLarge("the device ran out of memory on this input alone")
         except Exception as error:
             self._report("step failed", error, parts)
+            _let_go(error)
             return Internal("the step failed; the log of the worker has it")
         return None
 
@@ -312,3 +326,10 @@ class Loop:
     def _measure(self, tokens: int, seconds: float) -> None:
         speed = tokens / max(seconds, 1e-6)
         self._speed = SPEED_MEMORY * self._speed + (1 - SPEED_MEMORY) * speed if self._speed else speed
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Frees what the frames of an error hold: a failed step's tensors, whose memory its retries need."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

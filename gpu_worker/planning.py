@@ -12,7 +12,7 @@ from itertools import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Slice:
     """Sequences `start` to `stop` of a job's own order."""
 
     job: int
@@ -68,11 +68,11 @@ class FairQueue:
         """Jobs that wait."""
         return len(self._backlogs)
 
-    def next_step(self, budget: int) -> list[Share]:
+    def next_step(self, budget: int) -> list[Slice]:
         """Takes the next step's sequences: `budget` tokens at most, but always one sequence if any waits."""
         heap = [(each.virtual_time, each.arrival, job) for job, each in self._backlogs.items()]
         heapq.heapify(heap)
-        taken: dict[int, Share] = {}
+        taken: dict[int, Slice] = {}
         free, first = budget, True
         while heap and free > 0:
             start_time, arrival, job = heapq.heappop(heap)
@@ -83,7 +83,7 @@ class FairQueue:
                 continue  # its next sequence does not fit into what is left; others may
             self._virtual_time = max(self._virtual_time, start_time)
             begin = taken[job].start if job in taken else backlog.position
-            taken[job] = Share(job=job, start=begin, stop=stop)
+            taken[job] = Slice(job=job, start=begin, stop=stop)
             free, first = free - cost, False
             backlog.position, backlog.waiting = stop, backlog.waiting - cost
             self._waiting -= cost

@@ -87,7 +87,7 @@ class Scheduler:
 
     async def _gather(self) -> None:
         """Of the older step, which has arrived; the next one is launched before."""
-        if len(self._loop.under_way) < 2:
+        if self._loop.may_launch:
             await self._launch()
         older = self._loop.under_way[0]
         answers = self._loop.settle(await self._run(older.planned.brief and older.sound, self._loop.gather))

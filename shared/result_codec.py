@@ -29,9 +29,11 @@ def result_to_pb(job_id: int, result: JobResult) -> Iterator[pb.ExecuteResponse]
     ):
         whole = memoryview(data)
         for start in range(0, len(whole), CHUNK_BYTES):
-            # The one copy of a row on its way into a message: protobuf takes bytes, no views.
-            chunk = pb.Chunk(kind=kind, data=bytes(whole[start : start + CHUNK_BYTES]))
-            yield pb.ExecuteResponse(job_id=job_id, chunk=chunk)
+            message = pb.ExecuteResponse(job_id=job_id)
+            message.chunk.kind = kind
+            # Our one copy of a row: protobuf takes bytes, no views. A message made apart would be copied whole again.
+            message.chunk.data = bytes(whole[start : start + CHUNK_BYTES])
+            yield message
     end = pb.JobEnd(
         dense_dimensions=dense.dimensions if dense else 0,
         token_dimensions=tokens.dimensions if tokens else 0,

@@ -11,14 +11,14 @@ from gpu_worker.heads.pooling import Pooling
 from gpu_worker.ragged.batch import Counts, RaggedBatch
 from gpu_worker.ragged.staging import Staging
 
-Run = Callable[[Tensor], Tensor]
+ToLogits = Callable[[Tensor], Tensor]
 """hidden [T, H] -> [n, labels] float32."""
 
 
 class SequenceClassifier(nn.Module):
     """Logits of whole texts."""
 
-    def plan(self, batch: RaggedBatch, places: Counts, staging: Staging) -> Run:
+    def plan(self, batch: RaggedBatch, places: Counts, staging: Staging) -> ToLogits:
         """For the texts at these places of the batch, [n]."""
         raise NotImplementedError
 
@@ -46,7 +46,7 @@ class HeadClassifier(SequenceClassifier):
         super().__init__()
         self.head, self.pooling, self.padding = head, pooling, padding
 
-    def plan(self, batch: RaggedBatch, places: Counts, staging: Staging) -> Run:
+    def plan(self, batch: RaggedBatch, places: Counts, staging: Staging) -> ToLogits:
         if self.pooling == LATE:
             mean = _pooling(batch, places, "mean", staging)
             return lambda hidden: mean(self.head(hidden[:, None]))
@@ -70,7 +70,7 @@ class PooledClassifier(SequenceClassifier):
         super().__init__()
         self.dense = dense
 
-    def plan(self, batch: RaggedBatch, places: Counts, staging: Staging) -> Run:
+    def plan(self, batch: RaggedBatch, places: Counts, staging: Staging) -> ToLogits:
         starts, lengths = batch.offsets[places], np.diff(batch.offsets)[places]
         return self.dense.plan(starts, lengths, np.zeros_like(lengths), staging)
 
@@ -88,7 +88,7 @@ class YesNoClassifier(SequenceClassifier):
         self.rows: Tensor
         self.softcap = softcap
 
-    def plan(self, batch: RaggedBatch, places: Counts, staging: Staging) -> Run:
+    def plan(self, batch: RaggedBatch, places: Counts, staging: Staging) -> ToLogits:
         last = _pooling(batch, places, "lasttoken", staging)
         return lambda hidden: self._odds(last(hidden))
 

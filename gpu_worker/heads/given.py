@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 
-class Rows(BaseModelOutputWithPooling):
+class TrunkOutput(BaseModelOutputWithPooling):
     """What a trunk answers with; of what a family adds to it (XLNet's memories, Luke's entities) there is nothing."""
 
     def __getattr__(self, name: str) -> None:
@@ -34,10 +34,10 @@ class Given(nn.Module):
         except AttributeError:
             return getattr(self.__dict__["_trunk"], name)
 
-    def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> Rows:
+    def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> TrunkOutput:
         """inputs_embeds [B, L, H] are the hidden states; a pooler of the trunk runs on them."""
         pooled = None if self.pooler is None else self._pool(inputs_embeds)
-        return Rows(last_hidden_state=inputs_embeds, pooler_output=pooled)
+        return TrunkOutput(last_hidden_state=inputs_embeds, pooler_output=pooled)
 
     def _pool(self, hidden: Tensor) -> Any:
         """ALBERT's pooler and BigBird's are plain layers, which their trunks apply to the first row."""

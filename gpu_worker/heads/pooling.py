@@ -15,7 +15,7 @@ from gpu_worker.ragged.staging import Staging
 
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 """In the order in which sentence-transformers concatenates them."""
-Way = Callable[[Tensor], Tensor]
+Pool = Callable[[Tensor], Tensor]
 """hidden [T, H] -> float32 [n, H]."""
 
 
@@ -44,7 +44,7 @@ def pool(hidden: Tensor, batch: RaggedBatch, modes: Sequence[str], skip: Counts 
     return pooling(hidden)
 
 
-def _way(mode: str, starts: Counts, lengths: Counts, skip: Counts, staging: Staging) -> Way:
+def _way(mode: str, starts: Counts, lengths: Counts, skip: Counts, staging: Staging) -> Pool:
     match mode:
         case "cls":
             return _Row(starts + np.where(skip < lengths, skip, 0), staging)

@@ -75,7 +75,8 @@ class DenseScoring:
 
         def launch(shipment: Shipment) -> Deliver:
             if len(queries):
-                self._known.add(queries.chosen, asked.tensor.split(1))
+                # A copy: a view would keep the rows of all documents beside them as well.
+                self._known.add(queries.chosen, asked.tensor.clone().split(1))
             if not len(documents):
                 return _nothing
             if self._work.layout is Layout.PAIRS:

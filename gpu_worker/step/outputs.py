@@ -34,7 +34,7 @@ class Outputs:
     ) -> None:
         """`batch`: None where no job of the step has sequences. `dropped`: special ids without a lexical weight."""
         self.device, self.maxsim = device, maxsim
-        self._given, self._heads, self._dropped = batch, heads, dropped
+        self._packed, self._heads, self._dropped = batch, heads, dropped
         self._dense: dict[Form, Group] = {}
         self._skips: dict[Form, list[Counts]] = {}
         self._tokens: dict[Form, Group] = {}
@@ -49,8 +49,8 @@ class Outputs:
 
     @property
     def _batch(self) -> RaggedBatch:
-        assert self._given is not None
-        return self._given
+        assert self._packed is not None
+        return self._packed
 
     # What jobs ask for, on the host.
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from gpu_worker.attention.relative import deberta, mpnet, t5
-from gpu_worker.attention.relative.encoder import Encoder, Step, enter
+from gpu_worker.attention.relative.encoder import Current, Encoder, enter
 
-ENCODERS: dict[str, Callable[[Any, Any, Step], torch.nn.Module]] = {
+ENCODERS: dict[str, Callable[[Any, Any, Current], torch.nn.Module]] = {
     "mpnet": mpnet.install,
     "deberta-v2": deberta.install,
     **dict.fromkeys(("t5", "mt5", "umt5"), t5.install),
@@ -35,7 +35,7 @@ def installed(model: Any) -> bool:
 
 def install(model: Any) -> None:
     """Makes a loaded model run packed, in place, from its keyword `ragged` on. Raises ModelRefused."""
-    step = Step()
+    step = Current()
     with torch.no_grad():
         model.encoder = ENCODERS[model.config.model_type](model.encoder, model.config, step)
     model.register_forward_pre_hook(partial(enter, step), with_kwargs=True)

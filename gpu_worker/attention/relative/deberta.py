@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.attention.interface import Terms
-from gpu_worker.attention.relative.encoder import Encoder, Step, attend, by_head
+from gpu_worker.attention.relative.encoder import Current, Encoder, attend, by_head
 from shared.errors import ModelRefused
 
 
@@ -25,7 +25,7 @@ class DebertaAttention(nn.Module):
     c2p: Tensor | None
     p2c: Tensor | None
 
-    def __init__(self, own: Any, embedded_distances: Tensor | None, step: Step) -> None:
+    def __init__(self, own: Any, embedded_distances: Tensor | None, step: Current) -> None:
         super().__init__()
         self.query_proj, self.key_proj, self.value_proj = own.query_proj, own.key_proj, own.value_proj
         self.heads = int(own.num_attention_heads)
@@ -84,7 +84,7 @@ def _by_pair(states: Tensor, by_distance: Tensor) -> Tensor:
     return products.as_strided(size, stride)
 
 
-def install(own: Any, config: Any, step: Step) -> Encoder:
+def install(own: Any, config: Any, step: Current) -> Encoder:
     if own.conv is not None:
         raise ModelRefused(
             f"conv_kernel_size = {config.conv_kernel_size}: DeBERTa-v2 with a convolution over tokens cannot run packed"

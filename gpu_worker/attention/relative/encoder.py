@@ -11,7 +11,7 @@ from gpu_worker.attention.interface import AttentionCall, Terms
 
 
 @dataclass(slots=True)
-class Step:
+class Current:
     """What the layers share during one forward pass; set by the model's hook and its encoder."""
 
     call: AttentionCall | None = None
@@ -24,7 +24,7 @@ class Encoder(nn.Module):
     `tabulate` makes of the longest length what all layers of a step need: see the two attentions.
     """
 
-    def __init__(self, layers: nn.ModuleList, step: Step, tabulate: Callable[[int], Tensor]) -> None:
+    def __init__(self, layers: nn.ModuleList, step: Current, tabulate: Callable[[int], Tensor]) -> None:
         super().__init__()
         self.layer = layers
         self._step = step
@@ -45,7 +45,7 @@ class Encoder(nn.Module):
         return BaseModelOutput(last_hidden_state=hidden, hidden_states=(hidden,))
 
 
-def attend(step: Step, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: Terms) -> Tensor:
+def attend(step: Current, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: Terms) -> Tensor:
     """Packed attention of [1, T, H x D] each -> the same shape."""
     call = step.call
     assert call is not None
@@ -59,7 +59,7 @@ def by_head(states: Tensor, heads: int) -> Tensor:
     return states.view(len(states), heads, -1).transpose(0, 1)
 
 
-def enter(step: Step, _: nn.Module, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def enter(step: Current, _: nn.Module, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Keeps the call for the layers, since these models pass no keyword on to them.
 
     The mask of ones keeps DeBERTa from looking for padding, which would wait for the device; of four dimensions,

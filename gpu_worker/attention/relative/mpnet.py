@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.attention.interface import Terms
-from gpu_worker.attention.relative.encoder import Encoder, Step, attend
+from gpu_worker.attention.relative.encoder import Current, Encoder, attend
 
 REACH = 128  # bucket numbers stop growing there; transformers' MPNet has it as a default that no config changes
 
@@ -15,7 +15,7 @@ class MPNetAttention(nn.Module):
     """MPNet's attention (arXiv:2004.09297): scores get a bias by head and distance, in T5's buckets
     (arXiv:1910.10683), the same in all layers. The step's table is [H, L, L] for the longest L."""
 
-    def __init__(self, own: Any, step: Step) -> None:
+    def __init__(self, own: Any, step: Current) -> None:
         super().__init__()
         self.q, self.k, self.v, self.o = own.q, own.k, own.v, own.o
         self.heads = int(own.num_attention_heads)
@@ -30,7 +30,7 @@ class MPNetAttention(nn.Module):
         return (self.o(attend(self._step, self.q(hidden), self.k(hidden), self.v(hidden), self.heads, terms)),)
 
 
-def install(own: Any, config: Any, step: Step) -> Encoder:
+def install(own: Any, config: Any, step: Current) -> Encoder:
     for layer in own.layer:
         layer.attention.attn = MPNetAttention(layer.attention.attn, step)
     positions, table = int(config.max_position_embeddings), own.relative_attention_bias.weight

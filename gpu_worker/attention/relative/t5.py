@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from gpu_worker.attention.interface import Terms
-from gpu_worker.attention.relative.encoder import Step, attend
+from gpu_worker.attention.relative.encoder import Current, attend
 
 
 class T5Encoder(nn.Module):
     """Embeddings, layers and the last norm, without the masks and biases of tokens x tokens that it would build."""
 
-    def __init__(self, own: Any, layers: "list[T5Layer]", step: Step) -> None:
+    def __init__(self, own: Any, layers: "list[T5Layer]", step: Current) -> None:
         super().__init__()
         self.embed_tokens, self.final_layer_norm = own.embed_tokens, own.final_layer_norm
         self.layer = nn.ModuleList(layers)
@@ -52,7 +52,7 @@ class T5Encoder(nn.Module):
 class T5Layer(nn.Module):
     """Attention and feed-forward, each behind its norm and beside its input."""
 
-    def __init__(self, own: Any, table: Tensor, step: Step) -> None:
+    def __init__(self, own: Any, table: Tensor, step: Current) -> None:
         super().__init__()
         self.attention_norm, self.feed_forward_norm = own.layer[0].layer_norm, own.layer[-1].layer_norm
         self.attention = T5Attention(own.layer[0].SelfAttention, table, step)
@@ -67,7 +67,7 @@ class T5Layer(nn.Module):
 class T5Attention(nn.Module):
     """Self-attention with a bias by head and bucket."""
 
-    def __init__(self, own: Any, table: Tensor, step: Step) -> None:
+    def __init__(self, own: Any, table: Tensor, step: Current) -> None:
         """`table` [buckets, H]."""
         super().__init__()
         self.q, self.k, self.v, self.o = own.q, own.k, own.v, own.o
@@ -132,7 +132,7 @@ def _finite(hidden: Tensor) -> Tensor:
     return torch.where(torch.isinf(hidden), hidden.sign() * most, hidden)
 
 
-def install(own: Any, _: Any, step: Step) -> T5Encoder:
+def install(own: Any, _: Any, step: Current) -> T5Encoder:
     """The encoder that takes the place of a T5Stack."""
     first = own.block[0].layer[0].SelfAttention.relative_attention_bias
     layers = []

@@ -1,12 +1,15 @@
 """Two steps at most are under way, in order, and what fails in one leaves the other's answers."""
 
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
+from itertools import count
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_worker.device.inline import Inline
 from gpu_worker.loop import Answer, Loop
 from gpu_worker.step.flight import OutOfMemory, Part
 from shared.errors import InputTooLarge, Internal
@@ -159,3 +162,55 @@ def test_a_step_is_launched_early_once_it_is_whole(waits: int, worth: bool) -> N
     if waits:
         loop.submit(job(2, *[1] * waits))
     assert loop.worth_a_launch is worth
+
+
+def test_one_failure_does_not_end_batching() -> None:
+    """Only steps that go on with the failed job are run again, and nothing is launched behind one that will be."""
+    engine = FakeEngine(failing=1)
+    jobs = [job(1, 13, *[10] * 60), *(job(each, *[10] * 20) for each in range(2, 12))]
+    answers = served(engine, *jobs)
+    assert sorted(map(shown, answers)) == [(each.id, tuple(each.tokens.lengths)) for each in jobs]
+    steps = -(-sum(sum(each.tokens.lengths) for each in jobs) // 100)
+    assert engine.launched <= steps + 40
+
+
+def test_what_a_failed_step_held_is_free_before_it_is_run_again() -> None:
+    """Its frames would keep its tensors, whose memory the retry needs."""
+
+    class Tensors:
+        pass
+
+    kept: list[weakref.ref[Tensors]] = []
+    engine = FakeEngine()
+    honest = engine.launch
+
+    def failing() -> None:
+        tensors = Tensors()
+        kept.append(weakref.ref(tensors))
+        raise OutOfMemory
+
+    def launch(parts: Sequence[Part]) -> FakeFlight:
+        if not kept:
+            future: Future[None] = Inline().submit(failing)
+            flight = honest(parts)
+            flight.collect = future.result
+            return flight
+        assert kept[0]() is None
+        return honest(parts)
+
+    engine.launch = launch
+    assert list(map(shown, served(engine, job(1, 10), job(2, 20)))) == [(1, (10,)), (2, (20,))]
+
+
+def test_waiting_behind_the_older_step_is_no_computing() -> None:
+    """Times and speed count from when the device was free."""
+    seconds = count()
+    loop = Loop(FakeEngine(), step_tokens=100, queued_tokens=1000, clock=lambda: float(next(seconds)))
+    for each in (1, 2, 3):
+        loop.submit(job(each, 100))
+    outcomes = [answer.outcome for answer in loop.until_idle()]
+    assert all(isinstance(outcome, JobResult) for outcome in outcomes)
+    spans = [outcome.compute for outcome in outcomes if isinstance(outcome, JobResult)]
+    waits = [outcome.queue for outcome in outcomes if isinstance(outcome, JobResult)]
+    assert waits == sorted(waits)
+    assert max(spans[1:]) <= spans[0]
