@@ -9,65 +9,18 @@ import concurrent.futures
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from gpu_worker.planning import FairQueue
-from gpu_worker.step.flight import Engine, Flight, OutOfMemory, Part, Progress
+from gpu_worker.step.flight import Engine, Flight, OutOfMemory, Part
+from gpu_worker.under_way import Held, Launched, NotLaunched, Planned
 from shared.errors import DeadlineExceeded, InputTooLarge, Internal, InvalidInput, Overloaded, SelvageError
 from shared.jobs import Job, JobResult
 
 SPEED_MEMORY = 0.9
-BRIEF_TOKENS, BRIEF_UNITS = 4096, 128
 Outcome = JobResult | SelvageError
 Report = Callable[[str, Exception, int], None]
 """Told what went wrong, by what error, and in a step of how many parts."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Held:
-    """A job that was taken and has no answer yet; times by the loop's clock, in seconds."""
-
-    job: Job
-    progress: Progress
-    submitted: float
-    deadline: float | None
-    started: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """What is to be computed in one step."""
-
-    jobs: list[Held]
-    parts: list[Part]
-
-    @property
-    def tokens(self) -> int:
-        """Costs of all parts."""
-        return sum(sum(part.progress.costs[part.start : part.stop]) for part in self.parts)
-
-    @property
-    def brief(self) -> bool:
-        """Whether packing and answering it take a millisecond or so."""
-        units = sum(part.stop - part.start for part in self.parts)
-        answered = max((len(part.progress.costs) for part in self.parts if part.last), default=0)
-        return self.tokens <= BRIEF_TOKENS and max(units, answered) <= BRIEF_UNITS
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Launched:
-    """A step that is under way. `suspect`: one before it failed, whose rows it may have missed, so it is run again."""
-
-    planned: Planned
-    flight: Flight
-    start: float
-    suspect: bool = False
-
-    @property
-    def sound(self) -> bool:
-        """Whether it has arrived and need not be run again."""
-        return self.flight.arrived.done() and not self.suspect and self.flight.arrived.exception() is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,18 +42,6 @@ class Load:
 
 def silent(event: str, error: Exception, parts: int) -> None:
     """Tells nobody."""
-
-
-class _Failed:
-    """A step that could not be launched."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-        self.arrived: Future[None] = Future()
-        self.arrived.set_exception(error)
-
-    def collect(self) -> None:
-        raise self._error
 
 
 class Loop:
@@ -201,7 +142,7 @@ class Loop:
         try:
             flight: Flight = self._engine.launch(planned.parts)
         except Exception as error:  # told when it is gathered, like what fails on the device
-            flight = _Failed(error)
+            flight = NotLaunched(error)
         self._under_way.append(Launched(planned=planned, flight=flight, start=start))
 
     def gather(self) -> list[tuple[Held, Outcome]]:
@@ -276,7 +217,7 @@ class Loop:
         try:
             flight: Flight = self._engine.launch([part])
         except Exception as error:
-            flight = _Failed(error)
+            flight = NotLaunched(error)
         failure = self._collect(flight, 1)
         return [] if failure is None else self._smaller(part, failure)
 

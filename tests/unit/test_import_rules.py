@@ -104,7 +104,7 @@ RULES = {
     "the link to the worker knows no door": (files("frontend_service/worker/*.py"), {"frontend_service.doors"}),
     "the scheduler knows no torch and no gRPC": (files("gpu_worker/scheduler.py"), {"torch", "grpc", "selvage"}),
     "the loop knows no torch, no asyncio and no logs": (
-        files("gpu_worker/loop.py", "gpu_worker/planning.py", "gpu_worker/step/flight.py"),
+        files("gpu_worker/loop.py", "gpu_worker/under_way.py", "gpu_worker/planning.py", "gpu_worker/step/flight.py"),
         {"torch", "numpy", "asyncio", "grpc", "selvage", "structlog"},
     ),
 }

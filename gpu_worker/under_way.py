@@ -1,0 +1,67 @@
+"""What the loop holds of a job, and of a step from its plan to its answers. Knows no torch, no asyncio and no gRPC."""
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from gpu_worker.step.flight import Flight, Part, Progress
+from shared.jobs import Job
+
+BRIEF_TOKENS, BRIEF_UNITS = 4096, 128
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Held:
+    """A job that was taken and has no answer yet; times by the loop's clock, in seconds."""
+
+    job: Job
+    progress: Progress
+    submitted: float
+    deadline: float | None
+    started: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What is to be computed in one step."""
+
+    jobs: list[Held]
+    parts: list[Part]
+
+    @property
+    def tokens(self) -> int:
+        """Costs of all parts."""
+        return sum(sum(part.progress.costs[part.start : part.stop]) for part in self.parts)
+
+    @property
+    def brief(self) -> bool:
+        """Whether packing and answering it take a millisecond or so."""
+        units = sum(part.stop - part.start for part in self.parts)
+        answered = max((len(part.progress.costs) for part in self.parts if part.last), default=0)
+        return self.tokens <= BRIEF_TOKENS and max(units, answered) <= BRIEF_UNITS
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Launched:
+    """A step that is under way. `suspect`: one before it failed, whose rows it may have missed, so it is run again."""
+
+    planned: Planned
+    flight: Flight
+    start: float
+    suspect: bool = False
+
+    @property
+    def sound(self) -> bool:
+        """Whether it has arrived and need not be run again."""
+        return self.flight.arrived.done() and not self.suspect and self.flight.arrived.exception() is None
+
+
+class NotLaunched:
+    """A step that could not be launched."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+        self.arrived: Future[None] = Future()
+        self.arrived.set_exception(error)
+
+    def collect(self) -> None:
+        raise self._error
