@@ -15,7 +15,14 @@ from pathlib import Path
 from benchmarks import result
 from benchmarks.workloads import named
 
-ROUNDS = {"offline": (4, 2), "engine": (5, 1), "maxsim": (8, 1), "services": (3, 1), "ablations": (3, 1)}
+ROUNDS = {
+    "offline": (4, 2),
+    "engine": (5, 1),
+    "maxsim": (8, 1),
+    "services": (3, 1),
+    "overload": (1, 1),
+    "ablations": (3, 1),
+}
 """Rounds in each start, and starts, that a benchmark has unless told."""
 OTHERS = {"load": "benchmarks.load.generator", "accelerator": "benchmarks.accelerator", "render": "benchmarks.render"}
 """Names with flags of their own, by module."""
@@ -44,7 +51,12 @@ def parser() -> argparse.ArgumentParser:
         add("--threads", type=int, default=2, help="of every side (default: %(default)s)")
         add("--rounds", type=int, default=rounds, help="each has every side once (default: %(default)s)")
         add("--starts", type=int, default=starts, help="everybody anew, with the rounds in each (default: %(default)s)")
-        add("--seconds", type=float, default=2.5, help="of a load in a round; services only (default: %(default)s)")
+        add(
+            "--seconds",
+            type=float,
+            default=2.5,
+            help="of a load in a round; services and overload (default: %(default)s)",
+        )
         add("--against", action="append", default=[], metavar="PATH", help="another checkout; or infinity (services)")
         add("--out", type=Path, help=f"where the JSON goes (default: benchmarks/results/{name}.json)")
     _load(flags["load"])

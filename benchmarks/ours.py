@@ -27,7 +27,7 @@ from gpu_worker.loop import Loop
 from gpu_worker.maxsim.choice import choose
 from gpu_worker.maxsim.comparison import Comparison, Texts
 from gpu_worker.model import linear, loading
-from gpu_worker.planning import FairQueue
+from gpu_worker.planning.fair_queue import FairQueue
 from gpu_worker.ragged.staging import Staging
 from gpu_worker.rehearsal import rehearsal
 from gpu_worker.step.sequences import Step

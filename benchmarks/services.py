@@ -1,4 +1,4 @@
-"""Both services with 1 and 64 clients of 16 and 128 tokens, and three times what they can do with deadlines.
+"""Both services with 1 and 64 clients of 16 and 128 tokens.
 
 All sides are up all the time: ours, with `--against` another checkout (a path) or Infinity over HTTP, the engine alone
 on the same texts as one job, and a null grpc.aio server. Clients are a process of their own on the same cores. CPU is
@@ -31,12 +31,9 @@ from benchmarks.workloads import MAX_TOKENS, MINILM, minilm_folder, named, token
 WHOSE, RATE, COMPARED = OURS, "tokens/s", ("requests/s", "goodput/s", "p50 ms")
 PEERS = {"infinity": ("infinity-emb", "torch")}
 NULL, ENGINE = "null grpc.aio server", "engine alone"
+SHORT = "16-tokens"
 LOADS = ((1, "16-tokens"), (64, "16-tokens"), (1, "128-tokens"), (64, "128-tokens"))
 """Clients, and the workload of each."""
-PEAK, TIMES, DEADLINE = (64, "16-tokens"), 3, 2.0
-"""Overload: so many times what that load has just reached is offered, and each call has so many seconds."""
-Rates = dict[tuple[str, int, str], float]
-"""Requests a second that an address last reached, by clients and workload."""
 READY = re.compile(r"Ready\. Worker (\S+), frontend (\S+)\. ")
 
 
@@ -83,11 +80,9 @@ def generated(server: Server, workload: str, **options: object) -> dict[str, flo
     return figures
 
 
-def closed(server: Server, workload: str, clients: int, seconds: float, rates: Rates) -> Figures:
-    """Clients that wait for their answers; the rate is kept for `overload`."""
-    found = generated(server, workload, clients=clients, seconds=seconds)
-    rates[server.address, clients, workload] = found["requests/s"]
-    return found
+def closed(server: Server, workload: str, clients: int, seconds: float) -> Figures:
+    """Clients that wait for their answers."""
+    return generated(server, workload, clients=clients, seconds=seconds)
 
 
 def null(server: Server, workload: str, clients: int, seconds: float) -> Figures:
@@ -104,17 +99,10 @@ def engine_alone(peer: Peer, file: str, texts: int, tokens: int) -> Figures:
     return {"requests/s": rate, "tokens/s": rate * tokens, "worker: CPU ms/request": cpu}
 
 
-def overload(server: Server, seconds: float, rates: Rates) -> Figures:
-    """More than it can do, with deadlines; what kept to them against what it can do."""
-    peak = rates[server.address, *PEAK]
-    found = generated(server, PEAK[1], seconds=seconds, rate=TIMES * peak, deadline=DEADLINE, warmup=DEADLINE)
-    return {**found, "goodput, % of the peak": 100 * found["goodput/s"] / peak}
-
-
 @contextmanager
 def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
-    """All sides under all loads, then overload for those of ours."""
-    threads, rates = options.threads, Rates()
+    """All sides under all loads."""
+    threads = options.threads
     with ExitStack() as cleanup:
         peer = cleanup.enter_context(peer_of(threads))
         servers = {name: cleanup.enter_context(pair(path, threads)) for name, path in options.checkouts.items()}
@@ -129,13 +117,11 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
             lengths = [each[0] for each in named()[workload].requests[:clients]]
             file = write_texts(token_ids(lengths), options.folder / f"{clients} {workload}.npz")
             load = (workload, clients, options.seconds)
-            sides: dict[str, Turn] = {name: partial(closed, each, *load, rates) for name, each in asked.items()}
-            if workload == PEAK[1]:  # gRPC costs the same for texts of any length
+            sides: dict[str, Turn] = {name: partial(closed, each, *load) for name, each in asked.items()}
+            if workload == SHORT:  # gRPC costs the same for texts of any length
                 sides[NULL] = partial(null, bare, *load)
             sides[ENGINE] = partial(engine_alone, peer, file, clients, lengths[0])
             found[f"{clients} client{'s' * (clients > 1)}, {lengths[0]} tokens"] = {**sides, ALONE: alone}
-        name = f"{TIMES} times the requests/s of {PEAK[0]} clients, 16 tokens, with deadlines of {DEADLINE:g} s"
-        found[name] = {side: partial(overload, each, options.seconds, rates) for side, each in servers.items()}
         yield found
 
 

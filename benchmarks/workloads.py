@@ -106,6 +106,8 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
         texts("mixed", "32 tokens, and every 32nd a long one", model("bge-m3"), ((32,) * 31 + (longest,)) * 4, 16),
         rerank("colbert-rerank", f"a query and a document of {mean} +- 50 % tokens", pairs, 64),
         rerank("big-rerank", f"a query and {documents} documents of 256 tokens", ((QUERY, *(256,) * documents),), 1),
+        rerank("rerank-20", "a query and 20 documents of 128 tokens", ((QUERY, *(128,) * 20),), 1),
+        rerank("rerank-10000", "a query and 10,000 documents of 16 tokens", ((QUERY, *(16,) * 10_000),), 1),
         Workload(
             name="instruct-burst",
             says=f"{prompts} prompts of 45 tokens, 20 of them an instruction, all at once",

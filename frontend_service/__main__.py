@@ -7,13 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from frontend_service.doors.selvage_v1.server import register
+from frontend_service.doors.selvage_v1.server import needs_worker, register
 from frontend_service.frontend import Frontend
 from frontend_service.service import Service
 from frontend_service.settings import FrontendSettings
-from frontend_service.worker.link import WorkerLink
-from shared import logs
+from frontend_service.worker.fleet import Fleet
+from shared import logs, observers
+from shared.admission import Admission
 from shared.calls import Calls
+from shared.memory import give_back_large_blocks
+from shared.observers import FrontendFigures
 from shared.services import PUBLIC_SERVICES
 from shared.serving import Server, until_told_to_stop
 
@@ -22,14 +25,32 @@ log = structlog.get_logger("frontend")
 
 async def main(settings: FrontendSettings) -> None:
     threads, messages = ThreadPoolExecutor(settings.thread_count, "text"), ThreadPoolExecutor(2, "message")
-    calls = Calls(timeout=settings.default_timeout)
-    server = Server(PUBLIC_SERVICES, calls, threads=messages, reflect=settings.reflection, connection_age=True)
-    worker = WorkerLink(settings.worker, messages, server.set_ready)
-    register(Frontend(Service(worker, settings.limits, threads, messages), calls), server.grpc)
+    page, spans = observers.page(settings), observers.spans(settings, "selvage-frontend")
+    metrics = page.frontend() if page else None
+    calls = Calls(
+        timeout=settings.default_timeout,
+        bounds=settings.bounds,
+        log_calls=settings.log_calls,
+        begin_span=spans.begin if spans else None,
+    )
+    server = Server(
+        PUBLIC_SERVICES,
+        calls,
+        threads=messages,
+        reflect=settings.reflection,
+        connection_age=True,
+        rpcs=page.rpcs if page else None,
+    )
+    fleet = Fleet(settings.worker, messages, server.set_ready)
+    calls.check = lambda caller: fleet.check(calls.terms(caller)) if needs_worker(caller) else None
+    service = Service(fleet, settings.limits, threads, messages, reserve=calls.admission.reserve)
+    register(Frontend(service, calls, [each.times for each in (metrics, spans) if each]), server.grpc)
+    if metrics:
+        metrics.read(lambda: figures_of(calls.admission, fleet))
     gc.collect()
     gc.freeze()  # what is there now stays; each full collection would look at all of it, and stop every request
     await server.start(settings.listen)
-    supervising = asyncio.create_task(worker.supervise())
+    supervising = asyncio.create_task(fleet.supervise())
     told = asyncio.create_task(until_told_to_stop())
     await asyncio.wait([told, supervising], return_when=asyncio.FIRST_COMPLETED)
     if supervising.done():
@@ -38,12 +59,31 @@ async def main(settings: FrontendSettings) -> None:
     await asyncio.sleep(settings.drain_delay)
     await server.stop(settings.drain_seconds)
     calls.refuse()  # the link to the worker ends next: what a door still lets in is refused by name, not lost in it
+    service.close()
     supervising.cancel()
-    await worker.close()
+    await asyncio.wait([supervising])
+    if page:
+        page.stop()
+    if spans:
+        spans.stop()
     log.info("stopped")
+
+
+def figures_of(admission: Admission, fleet: Fleet) -> FrontendFigures:
+    """What metrics tell of both; another thread asks."""
+    return FrontendFigures(
+        requests=admission.requests,
+        size=admission.size,
+        results=admission.results,
+        unread=admission.unread,
+        refused=dict(admission.refused) | dict(fleet.refused),
+        workers=fleet.workers,
+        waits=fleet.waits,
+    )
 
 
 if __name__ == "__main__":
     chosen = FrontendSettings.read(sys.argv[1:])
+    give_back_large_blocks()
     logs.configure(chosen.log_format, chosen.log_level)
     asyncio.run(main(chosen))

@@ -8,12 +8,13 @@ from frontend_service.answer import Answer, Finished
 from frontend_service.pairs import PairTexts
 from frontend_service.requests import ClassifyRequest, ClassifyTokensRequest
 from frontend_service.service import Service
-from frontend_service.tokenized import Tokenized, Watch
+from frontend_service.tokenized import Tokenized
+from frontend_service.turns import Slices
 from frontend_service.worker.protocol import ServedModel
-from shared.deadline import Deadline
 from shared.errors import InvalidInput
 from shared.jobs import Classify
 from shared.ragged import RaggedTokens
+from shared.terms import Terms
 from shared.vectors import Task
 
 TEXT, PAIR = "texts[{}]", "text_pairs[{}]"
@@ -43,27 +44,26 @@ class Classification:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def texts(self, request: ClassifyRequest, deadline: Deadline) -> Classified:
+    async def texts(self, request: ClassifyRequest, terms: Terms) -> Classified:
         """Scores [texts x labels] of texts or pairs."""
         service, model = self._service, self._service.model(request.model)
         card = model.card
         settling.check_task(card, Task.CLASSIFY)
         service.limits.check_reply(4 * len(request.texts) * len(card.labels), "ask for fewer texts")
         if request.pairs or card.pair_template:
-            return Classified(answer=await self._pairs(model, request, deadline), labels=card.labels)
+            return Classified(answer=await self._pairs(model, request, terms), labels=card.labels)
         prompt = model.tokenization.prompt(request.prompt)
         letters = service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
         start = service.clock()
 
-        def work(watch: Watch) -> Tokenized:
-            return model.tokenization.texts(request.texts, prompt, request.cut, TEXT, watch)
-
-        tokenized = await service.tokenising(work, letters)
-        answer = await service.answer(model, Classify(), tokenized, service.clock() - start, deadline)
+        tokenized = await service.tokenising(
+            model.tokenization.texts(request.texts, prompt, request.cut, TEXT), letters
+        )
+        answer = await service.answer(model, Classify(), tokenized, service.clock() - start, terms)
         answer = await service.activated(answer, card, request.normalize)
         return Classified(answer=answer, labels=card.labels)
 
-    async def _pairs(self, model: ServedModel, request: ClassifyRequest, deadline: Deadline) -> Answer:
+    async def _pairs(self, model: ServedModel, request: ClassifyRequest, terms: Terms) -> Answer:
         if not request.pairs:
             raise InvalidInput("the model asks about pairs: text_pairs is empty", field="text_pairs")
         limits = self._service.limits
@@ -77,9 +77,9 @@ class Classification:
             cut=request.cut,
             prompt=request.prompt,
         )
-        return await self._service.classify_pairs(model, pairs, request.normalize, deadline)
+        return await self._service.classify_pairs(model, pairs, request.normalize, terms)
 
-    async def tokens(self, request: ClassifyTokensRequest, deadline: Deadline) -> ClassifiedTokens:
+    async def tokens(self, request: ClassifyTokensRequest, terms: Terms) -> ClassifiedTokens:
         """Scores [tokens x labels], of the tokens of one id where asked so."""
         service, model = self._service, self._service.model(request.model)
         card = model.card
@@ -92,23 +92,25 @@ class Classification:
         letters = service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
         start, shown = service.clock(), (array("i"), array("i"), array("i"))
 
-        def work(watch: Watch) -> Tokenized:
+        def slices() -> Slices[Tokenized]:
             flat, lengths, truncated = array("i"), [], []
-            for text in model.tokenization.each(request.texts, prompt, request.cut, TEXT, watch):
-                flat.extend(text.encoding.ids)
-                lengths.append(len(text.encoding))
-                truncated.append(text.truncated)
-                for identity, (begin, end) in zip(text.encoding.ids, text.encoding.offsets, strict=True):
-                    if request.token_id in (None, identity):
-                        for column, value in zip(shown, (identity, begin, end), strict=True):
-                            column.append(value)
+            for some in model.tokenization.each(request.texts, prompt, request.cut, TEXT):
+                for text in some:
+                    flat.extend(text.encoding.ids)
+                    lengths.append(len(text.encoding))
+                    truncated.append(text.truncated)
+                    for identity, (begin, end) in zip(text.encoding.ids, text.offsets, strict=True):
+                        if request.token_id in (None, identity):
+                            for column, value in zip(shown, (identity, begin, end), strict=True):
+                                column.append(value)
+                yield len(flat)
             tokens = RaggedTokens.packed(flat, lengths)
             return Tokenized(tokens=tokens, truncated=tuple(truncated), prompt_lengths=(0,) * len(lengths))
 
-        tokenized = await service.tokenising(work, letters)
+        tokenized = await service.tokenising(slices(), letters)
         service.limits.check_reply(len(shown[0]) * (4 * len(card.labels) + TOKEN_BYTES), "ask for fewer texts")
         job = Classify(tokens=True, token_id=request.token_id)
-        answer = await service.answer(model, job, tokenized, service.clock() - start, deadline)
+        answer = await service.answer(model, job, tokenized, service.clock() - start, terms)
         answer = await service.activated(answer, card, request.normalize)
         ids, starts, ends = shown
         return ClassifiedTokens(answer=answer, labels=card.labels, ids=ids, starts=starts, ends=ends)

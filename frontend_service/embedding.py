@@ -11,9 +11,8 @@ from frontend_service.answer import Answer
 from frontend_service.limits import FEWER_WEIGHTS, TEXT_LETTERS
 from frontend_service.requests import EmbedRequest, Pooling
 from frontend_service.service import Service
-from frontend_service.tokenized import Tokenized, Watch
-from shared.deadline import Deadline
 from shared.jobs import JobResult
+from shared.terms import Terms
 from shared.vectors import DataType
 
 TEXT, TOKENIZED = "texts[{}]", "tokenized[{}]"
@@ -27,7 +26,7 @@ class Embedding:
         self._service = service
         self._clustering = asyncio.Lock()
 
-    async def embed(self, request: EmbedRequest, deadline: Deadline) -> Answer:
+    async def embed(self, request: EmbedRequest, terms: Terms) -> Answer:
         """The outputs asked for, of all texts."""
         service, model = self._service, self._service.model(request.model)
         encode = settling.encode_of(request, model.card)
@@ -37,19 +36,18 @@ class Embedding:
         letters += sum(len(ids) + TEXT_LETTERS for ids in request.tokenized)  # checking an id is as much as a letter
         start = service.clock()
 
-        def work(watch: Watch) -> Tokenized:
-            side = request.prompt.input_type
-            if request.tokenized:
-                return model.tokenization.given(request.tokenized, request.cut, side)
-            return model.tokenization.texts(request.texts, prompt, request.cut, TEXT, watch, side)
-
-        tokenized = await service.tokenising(work, letters)
+        side = request.prompt.input_type
+        if request.tokenized:
+            slices = model.tokenization.given(request.tokenized, request.cut, side)
+        else:
+            slices = model.tokenization.texts(request.texts, prompt, request.cut, TEXT, side)
+        tokenized = await service.tokenising(slices, letters)
         tokenize = service.clock() - start
         if request.pooling:
             entry, width = TOKENIZED if request.tokenized else TEXT, settling.width_of(encode, model.card)
             service.limits.check_pooled(tokenized.tokens.lengths, width, entry)
         service.limits.check_reply(settling.reply_bytes(request, encode, model.card, tokenized.tokens), SMALLER)
-        answer = await service.answer(model, encode, tokenized, tokenize, deadline)
+        answer = await service.answer(model, encode, tokenized, tokenize, terms)
         if request.pooling:
             answer = replace(answer, result=await self._pooled(answer.result, request, request.pooling))
         # How many weights a sparse vector has cannot be foreseen.

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from frontend_service.answer import Answer, Finished, Timing
 from frontend_service.service import Service
-from shared.deadline import Deadline
+from shared.terms import Terms
 
 Message = TypeVar("Message")
 Request = TypeVar("Request")
@@ -23,12 +23,12 @@ class Exchange(Generic[Message, Request, Told, Reply]):
     """
 
     read: Callable[[Message], Request]
-    ask: Callable[[Request, Deadline], Awaitable[Told]]
+    ask: Callable[[Request, Terms], Awaitable[Told]]
     write: Callable[[Request, Told], Reply]
 
-    async def run(self, service: Service, message: Message, size: int, deadline: Deadline) -> tuple[Reply, Timing]:
+    async def run(self, service: Service, message: Message, size: int, terms: Terms) -> tuple[Reply, Timing]:
         """`size`: bytes of the message. Raises SelvageError. Writing is the last thing that the times tell."""
         request = await service.offload(size, self.read, message)
-        told = await self.ask(request, deadline)
+        told = await self.ask(request, terms)
         reply = await service.offload(told.size, partial(self.write, request), told)
         return reply, told.timing(service.clock())

@@ -1,6 +1,6 @@
 """What every door opens to: all services on domain types, and what holds for every call. Knows no door."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from frontend_service.answer import Answer, Finished, Timing
@@ -10,7 +10,8 @@ from frontend_service.exchange import Exchange
 from frontend_service.models import Models
 from frontend_service.ranking import Ranking
 from frontend_service.service import Service
-from shared.calls import Calls
+from shared.calls import Caller, Calls
+from shared.observers import TellTimes
 
 M = TypeVar("M")
 Q = TypeVar("Q")
@@ -22,19 +23,21 @@ T = TypeVar("T")
 class Frontend:
     """A door enters its calls at `calls`, and asks the services by an Exchange each."""
 
-    def __init__(self, service: Service, calls: Calls) -> None:
+    def __init__(self, service: Service, calls: Calls, tell_times: Sequence[TellTimes] = ()) -> None:
+        """`tell_times`: told where the time of each exchange went."""
         self.calls = calls
         self.embedding = Embedding(service)
         self.ranking = Ranking(service)
         self.classification = Classification(service)
         self.models = Models(service)
-        self._service = service
+        self._service, self._tell_times = service, tell_times
 
-    async def exchange(
-        self, exchange: Exchange[M, Q, A, R], message: M, size: int, remaining: float | None
-    ) -> tuple[R, Timing]:
-        """`size`: bytes of the message; `remaining`: seconds that the caller waits, None where it did not say."""
-        return await exchange.run(self._service, message, size, self.calls.deadline(remaining))
+    async def exchange(self, exchange: Exchange[M, Q, A, R], message: M, size: int, caller: Caller) -> tuple[R, Timing]:
+        """`size`: bytes of the message."""
+        reply, timing = await exchange.run(self._service, message, size, self.calls.terms(caller))
+        for tell in self._tell_times:
+            tell(timing)
+        return reply, timing
 
     async def offload(self, size: int, work: Callable[[M], T], argument: M) -> T:
         """`work(argument)`, in a thread where it reads or writes many bytes."""

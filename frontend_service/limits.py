@@ -63,6 +63,15 @@ class Limits:
         if tokens > self.request_tokens:
             raise LimitExceeded(f"the request has {tokens} tokens, the limit is {self.request_tokens}")
 
+    def check_given(self, tokenized: Sequence[Sequence[int]], field: str) -> None:
+        """Ids of a caller: of one text no more than a text has bytes, of all no more than a request has tokens."""
+        total = 0
+        for index, ids in enumerate(tokenized):
+            self.check_count(len(ids), f"{field}[{index}]", self.text_bytes)
+            total += len(ids)
+        if total > self.request_tokens:
+            raise LimitExceeded(f"{field} has {total} ids together, the limit is {self.request_tokens}", field=field)
+
     def check_vectors(self, field: str, rows: int, dimensions: int) -> None:
         """Rows and numbers of one side of a MaxSim."""
         self.check_count(rows, f"{field}.data", self.request_rows)

@@ -2,17 +2,20 @@
 
 from dataclasses import dataclass
 
-from frontend_service.limits import Limits
+from frontend_service.limits import TEXT_LETTERS, Limits
 from frontend_service.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.service import Service
 from frontend_service.tokenization import TokenizedText
-from frontend_service.tokenized import Watch
+from frontend_service.turns import Slices
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 
 TEXT = "texts[{}]"
 SHOWN_TOKEN_BYTES = 48
 """Of a token in a Tokenize reply: id, text, offsets; long tokens are rare."""
+
+ID_LETTERS = 4
+"""To write the text of an id takes as long as to tokenise so many letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ class Models:
 
     def cards(self) -> tuple[ModelCard, ...]:
         """Of all models. Raises WorkerUnavailable."""
-        return (self._service.model("").card,)
+        return tuple(model.card for model in self._service.models())
 
     async def tokenize(self, request: TokenizeRequest) -> ShownTexts:
         """Ids, tokens and offsets of texts."""
@@ -67,31 +70,36 @@ class Models:
         prompt = model.tokenization.prompt(request.prompt)
         letters = limits.check_texts(request.texts, TEXT, limits.texts, prompt)
 
-        def work(watch: Watch) -> list[TokenizedText]:
-            def watch_reply(tokens: int) -> None:
-                watch(tokens)
+        def slices() -> Slices[list[TokenizedText]]:
+            shown: list[TokenizedText] = []
+            tokens = 0
+            for some in model.tokenization.each(request.texts, prompt, request.cut, TEXT, request.prompt.input_type):
+                shown += some
+                tokens += sum(len(text.encoding) for text in some)
                 limits.check_reply(tokens * SHOWN_TOKEN_BYTES, "ask for fewer texts")
+                yield tokens
+            return shown
 
-            side = request.prompt.input_type
-            return list(model.tokenization.each(request.texts, prompt, request.cut, TEXT, watch_reply, side))
-
-        return ShownTexts(model=model.card.id, texts=await service.tokenising(work, letters))
+        return ShownTexts(model=model.card.id, texts=await service.tokenising(slices(), letters))
 
     async def detokenize(self, request: DetokenizeRequest) -> Detokenized:
-        """Texts of ids."""
-        service, tokenized = self._service, request.tokenized
+        """Texts of ids. Raises LimitExceeded for more lists or ids than a request may have."""
+        service, limits, tokenized = self._service, self._service.limits, request.tokenized
         model = service.model(request.model)
-        service.limits.check_count(len(tokenized), "tokenized", service.limits.texts)
+        limits.check_count(len(tokenized), "tokenized", limits.texts)
         if not tokenized:
             raise InvalidInput("tokenized is empty", field="tokenized")
+        limits.check_given(tokenized, "tokenized")
 
-        def work() -> list[str]:
-            for index, ids in enumerate(tokenized):
-                if ids and not (min(ids) >= 0 and max(ids) < model.card.vocabulary_size):
-                    raise InvalidInput(
-                        f"tokenized[{index}] has an id outside 0 to {model.card.vocabulary_size - 1}",
-                        field=f"tokenized[{index}]",
-                    )
-            return model.tokenization.detokenize(tokenized, request.skip_special_tokens)
+        def slices() -> Slices[list[str]]:
+            texts: list[str] = []
+            size = 0
+            for some in model.tokenization.detokenize(tokenized, request.skip_special_tokens):
+                texts += some
+                size += sum(len(text.encode()) for text in some)
+                limits.check_reply(size, "ask for fewer ids")
+                yield 0  # the ids are counted already
+            return texts
 
-        return Detokenized(model=model.card.id, texts=await service.in_thread(work))
+        letters = sum(ID_LETTERS * len(ids) + TEXT_LETTERS for ids in tokenized)
+        return Detokenized(model=model.card.id, texts=await service.tokenising(slices(), letters))

@@ -1,53 +1,53 @@
-"""Pairs as two segments, joined by the tokenizer's own template of special tokens. Runs in threads.
+"""Pairs as two segments, joined by the tokenizer's own template of special tokens. Works in slices.
 
 Truncation is that of the reference: the longer text loses tokens first (`longest_first` of the `tokenizers` library),
 from the side that the model's files name.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tokenizers import Encoding, Tokenizer
 
-from frontend_service.pairs import Join, PairSequence, PairTexts, check_side
+from frontend_service.pairs import Joined, PairSequence, PairTexts, check_side
+from frontend_service.reader import Need, Read, Reader
 from frontend_service.requests import Cut
 from shared.vectors import TruncationSide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
+    """A text within the limit of its side. `whole`: it has no more tokens than `encoding`, but for those cut off."""
+
     encoding: Encoding
     truncated: bool
+    whole: bool
 
 
 class Segments:
     """The form of cross-encoders."""
 
-    def __init__(self, tokenizer: Tokenizer, framing: Tokenizer, side: TruncationSide) -> None:
-        """`tokenizer` reads texts, `framing` puts special tokens around them; `side` loses where nothing is said."""
-        self._tokenizer = tokenizer
+    def __init__(self, reader: Reader, framing: Tokenizer, side: TruncationSide) -> None:
+        """`framing` puts special tokens around what `reader` reads; `side` loses where nothing is said."""
+        self._reader = reader
         self._framing = framing
         self._side = side
 
-    def joining(self, texts: PairTexts, prompt: str | None, limit: int) -> Join:
+    def joined(self, texts: PairTexts, prompt: str | None, limit: int) -> Joined:
         """`prompt` goes before each first text."""
         special, side = self._framing.num_special_tokens_to_add(is_pair=True), texts.cut.side or self._side
         room = texts.room(limit, special)
-        before = [(prompt or "") + each for each in texts.firsts]
-        firsts = [self._cut(each, texts.first_cut) for each in self._tokenizer.encode_batch(before)]
-
-        def join(start: int, stop: int) -> Iterator[tuple[int, int, PairSequence]]:
-            found = self._tokenizer.encode_batch(list(texts.seconds[start:stop]))
-            for column, second in enumerate((self._cut(each, texts.second_cut) for each in found), start):
-                rows = range(len(firsts)) if texts.matrix else (column,)
-                for row in rows:
-                    yield column, row, pair(firsts[row], second, column)
+        firsts: list[_Side] = []
+        # Which of two texts over an odd room keeps one token more depends on which is longer: only there, all counts.
+        need = self._need(texts.first_cut, room, side, counted=room % 2 == 1)
+        for reads in self._reader.batches(((prompt or "") + each for each in texts.firsts), need):
+            firsts += [self._cut(read, texts.first_cut) for read in reads]
+            yield None
 
         def pair(first: _Side, second: _Side, column: int) -> PairSequence:
             lengths = len(first.encoding), len(second.encoding)
             over = sum(lengths) > room
             if over:
-                texts.check_cut(column, sum(lengths) + special, limit)
+                texts.check_cut(column, sum(lengths) + special, limit, whole=first.whole and second.whole)
             kept = longest_first(*lengths, room)
             joined = self._framing.post_process(
                 _shortened(first.encoding, kept[0], side), _shortened(second.encoding, kept[1], side)
@@ -60,15 +60,30 @@ class Segments:
                 truncated=over or first.truncated or second.truncated,
             )
 
-        return join
+        over_alone = any(len(first.encoding) > room for first in firsts)
+        need, column = self._need(texts.second_cut, room, side, counted=room % 2 == 1 and over_alone), 0
+        for reads in self._reader.batches(texts.seconds, need):
+            for read in reads:
+                second = self._cut(read, texts.second_cut)
+                for row in range(len(firsts)) if texts.matrix else (column,):
+                    yield column, row, pair(firsts[row], second, column)
+                column += 1
+            yield None
 
-    def _cut(self, encoding: Encoding, cut: Cut) -> _Side:
+    def _need(self, cut: Cut, room: int, side: TruncationSide, *, counted: bool) -> Need | None:
+        """One token more than may stay of a text; all where they are to be `counted`."""
+        if cut.max_tokens is not None:
+            return Need(tokens=cut.max_tokens + 1, cut=cut.side or self._side)
+        return None if counted else Need(tokens=room + 1, cut=side)
+
+    def _cut(self, read: Read, cut: Cut) -> _Side:
         """Within the limit of its side, which counts no special tokens."""
-        limit = cut.max_tokens
-        if limit is None or len(encoding) <= limit:
-            return _Side(encoding=encoding, truncated=False)
-        check_side(cut, len(encoding))
-        return _Side(encoding=_shortened(encoding, limit, cut.side or self._side), truncated=True)
+        limit, length = cut.max_tokens, len(read.encoding)
+        if limit is None or length <= limit:
+            return _Side(encoding=read.encoding, truncated=False, whole=read.whole)
+        check_side(cut, limit, length, whole=read.whole)
+        shortened = _shortened(read.encoding, limit, cut.side or self._side)
+        return _Side(encoding=shortened, truncated=True, whole=True)
 
 
 def _shortened(encoding: Encoding, length: int, side: TruncationSide) -> Encoding:

@@ -1,48 +1,48 @@
-"""Pairs as one text by a template around both. Runs in threads.
+"""Pairs as one text by a template around both. Works in slices.
 
 A template is cut in its document and keeps its end, since a yes/no reranker answers after it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from tokenizers import Tokenizer
-
-from frontend_service.pairs import Join, PairSequence, PairTexts, check_side
+from frontend_service.pairs import Joined, PairTexts, check_side
+from frontend_service.reader import Need, Reader
 from frontend_service.requests import Cut
 from shared.card import ModelCard
 from shared.errors import InvalidInput
+from shared.vectors import TruncationSide
 
 
 class Template:
     """The form of yes/no rerankers."""
 
-    def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, reader: Reader, card: ModelCard) -> None:
+        self._reader = reader
         self._card = card
 
-    def joining(self, texts: PairTexts, prompt: str | None, limit: int) -> Join:
+    def joined(self, texts: PairTexts, prompt: str | None, limit: int) -> Joined:
         """`prompt` is the template's instruction. Raises InvalidInput where it has no place for one."""
         before, between, after = self._parts(prompt)
-        ending = self._tokenizer.encode(after, add_special_tokens=False).ids
-        room = texts.room(limit, len(ending))
-        firsts = [self._cut(each, texts.first_cut) for each in texts.firsts]
-
-        def join(start: int, stop: int) -> Iterator[tuple[int, int, PairSequence]]:
-            seconds = [self._cut(each, texts.second_cut) for each in texts.seconds[start:stop]]
-            for column, (second, second_cut) in enumerate(seconds, start):
-                rows = range(len(firsts)) if texts.matrix else (column,)
-                for row in rows:
+        ending = self._reader.read(after).encoding.ids
+        room, need = texts.room(limit, len(ending)), Need(tokens=limit + 1, cut=TruncationSide.RIGHT)
+        firsts: list[tuple[str, bool]] = []
+        for some in self._cut(texts.firsts, texts.first_cut):
+            firsts += some
+            yield None
+        column = 0
+        for some in self._cut(texts.seconds, texts.second_cut):
+            for second, second_cut in some:
+                for row in range(len(firsts)) if texts.matrix else (column,):
                     first, first_cut = firsts[row]
-                    ids = self._tokenizer.encode(
-                        before + first + between + second + after, add_special_tokens=False
-                    ).ids
+                    read = self._reader.read(before + first + between + second + after, need)
+                    ids = read.encoding.ids
                     over = len(ids) > limit
                     if over:
-                        texts.check_cut(column, len(ids), limit)
+                        texts.check_cut(column, len(ids), limit, whole=read.whole)
                         ids = ids[:room] + ending
                     yield column, row, texts.sequence(column, ids, truncated=over or first_cut or second_cut)
-
-        return join
+                column += 1
+            yield None
 
     def _parts(self, instruction: str | None) -> tuple[str, str, str]:
         """The template before the query, between, and after the document."""
@@ -57,12 +57,18 @@ class Template:
         filled = [part.replace("{instruction}", instruction or "") for part in (before, between, after)]
         return filled[0], filled[1], filled[2]
 
-    def _cut(self, text: str, cut: Cut) -> tuple[str, bool]:
-        """Within the limit of its side, cut where its last token ends; and whether it was cut."""
-        if cut.max_tokens is None:
-            return text, False
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        if len(encoding) <= cut.max_tokens:
-            return text, False
-        check_side(cut, len(encoding))
-        return text[: encoding.offsets[cut.max_tokens - 1][1]], True
+    def _cut(self, texts: Iterable[str], cut: Cut) -> Iterator[list[tuple[str, bool]]]:
+        """Texts within the limit of their side, cut where the last token ends; and whether they were. Some a slice."""
+        limit = cut.max_tokens
+        if limit is None:
+            yield [(text, False) for text in texts]
+            return
+        left, need = iter(texts), Need(tokens=limit + 1, cut=TruncationSide.RIGHT)
+        for reads in self._reader.batches(texts, need, offsets=True):
+            some = []
+            for read, text in zip(reads, left, strict=False):  # in this order, or a text of the next slice were lost
+                over = len(read.encoding) > limit
+                if over:
+                    check_side(cut, limit, len(read.encoding), whole=read.whole)
+                some.append((text[: read.encoding.offsets[limit - 1][1]] if over else text, over))
+            yield some

@@ -1,4 +1,4 @@
-"""Pairs of texts -> token ids, in the form that the model has. Runs in threads."""
+"""Pairs of texts -> token ids, in the form that the model has. Works in slices."""
 
 from array import array
 from collections.abc import Sequence
@@ -8,32 +8,41 @@ from tokenizers import Tokenizer
 from frontend_service.pair_segments import Segments
 from frontend_service.pair_template import Template
 from frontend_service.pairs import PairSequence, PairTexts
-from frontend_service.tokenized import Tokenized, Watch, slices
+from frontend_service.reader import Reader
+from frontend_service.tokenized import Tokenized
+from frontend_service.turns import Slices
 from shared.card import ModelCard
 from shared.ragged import RaggedTokens
+
+SLICE_TOKENS = 4096
+"""Of pairs that are put together in one slice: small texts may meet a long one many times."""
 
 
 class PairTokenizer:
     """Of one model. May run in several threads at once."""
 
-    def __init__(self, tokenizer: Tokenizer, framing: Tokenizer, card: ModelCard) -> None:
-        """`tokenizer` reads texts, `framing` puts special tokens around them."""
-        segments = Segments(tokenizer, framing, card.truncation_side)
-        self._form: Segments | Template = Template(tokenizer, card) if card.pair_template else segments
+    def __init__(self, reader: Reader, framing: Tokenizer, card: ModelCard) -> None:
+        """`reader` reads texts, `framing` puts special tokens around them."""
+        segments = Segments(reader, framing, card.truncation_side)
+        self._form: Segments | Template = Template(reader, card) if card.pair_template else segments
 
-    def tokenize(self, texts: PairTexts, prompt: str | None, limit: int, watch: Watch) -> Tokenized:
+    def tokenize(self, texts: PairTexts, prompt: str | None, limit: int) -> Slices[Tokenized]:
         """All pairs, row-major, each of at most `limit` tokens. `prompt` None: the model's own, if it has one.
 
         Raises InputTooLong where a pair is over the limit and may not be cut.
         """
-        join, width = self._form.joining(texts, prompt, limit), len(texts.seconds)
+        width = len(texts.seconds)
         done: list[PairSequence | None] = [None] * (len(texts.firsts) * width if texts.matrix else width)
-        total = 0
-        for start, stop in slices([len(text) for text in texts.seconds]):
-            for column, row, sequence in join(start, stop):
-                done[row * width + column if texts.matrix else column] = sequence
-                total += len(sequence.ids)
-                watch(total)  # after each: small texts may meet a long one many times
+        total = told = 0
+        for step in self._form.joined(texts, prompt, limit):
+            if step is None:
+                yield total
+                continue
+            column, row, sequence = step
+            done[row * width + column if texts.matrix else column] = sequence
+            total += len(sequence.ids)
+            if total - told >= SLICE_TOKENS:
+                yield (told := total)
         return _packed([each for each in done if each is not None])
 
 

@@ -4,7 +4,7 @@ The forms are `pair_segments` and `pair_template`; `pair_tokenizer` takes the on
 """
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from frontend_service.requests import UNPROMPTED, WHOLE, Cut, PromptChoice
@@ -36,12 +36,16 @@ class PairTexts:
             )
         return limit - fixed
 
-    def check_cut(self, column: int, tokens: int, limit: int) -> None:
-        """Raises InputTooLong, naming the second text `column`, where a pair over the limit may not be cut."""
+    def check_cut(self, column: int, tokens: int, limit: int, *, whole: bool) -> None:
+        """Raises InputTooLong, naming the second text `column`, where a pair over the limit may not be cut.
+
+        `whole`: its texts are read to their ends, so that it is known how many `tokens` they have.
+        """
         if not self.cut.truncate:
             field = self.entry.format(column)
             raise InputTooLong(
-                f"{field} and its partner have {tokens} tokens together, the limit is {limit}; truncate would cut them",
+                f"{field} and its partner have {_count(tokens, limit, whole)} tokens together, the limit is {limit}; "
+                "truncate would cut them",
                 field=field,
             )
 
@@ -62,13 +66,18 @@ class PairSequence:
     truncated: bool
 
 
-Join = Callable[[int, int], Iterator[tuple[int, int, PairSequence]]]
-"""The pairs of a slice of second texts: number of the second, number of the first, and what they make."""
+Joined = Iterator[tuple[int, int, PairSequence] | None]
+"""Pairs: number of the second text, number of the first, and what they make; None between slices."""
 
 
-def check_side(cut: Cut, tokens: int) -> None:
-    """Raises InputTooLong where one side is over its limit and may not be cut."""
+def check_side(cut: Cut, limit: int, tokens: int, *, whole: bool) -> None:
+    """Raises InputTooLong where one side is over its `limit` and may not be cut; `whole`: as for a pair."""
     if not cut.truncate:
         raise InputTooLong(
-            f"a text has {tokens} tokens, {cut.field} is {cut.max_tokens}; truncate would cut it", field=cut.field
+            f"a text has {_count(tokens, limit, whole)} tokens, {cut.field} is {limit}; truncate would cut it",
+            field=cut.field,
         )
+
+
+def _count(tokens: int, limit: int, whole: bool) -> str:
+    return str(tokens) if whole else f"more than {limit}"

@@ -11,10 +11,11 @@ from frontend_service.pairs import PairTexts
 from frontend_service.ranking_requests import MaxSimRequest, RerankRequest, ScoreRequest
 from frontend_service.requests import Cut, PromptChoice
 from frontend_service.service import Service
-from frontend_service.tokenized import NOTHING, Tokenized, Watch
+from frontend_service.tokenized import NOTHING, Tokenized
+from frontend_service.turns import Slices
 from frontend_service.worker.protocol import ServedModel
-from shared.deadline import Deadline
 from shared.errors import DimensionMismatch
+from shared.terms import Terms
 from shared.vectors import InputType, Layout, ScoringMethod
 
 DOCUMENT = "documents[{}]"
@@ -58,14 +59,14 @@ class Ranking:
         self._service = service
         self._limits = service.limits
 
-    async def rerank(self, request: RerankRequest, deadline: Deadline) -> Reranked:
+    async def rerank(self, request: RerankRequest, terms: Terms) -> Reranked:
         """Best first, with what the request wants to see of each."""
         model, service = self._service.model(request.model), self._service
         texts = 0
         if request.return_documents:
             texts = await service.in_thread(lambda: postprocess.largest_bytes(request.documents, request.shown))
             self._limits.check_reply(texts, "set top_n, or leave return_documents unset")
-        answer = await self._score(model, request, deadline, request.shown, texts)
+        answer = await self._score(model, request, terms, request.shown, texts)
         ranking = await service.in_thread(lambda: postprocess.rank(answer.result.scores, request.top_n))
         documents = request.documents if request.return_documents else None
         if not request.explain:
@@ -75,12 +76,12 @@ class Ranking:
         explanations = await service.in_thread(work)
         return Reranked(answer=answer, ranking=ranking, documents=documents, explanations=explanations)
 
-    async def score(self, request: ScoreRequest, deadline: Deadline) -> Answer:
+    async def score(self, request: ScoreRequest, terms: Terms) -> Answer:
         """Scores in the order of the request; the token counts are those of queries, then documents."""
-        return await self._score(self._service.model(request.model), request, deadline)
+        return await self._score(self._service.model(request.model), request, terms)
 
     async def _score(
-        self, model: ServedModel, request: ScoreRequest, deadline: Deadline, shown: int = 0, texts: int = 0
+        self, model: ServedModel, request: ScoreRequest, terms: Terms, shown: int = 0, texts: int = 0
     ) -> Answer:
         """`shown`: how many documents will be explained; `texts`: bytes of those that the reply holds beside that."""
         service = self._service
@@ -89,7 +90,7 @@ class Ranking:
         self._limits.check_scores(rows, columns)
         self._limits.check_reply(rows * columns * 4, "ask for fewer scores")
         if method is ScoringMethod.CROSS_ENCODER:
-            return await self._score_pairs(model, request, deadline)
+            return await self._score_pairs(model, request, terms)
         choice = PromptChoice(literal=request.instruction, input_type=InputType.QUERY)
         before_query = model.tokenization.prompt(choice)
         before_document = model.tokenization.prompt(PromptChoice(input_type=InputType.DOCUMENT))
@@ -97,20 +98,21 @@ class Ranking:
         letters = self._check_sides(request, before_query, before_document)
         start = service.clock()
 
-        def work(watch: Watch) -> Tokenized:
+        def slices() -> Slices[Tokenized]:
             read, sides = model.tokenization.texts, (InputType.QUERY, InputType.DOCUMENT)
-            queries = read(request.queries, before_query, request.query_cut, entry, watch, sides[0])
-            return queries + read(request.documents, before_document, request.document_cut, DOCUMENT, watch, sides[1])
+            queries = yield from read(request.queries, before_query, request.query_cut, entry, sides[0])
+            read_documents = read(request.documents, before_document, request.document_cut, DOCUMENT, sides[1])
+            return queries + (yield from read_documents)
 
-        tokenized = await service.tokenising(work, letters)
+        tokenized = await service.tokenising(slices(), letters)
         if request.explain:
             query = tokenized.tokens.lengths[0]
             self._limits.check_matches(columns * query)
             self._limits.check_reply(texts + shown * query * TOKEN_MATCH_BYTES, "set top_n, or leave explain unset")
         score = settling.score_of(request, method, model.card)
-        return await service.answer(model, score, tokenized, service.clock() - start, deadline)
+        return await service.answer(model, score, tokenized, service.clock() - start, terms)
 
-    async def _score_pairs(self, model: ServedModel, request: ScoreRequest, deadline: Deadline) -> Answer:
+    async def _score_pairs(self, model: ServedModel, request: ScoreRequest, terms: Terms) -> Answer:
         """By a cross-encoder: every pair is a sequence, and its only logit the score."""
         texts = PairTexts(
             firsts=request.queries,
@@ -123,7 +125,7 @@ class Ranking:
             prompt=PromptChoice(literal=request.instruction),
         )
         self._check_sides(request, model.tokenization.prompt(texts.prompt), "")
-        return await self._service.classify_pairs(model, texts, request.normalize, deadline)
+        return await self._service.classify_pairs(model, texts, request.normalize, terms)
 
     def _check_sides(self, request: ScoreRequest, before_query: str, before_document: str) -> int:
         """Letters of both together."""
@@ -131,7 +133,7 @@ class Ranking:
         queries = limits.check_texts(request.queries, request.query_entry, limits.texts, before_query, "instruction")
         return queries + limits.check_texts(request.documents, DOCUMENT, limits.documents, before_document)
 
-    async def max_sim(self, request: MaxSimRequest, deadline: Deadline) -> Answer:
+    async def max_sim(self, request: MaxSimRequest, terms: Terms) -> Answer:
         """Scores of given documents, by given queries or by texts; the token counts are those of the texts."""
         service, limits = self._service, self._limits
         model = service.model(request.model)
@@ -161,14 +163,12 @@ class Ranking:
         given = {"queries": request.queries, "documents": request.documents}
         sides = {field: vectors for field, vectors in given.items() if vectors is not None}
         await service.in_thread(partial(postprocess.check_given, sides))
-        return await service.answer(model, settling.max_sim_of(request, model.card), tokenized, tokenize, deadline)
+        return await service.answer(model, settling.max_sim_of(request, model.card), tokenized, tokenize, terms)
 
     async def _query_texts(self, model: ServedModel, request: MaxSimRequest) -> Tokenized:
         side = InputType.QUERY
         prompt = model.tokenization.prompt(PromptChoice(literal=request.instruction, input_type=side))
         limits, texts = self._limits, request.query_texts
         letters = limits.check_texts(texts, QUERY_TEXT, limits.texts, prompt, "instruction")
-        read = model.tokenization.texts
-        return await self._service.tokenising(
-            lambda watch: read(texts, prompt, request.query_cut, QUERY_TEXT, watch, side), letters
-        )
+        slices = model.tokenization.texts(texts, prompt, request.query_cut, QUERY_TEXT, side)
+        return await self._service.tokenising(slices, letters)

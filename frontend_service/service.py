@@ -1,12 +1,10 @@
-"""What all rpcs have in common: find the model, tokenise, ask the worker, keep to limits and threads. Knows no door.
+"""What all rpcs have in common: find the model, tokenise, ask the worker, keep to limits and turns. Knows no door.
 
 Embedding, ranking, classification and models are built on it, in files of their own.
 """
 
-import asyncio
 import itertools
 import random
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -14,28 +12,37 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+import structlog
+
 from frontend_service import postprocess, settling
 from frontend_service.answer import Answer
 from frontend_service.distinct import without_repeats
 from frontend_service.limits import FEWER_WEIGHTS, Limits
 from frontend_service.pairs import PairTexts
-from frontend_service.tokenized import Tokenized, Watch
+from frontend_service.panics import panics_as
+from frontend_service.results import result_bytes
+from frontend_service.tokenized import Tokenized
+from frontend_service.turns import Slices, Turns, finished, once
 from frontend_service.worker.protocol import ServedModel, Worker
 from shared.card import ModelCard
-from shared.deadline import Deadline
-from shared.errors import UnknownModel, clip
+from shared.errors import Internal
 from shared.jobs import Classify, Job, MaxSim, Work
 from shared.offload import offload
+from shared.terms import Terms
 
 INLINE_LETTERS = 2048
 """Of texts that are tokenised on the event loop: half a millisecond, about what a thread and back take when busy."""
 
+LOGGED_LETTERS = 200
+"""Of a panic: it may quote the text."""
+
+log = structlog.get_logger("service")
 T = TypeVar("T")
 A = TypeVar("A")
 
 
-class Abandoned(Exception):
-    """Nobody waits for these tokens any more."""
+def unreserved(size: int) -> None:
+    """Refuses nothing."""
 
 
 def _bytes(work: Work, tokenized: Tokenized) -> int:
@@ -54,29 +61,35 @@ class Service:
         threads: Executor,
         messages: Executor,
         clock: Callable[[], float] = time.monotonic,
+        reserve: Callable[[int], None] = unreserved,
     ) -> None:
-        """`threads`: where texts are tokenised. `messages`: where large messages are read and made."""
+        """`threads`: where texts are tokenised and results finished. `messages`: where large messages are made.
+
+        `reserve` is told how many bytes a result will have before it is asked for, and may refuse; see `Admission`.
+        """
         self._worker = worker
-        self._threads = threads
+        self._turns = Turns(threads)
         self._messages = messages
         self._ids = itertools.count(random.getrandbits(62))
         self.limits = limits
         self.clock = clock
+        self._reserve = reserve
 
     def model(self, name: str) -> ServedModel:
-        """The model of that name; empty means the only one."""
-        model = self._worker.model
-        if name not in ("", model.card.id):
-            raise UnknownModel(f"no model is called {clip(name)}; there is {model.card.id}", field="model")
-        return model
+        """The model of that name; empty means the only one. Raises UnknownModel, WorkerUnavailable."""
+        return self._worker.model(name)
+
+    def models(self) -> tuple[ServedModel, ...]:
+        """All that are served. Raises WorkerUnavailable where there is none."""
+        return self._worker.models()
 
     async def classify_pairs(
-        self, model: ServedModel, texts: PairTexts, normalize: bool | None, deadline: Deadline
+        self, model: ServedModel, texts: PairTexts, normalize: bool | None, terms: Terms
     ) -> Answer:
         """Scores of pairs, row-major, activated; one token count a pair."""
         start = self.clock()
-        tokenized = await self.tokenising(partial(model.tokenization.pairs, texts))
-        answer = await self.answer(model, Classify(), tokenized, self.clock() - start, deadline)
+        tokenized = await self.tokenising(model.tokenization.pairs(texts))
+        answer = await self.answer(model, Classify(), tokenized, self.clock() - start, terms)
         return await self.activated(answer, model.card, normalize)
 
     async def activated(self, answer: Answer, card: ModelCard, normalize: bool | None) -> Answer:
@@ -91,7 +104,7 @@ class Service:
         work: Work,
         tokenized: Tokenized,
         tokenize: float,
-        deadline: Deadline,
+        terms: Terms,
     ) -> Answer:
         """Runs one job. Raises the job's own error."""
         self.limits.check_tokens(tokenized.tokens.total)
@@ -105,10 +118,15 @@ class Service:
             prompt_lengths=kept.prompt_lengths if any(kept.prompt_lengths) else (),
             second_segments=kept.second_segments if any(kept.second_segments) else (),
             unattended_tails=kept.tails if any(kept.tails) else (),
-            remaining=deadline.remaining(),
+            remaining=terms.deadline.remaining(),
+            priority=terms.priority,
+            key=terms.key,
+            request_id=terms.request_id,
+            traceparent=terms.traceparent,
         )
+        self._reserve(result_bytes(work, tokenized.tokens, model.card))  # repeats included
         sent = self.clock()
-        result = await self._worker.run(job)
+        result = await self._worker.run(model, job)
         answered = self.clock()
         if repeat is not None:
             result = await self.in_thread(
@@ -128,25 +146,38 @@ class Service:
         """Runs `work(argument)`, in a thread where it handles many bytes."""
         return await offload(self._messages, size, work, argument)
 
-    async def tokenising(self, work: Callable[[Watch], T], letters: int | None = None) -> T:
-        """Runs `work`, at once where few `letters` are to be tokenised, else in a thread.
+    async def tokenising(self, slices: Slices[T], letters: int | None = None) -> T:
+        """What `slices` returns: at once where few `letters` are to be tokenised, else in turns with other requests.
 
-        There it stops after its next slice when nobody waits any more.
+        Raises LimitExceeded over the limit of tokens, and Internal where the tokenizer fails. When cancelled, it stops
+        after its running slice.
         """
+        limited = self._limited(slices)
         if letters is not None and letters <= INLINE_LETTERS:
-            return work(self.limits.check_tokens)
-        abandoned = threading.Event()
+            return finished(limited)
+        return await self._turns.run(limited)
 
-        def watch(tokens: int) -> None:
-            self.limits.check_tokens(tokens)
-            if abandoned.is_set():
-                raise Abandoned
-
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work, watch)
-        except asyncio.CancelledError:
-            abandoned.set()
-            raise
+    def _limited(self, slices: Slices[T]) -> Slices[T]:
+        """The same, held against the limit of tokens after each slice."""
+        with panics_as(_broken):
+            while True:
+                try:
+                    tokens = next(slices)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                self.limits.check_tokens(tokens)
+                yield tokens
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        """What `work` returns, in a thread: a slice in turns with tokenising, before what has had more time."""
+        return await self._turns.run(once(work))
+
+    def close(self) -> None:
+        """Ends what is tokenised or finished."""
+        self._turns.close()
+
+
+def _broken(why: str) -> Internal:
+    log.error("the tokenizer panicked", why=why[:LOGGED_LETTERS])
+    return Internal("the tokenizer failed on this request; the log of the service has it under this request id")

@@ -3,10 +3,11 @@
 import os
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
-from pydantic_settings import SettingsConfigDict
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from frontend_service.limits import Limits
+from shared.admission import Bounds
 from shared.settings import Address, ServiceSettings, address
 
 
@@ -15,9 +16,17 @@ def _target(value: str) -> str:
     return value
 
 
+def _listed(value: object) -> object:
+    """Of a setting that may be given several times, or once with commas."""
+    if isinstance(value, str):
+        return tuple(filter(None, map(str.strip, value.split(","))))
+    return value
+
+
 Target = Annotated[str, AfterValidator(_target)]
+Targets = Annotated[tuple[Target, ...], NoDecode, BeforeValidator(_listed), Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
-_DEFAULTS = Limits()
+_DEFAULTS, _BOUNDS = Limits(), Bounds()
 
 
 class FrontendSettings(ServiceSettings):
@@ -28,7 +37,11 @@ class FrontendSettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="SELVAGE_FRONTEND_", cli_prog_name="python -m frontend_service")
 
-    worker: Target = Field("127.0.0.1:50061", description="Where the worker serves: HOST:PORT or dns:///NAME:PORT.")
+    worker: Targets = Field(
+        ("127.0.0.1:50061",),
+        description="Where a worker serves: HOST:PORT, or dns:///NAME:PORT for every address of a name. May be given "
+        "several times, or with commas between.",
+    )
     listen: Address = Field("127.0.0.1:50051", description="HOST:PORT to serve on; port 0 takes a free one.")
     threads: Annotated[int, Field(ge=0)] = Field(
         0, description="Threads that tokenise and finish results; 0: one a core, 8 at most."
@@ -38,6 +51,15 @@ class FrontendSettings(ServiceSettings):
     )
     drain_delay: Annotated[float, Field(ge=0)] = Field(
         1.0, description="Seconds between NOT_SERVING and the last accepted call, so that balancers look elsewhere."
+    )
+    max_requests_at_once: Count = Field(
+        _BOUNDS.requests, description="Requests that are being answered; above it they are refused as OVERLOADED."
+    )
+    max_bytes_at_once: Count = Field(
+        _BOUNDS.size, description="Bytes of requests that are being answered, likewise; one always may be."
+    )
+    max_slow_reads: Count = Field(
+        _BOUNDS.slow_reads, description="Requests that take over 10 ms to arrive, at once, likewise."
     )
     max_texts: Count = Field(_DEFAULTS.texts, description="Texts in one Embed, Tokenize or list of queries.")
     max_documents: Count = Field(_DEFAULTS.documents, description="Documents in one Rerank, Score or MaxSim.")
@@ -56,6 +78,11 @@ class FrontendSettings(ServiceSettings):
         "text at a time, and half of its time nothing else runs in the frontend: about 40 MiB and 0.1 s for 2,048, "
         "160 MiB and 0.5 s for 4,096, 650 MiB and 3 s for 8,192.",
     )
+
+    @property
+    def bounds(self) -> Bounds:
+        """What there may be of requests at once."""
+        return Bounds(requests=self.max_requests_at_once, size=self.max_bytes_at_once, slow_reads=self.max_slow_reads)
 
     @property
     def limits(self) -> Limits:

@@ -1,6 +1,6 @@
 """Texts <-> token ids, exactly as the model was trained: prompts, special tokens, truncation, query expansion.
 
-Runs in threads.
+Works in slices (`frontend_service/turns.py`), wherever those are run.
 """
 
 from array import array
@@ -12,10 +12,13 @@ from tokenizers import Encoding, Tokenizer
 
 from frontend_service.pair_tokenizer import PairTokenizer
 from frontend_service.pairs import PairTexts
+from frontend_service.panics import panics_as
 from frontend_service.query_expansion import QueryFiller
+from frontend_service.reader import Need, Read, Reader
 from frontend_service.requests import Cut, PromptChoice
 from frontend_service.token_limits import TokenLimits
-from frontend_service.tokenized import Tokenized, Watch, slices
+from frontend_service.tokenized import Tokenized
+from frontend_service.turns import Slices
 from shared.card import ModelCard
 from shared.errors import InputTooLong, InvalidInput, UnsupportedTask, clip
 from shared.ragged import RaggedTokens
@@ -33,13 +36,23 @@ class TokenizedText:
     """One text as the model sees it.
 
     `prompt_length` are the tokens at its start that pooling leaves out, `expansion` those at its end that were added to
-    a query.
+    a query. `start`: letters of the text before those that `encoding` knows.
     """
 
     encoding: Encoding
     truncated: bool = False
     prompt_length: int = 0
     expansion: int = 0
+    start: int = 0
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        """Where each token begins and ends in the text with its prompt, in characters; special ones nowhere: 0, 0."""
+        offsets, start = self.encoding.offsets, self.start
+        if not start:
+            return offsets
+        special = self.encoding.special_tokens_mask
+        return [each if own else (each[0] + start, each[1] + start) for each, own in zip(offsets, special, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +61,27 @@ class _Fit:
 
     limit: int
     cut: Cut
+    side: TruncationSide
     prompt: int
+
+
+SLICE_IDS = 8192
+"""Ids that are checked, or turned back into text, in one slice: a few milliseconds."""
 
 
 class Tokenization:
     """The tokenizer of one model. Its methods may run in several threads at once."""
 
     def __init__(self, tokenizer_json: bytes, card: ModelCard) -> None:
+        """Raises ValueError where the file is broken."""
+        try:
+            with panics_as(ValueError):
+                self._load(tokenizer_json, card)
+        except Exception as error:
+            raise ValueError(f"tokenizer.json: {error}") from error
+        self._prompt_length = lru_cache(maxsize=16)(self._measure_prompt)
+
+    def _load(self, tokenizer_json: bytes, card: ModelCard) -> None:
         self.tokenizer = Tokenizer.from_buffer(tokenizer_json)
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
@@ -64,11 +91,11 @@ class Tokenization:
         # no added tokens, and the vocabulary is shared.
         self._framing = Tokenizer(self.tokenizer.model)
         self._framing.post_processor, self.tokenizer.post_processor = self.tokenizer.post_processor, None
+        self._reader = Reader(self.tokenizer)
         self._added = self._framing.num_special_tokens_to_add(is_pair=False)
         self._leading = (*self._framed("a").special_tokens_mask, 0).index(0)
         self._limits = TokenLimits(card, self._added)
-        self._pairs = PairTokenizer(self.tokenizer, self._framing, card)
-        self._prompt_length = lru_cache(maxsize=16)(self._measure_prompt)
+        self._pairs = PairTokenizer(self._reader, self._framing, card)
 
     def prompt(self, choice: PromptChoice) -> str:
         """The text that goes before each text. Raises UnsupportedTask for a name that the model lacks."""
@@ -84,22 +111,18 @@ class Tokenization:
         return next((prompts[name] for name in names if name in prompts), "")
 
     def texts(
-        self,
-        texts: Sequence[str],
-        prompt: str,
-        cut: Cut,
-        entry: str,
-        watch: Watch,
-        side: InputType = InputType.UNSPECIFIED,
-    ) -> Tokenized:
+        self, texts: Sequence[str], prompt: str, cut: Cut, entry: str, side: InputType = InputType.UNSPECIFIED
+    ) -> Slices[Tokenized]:
         """Tokenises and packs; see `each`."""
         ids, lengths, truncated, prompts, tails = array("i"), [], [], [], []
-        for text in self.each(texts, prompt, cut, entry, watch, side, offsets=False):
-            ids.extend(text.encoding.ids)
-            lengths.append(len(text.encoding))
-            truncated.append(text.truncated)
-            prompts.append(text.prompt_length)
-            tails.append(0 if self._expansion.attended else text.expansion)
+        for some in self.each(texts, prompt, cut, entry, side, offsets=False):
+            for text in some:
+                ids.extend(text.encoding.ids)
+                lengths.append(len(text.encoding))
+                truncated.append(text.truncated)
+                prompts.append(text.prompt_length)
+                tails.append(0 if self._expansion.attended else text.expansion)
+            yield len(ids)
         return Tokenized(
             tokens=RaggedTokens.packed(ids, lengths),
             truncated=tuple(truncated),
@@ -113,41 +136,48 @@ class Tokenization:
         prompt: str,
         cut: Cut,
         entry: str,
-        watch: Watch,
         side: InputType = InputType.UNSPECIFIED,
         *,
         offsets: bool = True,
-    ) -> Iterator[TokenizedText]:
-        """Tokenises; a text over the limit is cut or, without `truncate`, refused as INPUT_TOO_LONG.
+    ) -> Iterator[list[TokenizedText]]:
+        """Tokenises, some texts a slice; one over the limit is cut or, without `truncate`, refused as INPUT_TOO_LONG.
 
         `entry` is what errors call one of the texts: `texts[{}]`, or `query`. `side`: what they are; queries of some
         late-interaction models are expanded. `offsets`: also where tokens lie in their text, a fifth more time.
         """
-        encode = self.tokenizer.encode_batch if offsets else self.tokenizer.encode_batch_fast
         pooled = not prompt or self._card.include_prompt
-        fit = _Fit(limit=self._limits.of(cut, side), cut=cut, prompt=0 if pooled else self._prompt_length(prompt))
-        total = 0
-        for start, stop in slices([len(prompt) + len(text) for text in texts]):
-            for index, encoding in enumerate(encode([prompt + each for each in texts[start:stop]])):
-                text = self._fitted(encoding, fit, entry.format(start + index))
-                if side is InputType.QUERY:
-                    text = replace(text, expansion=self._expansion.expand(text.encoding))
-                total += len(text.encoding)
-                yield text
-            watch(total)
+        fit = _Fit(
+            limit=self._limits.of(cut, side),
+            cut=cut,
+            side=cut.side or self._card.truncation_side,
+            prompt=0 if pooled else self._prompt_length(prompt),
+        )
+        # One token more than may stay tells that the text is over the limit. So many more than the prompt has tell
+        # that nothing of it stays.
+        over = 1 + (fit.prompt if fit.side is TruncationSide.LEFT else 0)
+        need, first = Need(tokens=fit.limit - self._added + over, cut=fit.side), 0
+        for reads in self._reader.batches((prompt + text for text in texts), need, offsets=offsets):
+            some = [self._fitted(read, fit, entry.format(number)) for number, read in enumerate(reads, first)]
+            first += len(some)
+            yield [self._expanded(text) for text in some] if side is InputType.QUERY else some
 
-    def pairs(self, texts: PairTexts, watch: Watch) -> Tokenized:
+    def pairs(self, texts: PairTexts) -> Slices[Tokenized]:
         """Pairs for a cross-encoder; see `PairTokenizer`."""
         prompt = self.prompt(texts.prompt)
         chosen = texts.prompt.literal is not None or texts.prompt.name is not None
         asked = prompt if prompt or chosen else None
         for side in (texts.first_cut, texts.second_cut):
             self._limits.check(side)
-        return self._pairs.tokenize(texts, asked, self._limits.of(texts.cut), watch)
+        return self._pairs.tokenize(texts, asked, self._limits.of(texts.cut))
 
-    def _fitted(self, encoding: Encoding, fit: _Fit, field: str) -> TokenizedText:
+    def _expanded(self, text: TokenizedText) -> TokenizedText:
+        """A query with the tokens that its model adds."""
+        return replace(text, expansion=self._expansion.expand(text.encoding))
+
+    def _fitted(self, read: Read, fit: _Fit, field: str) -> TokenizedText:
         """A text and its prompt, given without special tokens, with them and within the limit, or refused."""
-        length, limit, prompt_length = len(encoding) + self._added, fit.limit, fit.prompt
+        encoding, limit, prompt_length = read.encoding, fit.limit, fit.prompt
+        length = len(encoding) + self._added  # at least, where the text is not read to its end
         if not length:
             raise InvalidInput(
                 f"{field} has no tokens, and the model has no special ones that could stand for it", field=field
@@ -155,34 +185,38 @@ class Tokenization:
         if length <= limit:
             return TokenizedText(encoding=self._framing.post_process(encoding), prompt_length=prompt_length)
         if not fit.cut.truncate:
-            raise InputTooLong(f"{field} has {length} tokens, the limit is {limit}; truncate would cut it", field=field)
-        side = fit.cut.side or self._card.truncation_side
-        if side is TruncationSide.LEFT and prompt_length:
+            has = f"{length} tokens" if read.whole else f"more than {limit} tokens"
+            raise InputTooLong(f"{field} has {has}, the limit is {limit}; truncate would cut it", field=field)
+        if fit.side is TruncationSide.LEFT and prompt_length:
             prompt_length = max(self._leading, prompt_length - (length - limit))
         if prompt_length and prompt_length >= limit - (self._added - self._leading):
             raise InvalidInput(
                 f"{field}: the prompt fills the limit of {limit} tokens, nothing is left to pool", field=field
             )
-        encoding.truncate(limit - self._added, direction=side.name.lower())
-        return TokenizedText(encoding=self._framing.post_process(encoding), truncated=True, prompt_length=prompt_length)
+        encoding.truncate(limit - self._added, direction=fit.side.name.lower())
+        return TokenizedText(
+            encoding=self._framing.post_process(encoding),
+            truncated=True,
+            prompt_length=prompt_length,
+            start=read.start,
+        )
 
-    def given(self, tokenized: Sequence[Sequence[int]], cut: Cut, side: InputType = InputType.UNSPECIFIED) -> Tokenized:
+    def given(
+        self, tokenized: Sequence[Sequence[int]], cut: Cut, side: InputType = InputType.UNSPECIFIED
+    ) -> Slices[Tokenized]:
         """Checks ids that the caller brought. An expansion that a query has already is known as such."""
-        limit, size = self._limits.of(cut, side), self._card.vocabulary_size
-        expands = side is InputType.QUERY
-        expansions = [self._expansion.trailing(ids) if expands else 0 for ids in tokenized]
+        limit, expands, expansions, total, told = self._limits.of(cut, side), side is InputType.QUERY, [], 0, 0
         for index, ids in enumerate(tokenized):
-            own = len(ids) - expansions[index]
+            expansions.append(self._expansion.trailing(ids) if expands else 0)
+            own = len(ids) - expansions[-1]
             if own > limit:
                 raise InputTooLong(
                     f"tokenized[{index}] has {own} tokens, the limit is {limit}", field=f"tokenized[{index}]"
                 )
-            if min(ids) < 0 or max(ids) >= size:
-                wrong = next(identity for identity in ids if not 0 <= identity < size)
-                raise InvalidInput(
-                    f"tokenized[{index}] has the id {wrong}, the vocabulary ends at {size - 1}",
-                    field=f"tokenized[{index}]",
-                )
+            self._check_ids(ids, index)
+            total += len(ids)
+            if total - told >= SLICE_IDS:
+                yield (told := total)
         nothing = (0,) * len(tokenized)
         return Tokenized(
             tokens=RaggedTokens.of(tokenized),
@@ -191,17 +225,35 @@ class Tokenization:
             tails=nothing if self._expansion.attended else tuple(expansions),
         )
 
+    def _check_ids(self, ids: Sequence[int], index: int) -> None:
+        """Raises InvalidInput for an id that the model lacks."""
+        size = self._card.vocabulary_size
+        if ids and (min(ids) < 0 or max(ids) >= size):
+            wrong = next(identity for identity in ids if not 0 <= identity < size)
+            raise InvalidInput(
+                f"tokenized[{index}] has the id {wrong}, the vocabulary ends at {size - 1}", field=f"tokenized[{index}]"
+            )
+
     def written(self, identity: int) -> str:
         """A token id as the vocabulary writes it; empty for one that it lacks."""
         return self.tokenizer.id_to_token(identity) or ""
 
-    def detokenize(self, tokenized: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
-        """Ids back to texts."""
-        return self.tokenizer.decode_batch([list(ids) for ids in tokenized], skip_special_tokens=skip_special_tokens)
+    def detokenize(self, tokenized: Sequence[Sequence[int]], skip_special_tokens: bool) -> Iterator[list[str]]:
+        """Ids back to texts, some lists a slice. Raises InvalidInput for an id that the model lacks."""
+        some: list[list[int]] = []
+        held = 0
+        for index, ids in enumerate(tokenized):
+            self._check_ids(ids, index)
+            if some and held + len(ids) > SLICE_IDS:
+                yield self.tokenizer.decode_batch(some, skip_special_tokens=skip_special_tokens)
+                some, held = [], 0
+            some.append(list(ids))
+            held += len(ids)
+        yield self.tokenizer.decode_batch(some, skip_special_tokens=skip_special_tokens)
 
     def _framed(self, text: str) -> Encoding:
         """A text with its special tokens."""
-        return self._framing.post_process(self.tokenizer.encode(text))
+        return self._framing.post_process(self._reader.read(text).encoding)
 
     def _measure_prompt(self, prompt: str) -> int:
         """Tokens of a prompt alone without the closing special token, as sentence-transformers counts them."""

@@ -1,18 +1,13 @@
-"""Texts as token ids, end to end, and the slices in which they are made."""
+"""Texts as token ids, end to end."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from shared.jobs import NO_TOKENS
 from shared.ragged import RaggedTokens
 
-SLICE_LETTERS = 256 * 1024
-"""Texts are tokenised in slices of about this size: the tokenizer keeps hundreds of bytes a token until done."""
-
 T = TypeVar("T")
-Watch = Callable[[int], None]
-"""Told, after each slice, how many tokens there are so far; raises to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +55,3 @@ class Tokenized:
 
 
 NOTHING = Tokenized(tokens=NO_TOKENS, truncated=(), prompt_lengths=())
-
-
-def slices(letters: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ranges of texts with about SLICE_LETTERS together, at least one text each."""
-    start = held = 0
-    for index, count in enumerate(letters):
-        if held and held + count > SLICE_LETTERS:
-            yield start, index
-            start, held = index, 0
-        held += count
-    yield start, len(letters)

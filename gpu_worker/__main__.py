@@ -5,7 +5,10 @@ import gc
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
+from math import inf
+from random import getrandbits
 
 # libgomp, which reads it when torch is loaded, lets threads spin for milliseconds after a step: cores that the event
 # loop and frontends beside could have had. Some tenths of a millisecond bridge the gaps inside a step.
@@ -24,10 +27,12 @@ from gpu_worker.rehearsal import check, rehearsal
 from gpu_worker.scheduler import Scheduler
 from gpu_worker.server import Ready, WorkerServicer
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.watchdog import EXIT_STATUS, DeviceLost
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
-from shared import logs
+from shared import logs, observers
 from shared.calls import Calls
 from shared.errors import ModelRefused, SelvageError
+from shared.jobs import Priority
 from shared.services import WORKER_SERVICES
 from shared.serving import LAST_WORDS, Server, until_told_to_stop
 
@@ -52,18 +57,23 @@ def load_model(settings: WorkerSettings) -> Model:
 async def warm_up(scheduler: Scheduler, model: Model) -> None:
     """Runs every path once, so that no request pays for first-time work."""
     for job in rehearsal(model):
-        await scheduler.submit(job)
+        await scheduler.answer(job)
 
 
 async def main(settings: WorkerSettings) -> None:
     threads = ThreadPoolExecutor(2, "parse")
-    servicer = WorkerServicer(threads)
+    page, spans = observers.page(settings), observers.spans(settings, "selvage-worker")
+    metrics = page.worker() if page else None
+    servicer = WorkerServicer(
+        threads, log_jobs=settings.log_calls, tell_job=[each.job for each in (metrics, spans) if each]
+    )
     server = Server(
         WORKER_SERVICES,
-        Calls(timeout=None),
+        Calls(timeout=None, log_calls=settings.log_calls),
         threads=threads,
         reflect=settings.reflection,
         connection_age=False,
+        rpcs=page.rpcs if page else None,
     )
     add_WorkerServiceServicer_to_server(servicer, server.grpc)
     await server.start(settings.listen)
@@ -77,6 +87,11 @@ async def main(settings: WorkerSettings) -> None:
         await server.stop()
         print(f"--model = {settings.model!r}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+    def tell_step(seconds: float, tokens: int, sequences: int) -> None:
+        if metrics and servicer.ready:  # before, steps are of the rehearsal: slow, and nobody's
+            metrics.step(seconds, tokens, sequences)
+
     host = ThreadPoolExecutor(1, "host")
     # On a processor what the device's thread computes has arrived; an accelerator is waited for beside it.
     arrivals = ThreadPoolExecutor(1, "arrivals") if model.placement.device.type != "cpu" else None
@@ -85,10 +100,16 @@ async def main(settings: WorkerSettings) -> None:
         host,
         step_tokens=settings.step_tokens or model.placement.step_tokens,
         queued_tokens=settings.queued_tokens,
+        queue_seconds=settings.queue_seconds or inf,
+        step_seconds=settings.step_seconds(model.placement.step_seconds),
+        probe=replace(next(rehearsal(model)), id=getrandbits(63), priority=Priority.INTERACTIVE),
+        observe=tell_step,
     )
     serving = asyncio.create_task(scheduler.run())
     try:
-        await warm_up(scheduler, model)
+        await _first_of(asyncio.create_task(warm_up(scheduler, model)), serving)
+    except DeviceLost as lost:
+        await _give_up(server, scheduler, str(lost))
     except SelvageError as error:
         await server.stop()
         print(f"--model = {settings.model!r}: it fails on its first texts: {error}", file=sys.stderr)
@@ -99,30 +120,63 @@ async def main(settings: WorkerSettings) -> None:
     servicer.ready = Ready(
         card=card, tokenizer=model.tokenizer.content, scheduler=scheduler, queued_tokens=settings.queued_tokens
     )
+    if metrics:
+        metrics.read(lambda: replace(servicer.figures, memory=model.placement.memory))
     await server.set_ready(True)
     log.info("ready", model=card.id, fingerprint=card.fingerprint, attention=card.attention, linear=card.linear)
     if card.notice:
         log.warning("beware", notice=card.notice)
-    await _serve_until_told(server, scheduler, serving, settings.drain_seconds)
+    try:
+        await _serve_until_told(server, servicer, scheduler, serving, settings.drain_seconds)
+    except DeviceLost as lost:
+        await _give_up(server, scheduler, str(lost))
     for executor in (host, device, *([arrivals] if arrivals else [])):
         executor.shutdown()
+    if page:
+        page.stop()
+    if spans:
+        spans.stop()
 
 
 async def _serve_until_told(
-    server: Server, scheduler: Scheduler, serving: asyncio.Task[None], drain_seconds: float
+    server: Server, servicer: WorkerServicer, scheduler: Scheduler, serving: asyncio.Task[None], drain_seconds: float
 ) -> None:
-    told = asyncio.create_task(until_told_to_stop())
-    await asyncio.wait([told, serving], return_when=asyncio.FIRST_COMPLETED)
-    if serving.done():
-        serving.result()  # a bug of ours: the scheduler never ends by itself
+    watching = asyncio.create_task(scheduler.watch(lambda stalls: server.set_ready(not stalls)))
+    await _first_of(asyncio.create_task(until_told_to_stop()), serving, watching)
+    await _first_of(asyncio.create_task(_drain(server, servicer, scheduler, drain_seconds)), serving, watching)
+    if scheduler.stalled:  # its thread could not be joined
+        raise DeviceLost(scheduler.stalled)
+    for endless in (serving, watching):
+        endless.cancel()
+    await asyncio.wait([serving, watching])
+    log.info("stopped")
+
+
+async def _first_of(task: asyncio.Task[None], *endless: asyncio.Task[None]) -> None:
+    """Until the task has ended. Raises what it raised, or what ended one of those that never end by themselves."""
+    await asyncio.wait([task, *endless], return_when=asyncio.FIRST_COMPLETED)
+    for each in (*endless, task):
+        if each.done():
+            each.result()
+
+
+async def _drain(server: Server, servicer: WorkerServicer, scheduler: Scheduler, seconds: float) -> None:
+    """Takes nothing new, and answers what is held."""
     await server.announce_drain()
     scheduler.refuse()
-    await server.finish(drain_seconds)
+    await asyncio.gather(server.finish(seconds), servicer.drained(seconds))
     scheduler.close()
     await server.stop(LAST_WORDS)
-    serving.cancel()
-    await asyncio.wait([serving])
-    log.info("stopped")
+
+
+async def _give_up(server: Server, scheduler: Scheduler, why: str) -> None:
+    """Answers what is held, and ends the process at once: a thread that hangs in the device cannot be joined."""
+    log.error("device lost", why=why, exit_status=EXIT_STATUS)
+    await server.set_ready(False)
+    scheduler.close()
+    await server.stop(LAST_WORDS)
+    sys.stderr.flush()
+    os._exit(EXIT_STATUS)
 
 
 if __name__ == "__main__":

@@ -6,21 +6,32 @@ thread if it likes, never two of them at once, all others from one thread only.
 """
 
 import concurrent.futures
+import heapq
 import time
-import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
-from gpu_worker.planning import FairQueue
-from gpu_worker.step.flight import Engine, Flight, OutOfMemory, Part
+from gpu_worker.planning.admission import Admission, Limits
+from gpu_worker.planning.fair_queue import FairQueue
+from gpu_worker.planning.pace import Pace
+from gpu_worker.retries import Report, Retries
+from gpu_worker.step.flight import Engine, Flight, Part
 from gpu_worker.under_way import Held, Launched, NotLaunched, Planned
-from shared.errors import DeadlineExceeded, InputTooLarge, Internal, InvalidInput, Overloaded, SelvageError
+from shared.errors import DeadlineExceeded, Internal, InvalidInput, SelvageError
 from shared.jobs import Job, JobResult
+from shared.load import Load
 
-SPEED_MEMORY = 0.9
+LEAST_DEADLINES = 64
+"""That are kept of jobs that have been answered."""
+LEAD_SECONDS = 0.02
+"""Before a step is expected to end, the next one may be launched: enough to pack it meanwhile."""
+LEAST_TOKENS = 256
+"""Of a step that is bounded in time: less would be mostly the step's own cost."""
 Outcome = JobResult | SelvageError
-Report = Callable[[str, Exception, int], None]
-"""Told what went wrong, by what error, and in a step of how many parts."""
+Observe = Callable[[float, int, int], None]
+"""Told of each step that ended: seconds, tokens, sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +42,11 @@ class Answer:
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """How busy the worker is."""
-
-    queued_tokens: int
-    queued_jobs: int
-    tokens_per_second: float
-
-
 def silent(event: str, error: Exception, parts: int) -> None:
+    """Tells nobody."""
+
+
+def unobserved(seconds: float, tokens: int, sequences: int) -> None:
     """Tells nobody."""
 
 
@@ -53,43 +59,69 @@ class Loop:
         *,
         step_tokens: int,
         queued_tokens: int,
+        queue_seconds: float = inf,
+        step_seconds: float = 0.0,
         report: Report = silent,
+        observe: Observe = unobserved,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`step_tokens`: budget of a step. `queued_tokens`: above it further jobs are refused."""
-        self._engine, self._report, self._clock = engine, report, clock
-        self._step_tokens, self._queued_tokens = step_tokens, queued_tokens
+        """`step_tokens`: most tokens of a step; `step_seconds`: how long it should take at most, 0 for no bound.
+
+        `queued_tokens`, `queue_seconds`: above them further jobs are refused, see `Limits`.
+        """
+        self._engine, self._report, self._observe, self._clock = engine, report, observe, clock
+        self._step_tokens, self._step_seconds = step_tokens, step_seconds
         self._queue = FairQueue(quantum=max(1, step_tokens // 8))
+        self._admission = Admission(Limits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
+        self._retries, self._pace = Retries(engine, report), Pace()
         self._held: dict[int, Held] = {}
+        self._deadlines: list[tuple[float, int]] = []
         self._under_way: list[Launched] = []
-        self._speed = self._ended = 0.0
+        self._ended, self._budget = 0.0, min(step_tokens, LEAST_TOKENS) if step_seconds else step_tokens
+        self.cancelled_waiting = 0
+        """Jobs that were cancelled before anything of them was computed."""
 
     def submit(self, job: Job) -> None:
         """Takes a job. Raises what is known at once."""
         if job.id in self._held:
             raise InvalidInput(f"a job with id {job.id} is held already", field="jobs")
         progress = self._engine.open(job)
-        cost, waiting = sum(progress.costs), self._queue.waiting
-        if waiting and waiting + cost > self._queued_tokens:
-            retry_after = waiting / self._speed if self._speed else 1.0
-            raise Overloaded(
-                f"{waiting} tokens wait, this job has {cost}, the limit is {self._queued_tokens}",
-                retry_after=min(max(retry_after, 0.1), 60.0),
-            )
-        self._queue.add(job.id, progress.costs)
-        now = self._clock()
+        now, own = self._clock(), self._queue.tokens_of(job.priority, job.key)
+        self._admission.check(job, sum(progress.costs), self.load, own=own)
         deadline = None if job.remaining is None else now + job.remaining
+        self._queue.add(
+            job.id,
+            progress.costs,
+            key=job.key,
+            priority=job.priority,
+            deadline=inf if deadline is None else deadline,
+        )
         self._held[job.id] = Held(job=job, progress=progress, submitted=now, deadline=deadline)
+        if deadline is not None:
+            heapq.heappush(self._deadlines, (deadline, job.id))
 
     def cancel(self, identity: int) -> bool:
         """Drops a job without an answer; whether it was held. What is under way of it still ends with its step."""
-        self._queue.remove(identity)
-        return self._held.pop(identity, None) is not None
+        held = self._forget(identity)
+        self.cancelled_waiting += held is not None and not held.planned
+        return held is not None
+
+    def set_aside(self, identity: int) -> None:
+        """Computes no more of a job until it is brought back. What is under way of it still ends with its step."""
+        self._queue.set_aside(identity)
+
+    def bring_back(self, identity: int) -> None:
+        """Goes on with a job that was set aside."""
+        self._queue.bring_back(identity)
 
     def drop_expired(self) -> list[Answer]:
         """Answers jobs whose deadline passed."""
-        now = self._clock()
-        passed = [each for each in self._held.values() if each.deadline is not None and each.deadline <= now]
+        now, passed = self._clock(), list[Held]()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            deadline, identity = heapq.heappop(self._deadlines)
+            held = self._held.get(identity)
+            if held is not None and held.deadline == deadline:  # else it was answered
+                passed.append(held)
         error = "the deadline passed while the job waited"
         return [self._answer(each, DeadlineExceeded(error)) for each in passed]
 
@@ -98,14 +130,40 @@ class Loop:
         return [self._answer(each, error) for each in list(self._held.values())]
 
     @property
+    def queued(self) -> tuple[int, int]:
+        """Tokens that wait; jobs that wait or are being computed. Other threads may ask, unlike for the load."""
+        return self._queue.waiting + self._queue.aside, len(self._held)
+
+    @property
     def load(self) -> Load:
-        """Tokens and jobs that wait, and the recent speed."""
-        return Load(queued_tokens=self._queue.waiting, queued_jobs=len(self._held), tokens_per_second=self._speed)
+        """What waits, and the recent speed. Jobs that are set aside count as queued, but not in the backlogs."""
+        tokens, jobs = self.queued
+        return Load(
+            queued_tokens=tokens,
+            queued_jobs=jobs,
+            tokens_per_second=self._pace.speed(self._budget),
+            backlogs=self._queue.backlogs(),
+            turn=self._queue.turn,
+            busy=self._seconds_under_way(self._clock()),
+        )
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Jobs that were refused as too many, by reason."""
+        return self._admission.refused
 
     @property
     def under_way(self) -> list[Launched]:
         """Steps that are launched and not gathered, the older first; two at most."""
         return self._under_way
+
+    @property
+    def running(self) -> tuple[float, int] | None:
+        """For how many seconds the older step has been computed, and its tokens; None where none is."""
+        if not self._under_way:
+            return None
+        older = self._under_way[0]
+        return self._clock() - max(older.start, self._ended, older.retried), older.tokens
 
     @property
     def worth_a_launch(self) -> bool:
@@ -116,7 +174,15 @@ class Loop:
         """
         if not self._under_way:
             return self._queue.waiting > 0
-        return self.may_launch and self._queue.waiting >= self._step_tokens
+        return self.may_launch and self._queue.waiting >= self._budget and self.launch_in <= 0
+
+    @property
+    def launch_in(self) -> float:
+        """Seconds until a step may be launched beside the one that computes.
+
+        Long steps are followed late: what comes meanwhile, such as an interactive job, need not wait for two of them.
+        """
+        return self._seconds_under_way(self._clock()) - LEAD_SECONDS
 
     @property
     def may_launch(self) -> bool:
@@ -125,10 +191,12 @@ class Loop:
 
     def plan(self) -> Planned | None:
         """Takes what the next step is made of; None where nothing waits."""
-        shares = self._queue.next_step(self._step_tokens)
+        shares = self._queue.next_step(self._budget)
         if not shares:
             return None
         jobs = [self._held[share.job] for share in shares]
+        for held in jobs:
+            held.planned = True
         parts = [
             Part(progress=held.progress, start=share.start, stop=share.stop)
             for held, share in zip(jobs, shares, strict=True)
@@ -143,7 +211,7 @@ class Loop:
             flight: Flight = self._engine.launch(planned.parts)
         except Exception as error:  # told when it is gathered, like what fails on the device
             flight = NotLaunched(error)
-        self._under_way.append(Launched(planned=planned, flight=flight, start=start))
+        self._under_way.append(Launched(planned=planned, flight=flight, start=start, tokens=planned.tokens))
 
     def gather(self) -> list[tuple[Held, Outcome]]:
         """Waits for the older step, gives its jobs their shares, and makes the results of those that end with it.
@@ -168,7 +236,8 @@ class Loop:
         for held in launched.planned.jobs:
             held.started = begin if held.started is None else held.started
         self._ended = end
-        self._measure(launched.planned.tokens, end - begin)
+        if not launched.failed:
+            self._learn(launched, end - begin)
         return [
             self._answer(held, self._timed(held, outcome, end))
             for held, outcome in ended
@@ -195,55 +264,31 @@ class Loop:
         parts = launched.planned.parts
         if launched.suspect:
             concurrent.futures.wait([launched.flight.arrived])
-            jobs = zip(launched.planned.jobs, parts, strict=True)
-            asked = [part for held, part in jobs if self._held.get(held.job.id) is held]
-            return [failed for part in asked for failed in self._again(part)]
-        failure = self._collect(launched.flight, len(parts))
+            launched.failed = True
+            return self._one_by_one(launched)
+        failure = self._retries.collect(launched.flight, len(parts))
         if failure is None:
             return []
+        launched.failed = True
         self._suspect_the_later(parts)
         if len(parts) == 1:
-            return self._smaller(parts[0], failure)
-        return [failed for part in parts for failed in self._again(part)]
+            return self._retries.smaller(parts[0], failure)
+        return self._one_by_one(launched)
+
+    def _one_by_one(self, launched: Launched) -> list[tuple[Part, SelvageError]]:
+        """Each part alone, whose job somebody still waits for; what failed. Each has the watchdog's time anew."""
+        found = []
+        for held, part in zip(launched.planned.jobs, launched.planned.parts, strict=True):
+            if self._held.get(held.job.id) is held:
+                launched.retried = self._clock()
+                found += self._retries.again(part)
+        return found
 
     def _suspect_the_later(self, failed: Sequence[Part]) -> None:
         """Of the steps behind a failed one those that go on with its jobs."""
         jobs = {id(part.progress) for part in failed}
         for later in self._under_way[1:]:
             later.suspect = any(id(part.progress) in jobs for part in later.planned.parts)
-
-    def _again(self, part: Part) -> list[tuple[Part, SelvageError]]:
-        """A part by itself, without anything beside it."""
-        try:
-            flight: Flight = self._engine.launch([part])
-        except Exception as error:
-            flight = NotLaunched(error)
-        failure = self._collect(flight, 1)
-        return [] if failure is None else self._smaller(part, failure)
-
-    def _smaller(self, part: Part, failure: SelvageError) -> list[tuple[Part, SelvageError]]:
-        """After a part failed by itself: by halves, where memory was what was missing."""
-        if isinstance(failure, InputTooLarge) and part.stop - part.start > 1:
-            for half in part.halves():
-                for _, error in self._again(half):
-                    return [(part, error)]
-            return []
-        return [(part, failure)]
-
-    def _collect(self, flight: Flight, parts: int) -> SelvageError | None:
-        """The error that its jobs get, or None."""
-        try:
-            flight.collect()
-        except SelvageError as error:
-            return error
-        except OutOfMemory as error:
-            _let_go(error)
-            return InputTooLarge("the device ran out of memory on this input alone")
-        except Exception as error:
-            self._report("step failed", error, parts)
-            _let_go(error)
-            return Internal("the step failed; the log of the worker has it")
-        return None
 
     def _result(self, held: Held) -> Outcome:
         try:
@@ -261,16 +306,29 @@ class Loop:
         return replace(outcome, queue=started - held.submitted, compute=end - started)
 
     def _answer(self, held: Held, outcome: Outcome) -> Answer:
-        self.cancel(held.job.id)
+        self._forget(held.job.id)
         return Answer(id=held.job.id, outcome=outcome)
 
-    def _measure(self, tokens: int, seconds: float) -> None:
-        speed = tokens / max(seconds, 1e-6)
-        self._speed = SPEED_MEMORY * self._speed + (1 - SPEED_MEMORY) * speed if self._speed else speed
+    def _forget(self, identity: int) -> Held | None:
+        self._queue.remove(identity)
+        forgotten = self._held.pop(identity, None)
+        if len(self._deadlines) > 2 * len(self._held) + LEAST_DEADLINES:  # else those of answered jobs would pile up
+            self._deadlines = [(each.deadline, name) for name, each in self._held.items() if each.deadline is not None]
+            heapq.heapify(self._deadlines)
+        return forgotten
 
+    def _learn(self, launched: Launched, seconds: float) -> None:
+        """From a step that ended: how fast they are, and how much the next one may hold."""
+        self._pace.learn(launched.tokens, seconds)
+        self._observe(seconds, launched.tokens, sum(part.stop - part.start for part in launched.planned.parts))
+        if self._step_seconds:
+            tokens = int(self._pace.best * self._step_seconds)
+            self._budget = min(max(tokens, LEAST_TOKENS), self._step_tokens)
 
-def _let_go(error: BaseException | None) -> None:
-    """Frees what the frames of an error hold: a failed step's tensors, whose memory its retries need."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
+    def _seconds_under_way(self, now: float) -> float:
+        """Until the steps that are launched end, as far as is known."""
+        speed = self._pace.speed(self._budget)
+        if not self._under_way or not speed:
+            return 0.0
+        begin = max(self._under_way[0].start, self._ended)
+        return max(0.0, sum(each.tokens for each in self._under_way) / speed - (now - begin))

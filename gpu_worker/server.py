@@ -1,25 +1,33 @@
-"""WorkerService: messages -> jobs -> futures -> messages. Knows no torch."""
+"""WorkerService: what the worker is, and the link that frontends attach to. Knows no torch."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
+import structlog
 
+from gpu_worker.link.attachment import Attachment, another_model
 from gpu_worker.scheduler import Scheduler
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
-from shared import codec, job_codec, result_codec
+from shared import codec
 from shared.card import ModelCard
-from shared.errors import SelvageError, WorkerUnavailable
-from shared.jobs import Job, JobResult
-from shared.offload import offload
-from shared.rpc import MESSAGE_BYTES
+from shared.errors import InvalidInput, WorkerUnavailable, clip
+from shared.load_codec import load_to_pb
+from shared.observers import TellJob, WorkerFigures
+from shared.rpc import LINK_VERSION, MESSAGE_BYTES
+from shared.together import either
 
 PIECE_BYTES = 1024 * 1024
+HELLO_SECONDS = 10.0
+"""For whoever attaches to say who it is."""
 Context = grpc.aio.ServicerContext[Any, Any]
+log = structlog.get_logger("link")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +43,11 @@ class Ready:
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Answers UNAVAILABLE until `ready` is set."""
 
-    def __init__(self, threads: Executor) -> None:
-        """`threads`: where large requests are taken apart."""
-        self._threads = threads
+    def __init__(self, threads: Executor, *, log_jobs: bool, tell_job: Sequence[TellJob] = ()) -> None:
+        """`threads`: where large messages are taken apart. `tell_job`: see `Attachment`."""
+        self._threads, self._log_jobs, self._tell_job = threads, log_jobs, tell_job
+        self._instance = uuid.uuid4().hex
+        self._attached: set[Attachment] = set()
         self.ready: Ready | None = None
 
     def _ready(self) -> Ready:
@@ -58,42 +68,60 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         for start in range(0, len(content), PIECE_BYTES):
             yield pb.GetTokenizerResponse(name="tokenizer.json", data=content[start : start + PIECE_BYTES])
 
-    async def Execute(self, request: pb.ExecuteRequest, context: Context) -> AsyncIterator[pb.ExecuteResponse]:
-        scheduler = self._ready().scheduler
-        waiting: dict[asyncio.Future[JobResult], Job] = {}
-        done: asyncio.Queue[asyncio.Future[JobResult]] = asyncio.Queue()
+    async def Attach(self, requests: AsyncIterator[pb.AttachRequest], context: Context) -> None:
+        """Until the frontend goes. Writes bytes: `Interceptor` serves streams raw."""
+        ready = self._ready()
         try:
-            for job in await offload(self._threads, request.ByteSize(), job_codec.jobs_from_pb, request):
-                try:
-                    future = scheduler.submit(job)
-                except SelvageError as error:
-                    yield codec.error_to_pb(job.id, error)
-                else:
-                    waiting[future] = job
-                    future.add_done_callback(done.put_nowait)
-            while waiting:
-                future = await done.get()
-                for message in _answer(waiting.pop(future).id, future):
-                    yield message
-        finally:
-            scheduler.cancel([job.id for job in waiting.values()])
-
-    async def CancelJobs(self, request: pb.CancelJobsRequest, context: Context) -> pb.CancelJobsResponse:
-        return pb.CancelJobsResponse(cancelled=self._ready().scheduler.cancel(request.ids))
-
-    async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
-        load = self._ready().scheduler.load
-        return pb.GetLoadResponse(
-            queued_tokens=load.queued_tokens, queued_jobs=load.queued_jobs, tokens_per_second=load.tokens_per_second
+            async with asyncio.timeout(HELLO_SECONDS):
+                first = await anext(requests, pb.AttachRequest())
+        except TimeoutError:
+            raise InvalidInput(f"no hello came within {HELLO_SECONDS:g} s", field="hello") from None
+        fingerprint = ready.card.fingerprint
+        name = _welcomed(first, fingerprint)
+        attachment = Attachment(
+            ready.scheduler, fingerprint, self._threads, log_jobs=self._log_jobs, tell_job=self._tell_job
         )
+        welcome = pb.Welcome(version=LINK_VERSION, instance=self._instance, fingerprint=fingerprint)
+        first_word = pb.AttachResponse(welcome=welcome, load=load_to_pb(ready.scheduler.load))
+        log.info("frontend attached", name=name)
+        self._attached.add(attachment)
+        try:
+            await context.write(first_word.SerializeToString())
+            await either(_read(attachment, requests), attachment.send(context.write))
+        finally:
+            self._attached.discard(attachment)
+            attachment.close()
+            log.info("frontend detached", name=name)
+
+    @property
+    def figures(self) -> WorkerFigures:
+        """For metrics, once there is a model; other threads may ask."""
+        attached = tuple(self._attached)
+        unsent = sum(each.unsent for each in attached)
+        return replace(self._ready().scheduler.figures, unsent=unsent, frontends=len(attached))
+
+    async def drained(self, seconds: float) -> None:
+        """Returns when every attached frontend has its answers, or after so many seconds."""
+        end = time.monotonic() + seconds
+        while any(not each.idle for each in self._attached):
+            if time.monotonic() > end:
+                log.warning("drain cut short")
+                return
+            await asyncio.sleep(0.02)
 
 
-def _answer(job_id: int, future: asyncio.Future[JobResult]) -> Iterator[pb.ExecuteResponse]:
-    if future.cancelled():
-        yield codec.error_to_pb(job_id, WorkerUnavailable("the job was cancelled"))
-        return
-    error = future.exception()
-    if isinstance(error, SelvageError):
-        yield codec.error_to_pb(job_id, error)
-    else:
-        yield from result_codec.result_to_pb(job_id, future.result())
+async def _read(attachment: Attachment, requests: AsyncIterator[pb.AttachRequest]) -> None:
+    async for request in requests:
+        await attachment.take(request)
+
+
+def _welcomed(first: pb.AttachRequest, fingerprint: str) -> str:
+    """The name of who attaches. Raises InvalidInput, and WorkerUnavailable for another model."""
+    hello = first.hello
+    if not first.HasField("hello"):
+        raise InvalidInput("the first message must be a hello", field="hello")
+    if hello.version != LINK_VERSION:
+        raise InvalidInput(f"version {hello.version} is not spoken here, {LINK_VERSION} is", field="hello.version")
+    if hello.fingerprint not in ("", fingerprint):
+        raise another_model(hello.fingerprint, fingerprint)
+    return clip(hello.name)

@@ -37,6 +37,16 @@ class WorkerSettings(ServiceSettings):
     queued_tokens: Annotated[int, Field(ge=1)] = Field(
         8_388_608, description="Tokens that may wait; above it jobs are refused as OVERLOADED (one is always taken)."
     )
+    queue_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        30.0,
+        description="Seconds that a job may have to wait, its own size not counted; above it jobs of its size and "
+        "priority are refused as OVERLOADED. 0: no limit.",
+    )
+    step_milliseconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None,
+        description="How long a step should take at most: what comes meanwhile waits for its end. 0: no bound. "
+        "Default: 200 on a CPU, no bound on an accelerator.",
+    )
     trust_remote_code: bool = Field(
         False, description="Run Python files of the model's repository. Only for repositories that you have read."
     )
@@ -80,6 +90,10 @@ class WorkerSettings(ServiceSettings):
         False, description="Load the model, test it, print its card and the memory it takes, and exit; serve nothing."
     )
     threads: Annotated[int, Field(ge=0)] = Field(0, description="CPU threads for the model; 0: one a core.")
+
+    def step_seconds(self, default: float) -> float:
+        """How long a step should take at most, 0 for no bound; `default`: of the device."""
+        return default if self.step_milliseconds is None else self.step_milliseconds / 1e3
 
     def late_overrides(self) -> LateOverrides:
         """What is set of late interaction."""

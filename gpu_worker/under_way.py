@@ -11,12 +11,16 @@ BRIEF_TOKENS, BRIEF_UNITS = 4096, 128
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Held:
-    """A job that was taken and has no answer yet; times by the loop's clock, in seconds."""
+    """A job that was taken and has no answer yet; times by the loop's clock, in seconds.
+
+    `planned`: something of it was launched; `started`: when the first step that it was in began.
+    """
 
     job: Job
     progress: Progress
     submitted: float
     deadline: float | None
+    planned: bool = False
     started: float | None = None
 
 
@@ -42,12 +46,18 @@ class Planned:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Launched:
-    """A step that is under way. `suspect`: one before it failed, whose rows it may have missed, so it is run again."""
+    """A step that is under way. `suspect`: one before it failed, whose rows it may have missed, so it is run again.
+
+    `failed`: its time tells nothing of its tokens. `retried`: when the part that is run alone now began.
+    """
 
     planned: Planned
     flight: Flight
     start: float
+    tokens: int
     suspect: bool = False
+    failed: bool = False
+    retried: float = 0.0
 
     @property
     def sound(self) -> bool:

@@ -9,17 +9,22 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 
 from shared import request_id
+from shared import traceparent as trace
+from shared.admission import Admission, Bounds
 from shared.deadline import Deadline
 from shared.errors import DeadlineExceeded, Internal, SelvageError, WorkerUnavailable
+from shared.jobs import Priority
+from shared.terms import Terms
 
 SLACK = 1.0
 """Seconds by which a call may outlast its caller's own deadline, so that the transport or the worker tells it first."""
 CANCELLED = "CANCELLED"
+BOUNDS = Bounds()
 
 T = TypeVar("T")
 log = structlog.get_logger("calls")
@@ -29,20 +34,48 @@ log = structlog.get_logger("calls")
 class Caller:
     """What a door knows of a call before it reads it.
 
-    `method` is what the log calls it; `remaining`: seconds that the caller waits, None where it did not say.
+    `method` is what the log calls it; `remaining`: seconds that the caller waits, None where it did not say; `key`:
+    for whom it is, callers of different keys share the workers evenly; `priority`: how urgent it is; `traceparent`,
+    `tracestate`: its place in a trace as W3C Trace Context writes it, valid ones or empty.
     """
 
     method: str
     request_id: str
     remaining: float | None = None
+    key: str = ""
+    priority: Priority = Priority.DEFAULT
+    traceparent: str = ""
+    tracestate: str = ""
+
+
+class Span(Protocol):
+    """A call as a trace shows it. `traceparent`: what is asked of others on its behalf comes below it."""
+
+    traceparent: str
+
+    def end(self, code: str, reason: str) -> None: ...
 
 
 class Calls:
     """All calls of one process."""
 
-    def __init__(self, *, timeout: float | None) -> None:
-        """`timeout`: seconds for a call that brings no deadline; None: calls take as long as they take."""
-        self._timeout = timeout
+    def __init__(
+        self,
+        *,
+        timeout: float | None,
+        bounds: Bounds = BOUNDS,
+        check: Callable[[Caller], None] | None = None,
+        log_calls: bool = False,
+        begin_span: Callable[[Caller], Span] | None = None,
+    ) -> None:
+        """`timeout`: seconds for a call that brings no deadline; None: calls take as long as they take.
+
+        `check` may refuse a call by what is known before it is read. `log_calls`: a line in the log for each;
+        `begin_span`: a span in a trace for each.
+        """
+        self._timeout, self._log_calls, self._begin_span = timeout, log_calls, begin_span
+        self.admission = Admission(bounds)
+        self.check = check
         self._refuses = False
         self._running = 0
         self._idle = asyncio.Event()
@@ -56,11 +89,18 @@ class Calls:
         """From now on every new call gets WorkerUnavailable; those that run go on."""
         self._refuses = True
 
-    def deadline(self, remaining: float | None) -> Deadline:
-        """Until when a caller waits that has `remaining` seconds left, or did not say."""
-        seconds = self._timeout if remaining is None else remaining
+    def terms(self, caller: Caller) -> Terms:
+        """On what terms a call is served; whoever did not say how long it waits gets the default."""
+        seconds = self._timeout if caller.remaining is None else caller.remaining
         assert seconds is not None, "only a process with a default timeout asks"
-        return Deadline.after(seconds)
+        deadline = Deadline.after(seconds)
+        return Terms(
+            deadline=deadline,
+            key=caller.key,
+            priority=caller.priority,
+            request_id=caller.request_id,
+            traceparent=trace.CURRENT.get(),
+        )
 
     async def answer(self, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
         """What `work` returns. Raises nothing but SelvageError, and CancelledError where the caller has gone."""
@@ -72,16 +112,24 @@ class Calls:
     def running(self, caller: Caller) -> Iterator[None]:
         """The same for what is no single answer: without a bound on its time.
 
-        Raises WorkerUnavailable while refusing; a bug inside becomes Internal, its trace stays in the log.
+        Raises WorkerUnavailable while refusing, Overloaded where there is too much; a bug inside becomes Internal, its
+        trace stays in the log.
         """
         start, outcome = time.monotonic(), {"code": CANCELLED}
-        request_id.bind(caller.request_id)
+        span = self._begin_span(caller) if self._begin_span is not None else None
+        traceparent = caller.traceparent if span is None else span.traceparent
+        trace.CURRENT.set(traceparent)
+        request_id.bind(caller.request_id, trace.trace_id(traceparent))
         self._running += 1
         self._idle.clear()
         try:
             if self._refuses:
+                self.admission.refused["draining"] += 1
                 raise WorkerUnavailable("the service is draining", retry_after=1.0)
-            yield
+            if self.check is not None:
+                self.check(caller)
+            with self.admission.request():
+                yield
             outcome = {"code": "OK"}
         except SelvageError as error:
             outcome = _told(error)
@@ -91,8 +139,11 @@ class Calls:
             outcome = _told(wrapped)
             raise wrapped from None
         finally:
-            milliseconds = round((time.monotonic() - start) * 1e3, 2)
-            log.info("call", method=caller.method, **outcome, milliseconds=milliseconds)
+            if span is not None:
+                span.end(outcome["code"], outcome.get("reason", ""))
+            if self._log_calls:
+                milliseconds = round((time.monotonic() - start) * 1e3, 2)
+                log.info("call", method=caller.method, **outcome, milliseconds=milliseconds)
             self._running -= 1
             if not self._running:
                 self._idle.set()

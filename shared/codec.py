@@ -61,11 +61,11 @@ def vectors_from_pb(message: vectors_pb2.MultiVectors, field_name: str) -> Multi
         raise InvalidInput(f"{field_name}: {error}", field=field_name) from error
 
 
-def error_to_pb(job_id: int, error: SelvageError) -> pb.ExecuteResponse:
+def error_to_pb(error: SelvageError) -> pb.JobError:
     message = pb.JobError(reason=error.reason, message=error.message, field=error.field)
     if error.retry_after is not None:
         message.retry_after.CopyFrom(duration_to_pb(error.retry_after))
-    return pb.ExecuteResponse(job_id=job_id, end=pb.JobEnd(error=message))
+    return message
 
 
 def error_from_pb(message: pb.JobError) -> SelvageError:

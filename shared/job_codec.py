@@ -1,14 +1,18 @@
-"""Jobs <-> Execute messages, both directions side by side. Nothing here knows gRPC."""
+"""Jobs <-> messages up the link, both directions side by side. Nothing here knows gRPC."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from selvage.v1 import ranking_pb2
 from selvage.worker.v1 import worker_pb2 as pb
+from shared import traceparent
 from shared.codec import duration_from_pb, duration_to_pb, number, vectors_from_pb, vectors_to_pb
-from shared.errors import InvalidInput, UnsupportedTask
-from shared.jobs import Classify, Encode, HybridWeights, Job, MaxSim, Score, Work
+from shared.errors import InvalidInput, LimitExceeded, SelvageError
+from shared.jobs import Classify, Encode, HybridWeights, Job, MaxSim, Priority, Score, Work
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, InputType, Layout, OutputKind, ScoringMethod
+
+MESSAGE_JOBS = 4096
+"""Jobs of one message."""
 
 
 def job_bytes(job: Job) -> int:
@@ -17,8 +21,9 @@ def job_bytes(job: Job) -> int:
     return len(job.tokens.ids) + sum(len(each.data) for each in given if each is not None)
 
 
-def jobs_to_pb(jobs: Iterable[Job]) -> pb.ExecuteRequest:
-    request = pb.ExecuteRequest()
+def jobs_to_pb(jobs: Iterable[Job], fingerprint: str) -> pb.AttachRequest:
+    """`fingerprint`: of the model that the jobs were made for."""
+    request = pb.AttachRequest(fingerprint=fingerprint)
     ids = []
     for job in jobs:
         ids.append(job.tokens.ids)
@@ -26,6 +31,10 @@ def jobs_to_pb(jobs: Iterable[Job]) -> pb.ExecuteRequest:
         message = request.jobs.add(
             id=job.id,
             sequences=len(job.tokens),
+            priority=number(job.priority),
+            key=job.key,
+            request_id=job.request_id,
+            traceparent=job.traceparent,
             prompt_lengths=job.prompt_lengths,
             second_segment_starts=job.second_segments,
             unattended_tails=job.unattended_tails,
@@ -37,28 +46,39 @@ def jobs_to_pb(jobs: Iterable[Job]) -> pb.ExecuteRequest:
     return request
 
 
-def jobs_from_pb(request: pb.ExecuteRequest) -> list[Job]:
-    """Raises InvalidInput where the flat list and the job table disagree."""
+def jobs_from_pb(request: pb.AttachRequest) -> Iterator[tuple[int, Job | SelvageError]]:
+    """Each job under its id, or what is wrong with it alone.
+
+    Raises InvalidInput where the flat list and the job table disagree: then no job can be told from its neighbours.
+    """
+    if len(request.jobs) > MESSAGE_JOBS:
+        raise LimitExceeded(f"a message has {len(request.jobs)} jobs, the limit is {MESSAGE_JOBS}", field="jobs")
     lengths = tuple(request.lengths)
+    if min(lengths, default=1) < 1 or any(job.sequences < 0 for job in request.jobs):
+        raise InvalidInput("a length is below 1, or a job has less than no sequences", field="lengths")
     if sum(job.sequences for job in request.jobs) != len(lengths):
         raise InvalidInput("jobs claim another number of sequences than lengths has", field="jobs")
     if sum(lengths) * 4 != len(request.token_ids):
         raise InvalidInput("lengths and token_ids disagree", field="token_ids")
-    jobs, sequence, token = [], 0, 0
+    return _each(request, lengths)
+
+
+def _each(request: pb.AttachRequest, lengths: tuple[int, ...]) -> Iterator[tuple[int, Job | SelvageError]]:
+    sequence, token, ids = 0, 0, request.token_ids
     for index, message in enumerate(request.jobs):
         own = lengths[sequence : sequence + message.sequences]
-        ids = request.token_ids[token * 4 : (token + sum(own)) * 4]
-        sequence, token = sequence + message.sequences, token + sum(own)
+        end = token + sum(own)
+        tokens = RaggedTokens(ids=ids[token * 4 : end * 4], lengths=own)
+        sequence, token = sequence + message.sequences, end
         try:
-            jobs.append(_job_from_pb(message, RaggedTokens(ids=ids, lengths=own)))
+            yield message.id, _job_from_pb(message, tokens)
+        except SelvageError as error:
+            yield message.id, error
         except ValueError as error:
-            raise InvalidInput(f"jobs[{index}]: {error}", field=f"jobs[{index}]") from error
-    return jobs
+            yield message.id, InvalidInput(f"jobs[{index}]: {error}", field=f"jobs[{index}]")
 
 
 def _job_from_pb(message: pb.Job, tokens: RaggedTokens) -> Job:
-    if message.priority:
-        raise UnsupportedTask("this worker does not know priority yet", field="priority")
     # Of an unattended sequence a token must be left to attend to.
     for name, left in (("prompt_lengths", 0), ("second_segment_starts", 0), ("unattended_tails", 1)):
         given = getattr(message, name)
@@ -74,6 +94,10 @@ def _job_from_pb(message: pb.Job, tokens: RaggedTokens) -> Job:
         second_segments=tuple(message.second_segment_starts),
         unattended_tails=tuple(message.unattended_tails),
         remaining=duration_from_pb(message.remaining) if message.HasField("remaining") else None,
+        priority=Priority(message.priority or Priority.DEFAULT),
+        key=message.key,
+        request_id=message.request_id,
+        traceparent=traceparent.valid(message.traceparent) if message.traceparent else "",
     )
 
 

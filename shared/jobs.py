@@ -1,11 +1,20 @@
 """What a frontend asks of a worker, and what it gets."""
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, InputType, Layout, MultiVectors, OutputKind, ScoringMethod
 
 NO_TOKENS = RaggedTokens(ids=b"", lengths=())
+
+
+class Priority(IntEnum):
+    """Who goes first, the least number before all others; numbers as in the contract."""
+
+    INTERACTIVE = 1
+    DEFAULT = 2
+    BULK = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +99,8 @@ class Job:
     `remaining` is the time in seconds until nobody waits any more, None for ever; `prompt_lengths` are the
     tokens at the start of each sequence that pooling leaves out, empty for none; `second_segments` are where the
     second text of a pair begins in each sequence (0: nowhere), empty for none; `unattended_tails` are the tokens at
-    the end of each sequence that nobody attends to, empty for none.
+    the end of each sequence that nobody attends to, empty for none. `key`: whom it is for; jobs of different keys share
+    the worker evenly. `request_id`: of the request that it serves, for logs; `traceparent`: its place in a trace.
     """
 
     id: int
@@ -100,6 +110,10 @@ class Job:
     second_segments: tuple[int, ...] = ()
     unattended_tails: tuple[int, ...] = ()
     remaining: float | None = None
+    priority: Priority = Priority.DEFAULT
+    key: str = ""
+    request_id: str = ""
+    traceparent: str = ""
 
 
 Packed = bytes | memoryview

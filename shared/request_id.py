@@ -17,10 +17,10 @@ def chosen(given: Iterable[str]) -> str:
     return uuid.uuid4().hex
 
 
-def bind(request_id: str) -> None:
-    """Puts it into every line that this call logs; what an earlier call of the same task bound is gone."""
+def bind(request_id: str, trace_id: str = "") -> None:
+    """Puts both into every line that this call logs; what an earlier call of the same task bound is gone."""
     structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(request_id=request_id)
+    structlog.contextvars.bind_contextvars(request_id=request_id, **({"trace_id": trace_id} if trace_id else {}))
 
 
 def current() -> str:

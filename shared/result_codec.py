@@ -1,67 +1,87 @@
-"""Job results <-> Execute replies in pieces, both directions side by side. Nothing here knows gRPC."""
+"""Answers <-> parts of messages, both directions side by side. Nothing here knows gRPC."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.codec import duration_from_pb, duration_to_pb, error_from_pb
-from shared.errors import Internal
-from shared.jobs import JobResult, Rows, SparseRows
-
-CHUNK_BYTES = 4 * 1024 * 1024 - 1024
-"""Payload of one message: big ones are (de)serialised on the event loop, so none is over 4 MiB."""
+from shared.codec import duration_from_pb, duration_to_pb, error_from_pb, error_to_pb
+from shared.errors import Internal, SelvageError
+from shared.jobs import JobResult, Packed, Rows, SparseRows
 
 
-def result_to_pb(job_id: int, result: JobResult) -> Iterator[pb.ExecuteResponse]:
-    """The messages of a finished job, none larger than 4 MiB."""
-    dense, sparse, tokens = result.dense, result.sparse, result.tokens
-    for kind, data in (
-        (pb.CHUNK_KIND_DENSE, dense.data if dense else b""),
-        (pb.CHUNK_KIND_DENSE_SCALES, dense.scales if dense else b""),
-        (pb.CHUNK_KIND_MULTI_VECTOR, tokens.data if tokens else b""),
-        (pb.CHUNK_KIND_MULTI_VECTOR_SCALES, tokens.scales if tokens else b""),
-        (pb.CHUNK_KIND_TOKEN_IDS, result.token_ids),
-        (pb.CHUNK_KIND_SPARSE_INDICES, sparse.indices if sparse else b""),
-        (pb.CHUNK_KIND_SPARSE_VALUES, sparse.values if sparse else b""),
-        (pb.CHUNK_KIND_SCORES, result.scores),
-        (pb.CHUNK_KIND_WINNERS, result.winners),
-        (pb.CHUNK_KIND_SIMILARITIES, result.similarities),
-    ):
-        whole = memoryview(data)
-        for start in range(0, len(whole), CHUNK_BYTES):
-            message = pb.ExecuteResponse(job_id=job_id)
-            message.chunk.kind = kind
+class Sending:
+    """One job's answer on its way into messages. `left`: bytes of vectors and scores that no message has taken yet."""
+
+    def __init__(self, job_id: int, outcome: JobResult | SelvageError) -> None:
+        self._job_id, self._outcome = job_id, outcome
+        chunks = [] if isinstance(outcome, SelvageError) else [pair for pair in _chunks(outcome) if len(pair[1])]
+        self.left = sum(len(data) for _, data in chunks)
+        self._rest = iter([(kind, memoryview(data)) for kind, data in chunks])
+        self._open: tuple[int, memoryview] | None = next(self._rest, None)
+
+    def take(self, message: pb.AttachResponse, room: int) -> None:
+        """Adds a part of at most `room` bytes; it has the end once nothing is left."""
+        part = message.answers.add(job_id=self._job_id)
+        while self._open is not None and room > 0:
+            kind, data = self._open
+            piece = data[:room]
+            chunk = part.chunks.add(kind=kind)
             # Our one copy of a row: protobuf takes bytes, no views. A message made apart would be copied whole again.
-            message.chunk.data = bytes(whole[start : start + CHUNK_BYTES])
-            yield message
-    end = pb.JobEnd(
-        dense_dimensions=dense.dimensions if dense else 0,
-        token_dimensions=tokens.dimensions if tokens else 0,
-        row_lengths=result.row_lengths,
-        sparse_lengths=sparse.lengths if sparse else (),
-        queue=duration_to_pb(result.queue),
-        compute=duration_to_pb(result.compute),
-    )
-    yield pb.ExecuteResponse(job_id=job_id, end=end)
+            chunk.data = bytes(piece)
+            room, self.left = room - len(piece), self.left - len(piece)
+            self._open = (kind, data[len(piece) :]) if len(piece) < len(data) else next(self._rest, None)
+        if self._open is None:
+            _end(part.end, self._outcome)
+
+
+def _chunks(result: JobResult) -> Iterator[tuple[int, Packed]]:
+    dense, sparse, tokens = result.dense, result.sparse, result.tokens
+    if dense is not None:
+        yield pb.CHUNK_KIND_DENSE, dense.data
+        yield pb.CHUNK_KIND_DENSE_SCALES, dense.scales
+    if tokens is not None:
+        yield pb.CHUNK_KIND_MULTI_VECTOR, tokens.data
+        yield pb.CHUNK_KIND_MULTI_VECTOR_SCALES, tokens.scales
+    if sparse is not None:
+        yield pb.CHUNK_KIND_SPARSE_INDICES, sparse.indices
+        yield pb.CHUNK_KIND_SPARSE_VALUES, sparse.values
+    yield pb.CHUNK_KIND_TOKEN_IDS, result.token_ids
+    yield pb.CHUNK_KIND_SCORES, result.scores
+    yield pb.CHUNK_KIND_WINNERS, result.winners
+    yield pb.CHUNK_KIND_SIMILARITIES, result.similarities
+
+
+def _end(end: pb.JobEnd, outcome: JobResult | SelvageError) -> None:
+    if isinstance(outcome, SelvageError):
+        end.error.CopyFrom(error_to_pb(outcome))
+        return
+    end.dense_dimensions = outcome.dense.dimensions if outcome.dense else 0
+    end.token_dimensions = outcome.tokens.dimensions if outcome.tokens else 0
+    end.row_lengths.extend(outcome.row_lengths)
+    end.sparse_lengths.extend(outcome.sparse.lengths if outcome.sparse else ())
+    end.queue.CopyFrom(duration_to_pb(outcome.queue))
+    end.compute.CopyFrom(duration_to_pb(outcome.compute))
 
 
 @dataclass(slots=True)
 class ResultAssembly:
-    """The parts of one job's answer as they come; the other direction of `result_to_pb`. `size` is in bytes."""
+    """The parts of one job's answer as they come; the other direction of `Sending`. `size` is in bytes."""
 
     chunks: dict[int, list[bytes]] = field(default_factory=dict)
     end: pb.JobEnd | None = None
     size: int = 0
 
-    def add(self, message: pb.ExecuteResponse) -> None:
-        """Takes a part. Raises the job's own error."""
-        if message.WhichOneof("part") == "chunk":
-            self.chunks.setdefault(message.chunk.kind, []).append(message.chunk.data)
-            self.size += len(message.chunk.data)
-        elif message.end.HasField("error"):
-            raise error_from_pb(message.end.error)
-        else:
-            self.end = message.end
+    def add(self, part: pb.AnswerPart) -> bool:
+        """Takes a part; whether it was the last one. Raises the job's own error."""
+        for chunk in part.chunks:
+            self.chunks.setdefault(chunk.kind, []).append(chunk.data)
+            self.size += len(chunk.data)
+        if not part.HasField("end"):
+            return False
+        if part.end.HasField("error"):
+            raise error_from_pb(part.end.error)
+        self.end = part.end
+        return True
 
     def result(self) -> JobResult:
         """All parts put together. Raises Internal where the end is missing."""

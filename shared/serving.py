@@ -12,6 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from shared.calls import Calls
+from shared.observers import Rpcs
 from shared.rpc import server_options
 from shared.rpc.interceptor import Interceptor
 
@@ -27,13 +28,20 @@ class Server:
     """A gRPC server with health and reflection. Every service is NOT_SERVING until `set_ready`."""
 
     def __init__(
-        self, services: Iterable[str], calls: Calls, *, threads: Executor, reflect: bool, connection_age: bool
+        self,
+        services: Iterable[str],
+        calls: Calls,
+        *,
+        threads: Executor,
+        reflect: bool,
+        connection_age: bool,
+        rpcs: Rpcs | None = None,
     ) -> None:
         """`services`: full names; `calls`: of the process, shared with its other doors; others as in `rpc`."""
         self._services = list(services)
         self._calls = calls
         self.grpc = grpc.aio.server(
-            interceptors=[Interceptor(calls, threads)], options=server_options(connection_age=connection_age)
+            interceptors=[Interceptor(calls, threads, rpcs)], options=server_options(connection_age=connection_age)
         )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)

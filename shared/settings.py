@@ -20,6 +20,10 @@ def address(value: str) -> str:
 Address = Annotated[str, AfterValidator(address)]
 
 
+def _address_or_none(value: str) -> str:
+    return value and address(value)
+
+
 class ServiceSettings(BaseSettings):
     """Every field is a flag (--log-level) and an environment variable (SELVAGE_..._LOG_LEVEL)."""
 
@@ -29,6 +33,17 @@ class ServiceSettings(BaseSettings):
 
     log_format: Format = Field("json", description="json: one object a line. console: for a person.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level logged.")
+    log_calls: bool = Field(False, description="Whether each call has a line in the log; failures always have.")
+    metrics: Annotated[str, AfterValidator(_address_or_none)] = Field(
+        "",
+        description="HOST:PORT on which Prometheus reads metrics over HTTP; port 0 takes a free one. Default: none, so "
+        "that replicas on one host do not collide.",
+    )
+    traces: str = Field(
+        "",
+        description="URL of an OpenTelemetry collector that takes OTLP over gRPC, such as http://127.0.0.1:4317; needs "
+        "the extra trace. Default: OTEL_EXPORTER_OTLP_ENDPOINT of the environment, else no spans are sent.",
+    )
     reflection: bool = Field(True, description="Whether clients may list the services (gRPC reflection).")
     drain_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         30.0, description="After SIGTERM, time for accepted requests to finish, in seconds."
@@ -41,7 +56,7 @@ class ServiceSettings(BaseSettings):
             return cls(_cli_parse_args=arguments)  # type: ignore[call-arg]
         except ValidationError as error:
             for problem in error.errors():
-                key = ".".join(str(part) for part in problem["loc"]) or "settings"
+                key = str(problem["loc"][0]) if problem["loc"] else "settings"
                 flag = key.replace("_", "-")
                 print(f"--{flag} = {problem['input']!r}: {problem['msg']}", file=sys.stderr)
             raise SystemExit(2) from None

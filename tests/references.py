@@ -3,7 +3,9 @@
 import asyncio
 import importlib.util
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,10 @@ from google.rpc import error_details_pb2, status_pb2
 from harness.stack import Stack
 from selvage.v1 import classification_pb2_grpc, embedding_pb2_grpc, model_pb2_grpc, ranking_pb2_grpc
 from selvage.worker.v1 import worker_pb2, worker_pb2_grpc
+from shared.job_codec import jobs_to_pb
+from shared.jobs import Job, JobResult
+from shared.result_codec import ResultAssembly
+from shared.rpc import LINK_VERSION
 
 WORDS = [
     "river", "harbour", "lantern", "quiet", "engine", "winter", "orchard", "copper", "signal", "meadow",
@@ -54,11 +60,47 @@ class Calls:
         self.model: Any = model_pb2_grpc.ModelServiceStub(channel)
 
 
-async def load_of(pair: Stack) -> worker_pb2.GetLoadResponse:
-    """What the worker holds."""
-    async with grpc.aio.insecure_channel(pair.worker.address) as channel:
+class Attached:
+    """A link to a worker, as a frontend has it. `load` is what the worker told with its welcome."""
+
+    def __init__(self, call: Any, fingerprint: str, load: worker_pb2.Load) -> None:
+        self.call, self.fingerprint, self.load = call, fingerprint, load
+        self.parts: dict[int, ResultAssembly] = defaultdict(ResultAssembly)
+
+    async def ask(self, *jobs: Job) -> None:
+        """Sends jobs in one message."""
+        await self.call.write(jobs_to_pb(jobs, self.fingerprint))
+
+    async def answers(self, count: int) -> dict[int, JobResult]:
+        """The next `count` answers, by the id of their job."""
+        done: dict[int, JobResult] = {}
+        while len(done) < count:
+            done |= await self.read()
+        return done
+
+    async def read(self) -> dict[int, JobResult]:
+        """One message; the answers that end with it."""
+        message = await self.call.read()
+        ended = [part.job_id for part in message.answers if self.parts[part.job_id].add(part)]
+        return {identity: self.parts.pop(identity).result() for identity in ended}
+
+
+@asynccontextmanager
+async def attached(address: str) -> AsyncIterator[Attached]:
+    """To the worker at an address."""
+    async with grpc.aio.insecure_channel(address) as channel:
         stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
-        return await stub.GetLoad(worker_pb2.GetLoadRequest())
+        call = stub.Attach()
+        await call.write(worker_pb2.AttachRequest(hello=worker_pb2.Hello(version=LINK_VERSION, name="a test")))
+        first = await call.read()
+        yield Attached(call, first.welcome.fingerprint, first.load)
+        call.cancel()
+
+
+async def load_of(pair: Stack) -> worker_pb2.Load:
+    """What the worker holds."""
+    async with attached(pair.worker.address) as link:
+        return link.load
 
 
 async def until_queued(pair: Stack) -> None:

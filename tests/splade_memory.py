@@ -11,7 +11,7 @@ from tiny import CPU, SPARSE, encode, random_ids
 from gpu_worker.engine import ModelEngine
 from gpu_worker.heads import sparse
 from gpu_worker.model.loading import load
-from gpu_worker.planning import FairQueue
+from gpu_worker.planning.fair_queue import FairQueue
 from gpu_worker.random_models import shapes, synthetic
 from gpu_worker.step.flight import Part
 from shared.jobs import Job

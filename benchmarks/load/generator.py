@@ -17,7 +17,7 @@ from itertools import count, islice
 from typing import Any
 
 from benchmarks.load import loops, outcome
-from benchmarks.load.processor import CpuSeconds
+from benchmarks.load.processor import CpuSeconds, peak_mebibytes
 from benchmarks.load.target import reached
 from benchmarks.result import number, table
 from benchmarks.workloads import Workload, named
@@ -62,6 +62,7 @@ async def drive(load: Load) -> dict[str, Any]:
         raise outcome.LoadFailed("nothing was answered in the window; give more seconds")
     tokens = [sum(each) for each in load.workload.requests]
     figures = outcome.figures(inside, seconds, tokens, load.deadline)
+    figures |= {f"{name}: peak MiB": peak_mebibytes(pid) for name, pid in load.watch.items()}
     good = figures["requests/s"] * (stop - start)
     return {
         "figures": figures | _cpu(spent, good) if good else figures,

@@ -26,6 +26,12 @@ class CpuSeconds:
         return CpuSeconds(whole=self.whole - other.whole, event_loop=self.event_loop - other.event_loop)
 
 
+def peak_mebibytes(pid: int) -> float:
+    """Of memory that the process has had at once; proc(5)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
 def children(pid: int) -> dict[str, int]:
     """Process ids of those that a process started, by the module that their command line runs."""
     found = {}

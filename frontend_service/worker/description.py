@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from frontend_service.worker.connection import Connection
+import grpc
+
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
 from shared import codec
@@ -21,8 +22,8 @@ class Description:
     queued_tokens: int
 
 
-async def describe(connection: Connection) -> Description:
+async def describe(channel: grpc.aio.Channel) -> Description:
     """Raises grpc's AioRpcError, and ValueError where the card holds what this version does not know."""
-    stub: Any = worker_pb2_grpc.WorkerServiceStub(connection.channel)
+    stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
     message = await stub.Describe(pb.DescribeRequest(), timeout=TIMEOUT)
     return Description(card=codec.card_from_pb(message.card), queued_tokens=message.queued_tokens)

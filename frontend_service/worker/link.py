@@ -1,75 +1,142 @@
-"""One worker: its connection, its health and its model, together the `Worker` of the service. Knows no gRPC."""
+"""One worker: found, attached to, lost and found again. Knows its model, and nothing of other workers."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import os
+import random
+import socket
+from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import Any
 
+import grpc
 import structlog
 
-from frontend_service.worker.connection import Connection
 from frontend_service.worker.description import describe
-from frontend_service.worker.health import Health
 from frontend_service.worker.protocol import ServedModel
+from frontend_service.worker.stream import SILENCE, Stream
 from frontend_service.worker.tokenizer import tokenization_of
-from shared.card import ModelCard
-from shared.errors import WorkerUnavailable
-from shared.jobs import Job, JobResult
+from selvage.worker.v1 import worker_pb2 as pb
+from shared.errors import SelvageError, WorkerUnavailable
+from shared.jobs import Job, JobResult, Priority
+from shared.rpc import LINK_VERSION, channel_options
+from shared.rpc.status import to_domain_error
+from shared.services import WORKER_SERVICES
+
+FIRST_WAIT, LONGEST_WAIT = 0.1, 1.0
+"""Seconds between two tries."""
 
 log = structlog.get_logger("worker")
 
 
-class WorkerLink:
-    """`run` and `model` fail at once while the worker is not ready; `supervise` finds it again."""
+class Link:
+    """`model` is what the worker had when it was last attached, None before; `why` says why it does not serve."""
 
-    def __init__(self, target: str, threads: Executor, on_ready: Callable[[bool], Awaitable[None]]) -> None:
-        """`on_ready` is told whenever the worker becomes usable or stops being so."""
-        self._connection = Connection(target, threads)
-        self._health = Health(self._connection, self._found, self._lost)
-        self._threads = threads
-        self._on_ready = on_ready
-        self._model: ServedModel | None = None
-        self._ready = False
-        self._why = "no worker has answered yet"
+    def __init__(self, target: str, threads: Executor, on_change: Callable[[], None]) -> None:
+        """`target`: HOST:PORT. `on_change` is called whenever `serving` has changed."""
+        self.target = target
+        self._threads, self._on_change = threads, on_change
+        self.model: ServedModel | None = None
+        self._stream: Stream | None = None
+        self.why = "no worker has answered yet"
 
     @property
-    def model(self) -> ServedModel:
-        """Raises WorkerUnavailable."""
-        if self._model is None or not self._ready:
-            raise WorkerUnavailable(f"the worker is not ready: {self._why}", retry_after=1.0)
-        return self._model
+    def serving(self) -> ServedModel | None:
+        """The model, while the worker takes jobs."""
+        stream = self._stream
+        return self.model if stream is not None and not (stream.load.draining or stream.load.stalled) else None
+
+    @property
+    def attached(self) -> bool:
+        """Whether a stream is open, though the worker may drain or stall: jobs may be under way."""
+        return self._stream is not None
+
+    def wait(self, tokens: int, priority: Priority, key: str) -> float:
+        """Seconds, at most, until the turn of a new job of so many tokens; 0 where unknown.
+
+        By the load that the worker told last, what was sent since, and what this frontend has there for the same key.
+        """
+        stream = self._stream
+        if stream is None or not stream.load.tokens_per_second:
+            return 0.0
+        waits = stream.load.wait(tokens, priority, stream.keys[key])
+        return waits + stream.unheard(tokens) / stream.load.tokens_per_second
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second of late; 0 where unknown."""
+        return 0.0 if self._stream is None else self._stream.load.tokens_per_second
+
+    def takes(self, tokens: int) -> float:
+        """Seconds to compute so many tokens; 0 where unknown."""
+        return tokens / self.speed if self.speed else 0.0
 
     async def run(self, job: Job) -> JobResult:
-        """See `Worker`."""
-        return await self._connection.run(job)
+        """Raises the job's own error or WorkerUnavailable. Cancelling it cancels the job."""
+        if self._stream is None:
+            raise WorkerUnavailable(f"the worker is not ready: {self.why}", retry_after=1.0)
+        return await self._stream.run(job)
 
-    async def supervise(self) -> None:
-        """Never returns."""
-        await self._health.follow()
+    async def follow(self) -> None:
+        """Never returns; after a failure tries again, soon and then less soon."""
+        wait = FIRST_WAIT
+        while True:
+            try:
+                await self._attach()
+            except grpc.aio.AioRpcError as error:
+                why = to_domain_error(error).message
+            except SelvageError as error:
+                why = error.message
+            except Exception as error:  # a card or tokenizer of another version: stay alive, and say so
+                log.error("worker not understood", target=self.target, exc_info=error)
+                why = "its card or tokenizer is not understood; the log of the frontend has it"
+            if self._stream is not None:
+                wait = FIRST_WAIT
+            self._lose(why)
+            await asyncio.sleep(wait * random.uniform(0.5, 1.0))
+            wait = min(wait * 2, LONGEST_WAIT)
 
-    async def close(self) -> None:
-        await self._connection.close()
+    async def _attach(self) -> None:
+        """Until the worker is lost; always raises. A channel of its own each time: what is dead stays behind."""
+        channel = grpc.aio.insecure_channel(self.target, options=channel_options())
+        try:
+            told = await describe(channel)
+            known, card = self.model, told.card
+            if known is not None and known.card.fingerprint == card.fingerprint:
+                tokenization = known.tokenization
+            else:
+                tokenization = await tokenization_of(channel, card, self._threads)
+            call = await _hello(channel, card.fingerprint)
+            stream = Stream(call, card.fingerprint, self._threads, self._on_change)
+            self.model = ServedModel(card=card, tokenization=tokenization, queued_tokens=told.queued_tokens)
+            self._stream = stream
+            log.info("worker ready", target=self.target, model=card.id, fingerprint=card.fingerprint)
+            self._on_change()
+            await stream.serve()
+        finally:
+            await channel.close()
 
-    async def _found(self) -> None:
-        """Takes the card and, the first time, the tokenizer. Raises WorkerUnavailable for another model."""
-        told, known = await describe(self._connection), self._model
-        if known is None:
-            tokenization = await tokenization_of(self._connection, told.card, self._threads)
-        else:
-            _check_same(told.card, known.card)
-            tokenization = known.tokenization
-        self._model = ServedModel(card=told.card, tokenization=tokenization, queued_tokens=told.queued_tokens)
-        self._ready = True
-        log.info("worker ready", target=self._connection.target, model=told.card.id, fingerprint=told.card.fingerprint)
-        await self._on_ready(True)
-
-    async def _lost(self, why: str) -> None:
-        if why != self._why:
-            log.warning("worker not ready", target=self._connection.target, why=why)
-        self._ready, self._why = False, why
-        await self._on_ready(False)
+    def _lose(self, why: str) -> None:
+        if why != self.why:
+            log.warning("worker not ready", target=self.target, why=why)
+        self._stream, self.why = None, why
+        self._on_change()
 
 
-def _check_same(told: ModelCard, known: ModelCard) -> None:
-    """Clients may hold vectors of the one, and the tokenizer is of the one: another model is never served instead."""
-    if told.fingerprint != known.fingerprint:
-        log.error("fingerprint differs", worker=told.fingerprint, known=known.fingerprint)
-        raise WorkerUnavailable("it came back with another model; restart this frontend to serve that")
+async def _hello(channel: grpc.aio.Channel, fingerprint: str) -> Any:
+    """An attached call. Raises WorkerUnavailable where the worker speaks another version or does not answer."""
+    attach: Any = channel.stream_stream(
+        f"/{WORKER_SERVICES[0]}/Attach",  # takes bytes: large jobs are serialised in a thread
+        response_deserializer=pb.AttachResponse.FromString,
+    )
+    call = attach()
+    name = f"{socket.gethostname()}:{os.getpid()}"
+    hello = pb.Hello(version=LINK_VERSION, name=name, fingerprint=fingerprint)
+    try:
+        async with asyncio.timeout(SILENCE):
+            await call.write(pb.AttachRequest(hello=hello).SerializeToString())
+            first = await call.read()
+    except TimeoutError:
+        raise WorkerUnavailable(f"it did not answer for {SILENCE:g} s") from None
+    if first is grpc.aio.EOF or first.welcome.version != LINK_VERSION:
+        raise WorkerUnavailable(f"it does not speak version {LINK_VERSION} of the link")
+    return call

@@ -1,4 +1,4 @@
-"""The worker as the service sees it. Knows no transport; tests pass a fake of a dozen lines."""
+"""The workers as the service sees them. Knows no transport; tests pass a fake of a dozen lines."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,11 +18,13 @@ class ServedModel:
 
 
 class Worker(Protocol):
-    """Computes jobs with the one model that it has."""
+    """Computes jobs, whatever workers and models there are."""
 
-    @property
-    def model(self) -> ServedModel:
-        """Raises WorkerUnavailable until a worker is ready."""
+    def model(self, name: str) -> ServedModel:
+        """The model of that name; empty means the only one. Raises UnknownModel, WorkerUnavailable."""
 
-    async def run(self, job: Job) -> JobResult:
+    def models(self) -> tuple[ServedModel, ...]:
+        """All that are served, by name. Raises WorkerUnavailable where there is none."""
+
+    async def run(self, model: ServedModel, job: Job) -> JobResult:
         """Raises the job's own error, WorkerUnavailable or DeadlineExceeded. Cancelling it cancels the job."""

@@ -39,6 +39,22 @@ class Placement:
         return str(self.dtype).removeprefix("torch.")
 
     @property
+    def memory(self) -> dict[str, int]:
+        """Bytes of a CUDA device: of tensors, kept by PyTorch's allocator, of the device; empty on others.
+
+        The driver is not asked: where a device hangs it does not answer.
+        """
+        if self.device.type != "cuda":
+            return {}
+        used, reserved = torch.cuda.memory_allocated(self.device), torch.cuda.memory_reserved(self.device)
+        return {"used": used, "reserved": reserved, "limit": torch.cuda.get_device_properties(self.device).total_memory}
+
+    @property
     def step_tokens(self) -> int:
         """Tokens of a step that suit the device: a CPU is saturated early, an accelerator late."""
         return 2048 if self.device.type == "cpu" else 16384
+
+    @property
+    def step_seconds(self) -> float:
+        """How long a step should take at most, 0 for no bound: full steps of a large model take seconds on a CPU."""
+        return 0.2 if self.device.type == "cpu" else 0.0

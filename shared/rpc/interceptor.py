@@ -2,33 +2,51 @@
 
 from __future__ import annotations  # grpcio's own classes take no type arguments at run time
 
+import asyncio
+import gc
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
+from contextvars import ContextVar
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from shared.calls import Caller, Calls
-from shared.errors import InvalidInput, SelvageError
-from shared.offload import offload
-from shared.rpc.metadata import REQUEST_ID, request_id_of
+from shared.calls import CANCELLED, Caller, Calls
+from shared.errors import InputTooLarge, InvalidInput, SelvageError
+from shared.memory import give_back_what_is_free
+from shared.observers import Rpcs
+from shared.offload import THREAD_BYTES, offload
+from shared.rpc.metadata import REQUEST_ID, caller_of, request_id_of
 from shared.rpc.status import abort
+from shared.rpc.wire import check_entries
 
 OURS = "/selvage."
+GIANT_REQUEST, TRIM_SECONDS = 8 * 1024 * 1024, 0.02
+"""Bytes; and how soon after one what is free goes back to the system."""
+LARGE_REPLY = 64 * 1024
+"""Bytes; smaller ones fit into what a connection may always have under way."""
+CALLER: ContextVar[Caller] = ContextVar("caller")
+"""Whose call this is, for a servicer below the interceptor."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Serve = Callable[[AsyncIterator[bytes], Context, Caller], Awaitable[Any]]
+CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 class Interceptor(grpc.aio.ServerInterceptor):
     """Lets `Calls` hold for servicers, which raise SelvageError and never abort by themselves.
 
-    Handlers below it take raw bytes, so that a message that is none becomes INVALID_ARGUMENT (grpcio alone
-    says UNKNOWN and names a Python class), and large ones are parsed in a thread.
+    Handlers below it take raw bytes, so that a message that is none becomes INVALID_ARGUMENT (grpcio alone says
+    UNKNOWN and names a Python class), and large ones are parsed in a thread. All are served as streams, whose messages
+    are not read before a handler asks: a call that is refused is never read.
     """
 
-    def __init__(self, calls: Calls, threads: Executor) -> None:
-        """`threads`: where large messages are parsed and serialised."""
-        self._calls = calls
-        self._threads = threads
+    def __init__(self, calls: Calls, threads: Executor, rpcs: Rpcs | None = None) -> None:
+        """`threads`: where large messages are parsed and serialised. `rpcs`: told of each rpc of ours."""
+        self._calls, self._threads, self._rpcs = calls, threads, rpcs
+        self._trimming: asyncio.TimerHandle | None = None
 
     async def intercept_service(
         self,
@@ -37,47 +55,154 @@ class Interceptor(grpc.aio.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         handler: Any = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or handler.request_streaming or not method.startswith(OURS):
+        if handler is None or not method.startswith(OURS):
             return handler  # type: ignore[no-any-return]
-
-        async def unary(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-            caller = _caller(method, context)
-
-            async def work() -> bytes:
-                request = await self._parse(handler.request_deserializer, raw)
-                return await self._serialise(await handler.unary_unary(request, context))
-
-            try:
-                return await self._calls.answer(caller, work)
-            except SelvageError as error:
-                await abort(context, error, caller.request_id)
-
-        async def stream(raw: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
-            caller = _caller(method, context)
-            try:
-                with self._calls.running(caller):
-                    request = await self._parse(handler.request_deserializer, raw)
-                    async for response in handler.unary_stream(request, context):
-                        yield await self._serialise(response)
-            except SelvageError as error:
-                await abort(context, error, caller.request_id)
-
+        if handler.request_streaming:
+            both_ways = self._told(self._both_ways(handler), method, "bidi_stream")
+            return grpc.stream_stream_rpc_method_handler(both_ways)
         if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(stream)
-        return grpc.unary_unary_rpc_method_handler(unary)
+            return grpc.stream_stream_rpc_method_handler(self._told(self._down(handler), method, "server_stream"))
+        return grpc.stream_unary_rpc_method_handler(self._told(self._unary(handler), method, "unary"))
 
-    async def _parse(self, parse: Callable[[bytes], Message], raw: bytes) -> Message:
+    def _told(self, serve: Serve, method: str, kind: str) -> Any:
+        """`serve`, with who calls; an error of ours is told as a status, and the outcome to `rpcs`."""
+
+        async def told(requests: AsyncIterator[bytes], context: Context) -> Any:
+            request_id = _named(context)
+            try:
+                return await serve(requests, context, _caller(method, request_id, context))
+            except SelvageError as error:
+                await abort(context, error, request_id)
+
+        return told if self._rpcs is None else _observed(told, self._rpcs, method, kind)
+
+    def _unary(self, handler: Any) -> Serve:
+        async def unary(_: AsyncIterator[bytes], context: Context, caller: Caller) -> bytes:
+            async def work() -> bytes:
+                size = GIANT_REQUEST  # until it is known
+                try:
+                    raw = await self._calls.admission.read(context.read)
+                    size = _size(raw)
+                    with self._calls.admission.hold(size):
+                        request = await self._parse(handler.request_deserializer, raw)
+                        del raw  # a large one is held once, not twice
+                        reply = await self._serialise(await handler.unary_unary(request, context))
+                finally:
+                    if size >= GIANT_REQUEST:
+                        self._trim_soon()
+                if len(reply) > LARGE_REPLY:
+                    self._until_read(context, len(reply))
+                return reply
+
+            return await self._calls.answer(caller, work)
+
+        return unary
+
+    def _down(self, handler: Any) -> Serve:
+        """One request, many responses."""
+
+        async def down(_: AsyncIterator[bytes], context: Context, caller: Caller) -> None:
+            with self._calls.running(caller):
+                raw = await self._calls.admission.read(context.read)
+                request = await self._parse(handler.request_deserializer, raw)
+                async for response in handler.unary_stream(request, context):
+                    await context.write(await self._serialise(response))
+
+        return down
+
+    def _both_ways(self, handler: Any) -> Serve:
+        """Requests come parsed, responses leave as the bytes that the servicer writes.
+
+        Such a stream is no call with an end: `Calls` neither times nor counts it, nor waits for it when the service
+        drains.
+        """
+
+        async def both_ways(raw: AsyncIterator[bytes], context: Context, _: Caller) -> None:
+            async def requests() -> AsyncIterator[Message]:
+                async for each in raw:
+                    yield await self._parse(handler.request_deserializer, each)
+
+            await handler.stream_stream(requests(), context)
+
+        return both_ways
+
+    def _until_read(self, context: Context, size: int) -> None:
+        """Counts a large reply until its caller has it, and lets a caller go that does not read."""
+        is_read = self._calls.admission.hold_reply(size)
+        task = asyncio.current_task()
+        assert task is not None  # of the whole call: it ends when the reply has left
+        timer = asyncio.get_running_loop().call_later(self._calls.admission.bounds.read_seconds, task.cancel)
+
+        def ended(_: object) -> None:
+            timer.cancel()
+            is_read()
+
+        context.add_done_callback(ended)  # type: ignore[arg-type]
+
+    def _trim_soon(self) -> None:
+        """After a giant request, or one that was refused while it came: its memory would stay with this process."""
+        if self._trimming is None or self._trimming.when() < asyncio.get_running_loop().time():
+            self._trimming = asyncio.get_running_loop().call_later(TRIM_SECONDS, self._trim)
+
+    def _trim(self) -> None:
+        gc.collect()  # grpc keeps a call that was ended here in a circle, and with it what had come of its request
+        self._threads.submit(give_back_what_is_free)
+
+    async def _parse(self, parse: Callable[[bytes], Message], raw: Any) -> Message:
+        if raw is grpc.aio.EOF:
+            raise InvalidInput("the call ended without a message")
         try:
+            if len(raw) > THREAD_BYTES:
+                await offload(self._threads, len(raw), check_entries, raw)
             return await offload(self._threads, len(raw), parse, raw)
         except DecodeError:
             raise InvalidInput("the request is not a message of this method") from None
+        except MemoryError:
+            raise InputTooLarge("there is no memory to read this request") from None
 
     async def _serialise(self, message: Message) -> bytes:
         return await offload(self._threads, message.ByteSize(), type(message).SerializeToString, message)
 
 
-def _caller(method: str, context: grpc.aio.ServicerContext[Any, Any]) -> Caller:
-    """Who calls; the reply carries its request id back."""
+def _observed(serve: Callable[..., Awaitable[Any]], rpcs: Rpcs, method: str, kind: str) -> Any:
+    async def observed(requests: AsyncIterator[bytes], context: Context) -> Any:
+        start, code = time.monotonic(), "UNKNOWN"
+        rpcs.started(method, kind)
+        try:
+            reply = await serve(requests, context)
+            code = "OK"
+            return reply
+        except grpc.aio.AbortError:
+            code = _code(context)
+            raise
+        except asyncio.CancelledError:
+            code = CANCELLED
+            raise
+        finally:
+            rpcs.ended(method, kind, code, time.monotonic() - start)
+
+    return observed
+
+
+def _code(context: Context) -> str:
+    """Of a call that was aborted; grpc.aio gives its number, whatever its types say."""
+    code: Any = context.code()
+    return code.name if isinstance(code, grpc.StatusCode) else CODES.get(code, "UNKNOWN")
+
+
+def _named(context: Context) -> str:
+    """The request id, which the reply carries back."""
     request_id = request_id_of(context.invocation_metadata())
     context.set_trailing_metadata(((REQUEST_ID, request_id),))
-    return Caller(method=method, request_id=request_id, remaining=context.time_remaining())
+    return request_id
+
+
+def _caller(method: str, request_id: str, context: Context) -> Caller:
+    """Who calls, for all below. Raises InvalidInput."""
+    caller = caller_of(method, request_id, context)
+    CALLER.set(caller)
+    return caller
+
+
+def _size(raw: Any) -> int:
+    return 0 if raw is grpc.aio.EOF else len(raw)

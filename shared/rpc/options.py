@@ -1,6 +1,8 @@
 """Options of all channels and servers. Each was tried with grpcio 1.85; docs/decisions.md has the reasons."""
 
 MESSAGE_BYTES = 64 * 1024 * 1024
+LINK_VERSION = 2
+"""Of the contract between frontend and worker, as both say when they attach."""
 
 Options = list[tuple[str, int]]
 
@@ -14,9 +16,16 @@ def server_options(*, connection_age: bool) -> Options:
     return [
         ("grpc.max_receive_message_length", MESSAGE_BYTES),
         ("grpc.max_send_message_length", MESSAGE_BYTES),
+        # Compressed messages are refused before they are unpacked: 59 KB of gzip can be 60 MiB of zeros.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+        # What a call may send before it is read stays at 64 KiB; by measured bandwidth it would be megabytes a call.
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.so_reuseport", 0),  # else a second server binds the same port silently
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        # A peer that has gone without a word is noticed, and what it holds is let go.
+        ("grpc.keepalive_time_ms", 15_000),
+        ("grpc.http2.ping_timeout_ms", 5_000),
         # Of more calls than this that Python has not taken yet, grpc cancels some at random; ours are refused by name.
         (PENDING[0], PENDING_CALLS),
         (PENDING[1], PENDING_CALLS),
@@ -34,6 +43,7 @@ def channel_options() -> Options:
         ("grpc.min_reconnect_backoff_ms", 1_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
         ("grpc.keepalive_time_ms", 15_000),
-        ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.http2.ping_timeout_ms", 5_000),  # keepalive_timeout_ms does nothing: a hang was seen after 74 s
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection: the old one may be dead
     ]

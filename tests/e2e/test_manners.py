@@ -61,27 +61,27 @@ async def test_the_card_tells_limits_and_methods(calls: Calls) -> None:
     assert len(model.card.fingerprint) == 64
 
 
-def big_rerank() -> ranking_pb2.RerankRequest:
+def big_rerank(documents: int) -> ranking_pb2.RerankRequest:
     return ranking_pb2.RerankRequest(
-        query="which harbour", documents=[words(14, seed=index) for index in range(10_000)], method=2
+        query="which harbour", documents=[words(14, seed=index) for index in range(documents)], method=2
     )
 
 
 async def test_a_small_embed_overtakes_a_big_rerank(pair: Stack, calls: Calls) -> None:
-    """Sent while 10,000 documents are scored, it is answered while most of them still wait."""
-    rerank = asyncio.ensure_future(calls.ranking.Rerank(big_rerank(), timeout=120))
+    """Sent while 3,000 documents are scored, it is answered while most of them still wait."""
+    rerank = asyncio.ensure_future(calls.ranking.Rerank(big_rerank(3000), timeout=120))
     await until_queued(pair)
     await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=["a small text"]))
     assert not rerank.done()
-    assert (await load_of(pair)).queued_tokens > 80_000
+    assert (await load_of(pair)).queued_tokens > 24_000
     response = await rerank
-    assert len(response.results) == 10_000
-    assert response.usage.prompt_tokens == 10_000 * 16 + 4
+    assert len(response.results) == 3000
+    assert response.usage.prompt_tokens == 3000 * 16 + 4
 
 
 async def test_cancelling_a_rerank_frees_the_worker_within_a_step(pair: Stack, calls: Calls) -> None:
     """Nothing of it waits any more by the time that the next small embed is answered."""
-    rerank = calls.ranking.Rerank(big_rerank(), timeout=120)
+    rerank = calls.ranking.Rerank(big_rerank(10_000), timeout=120)
     waiting = asyncio.ensure_future(rerank.code())
     await until_queued(pair)
     rerank.cancel()
@@ -93,7 +93,7 @@ async def test_cancelling_a_rerank_frees_the_worker_within_a_step(pair: Stack, c
 
 async def test_health_answers_while_the_worker_computes(pair: Stack, calls: Calls) -> None:
     """The event loops never compute: a hundred checks pass during one rerank."""
-    rerank = asyncio.ensure_future(calls.ranking.Rerank(big_rerank(), timeout=120))
+    rerank = asyncio.ensure_future(calls.ranking.Rerank(big_rerank(10_000), timeout=120))
     await until_queued(pair)
     async with grpc.aio.insecure_channel(pair.worker.address) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)

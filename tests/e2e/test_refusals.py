@@ -5,8 +5,10 @@ import json
 import pickle
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from forked import Nursery
 from tiny import write_json, write_trunk
 
 from gpu_worker.random_models import miniature
@@ -15,9 +17,9 @@ ROOT = Path(__file__).parents[2]
 MORE = pytest.mark.slow
 
 
-async def worker(*arguments: str) -> tuple[int | None, str, str]:
+async def worker(*arguments: str, start: Any = asyncio.create_subprocess_exec) -> tuple[int | None, str, str]:
     """Exit code, output and errors of a worker that is expected to end."""
-    process = await asyncio.create_subprocess_exec(
+    process = await start(
         sys.executable,
         *("-m", "gpu_worker", "--listen", "127.0.0.1:0", *arguments),
         cwd=ROOT,
@@ -62,12 +64,12 @@ def unknown_module(folder: Path) -> str:
     [(truncated, ()), (poisoned, ()), (unknown_module, ()), (poisoned, ("--check",))],
     ids=["truncated", "poisoned", "unknown module", "poisoned, checked"],
 )
-async def test_a_broken_repository(tmp_path: Path, spoil: object, arguments: tuple[str, ...]) -> None:
+async def test_a_broken_repository(tmp_path: Path, nursery: Nursery, spoil: object, arguments: tuple[str, ...]) -> None:
     """One line that names the file, exit code 2, nothing executed."""
     write_trunk(tmp_path, "tiny-bert")
     assert callable(spoil)
     said = spoil(tmp_path)
-    code, output, errors = await worker("--model", str(tmp_path), *arguments)
+    code, output, errors = await worker("--model", str(tmp_path), *arguments, start=nursery.start)
     lines = [line for line in errors.splitlines() if line.startswith("--model")]
     assert code == 2, errors
     assert len(lines) == 1
@@ -91,7 +93,7 @@ class OwnModel(BertModel):
 """
 
 
-async def test_code_of_a_repository_runs_only_where_it_is_trusted(tmp_path: Path) -> None:
+async def test_code_of_a_repository_runs_only_where_it_is_trusted(tmp_path: Path, nursery: Nursery) -> None:
     """Without the flag it is refused and not run; with it, it has to pass the same gate."""
     repository, trace = tmp_path / "repository", tmp_path / "ran"
     write_trunk(repository, "tiny-bert")
@@ -99,7 +101,7 @@ async def test_code_of_a_repository_runs_only_where_it_is_trusted(tmp_path: Path
     own = {"AutoConfig": "modeling_own.OwnConfig", "AutoModel": "modeling_own.OwnModel"}
     write_json(repository, config=config | {"model_type": "own", "architectures": ["OwnModel"], "auto_map": own})
     (repository / "modeling_own.py").write_text(CODE.format(trace=str(trace)))
-    code, _, errors = await worker("--model", str(repository), "--check")
+    code, _, errors = await worker("--model", str(repository), "--check", start=nursery.start)
     assert code == 2, errors
     assert "only --trust-remote-code runs" in errors
     assert not trace.exists()
@@ -110,9 +112,9 @@ async def test_code_of_a_repository_runs_only_where_it_is_trusted(tmp_path: Path
 
 
 async def test_check_prints_the_card_and_the_memory() -> None:
-    """Everything that GetModel tells, and 0."""
-    code, output, _ = await worker("--model", "random:tiny-bge-m3", "--check")
-    assert code == 0
+    """Everything that GetModel tells, and 0; neither imports nor loading say a word beside it."""
+    code, output, errors = await worker("--model", "random:tiny-bge-m3", "--check")
+    assert (code, errors) == (0, "")
     card = {line.split()[0]: line.split(maxsplit=1)[-1] for line in output.splitlines()}
     assert card["outputs"] == "DENSE, SPARSE, MULTI_VECTOR"
     assert card["methods"] == "DENSE, SPARSE, LATE_INTERACTION, HYBRID"
@@ -123,10 +125,10 @@ async def test_check_prints_the_card_and_the_memory() -> None:
 
 
 @pytest.mark.parametrize("kind", ["reformer", pytest.param("m2m_100", marks=MORE), pytest.param("bros", marks=MORE)])
-async def test_a_refusal_is_one_line_that_names_the_reason(kind: str, tmp_path: Path) -> None:
+async def test_a_refusal_is_one_line_that_names_the_reason(kind: str, tmp_path: Path, nursery: Nursery) -> None:
     """Neither reports nor advice of libraries come before it."""
     miniature.write(tmp_path, kind)
-    code, _, errors = await worker("--model", str(tmp_path), "--check")
+    code, _, errors = await worker("--model", str(tmp_path), "--check", start=nursery.start)
     assert code == 2
     (line,) = errors.splitlines()
     assert line.startswith(f"--model = '{tmp_path}': ")
@@ -141,10 +143,12 @@ async def test_a_refusal_is_one_line_that_names_the_reason(kind: str, tmp_path: 
         *(pytest.param(kind, marks=MORE) for kind in ("gpt_oss", "nemotron", "gemma4_text", "deepseek_v3")),
     ],
 )
-async def test_what_was_refused_by_mistake_is_served_without_a_word(kind: str, tmp_path: Path) -> None:
+async def test_what_was_refused_by_mistake_is_served_without_a_word(
+    kind: str, tmp_path: Path, nursery: Nursery
+) -> None:
     """The card is all that `--check` prints; not packed, it says why and what it costs."""
     miniature.write(tmp_path, kind)
-    code, output, errors = await worker("--model", str(tmp_path), "--check")
+    code, output, errors = await worker("--model", str(tmp_path), "--check", start=nursery.start)
     assert (code, errors) == (0, "")
     packed = kind in ("t5", "deepseek_v3", "gemma4_text")
     assert ("attention                  equal length" in output) is not packed

@@ -69,5 +69,6 @@ async def test_every_call_ends_and_nothing_is_left_behind() -> None:
         bugs = [line for member in pair.members for line in member.log if '"bug"' in line or "failed" in line]
     assert bugs == []
     assert sum(outcomes.values()) == CALLS
-    assert set(outcomes) <= {"OK", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "CANCELLED"}
+    impatient = {"DEADLINE_EXCEEDED", "CANCELLED", "RESOURCE_EXHAUSTED"}  # the last: told that there is no time
+    assert set(outcomes) <= {"OK", "INVALID_ARGUMENT"} | impatient
     assert outcomes["OK"] > CALLS / 2

@@ -1,5 +1,7 @@
 """Domain types survive the way to the worker and back."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,12 +9,15 @@ from hypothesis import strategies as st
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import codec, job_codec, result_codec
 from shared.card import ModelCard
-from shared.errors import Internal, InvalidInput, UnsupportedTask
-from shared.jobs import Classify, Encode, HybridWeights, Job, JobResult, MaxSim, Rows, Score, SparseRows
+from shared.errors import Internal, InvalidInput, LimitExceeded, Overloaded, SelvageError
+from shared.jobs import Classify, Encode, HybridWeights, Job, JobResult, MaxSim, Priority, Rows, Score, SparseRows
+from shared.load import Backlog, Load
+from shared.load_codec import load_from_pb, load_to_pb
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod, TruncationSide
 
 ENCODE = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=False)
+ROOM = 1000
 SEQUENCES = st.lists(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=5), min_size=1, max_size=5)
 
 
@@ -31,6 +36,11 @@ def test_ragged_tokens_refuse_what_does_not_add_up(ids: bytes, lengths: tuple[in
     """Illegal states cannot be built."""
     with pytest.raises(ValueError, match="tokens"):
         RaggedTokens(ids=ids, lengths=lengths)
+
+
+def there_and_back(jobs: list[Job]) -> list[tuple[int, Job | SelvageError]]:
+    message = job_codec.jobs_to_pb(jobs, "f").SerializeToString()
+    return list(job_codec.jobs_from_pb(pb.AttachRequest.FromString(message)))
 
 
 @given(st.lists(SEQUENCES, min_size=1, max_size=6), st.none() | st.floats(0.001, 1e5))
@@ -66,10 +76,13 @@ def test_jobs_survive(groups: list[list[list[int]]], remaining: float | None) ->
             prompt_lengths=tuple(len(each) % 2 for each in group),
             second_segments=tuple(len(each) for each in group),
             remaining=None if remaining is None else round(remaining, 3),
+            priority=list(Priority)[index % 3],
+            key=f"key {index}",
+            request_id=f"request {index}",
         )
         for index, group in enumerate(groups)
     ]
-    assert job_codec.jobs_from_pb(pb.ExecuteRequest.FromString(job_codec.jobs_to_pb(jobs).SerializeToString())) == jobs
+    assert there_and_back(jobs) == [(job.id, job) for job in jobs]
 
 
 def test_given_vectors_survive() -> None:
@@ -77,12 +90,12 @@ def test_given_vectors_survive() -> None:
     vectors = MultiVectors(data_type=DataType.INT8, dimensions=2, lengths=(1, 0), data=b"ab", scales=b"1234")
     work = MaxSim(queries=vectors, documents=vectors, layout=Layout.PAIRS, unit_rows=True, mean=True)
     job = Job(id=1, work=work)
-    assert job_codec.jobs_from_pb(job_codec.jobs_to_pb([job])) == [job]
+    assert there_and_back([job]) == [(1, job)]
 
 
-@pytest.mark.parametrize("size", [0, 1, result_codec.CHUNK_BYTES, result_codec.CHUNK_BYTES * 2 + 1])
-def test_results_travel_in_messages_of_at_most_4_mib(size: int) -> None:
-    """Cut and put together again."""
+@pytest.mark.parametrize("size", [0, 1, ROOM, 2 * ROOM + 1])
+def test_answers_travel_in_parts_of_bounded_size(size: int) -> None:
+    """Cut and put together again; the end is in the last part only."""
     result = JobResult(
         dense=Rows(dimensions=1, data=b"d" * size, scales=b"s" * size),
         sparse=SparseRows(lengths=(size, 0), indices=b"i" * size, values=b"v" * size),
@@ -93,35 +106,81 @@ def test_results_travel_in_messages_of_at_most_4_mib(size: int) -> None:
         queue=0.25,
         compute=0.5,
     )
-    messages = [message.SerializeToString() for message in result_codec.result_to_pb(9, result)]
-    assert max(map(len, messages)) <= 4 * 2**20
-    assembly = result_codec.ResultAssembly()
-    for message in messages:
+    sending, assembly = result_codec.Sending(9, result), result_codec.ResultAssembly()
+    parts = 0
+    while not assembly.end:
         with pytest.raises(Internal, match="without an answer"):
             assembly.result()
-        assembly.add(pb.ExecuteResponse.FromString(message))
+        message = pb.AttachResponse()
+        sending.take(message, ROOM)
+        assert message.ByteSize() <= ROOM + 200
+        (part,) = pb.AttachResponse.FromString(message.SerializeToString()).answers
+        assert part.job_id == 9
+        parts += 1
+        assert assembly.add(part) == (sending.left == 0)
     assert assembly.result() == result
     assert assembly.size == 7 * size
+    assert parts == max(1, -(-7 * size // ROOM))
 
 
-def test_a_job_table_that_does_not_add_up_is_refused() -> None:
-    """Naming what disagrees."""
-    request = job_codec.jobs_to_pb([Job(id=1, work=ENCODE, tokens=RaggedTokens.of([[1, 2]]))])
-    request.jobs[0].sequences = 2
-    with pytest.raises(InvalidInput, match="sequences"):
+@pytest.mark.parametrize("error", [Internal("oh"), InvalidInput("no", field="f"), Overloaded("full", retry_after=2.0)])
+def test_errors_travel_as_answers(error: SelvageError) -> None:
+    """With field and wait."""
+    message = pb.AttachResponse()
+    result_codec.Sending(9, error).take(message, ROOM)
+    with pytest.raises(type(error), match=error.message) as raised:
+        result_codec.ResultAssembly().add(message.answers[0])
+    assert (raised.value.field, raised.value.retry_after) == (error.field, error.retry_after)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"sequences": 2}, "sequences"),
+        ({"sequences": -1}, "below 1, or"),
+        ({"lengths": [0]}, "below 1, or"),
+        ({"lengths": [-2]}, "below 1, or"),
+        ({"token_ids": b"123"}, "token_ids"),
+    ],
+)
+def test_a_job_table_that_does_not_add_up_is_refused(change: dict[str, Any], match: str) -> None:
+    """Naming what disagrees; then no job can be told from its neighbours."""
+    request = job_codec.jobs_to_pb([Job(id=1, work=ENCODE, tokens=RaggedTokens.of([[1, 2]]))], "f")
+    for name, value in change.items():
+        if name == "lengths":
+            request.lengths[:] = value
+        else:
+            setattr(request if name == "token_ids" else request.jobs[0], name, value)
+    with pytest.raises(InvalidInput, match=match):
         job_codec.jobs_from_pb(request)
-    request.jobs[0].sequences = 1
-    request.token_ids = b"123"
-    with pytest.raises(InvalidInput, match="token_ids"):
+
+
+def test_a_message_of_too_many_jobs_is_refused_before_any_is_read() -> None:
+    """Naming the limit."""
+    request = pb.AttachRequest(jobs=[pb.Job(id=number) for number in range(job_codec.MESSAGE_JOBS + 1)])
+    with pytest.raises(LimitExceeded, match="the limit is 4096"):
         job_codec.jobs_from_pb(request)
 
 
-def test_a_priority_is_refused_honestly() -> None:
-    """Not ignored: it is of a later day."""
-    request = job_codec.jobs_to_pb([Job(id=1, work=ENCODE, tokens=RaggedTokens.of([[1, 2]]))])
-    request.jobs[0].priority = 1
-    with pytest.raises(UnsupportedTask, match="priority"):
-        job_codec.jobs_from_pb(request)
+def test_a_job_that_makes_no_sense_fails_alone() -> None:
+    """Its neighbours are read."""
+    jobs = [Job(id=number, work=ENCODE, tokens=RaggedTokens.of([[1, 2]])) for number in (1, 2, 3)]
+    request = job_codec.jobs_to_pb(jobs, "f")
+    request.jobs[1].ClearField("encode")
+    (_, one), (number, wrong), (_, three) = job_codec.jobs_from_pb(request)
+    assert (one, number, three) == (jobs[0], 2, jobs[2])
+    assert isinstance(wrong, InvalidInput)
+    assert wrong.field == "jobs[1]"
+
+
+def test_a_load_survives() -> None:
+    """Every field of it; a priority of a later version is left out."""
+    backlogs = {Priority.BULK: Backlog(keys=2, tokens=99, jobs=(0, 3, 1))}
+    told = {"queued_tokens": 99, "queued_jobs": 4, "tokens_per_second": 2.5, "turn": 64, "busy": 0.5}
+    load = Load(**told, backlogs=backlogs, draining=True, stalled="it hangs")  # type: ignore[arg-type]
+    message = load_to_pb(load)
+    message.backlogs.add(priority=77)  # type: ignore[arg-type]
+    assert load_from_pb(message) == load
 
 
 def test_the_card_survives() -> None:

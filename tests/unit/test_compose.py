@@ -80,6 +80,14 @@ def test_a_container_listens_to_its_neighbours(name: str) -> None:
     assert listens_on(name).startswith("0.0.0.0:")
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_metrics_are_told_inside_the_network_only(name: str) -> None:
+    """To whoever joins it; no port of the host leads there."""
+    [address] = [value for key, value in SERVICES[name]["environment"].items() if key.endswith("_METRICS")]
+    assert address.startswith("0.0.0.0:")
+    assert not any(port_of(address) == port_of(each) for each in SERVICES[name].get("ports", ()))
+
+
 def test_the_frontend_runs_as_replicas() -> None:
     """More than one unless told otherwise."""
     assert SERVICES["frontend"]["deploy"]["replicas"] == 2

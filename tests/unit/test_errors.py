@@ -34,7 +34,7 @@ def test_the_tree_is_complete() -> None:
 def test_an_error_survives_the_way_from_the_worker(reason: str) -> None:
     """Class, message, field and wait come back."""
     sent = error_classes()[reason]("what happened", field="texts[3]", retry_after=1.5)
-    received = error_from_pb(error_to_pb(7, sent).end.error)
+    received = error_from_pb(error_to_pb(sent))
     assert type(received) is type(sent)
     assert (received.message, received.field, received.retry_after) == ("what happened", "texts[3]", 1.5)
 

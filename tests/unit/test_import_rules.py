@@ -73,6 +73,7 @@ RULES = {
             path
             for path in files("gpu_worker/**/*.py", "tests/gpu/*.py")
             if path.name not in ("__main__.py", "settings.py", "server.py", "scheduler.py")
+            and path.parent.name != "link"
         ],
         {
             "grpc",
@@ -90,9 +91,27 @@ RULES = {
         [path for path in files("benchmarks/**/*.py") if path.name != "ours.py"],
         {"gpu_worker"},
     ),
+    "Prometheus is known to one file, OpenTelemetry to another": (
+        [
+            path
+            for path in files("shared/**/*.py", "frontend_service/**/*.py", "gpu_worker/**/*.py")
+            if path.name not in ("metrics.py", "spans.py")
+        ],
+        {"prometheus_client", "opentelemetry"},
+    ),
+    "metrics know no traces": (files("shared/metrics.py"), {"opentelemetry"}),
+    "traces know no metrics": (files("shared/spans.py"), {"prometheus_client"}),
     "policy and services know no door": (
         [
-            *files("shared/calls.py", "shared/request_id.py", "frontend_service/worker/protocol.py"),
+            *files(
+                "shared/admission.py",
+                "shared/calls.py",
+                "shared/metrics.py",
+                "shared/observers.py",
+                "shared/request_id.py",
+                "shared/traceparent.py",
+                "frontend_service/worker/protocol.py",
+            ),
             *(path for path in files("frontend_service/*.py") if path.name != "__main__.py"),
         ],
         {"grpc", "grpc_health", "google", "selvage", "frontend_service.doors", "shared.rpc", "shared.serving"},
@@ -102,25 +121,28 @@ RULES = {
         {"frontend_service.worker"},
     ),
     "the link to the worker knows no door": (files("frontend_service/worker/*.py"), {"frontend_service.doors"}),
+    "attachments know no transport": (files("gpu_worker/link/*.py"), {"torch", "grpc", "shared.rpc"}),
     "the scheduler knows no torch and no gRPC": (files("gpu_worker/scheduler.py"), {"torch", "grpc", "selvage"}),
     "the loop knows no torch, no asyncio and no logs": (
-        files("gpu_worker/loop.py", "gpu_worker/under_way.py", "gpu_worker/planning.py", "gpu_worker/step/flight.py"),
+        files("gpu_worker/loop.py", "gpu_worker/under_way.py", "gpu_worker/planning/*.py", "gpu_worker/step/flight.py"),
         {"torch", "numpy", "asyncio", "grpc", "selvage", "structlog"},
     ),
 }
 EDGE = files(
     "shared/codec.py",
     "shared/job_codec.py",
+    "shared/load_codec.py",
     "shared/result_codec.py",
     "shared/services.py",
     "shared/rpc/*.py",
     "shared/serving.py",
     "shared/probe.py",
     "frontend_service/doors/**/*.py",
-    "frontend_service/worker/connection.py",
     "frontend_service/worker/description.py",
-    "frontend_service/worker/health.py",
+    "frontend_service/worker/link.py",
+    "frontend_service/worker/stream.py",
     "frontend_service/worker/tokenizer.py",
+    "gpu_worker/link/*.py",
     "gpu_worker/server.py",
     "gpu_worker/__main__.py",
 )
@@ -180,13 +202,24 @@ def test_protobuf_and_grpc_stop_at_the_edge() -> None:
     assert offenders(sorted(inner), {"grpc", "grpc_health", "selvage", "google"}) == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["shared/ragged.py", "shared/errors.py", "shared/deadline.py", "shared/offload.py", "gpu_worker/planning.py"],
+BARE = files(
+    "shared/ragged.py",
+    "shared/vectors.py",
+    "shared/jobs.py",
+    "shared/load.py",
+    "shared/errors.py",
+    "shared/deadline.py",
+    "shared/offload.py",
+    "gpu_worker/planning/*.py",
 )
-def test_standard_library_only(name: str) -> None:
-    """These run anywhere."""
-    assert {each.split(".")[0] for each in imports(ROOT / name)} <= STANDARD
+
+
+@pytest.mark.parametrize("path", BARE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_standard_library_only(path: Path) -> None:
+    """These run anywhere: they import it, and each other."""
+    known = {str(each.relative_to(ROOT).with_suffix("")).replace("/", ".") for each in BARE}
+    foreign = {each for each in imports(path) if each.split(".")[0] not in STANDARD}
+    assert {each for each in foreign if not any(f"{each}.".startswith(f"{name}.") for name in known)} == set()
 
 
 def test_shared_is_ours() -> None:
@@ -197,7 +230,8 @@ def test_shared_is_ours() -> None:
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("frontend_service.__main__", ["torch", "transformers", "gpu_worker"]),
+        ("frontend_service.__main__", ["torch", "transformers", "gpu_worker", "prometheus_client", "opentelemetry"]),
+        ("gpu_worker.__main__", ["frontend_service", "prometheus_client", "opentelemetry"]),
         ("frontend_service.frontend", ["grpc", "grpc_health", "google", "selvage", "torch", "gpu_worker"]),
         ("gpu_worker.engine", ["grpc", "google", "structlog", "pydantic", "pydantic_settings", "triton"]),
         ("benchmarks.accelerator", ["grpc", "google", "structlog", "pydantic_settings", "rich", "aiohttp", "scipy"]),

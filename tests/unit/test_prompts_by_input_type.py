@@ -13,6 +13,7 @@ from tiny import CPU, DENSE, ask, dense_rows, raw, write_json, write_trunk
 
 from frontend_service.requests import Cut, PromptChoice
 from frontend_service.tokenization import Tokenization
+from frontend_service.turns import finished
 from gpu_worker.engine import ModelEngine
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
@@ -48,7 +49,7 @@ def ours(folder: Path, side: InputType) -> np.ndarray:
     model = load(str(folder), CPU)
     tokenization = Tokenization(model.tokenizer.content, card_of(model))
     prompt = tokenization.prompt(PromptChoice(input_type=side))
-    tokens = tokenization.texts(TEXTS, prompt, Cut(), "texts[{}]", lambda _: None, side).tokens
+    tokens = finished(tokenization.texts(TEXTS, prompt, Cut(), "texts[{}]", side)).tokens
     ids = np.split(np.frombuffer(tokens.ids, dtype="<i4"), tokens.offsets[1:-1])
     return dense_rows(ask(ModelEngine(model), raw(DENSE), [each.tolist() for each in ids]))
 

@@ -11,6 +11,8 @@ from frontend_service.doors.selvage_v1.server import register
 from frontend_service.frontend import Frontend
 from frontend_service.limits import Limits
 from frontend_service.service import Service
+from frontend_service.worker import link, stream
+from gpu_worker.link import outbox
 from shared.calls import Calls
 from shared.services import PUBLIC_SERVICES, WORKER_SERVICES
 
@@ -51,3 +53,9 @@ async def test_the_frontend_registers_just_these() -> None:
     worker: Any = None
     register(Frontend(Service(worker, Limits(), threads, threads), Calls(timeout=1)), server)  # type: ignore[arg-type]
     assert server.names == list(PUBLIC_SERVICES)
+
+
+def test_a_worker_speaks_more_often_than_it_is_given_up() -> None:
+    """Several beats fit into the silence that ends a link; and a link is lost and found within ten seconds."""
+    assert outbox.IDLE_BEAT * 3 < stream.SILENCE
+    assert stream.SILENCE + 2 * link.LONGEST_WAIT < 10

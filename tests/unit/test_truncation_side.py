@@ -18,6 +18,7 @@ from frontend_service.pairs import PairTexts
 from frontend_service.requests import Cut
 from frontend_service.tokenization import Tokenization
 from frontend_service.tokenized import Tokenized
+from frontend_service.turns import finished
 from gpu_worker.engine import ModelEngine
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
@@ -53,7 +54,7 @@ def ids_of(tokenized: Tokenized) -> list[list[int]]:
 def read(model: Model, texts: list[str], cut: Cut, side: InputType = InputType.UNSPECIFIED) -> list[list[int]]:
     """Ids as a frontend makes them."""
     tokenization = Tokenization(model.tokenizer.content, card_of(model))
-    return ids_of(tokenization.texts(texts, "", cut, "texts[{}]", lambda _: None, side))
+    return ids_of(finished(tokenization.texts(texts, "", cut, "texts[{}]", side)))
 
 
 @pytest.mark.parametrize("told", FILES)
@@ -101,7 +102,7 @@ def test_pairs_of_a_cross_encoder(tmp_path: Path) -> None:
     def ids(side: TruncationSide | None) -> Tokenized:
         cut = Cut(truncate=True, side=side)
         texts = PairTexts(firsts=firsts, seconds=seconds, matrix=False, entry="text_pairs[{}]", cut=cut)
-        return Tokenization(model.tokenizer.content, card_of(model)).pairs(texts, lambda _: None)
+        return finished(Tokenization(model.tokenizer.content, card_of(model)).pairs(texts))
 
     def logits(tokenized: Tokenized) -> np.ndarray:
         segments = tokenized.second_segments

@@ -1,5 +1,7 @@
 """The public services over gRPC: message -> exchange -> message. Decides nothing; `Interceptor` tells errors."""
 
+import asyncio
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import grpc
@@ -16,8 +18,13 @@ from selvage.v1.classification_pb2_grpc import (
 from selvage.v1.embedding_pb2_grpc import EmbeddingServiceServicer, add_EmbeddingServiceServicer_to_server
 from selvage.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
 from selvage.v1.ranking_pb2_grpc import RankingServiceServicer, add_RankingServiceServicer_to_server
+from shared.calls import Caller
 from shared.codec import card_to_pb
+from shared.rpc.interceptor import CALLER
+from shared.services import PUBLIC_SERVICES
 
+HEARD_OUT = 0.5
+"""Seconds."""
 Context = grpc.aio.ServicerContext[Any, Any]
 Q = TypeVar("Q")
 A = TypeVar("A", bound=Answer | Finished)
@@ -41,13 +48,17 @@ def register(frontend: Frontend, server: grpc.aio.Server) -> None:
     add_ModelServiceServicer_to_server(ModelServicer(frontend), server)
 
 
+def needs_worker(caller: Caller) -> bool:
+    """Whether a call waits for a worker; what ModelService tells is known here."""
+    return not caller.method.startswith(f"/{PUBLIC_SERVICES[-1]}/")
+
+
 class _Timed:
     def __init__(self, frontend: Frontend) -> None:
         self._frontend = frontend
 
-    async def _reply(self, exchange: Exchange[Any, Q, A, R], message: Any, context: Context) -> R:
-        remaining = context.time_remaining()
-        reply, timing = await self._frontend.exchange(exchange, message, message.ByteSize(), remaining)
+    async def _reply(self, exchange: Exchange[Any, Q, A, R], message: Any) -> R:
+        reply, timing = await self._frontend.exchange(exchange, message, message.ByteSize(), CALLER.get())
         reply.timing.CopyFrom(fields.timing_to_pb(timing))
         return reply
 
@@ -62,9 +73,14 @@ class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
         )
 
     async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> embedding_pb2.EmbedResponse:
-        return await self._reply(self._embed, request, context)
+        return await self._reply(self._embed, request)
 
     async def EmbedStream(self, request_iterator: Any, context: Context) -> None:
+        """Hears its caller out for a moment: grpc.aio tells one that still writes when a call ends INTERNAL instead."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HEARD_OUT):
+                async for _ in request_iterator:
+                    pass
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "EmbedStream is not built yet; use Embed")
 
 
@@ -79,13 +95,13 @@ class RankingServicer(_Timed, RankingServiceServicer):
         self._max_sim = Exchange(read=ranking.max_sim_request, ask=asked.max_sim, write=ranking.max_sim_response)
 
     async def Rerank(self, request: ranking_pb2.RerankRequest, context: Context) -> ranking_pb2.RerankResponse:
-        return await self._reply(self._rerank, request, context)
+        return await self._reply(self._rerank, request)
 
     async def Score(self, request: ranking_pb2.ScoreRequest, context: Context) -> ranking_pb2.ScoreResponse:
-        return await self._reply(self._score, request, context)
+        return await self._reply(self._score, request)
 
     async def MaxSim(self, request: ranking_pb2.MaxSimRequest, context: Context) -> ranking_pb2.MaxSimResponse:
-        return await self._reply(self._max_sim, request, context)
+        return await self._reply(self._max_sim, request)
 
 
 class ClassificationServicer(_Timed, ClassificationServiceServicer):
@@ -102,12 +118,12 @@ class ClassificationServicer(_Timed, ClassificationServiceServicer):
     async def Classify(
         self, request: classification_pb2.ClassifyRequest, context: Context
     ) -> classification_pb2.ClassifyResponse:
-        return await self._reply(self._texts, request, context)
+        return await self._reply(self._texts, request)
 
     async def ClassifyTokens(
         self, request: classification_pb2.ClassifyTokensRequest, context: Context
     ) -> classification_pb2.ClassifyTokensResponse:
-        return await self._reply(self._tokens, request, context)
+        return await self._reply(self._tokens, request)
 
 
 class ModelServicer(ModelServiceServicer):

@@ -5,6 +5,7 @@ import json
 from frontend_service.tokenization import Tokenization
 from frontend_service.worker.protocol import ServedModel
 from shared.card import ModelCard
+from shared.errors import UnknownModel
 from shared.jobs import Classify, Job, JobResult, MaxSim, Rows, Score
 from shared.vectors import OutputKind, ScoringMethod
 
@@ -64,12 +65,20 @@ class FakeWorker:
     """Remembers jobs; its scores are 1, 3, 3, 2 again and again."""
 
     def __init__(self, model_card: ModelCard) -> None:
-        self.model = ServedModel(
+        self.served = ServedModel(
             card=model_card, tokenization=Tokenization(tokenizer_json(), model_card), queued_tokens=1000
         )
         self.jobs: list[Job] = []
 
-    async def run(self, job: Job) -> JobResult:
+    def model(self, name: str) -> ServedModel:
+        if name not in ("", self.served.card.id):
+            raise UnknownModel(f"no model is called {name}", field="model")
+        return self.served
+
+    def models(self) -> tuple[ServedModel, ...]:
+        return (self.served,)
+
+    async def run(self, model: ServedModel, job: Job) -> JobResult:
         import numpy as np
 
         self.jobs.append(job)
@@ -77,7 +86,7 @@ class FakeWorker:
             count = int(np.prod(job.work.layout.shape(*_sides(job))))
             return JobResult(scores=np.resize(np.array([1, 3, 3, 2], dtype="<f4"), count).tobytes())
         if isinstance(job.work, Classify):
-            labels = len(self.model.card.labels)
+            labels = len(self.served.card.labels)
             ids = np.frombuffer(job.tokens.ids, dtype="<i4")
             kept = np.isin(ids, ids if job.work.token_id is None else [job.work.token_id])
             counts = np.add.reduceat(kept, job.tokens.offsets[:-1], dtype=np.int64)

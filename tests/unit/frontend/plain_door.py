@@ -53,11 +53,12 @@ class PlainDoor:
         """`given_id`: the request id that the caller chose."""
         exchange = self._exchanges[method]
 
+        caller = Caller(method=method, request_id=request_id.chosen([given_id]), remaining=remaining)
+
         async def work() -> Body:
-            reply, timing = await self._frontend.exchange(exchange, body, len(str(body)), remaining)
+            reply, timing = await self._frontend.exchange(exchange, body, len(str(body)), caller)
             return reply | {"timing": asdict(timing)}
 
-        caller = Caller(method=method, request_id=request_id.chosen([given_id]), remaining=remaining)
         try:
             return await self._frontend.calls.answer(caller, work)
         except SelvageError as error:

@@ -19,9 +19,9 @@ from frontend_service.service import Service
 from selvage.v1 import classification_pb2 as pb
 from selvage.v1 import ranking_pb2, vectors_pb2
 from shared.card import ModelCard
-from shared.deadline import Deadline
 from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedTask
 from shared.jobs import Classify
+from shared.terms import Terms
 from shared.vectors import Activation, ScoringMethod, Task
 
 CROSS = {
@@ -49,16 +49,16 @@ class Frontend:
 
     async def classify(self, **fields: Any) -> pb.ClassifyResponse:
         request = classification.classify_request(pb.ClassifyRequest(**fields))
-        return classification.classify_response(request, await self.classification.texts(request, Deadline.after(9)))
+        return classification.classify_response(request, await self.classification.texts(request, Terms.within(9)))
 
     async def tokens(self, **fields: Any) -> pb.ClassifyTokensResponse:
         request = classification.classify_tokens_request(pb.ClassifyTokensRequest(**fields))
-        answer = await self.classification.tokens(request, Deadline.after(9))
+        answer = await self.classification.tokens(request, Terms.within(9))
         return classification.classify_tokens_response(request, answer)
 
     async def score(self, **fields: Any) -> Any:
         request = ranking.score_request(ranking_pb2.ScoreRequest(**fields))
-        return ranking.score_response(request, await Ranking(self.service).score(request, Deadline.after(9)))
+        return ranking.score_response(request, await Ranking(self.service).score(request, Terms.within(9)))
 
 
 @given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=2, max_size=8))

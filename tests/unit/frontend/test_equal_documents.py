@@ -17,13 +17,15 @@ from frontend_service.ranking import Ranking
 from frontend_service.requests import Cut
 from frontend_service.service import Service
 from frontend_service.tokenized import NOTHING, Tokenized
+from frontend_service.turns import finished
+from frontend_service.worker.protocol import ServedModel
 from selvage.v1 import ranking_pb2 as pb
 from selvage.v1 import vectors_pb2
-from shared.deadline import Deadline
 from shared.jobs import Classify, Job, JobResult, MaxSim, Score
+from shared.terms import Terms
 from shared.vectors import Layout, MultiVectors, OutputKind, ScoringMethod, Task
 
-LATER = Deadline.after(3600)
+LATER = Terms.within(3600)
 ALL: dict[str, Any] = {
     "outputs": tuple(OutputKind),
     "methods": tuple(ScoringMethod),
@@ -39,7 +41,7 @@ LAYOUTS = {Layout.MATRIX: ["a", "b", "a"], Layout.PAIRS: ["a" if place % 2 else 
 class Drifting(FakeWorker):
     """Scores tell what is compared; their last bits hang on the place in the job, as products in other blocks do."""
 
-    async def run(self, job: Job) -> JobResult:
+    async def run(self, model: ServedModel, job: Job) -> JobResult:
         self.jobs.append(job)
         ends = job.tokens.offsets
         texts = [job.tokens.ids[4 * start : 4 * stop] for start, stop in pairwise(ends)]
@@ -70,17 +72,17 @@ def numbers(result: JobResult) -> np.ndarray:
 
 async def told(worker: Drifting, work: Any, some: Tokenized) -> np.ndarray:
     """What the worker says where it is asked about every input, repeated or not."""
-    return numbers(await worker.run(Job(id=1, work=work, tokens=some.tokens)))
+    return numbers(await worker.run(worker.served, Job(id=1, work=work, tokens=some.tokens)))
 
 
 def whole_request(worker: Drifting, queries: Sequence[str], layout: Layout, method: ScoringMethod) -> Tokenized:
     """All of it as token ids."""
-    read = worker.model.tokenization
+    read = worker.served.tokenization
     if method is ScoringMethod.CROSS_ENCODER:
         matrix, entry = layout is Layout.MATRIX, "documents[{}]"
         texts = PairTexts(firsts=queries, seconds=DOCUMENTS, matrix=matrix, entry=entry, cut=Cut())
-        return read.pairs(texts, lambda _: None)
-    sides = [read.texts(each, "", Cut(), "{}", lambda _: None) for each in (queries, DOCUMENTS)]
+        return finished(read.pairs(texts))
+    sides = [finished(read.texts(each, "", Cut(), "{}")) for each in (queries, DOCUMENTS)]
     return sides[0] + sides[1]
 
 

@@ -15,14 +15,16 @@ from frontend_service.ranking import Ranking
 from frontend_service.requests import Cut
 from frontend_service.service import Service
 from frontend_service.tokenization import Tokenization
+from frontend_service.turns import finished
+from frontend_service.worker.protocol import ServedModel
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
 from shared.card import LateInteraction
-from shared.deadline import Deadline
 from shared.errors import DimensionMismatch, InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedTask
 from shared.jobs import Encode, Job, JobResult, MaxSim, Score
+from shared.terms import Terms
 from shared.vectors import InputType, Layout, OutputKind, QueryExpansion, ScoringMethod
 
-LATER = Deadline.after(60)
+LATER = Terms.within(60)
 MASK = 3
 QUERY, DOCUMENT, NEITHER = InputType.QUERY, InputType.DOCUMENT, InputType.UNSPECIFIED
 LATE = vectors_pb2.SCORING_METHOD_LATE_INTERACTION
@@ -45,7 +47,7 @@ def tokenization(**changes: Any) -> Tokenization:
 
 def tokenize(made: Tokenization, text: str, side: InputType, **cut: Any) -> tuple[list[int], int]:
     """Ids and tail of one text."""
-    tokenized = made.texts([text], "", Cut(**cut), "texts[{}]", lambda _: None, side)
+    tokenized = finished(made.texts([text], "", Cut(**cut), "texts[{}]", side))
     return np.frombuffer(tokenized.tokens.ids, "<i4").tolist(), tokenized.tails[0]
 
 
@@ -99,9 +101,9 @@ def test_each_side_has_its_own_limit() -> None:
 def test_given_ids_of_a_query_are_known_by_their_tail(ids: list[int], tail: int) -> None:
     """Exactly what Tokenize gave comes back as it was; for documents it is no expansion."""
     made = tokenization()
-    assert made.given([ids], Cut(), QUERY).tails == (tail,)
-    assert made.given([ids], Cut(), DOCUMENT).tails == (0,)
-    assert tokenization(attend_to_expansion=True).given([ids], Cut(), QUERY).tails == (0,)
+    assert finished(made.given([ids], Cut(), QUERY)).tails == (tail,)
+    assert finished(made.given([ids], Cut(), DOCUMENT)).tails == (0,)
+    assert finished(tokenization(attend_to_expansion=True).given([ids], Cut(), QUERY)).tails == (0,)
 
 
 def test_the_token_that_ends_a_text_may_expand_it() -> None:
@@ -109,8 +111,8 @@ def test_the_token_that_ends_a_text_may_expand_it() -> None:
     made = tokenization(expansion_id=2)
     ids, tail = tokenize(made, "a b", QUERY)
     assert (ids, tail) == ([1, 4, 5, 2, 2, 2, 2, 2], 4)
-    assert made.given([ids], Cut(), QUERY).tails == (4,)
-    assert made.given([[1, 4, 2]], Cut(), QUERY).tails == (0,)
+    assert finished(made.given([ids], Cut(), QUERY)).tails == (4,)
+    assert finished(made.given([[1, 4, 2]], Cut(), QUERY)).tails == (0,)
 
 
 async def test_tokenize_shows_what_embed_and_rerank_feed() -> None:
@@ -141,8 +143,8 @@ async def test_tokenize_shows_what_embed_and_rerank_feed() -> None:
 class Explaining(fakes.FakeWorker):
     """Its second document has no winner; each token of the others is won by its neighbour."""
 
-    async def run(self, job: Job) -> JobResult:
-        result = await super().run(job)
+    async def run(self, model: ServedModel, job: Job) -> JobResult:
+        result = await super().run(model, job)
         query = job.tokens.lengths[0]
         winners = np.array([np.arange(query) % 3, np.full(query, -1), np.ones(query)], dtype="<i4")
         similarities = np.where(winners >= 0, 0.5, 0.0).astype("<f4")

@@ -1,6 +1,7 @@
 """Pairs of texts as a cross-encoder reads them."""
 
 from itertools import pairwise
+from typing import Any
 
 import fakes
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from frontend_service.pair_segments import longest_first
+from frontend_service.pair_tokenizer import SLICE_TOKENS
 from frontend_service.pairs import PairTexts
 from frontend_service.requests import Cut, PromptChoice
 from frontend_service.tokenization import Tokenization
 from frontend_service.tokenized import Tokenized
+from frontend_service.turns import finished
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded
 from shared.vectors import TruncationSide
 
@@ -32,10 +35,10 @@ def pairs(
     )
     values: dict[str, object] = {"cut": Cut(), "entry": "documents[{}]"} | options
     texts = PairTexts(firsts=firsts, seconds=seconds, matrix=matrix, **values)  # type: ignore[arg-type]
-    return Tokenization(fakes.tokenizer_json(), card).pairs(texts, lambda tokens: None)
+    return finished(Tokenization(fakes.tokenizer_json(), card).pairs(texts))
 
 
-def words(tokenized: Tokenized) -> list[str]:
+def words_of(tokenized: Tokenized) -> list[str]:
     ids = memoryview(tokenized.tokens.ids).cast("i")
     offsets = tokenized.tokens.offsets
     return [" ".join(WORDS[each] for each in ids[a:b]) for a, b in pairwise(offsets)]
@@ -66,7 +69,7 @@ def test_pairs_equal_the_tokenizers_own(firsts: list[str], seconds: list[str], t
     tokenizer.enable_truncation(10, strategy="longest_first")
     expected = [tokenizer.encode(first, second) for first in firsts for second in seconds]
     found = pairs(firsts, seconds, matrix=True, cut=Cut(truncate=True))
-    assert words(found) == [" ".join(each.tokens) for each in expected]
+    assert words_of(found) == [" ".join(each.tokens) for each in expected]
     assert found.second_segments == tuple(each.type_ids.index(1) for each in expected)
     assert found.truncated == tuple(len(each) > 10 for each in whole)
 
@@ -83,24 +86,17 @@ def test_pairs_are_cut_on_the_side_that_the_tokenizer_would_cut(
     for own, asked in ((side, None), (TruncationSide.LEFT, side), (TruncationSide.RIGHT, side)):
         cut = Cut(truncate=True, side=asked)
         found = pairs([first], [second], cut=cut, max_tokens=limit, truncation_side=own)
-        assert words(found) == [" ".join(WORDS[each] for each in expected)]
+        assert words_of(found) == [" ".join(WORDS[each] for each in expected)]
 
 
 @pytest.mark.parametrize("template", ["", TEMPLATE])
-def test_whoever_watches_can_stop_after_each_pair(template: str) -> None:
-    """One long text may meet many short ones, all of one slice."""
+def test_pairs_are_made_in_slices(template: str) -> None:
+    """Of about so many tokens: one long text may meet many short ones, all tokenised at once."""
     card = fakes.card(pair_template=template.replace("{instruction}", ""))
-    told: list[int] = []
-
-    def watch(tokens: int) -> None:
-        told.append(tokens)
-        if len(told) == 3:
-            raise TimeoutError
-
-    texts = PairTexts(firsts=["a"], seconds=["b"] * 1000, matrix=True, entry="documents[{}]", cut=Cut())
-    with pytest.raises(TimeoutError):
-        Tokenization(fakes.tokenizer_json(), card).pairs(texts, watch)
-    assert told == [told[0], 2 * told[0], 3 * told[0]]
+    texts = PairTexts(firsts=["a"], seconds=["b"] * 5000, matrix=True, entry="documents[{}]", cut=Cut())
+    told = [each for each in Tokenization(fakes.tokenizer_json(), card).pairs(texts) if each]
+    assert len(told) >= 5
+    assert max(after - before for before, after in pairwise([0, *told])) <= SLICE_TOKENS + 10
 
 
 def test_the_limit_of_a_side_cannot_be_over_the_models() -> None:
@@ -111,23 +107,23 @@ def test_the_limit_of_a_side_cannot_be_over_the_models() -> None:
 
 def test_one_by_one() -> None:
     """Second i with first i."""
-    assert words(pairs(["a", "b"], ["c d", ""])) == ["[CLS] a [SEP] c d [SEP]", "[CLS] b [SEP] [SEP]"]
+    assert words_of(pairs(["a", "b"], ["c d", ""])) == ["[CLS] a [SEP] c d [SEP]", "[CLS] b [SEP] [SEP]"]
 
 
 def test_a_prompt_goes_before_the_first_text() -> None:
     """As sentence-transformers' CrossEncoder has it."""
     found = pairs(["a"], ["c"], prompt=PromptChoice(literal="query : "))
-    assert words(found) == ["[CLS] query : a [SEP] c [SEP]"]
+    assert words_of(found) == ["[CLS] query : a [SEP] c [SEP]"]
 
 
 def test_each_side_has_a_limit_of_its_own() -> None:
     """Counted without special tokens; refused, or cut."""
     sides = {"first_cut": Cut(truncate=True, max_tokens=1), "second_cut": Cut(truncate=True, max_tokens=2)}
     found = pairs(["a b"], ["c d e", "f"], matrix=True, **sides)
-    assert words(found) == ["[CLS] a [SEP] c d [SEP]", "[CLS] a [SEP] f [SEP]"]
+    assert words_of(found) == ["[CLS] a [SEP] c d [SEP]", "[CLS] a [SEP] f [SEP]"]
     assert found.truncated == (True, True)
     left = pairs(["a b"], ["c d e", "f"], matrix=True, truncation_side=TruncationSide.LEFT, **sides)
-    assert words(left) == ["[CLS] b [SEP] d e [SEP]", "[CLS] b [SEP] f [SEP]"]
+    assert words_of(left) == ["[CLS] b [SEP] d e [SEP]", "[CLS] b [SEP] f [SEP]"]
     with pytest.raises(InputTooLong, match=r"has 2 tokens, max_tokens_per_query is 1") as raised:
         pairs(["a b"], ["c"], first_cut=Cut(max_tokens=1, field="max_tokens_per_query"))
     assert raised.value.field == "max_tokens_per_query"
@@ -136,11 +132,11 @@ def test_each_side_has_a_limit_of_its_own() -> None:
 def test_a_template_asks_one_text() -> None:
     """The model's own instruction, another, none."""
     ask = {"template": TEMPLATE, "matrix": True, "max_tokens": 20}
-    assert words(pairs(["a"], ["c", "d"], **ask)) == ["query : b a passage c z :", "query : b a passage d z :"]
-    assert words(pairs(["a"], ["c"], **ask, prompt=PromptChoice(literal="x y"))) == ["query : x y a passage c z :"]
-    assert words(pairs(["a"], ["c"], **ask, prompt=PromptChoice(literal=""))) == ["query : b a passage c z :"]
+    assert words_of(pairs(["a"], ["c", "d"], **ask)) == ["query : b a passage c z :", "query : b a passage d z :"]
+    assert words_of(pairs(["a"], ["c"], **ask, prompt=PromptChoice(literal="x y"))) == ["query : x y a passage c z :"]
+    assert words_of(pairs(["a"], ["c"], **ask, prompt=PromptChoice(literal=""))) == ["query : b a passage c z :"]
     braces = pairs(["{document}"], ["{query}"], **ask)
-    assert words(braces) == ["query : b [UNK] passage [UNK] z :"]
+    assert words_of(braces) == ["query : b [UNK] passage [UNK] z :"]
     assert braces.second_segments == (0,)
 
 
@@ -148,9 +144,9 @@ def test_a_template_keeps_its_end() -> None:
     """The document is cut, not what the model answers after."""
     ask = {"template": TEMPLATE, "cut": Cut(truncate=True), "max_tokens": 9}
     found = pairs(["a"], ["c d e f g h"], **ask)
-    assert words(found) == ["query : b a passage c d z :"]
+    assert words_of(found) == ["query : b a passage c d z :"]
     assert found.truncated == (True,)
-    assert words(pairs(["a"], ["c d e f g h"], **ask, truncation_side=TruncationSide.LEFT)) == words(found)
+    assert words_of(pairs(["a"], ["c d e f g h"], **ask, truncation_side=TruncationSide.LEFT)) == words_of(found)
     with pytest.raises(InputTooLong, match=r"documents\[1\] and its partner have 10 tokens together, the limit is 9"):
         pairs(["a"], ["c", "d e f"], matrix=True, template=TEMPLATE, max_tokens=9)
 
@@ -167,3 +163,50 @@ def test_a_limit_below_what_every_pair_has_is_refused() -> None:
         pairs(["a"], ["c"], cut=Cut(truncate=True, max_tokens=3))
     with pytest.raises(InvalidInput, match="needs 2"):
         pairs(["a"], ["c"], template=TEMPLATE, cut=Cut(truncate=True, max_tokens=2))
+
+
+@pytest.mark.parametrize("side", TruncationSide)
+@pytest.mark.parametrize("limit", [40, 41])
+@pytest.mark.parametrize("words", [(1000, 1001), (1001, 1000), (3, 1000), (1000, 3)])
+def test_long_pairs_are_cut_as_the_tokenizer_would_cut_them(words: tuple[int, int], limit: int, side: Any) -> None:
+    """Although no more of them is read than may stay, but where an odd room goes to the longer one."""
+    tokenizer = Tokenizer.from_buffer(fakes.tokenizer_json())
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(limit, strategy="longest_first", direction=side.name.lower())
+    first, second = ("a b c d e f g h i j " * 101)[: 2 * words[0]], ("k l m n o p q " * 150)[: 2 * words[1]]
+    found = pairs([first], [second], cut=Cut(truncate=True), max_tokens=limit, truncation_side=side)
+    assert words_of(found) == [" ".join(tokenizer.encode(first, second).tokens)]
+    with pytest.raises(InputTooLong, match=rf"limit is {limit}"):
+        pairs([first], [second], max_tokens=limit)
+
+
+@pytest.mark.parametrize("template", ["", TEMPLATE])
+def test_long_sides_are_cut_at_their_own_limits(template: str) -> None:
+    """As short ones are."""
+    long = "a b c d e f g " * 300
+    found = pairs(
+        [long],
+        [long, "c", long],
+        matrix=True,
+        template=template,
+        max_tokens=50,
+        first_cut=Cut(truncate=True, max_tokens=2),
+        second_cut=Cut(truncate=True, max_tokens=3),
+    )
+    parts = ("query : b ", " passage ", " z :") if template else ("[CLS] ", " [SEP] ", " [SEP]")
+    expected = [f"{parts[0]}a b{parts[1]}{second}{parts[2]}" for second in ("a b c", "c", "a b c")]
+    assert words_of(found) == expected
+    assert found.truncated == (True, True, True)
+    with pytest.raises(InputTooLong, match="more than 2 tokens, max_tokens is 2"):
+        pairs([long], ["c"], template=template, first_cut=Cut(max_tokens=2))
+
+
+@pytest.mark.parametrize("template", ["", TEMPLATE])
+def test_sides_that_are_cut_keep_their_places_over_many_slices(template: str) -> None:
+    """Each second text meets each first one, in order."""
+    seconds = [f"{letter} z z z z z z z" for letter in "abcdefghij" * 200]
+    cut = Cut(truncate=True, max_tokens=1)
+    found = pairs(["k", "l"], seconds, matrix=True, template=template, max_tokens=20, second_cut=cut)
+    shown = [each.split() for each in words_of(found)]
+    assert [line[3 if template else 1] for line in shown] == ["k"] * 2000 + ["l"] * 2000
+    assert [line[5 if template else 3] for line in shown] == [*"abcdefghij" * 400]

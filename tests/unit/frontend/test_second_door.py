@@ -22,10 +22,10 @@ from frontend_service.doors.selvage_v1.server import register
 from frontend_service.frontend import Frontend
 from frontend_service.limits import Limits
 from frontend_service.service import Service
+from frontend_service.worker.protocol import ServedModel
 from selvage.v1 import embedding_pb2, ranking_pb2
 from selvage.v1.embedding_pb2_grpc import EmbeddingServiceStub
 from selvage.v1.ranking_pb2_grpc import RankingServiceStub
-from shared import request_id
 from shared.calls import Calls
 from shared.errors import Overloaded
 from shared.jobs import Encode, Job, JobResult, Rows
@@ -46,15 +46,15 @@ class Worker(FakeWorker):
         self.reached, self.go_on = asyncio.Event(), asyncio.Event()
         self.ids: list[str] = []
 
-    async def run(self, job: Job) -> JobResult:
-        self.ids.append(request_id.current())
+    async def run(self, model: ServedModel, job: Job) -> JobResult:
+        self.ids.append(job.request_id)
         self.reached.set()
         if self.hold:
             await self.go_on.wait()
         if self.fails is not None:
             raise self.fails
         if not isinstance(job.work, Encode):
-            return await super().run(job)
+            return await super().run(model, job)
         tokens, starts = np.frombuffer(job.tokens.ids, dtype="<i4"), list(job.tokens.offsets[:-1])
         rows = np.repeat(np.add.reduceat(tokens, starts), 8).astype("<f4")
         return JobResult(dense=Rows(dimensions=8, data=rows.tobytes()))
@@ -99,7 +99,7 @@ def told(error: grpc.aio.AioRpcError) -> Body:
 
 
 async def opened(timeout: float) -> AsyncIterator[House]:
-    calls, worker, threads = Calls(timeout=timeout), Worker(), ThreadPoolExecutor(2)
+    calls, worker, threads = Calls(timeout=timeout, log_calls=True), Worker(), ThreadPoolExecutor(2)
     frontend = Frontend(Service(worker, Limits(), threads, threads), calls)
     server = Server(PUBLIC_SERVICES, calls, threads=threads, reflect=False, connection_age=False)
     register(frontend, server.grpc)

@@ -1,27 +1,33 @@
 """What the frontend asks of a worker, and what it refuses before that."""
 
 import asyncio
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes import FakeWorker, card
+from fakes import WORDS, FakeWorker, card, tokenizer_json
 
 from frontend_service import postprocess
 from frontend_service.doors.selvage_v1.codec import embedding, ranking
 from frontend_service.embedding import Embedding
 from frontend_service.limits import Limits
+from frontend_service.models import Models
 from frontend_service.ranking import Ranking
+from frontend_service.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.service import INLINE_LETTERS, Service
+from frontend_service.tokenization import Tokenization
+from frontend_service.turns import Slices
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
-from shared.deadline import Deadline
-from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedDimensions, UnsupportedTask
+from shared.errors import Internal, InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Encode, Score
+from shared.terms import Terms
 from shared.vectors import DataType, OutputKind, ScoringMethod
 
-LATER = Deadline.after(3600)
+LATER = Terms.within(3600)
 
 
 def service(limits: Limits | None = None, **changes: Any) -> tuple[Service, FakeWorker]:
@@ -161,11 +167,54 @@ async def test_few_letters_are_tokenised_at_once_and_many_in_a_thread() -> None:
     """Both are held against the limit of tokens; many short texts are not few letters."""
     made, _ = service(Limits(request_tokens=500))
     here, texts = threading.current_thread(), ["a"] * 200
+
+    def slices(tokens: int) -> Slices[bool]:
+        yield tokens
+        return threading.current_thread() is here
+
     for letters, at_once in ((0, True), (INLINE_LETTERS, True), (INLINE_LETTERS + 1, False), (None, False)):
-        assert (await made.tokenising(lambda _: threading.current_thread() is here, letters)) is at_once
+        assert (await made.tokenising(slices(500), letters)) is at_once
         with pytest.raises(LimitExceeded, match="501 tokens"):
-            await made.tokenising(lambda watch: watch(501), letters)
+            await made.tokenising(slices(501), letters)
     assert made.limits.check_texts(texts, "texts[{}]", 200) > INLINE_LETTERS > sum(map(len, texts))
+
+
+async def test_a_text_at_which_the_tokenizer_panics_fails_alone() -> None:
+    """Internal, at once or in turns, and the next request is served. Here it is a limit of the regex engine."""
+    made, worker = service()
+    panics = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    content = json.dumps(json.loads(tokenizer_json()) | {"pre_tokenizer": panics}).encode()
+    worker.served = replace(worker.served, tokenization=Tokenization(content, worker.served.card))
+    for text in ("a" * 40 + "b", "a" * 4000 + "b"):
+        with pytest.raises(Internal, match="the tokenizer failed on this request"):
+            await Models(made).tokenize(TokenizeRequest(texts=(text,)))
+    assert len((await Models(made).tokenize(TokenizeRequest(texts=("c",)))).texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [
+        (Limits(texts=2), "tokenized"),
+        (Limits(request_tokens=5), "tokenized"),
+        (Limits(text_bytes=3), "tokenized[1]"),
+    ],
+)
+async def test_ids_to_write_are_limited(limits: Limits, field: str) -> None:
+    """Lists, ids of one and ids of all; an id that the model lacks is looked for later."""
+    made, _ = service(limits)
+    with pytest.raises(LimitExceeded) as raised:
+        await Models(made).detokenize(DetokenizeRequest(tokenized=((-1,), (5,) * 4, (6,))))
+    assert raised.value.field == field
+
+
+async def test_many_ids_are_written_in_turns_and_within_a_reply() -> None:
+    """In the order of the request."""
+    made, _ = service(Limits(message_bytes=200_000))
+    some = ((4,) * 3000, *((number,) for number in range(4, 10)), (5,) * 9000, (6,) * 10)
+    found = await Models(made).detokenize(DetokenizeRequest(tokenized=some))
+    assert [text.split() for text in found.texts] == [[WORDS[each] for each in ids] for ids in some]
+    with pytest.raises(ResultTooLarge, match="fewer ids"):
+        await Models(made).detokenize(DetokenizeRequest(tokenized=some * 9))
 
 
 @pytest.mark.parametrize(("rows", "limit"), [(1000, "similarities"), (40, "vector_elements")])

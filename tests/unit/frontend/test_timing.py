@@ -15,9 +15,11 @@ from frontend_service.doors.selvage_v1.server import ClassificationServicer, Emb
 from frontend_service.frontend import Frontend
 from frontend_service.limits import Limits
 from frontend_service.service import Service
+from frontend_service.worker.protocol import ServedModel
 from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2, vectors_pb2
-from shared.calls import Calls
+from shared.calls import Caller, Calls
 from shared.jobs import Job, JobResult, Rows
+from shared.rpc.interceptor import CALLER
 from shared.vectors import OutputKind, ScoringMethod, Task
 
 PARTS = ("tokenize", "queue", "compute", "transfer", "postprocess")
@@ -47,8 +49,8 @@ class SlowWorker(FakeWorker):
     clock: Clock
     told = (1.0, 4.0)
 
-    async def run(self, job: Job) -> JobResult:
-        result = await super().run(job)
+    async def run(self, model: ServedModel, job: Job) -> JobResult:
+        result = await super().run(model, job)
         self.clock.now += 16
         tokens = Rows(dimensions=8, data=np.ones((job.tokens.total, 8), dtype="<f4").tobytes())
         queue, compute = self.told
@@ -83,6 +85,7 @@ CROSS_ENCODED = ranking_pb2.RerankRequest(query="a", documents=["b"], method=vec
 async def times(service: Service, name: str, message: Any = None) -> dict[str, float]:
     servicer, usual = CALLS[name]
     frontend = Frontend(service, Calls(timeout=60))
+    CALLER.set(Caller(method=name, request_id="mine"))
     reply = await getattr(servicer(frontend), name)(message or usual, Context())
     return {part: getattr(reply.timing, part).ToNanoseconds() / 1e9 for part in PARTS}
 

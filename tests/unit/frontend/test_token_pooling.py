@@ -18,13 +18,14 @@ from frontend_service.limits import Limits
 from frontend_service.service import Service
 from frontend_service.settings import FrontendSettings
 from frontend_service.token_pooling import pool
+from frontend_service.worker.protocol import ServedModel
 from selvage.v1 import embedding_pb2
-from shared.deadline import Deadline
 from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, SelvageError
 from shared.jobs import Encode, Job, JobResult, Rows
+from shared.terms import Terms
 from shared.vectors import DataType, OutputKind
 
-LATER = Deadline.after(3600)
+LATER = Terms.within(3600)
 DENSE, MULTI = 1, 3
 QUERY = 1
 
@@ -32,8 +33,8 @@ QUERY = 1
 class RowsWorker(FakeWorker):
     """Answers with random unit rows of eight dimensions: one a text, and one a token."""
 
-    async def run(self, job: Job) -> JobResult:
-        await super().run(job)
+    async def run(self, model: ServedModel, job: Job) -> JobResult:
+        await super().run(model, job)
         generator = np.random.default_rng(len(job.tokens))
         made = [generator.standard_normal((count, 8)) for count in (len(job.tokens), job.tokens.total)]
         self.dense, self.rows = ((each / np.linalg.norm(each, axis=1, keepdims=True)).astype("<f4") for each in made)

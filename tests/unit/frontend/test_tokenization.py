@@ -6,12 +6,15 @@ import pytest
 from fakes import WORDS, card, tokenizer_json
 from hypothesis import given
 from hypothesis import strategies as st
+from kinds import byte_level
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from frontend_service import tokenized as module
+from frontend_service import reader
+from frontend_service.limits import TEXT_LETTERS
 from frontend_service.requests import Cut, PromptChoice
 from frontend_service.token_limits import TokenLimits
-from frontend_service.tokenization import Tokenization
+from frontend_service.tokenization import SLICE_IDS, Tokenization
+from frontend_service.turns import finished
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask
 from shared.vectors import InputType, TruncationSide
 
@@ -28,7 +31,9 @@ def spelled(ids: list[int]) -> str:
 @given(LETTERS, st.integers(2, 10), st.sampled_from(TruncationSide))
 def test_cutting_keeps_the_special_tokens_and_one_end(letters: list[str], limit: int, side: TruncationSide) -> None:
     """[CLS], as much content as fits from the chosen end, [SEP]."""
-    tokenized = PLAIN.texts([" ".join(letters)], "", Cut(truncate=True, side=side, max_tokens=limit), "texts[{}]", bool)
+    tokenized = finished(
+        PLAIN.texts([" ".join(letters)], "", Cut(truncate=True, side=side, max_tokens=limit), "texts[{}]")
+    )
     room = limit - 2
     kept = letters[:room] if side is TruncationSide.RIGHT else letters[max(0, len(letters) - room) :]
     assert spelled(list(memoryview(tokenized.tokens.ids).cast("i"))) == " ".join(["[CLS]", *kept, "[SEP]"])
@@ -41,7 +46,7 @@ def test_the_models_own_end_is_cut_where_a_request_names_none(own: TruncationSid
     tokenization = Tokenization(tokenizer_json(), card(truncation_side=own))
     for asked in (None, *TruncationSide):
         cut = Cut(truncate=True, side=asked, max_tokens=4)
-        tokenized = tokenization.texts(["a b c d"], "", cut, "texts[{}]", bool)
+        tokenized = finished(tokenization.texts(["a b c d"], "", cut, "texts[{}]"))
         kept = "a b" if (asked or own) is TruncationSide.RIGHT else "c d"
         assert spelled(list(memoryview(tokenized.tokens.ids).cast("i"))) == f"[CLS] {kept} [SEP]"
 
@@ -76,7 +81,7 @@ def test_cut_texts_equal_the_tokenizers_own(frame: str, prefixed: bool, side: Tr
     tokenization = Tokenization(tokenizer.to_str().encode(), card(max_tokens=len(whole)))
     for limit in range(max(1, tokenizer.num_special_tokens_to_add(False)), len(whole) + 1):
         cut = Cut(truncate=True, side=side, max_tokens=limit)
-        (found,) = tokenization.each([text], prompt, cut, "texts[{}]", bool)
+        ((found,),) = tokenization.each([text], prompt, cut, "texts[{}]")
         tokenizer.enable_truncation(limit, direction=side.name.lower())
         expected = tokenizer.encode(prompt + text)
         assert found.truncated == (limit < len(whole))
@@ -84,17 +89,38 @@ def test_cut_texts_equal_the_tokenizers_own(frame: str, prefixed: bool, side: Tr
         assert found.encoding.special_tokens_mask == expected.special_tokens_mask
 
 
+@pytest.mark.parametrize("side", TruncationSide)
+@pytest.mark.parametrize("frame", FRAMES)
+def test_long_texts_of_which_only_a_part_is_read_equal_the_tokenizers_own(frame: str, side: TruncationSide) -> None:
+    """Ids, offsets and what is special, a refusal as well, which does not count all of them."""
+    tokenizer = byte_level(prefix=True)
+    tokenizer.add_special_tokens([*SPECIAL])
+    tokenizer.post_processor = FRAMES[frame](True)
+    prompt, text = "words : ", "the others </s> wordy, 345  then thé the words " * 200
+    model = card(max_tokens=10**6, include_prompt=False, vocabulary_size=10**6)
+    tokenization = Tokenization(tokenizer.to_str().encode(), model)
+    for limit in (30, 60, 61):
+        cut = Cut(truncate=True, side=side, max_tokens=limit)
+        ((found,),) = tokenization.each([text], prompt, cut, "texts[{}]")
+        tokenizer.enable_truncation(limit, direction=side.name.lower())
+        expected = tokenizer.encode(prompt + text)
+        assert (found.encoding.ids, found.offsets, found.truncated) == (expected.ids, expected.offsets, True)
+        assert bool(found.start) is (side is TruncationSide.LEFT)
+    with pytest.raises(InputTooLong, match="has more than 60 tokens, the limit is 60"):
+        finished(tokenization.texts([text], prompt, Cut(side=side, max_tokens=60), "texts[{}]"))
+
+
 @given(st.lists(LETTERS, min_size=1, max_size=5))
 def test_the_files_own_truncation_and_padding_are_off(texts: list[list[str]]) -> None:
     """The ids are those of the text and nothing else."""
-    tokenized = PROMPTED.texts([" ".join(each) for each in texts], "", Cut(), "texts[{}]", bool)
+    tokenized = finished(PROMPTED.texts([" ".join(each) for each in texts], "", Cut(), "texts[{}]"))
     assert tokenized.tokens.lengths == tuple(len(each) + 2 for each in texts)
 
 
 def test_a_text_over_the_limit_is_named_with_both_numbers() -> None:
     """Which text, how long, and what the limit is."""
     with pytest.raises(InputTooLong, match=r"texts\[1\] has 11 tokens, the limit is 10") as raised:
-        PLAIN.texts(["a", "a " * 9], "", Cut(), "texts[{}]", bool)
+        finished(PLAIN.texts(["a", "a " * 9], "", Cut(), "texts[{}]"))
     assert raised.value.field == "texts[1]"
 
 
@@ -137,29 +163,51 @@ def test_an_unknown_prompt_tells_which_there_are() -> None:
 
 def test_a_prompt_left_out_of_pooling_is_counted_without_its_closing_token() -> None:
     """[CLS] query : makes three."""
-    assert PROMPTED.texts(["a b"], "query : ", Cut(), "texts[{}]", bool).prompt_lengths == (3,)
-    assert PLAIN.texts(["a b"], "query : ", Cut(), "texts[{}]", bool).prompt_lengths == (0,)
+    assert finished(PROMPTED.texts(["a b"], "query : ", Cut(), "texts[{}]")).prompt_lengths == (3,)
+    assert finished(PLAIN.texts(["a b"], "query : ", Cut(), "texts[{}]")).prompt_lengths == (0,)
 
 
 @pytest.mark.parametrize("wrong", [-1, len(WORDS)])
 def test_given_ids_must_be_in_the_vocabulary(wrong: int) -> None:
     """The text and the id are named."""
     with pytest.raises(InvalidInput, match=rf"tokenized\[1\] has the id {wrong}"):
-        PLAIN.given([[1, 2], [1, wrong, 2]], Cut())
+        finished(PLAIN.given([[1, 2], [1, wrong, 2]], Cut()))
+
+
+def broken(**changes: object) -> bytes:
+    return json.dumps(json.loads(tokenizer_json()) | changes).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff{",
+        b"{}",
+        broken(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+        broken(pre_tokenizer={"type": "FixedLength", "length": 0}),
+        broken(model={"type": "Unigram", "unk_id": 7, "vocab": [["a", -1.0]]}),
+        broken(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(("}, "behavior": "Isolated", "invert": False}),
+    ],
+)
+def test_a_broken_file_is_an_ordinary_error_that_names_it(content: bytes) -> None:
+    """Also where the library panics, which no handler of exceptions would see."""
+    with pytest.raises(ValueError, match=r"^tokenizer\.json: "):
+        Tokenization(content, card())
 
 
 def test_ids_back_to_text() -> None:
     """With and without special tokens."""
     ids = [[WORDS.index(each) for each in ("[CLS]", "a", "b", "[SEP]")]]
-    assert PLAIN.detokenize(ids, skip_special_tokens=True) == ["a b"]
-    assert PLAIN.detokenize(ids, skip_special_tokens=False) == ["[CLS] a b [SEP]"]
+    assert [*PLAIN.detokenize(ids, skip_special_tokens=True)] == [["a b"]]
+    assert [*PLAIN.detokenize(ids, skip_special_tokens=False)] == [["[CLS] a b [SEP]"]]
 
 
 @pytest.mark.parametrize(("side", "kept", "left_out"), [("LEFT", "d e f g", 1), ("RIGHT", "query : a b", 3)])
 def test_a_cut_prompt_is_left_out_of_pooling_as_far_as_it_survived(side: str, kept: str, left_out: int) -> None:
     """From the left the prompt goes first; then only [CLS] is left of what pooling leaves out."""
     cut = Cut(truncate=True, side=TruncationSide[side], max_tokens=6)
-    tokenized = PROMPTED.texts(["a b c d e f g"], "query : ", cut, "texts[{}]", bool)
+    tokenized = finished(PROMPTED.texts(["a b c d e f g"], "query : ", cut, "texts[{}]"))
     assert spelled(list(memoryview(tokenized.tokens.ids).cast("i"))) == f"[CLS] {kept} [SEP]"
     assert tokenized.prompt_lengths == (left_out,)
 
@@ -168,29 +216,29 @@ def test_a_prompt_that_fills_the_limit_is_refused_where_pooling_leaves_it_out() 
     """Rather than pooling nothing."""
     cut = Cut(truncate=True, max_tokens=4)
     with pytest.raises(InvalidInput, match="nothing is left to pool"):
-        PROMPTED.texts(["a b c"], "query : ", cut, "texts[{}]", bool)
+        finished(PROMPTED.texts(["a b c"], "query : ", cut, "texts[{}]"))
 
 
 def test_an_empty_text_without_special_tokens_is_refused_by_name() -> None:
     """Where the tokenizer adds none there is nothing to feed."""
     bare = json.loads(tokenizer_json()) | {"post_processor": None}
     with pytest.raises(InvalidInput, match=r"texts\[1\] has no tokens"):
-        Tokenization(json.dumps(bare).encode(), card()).texts(["a", ""], "", Cut(), "texts[{}]", bool)
+        finished(Tokenization(json.dumps(bare).encode(), card()).texts(["a", ""], "", Cut(), "texts[{}]"))
 
 
-def test_texts_are_tokenised_in_slices_and_whoever_watches_can_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told after each slice how many tokens there are."""
-    monkeypatch.setattr(module, "SLICE_LETTERS", 4)
-    texts, told = ["a b", "c d", "e", "f", "a b c d e"], []
-    tokenized = PLAIN.texts(texts, "", Cut(), "texts[{}]", told.append)
-    assert tokenized.tokens.lengths == (4, 4, 3, 3, 7)
-    assert told == [4, 11, 14, 21]
+def test_texts_are_tokenised_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told after each slice how many tokens there are; many short texts are not few letters."""
+    monkeypatch.setattr(reader, "SLICE_LETTERS", 4 + 2 * TEXT_LETTERS)
+    texts = ["a b", "c d", "e", "f", "a b c d e"]
+    assert [*PLAIN.texts(texts, "", Cut(), "texts[{}]")] == [4, 11, 14, 21]
+    assert finished(PLAIN.texts(texts, "", Cut(), "texts[{}]")).tokens.lengths == (4, 4, 3, 3, 7)
 
-    def stop(tokens: int) -> None:
-        raise LimitExceeded(f"{tokens}")
 
-    with pytest.raises(LimitExceeded, match=r"^4$"):
-        PLAIN.texts(texts, "", Cut(), "texts[{}]", stop)
+def test_ids_are_checked_and_written_in_slices() -> None:
+    """Both take a while where there are many."""
+    ids = [[5] * 8] * (10 * SLICE_IDS // 8)
+    assert [*PLAIN.given(ids, Cut())] == [SLICE_IDS * number for number in range(1, 11)]
+    assert [len(some) for some in PLAIN.detokenize(ids, skip_special_tokens=False)] == [SLICE_IDS // 8] * 10
 
 
 def test_long_names_are_clipped_in_messages() -> None:

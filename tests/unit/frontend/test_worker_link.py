@@ -1,41 +1,54 @@
-"""The link to a worker that comes, goes and changes, over a real channel; the worker is a fake."""
+"""Links to workers that come, go and change, over real channels; the workers are fakes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import fakes
 import grpc
 import pytest
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from frontend_service.worker.link import WorkerLink
+from frontend_service.worker import fleet, stream
+from frontend_service.worker.fleet import Fleet
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
-from shared import codec, request_id, result_codec
-from shared.errors import Overloaded, SelvageError, WorkerUnavailable
-from shared.jobs import Classify, Job, JobResult
+from shared import codec
+from shared.errors import InvalidInput, Overloaded, SelvageError, UnknownModel, WorkerUnavailable
+from shared.jobs import Classify, Job, JobResult, Priority
+from shared.load import Backlog, Load
+from shared.load_codec import load_to_pb
 from shared.ragged import RaggedTokens
-from shared.services import WORKER_SERVICES
+from shared.result_codec import Sending
+from shared.rpc import LINK_VERSION
+from shared.rpc.status import abort
+from shared.terms import Terms
 
-SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-JOB = Job(id=7, work=Classify(), tokens=RaggedTokens.of([[1, 2]]), remaining=60)
+TOKENS = RaggedTokens.of([[1, 2]])
+JOB = Job(id=7, work=Classify(), tokens=TOKENS, remaining=60, request_id="mine-7", key="k", priority=Priority.BULK)
 
 
-class Servicer(worker_pb2_grpc.WorkerServiceServicer):
-    """Answers each job with the bytes of a score, with `fails`, or never."""
+class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
+    """Answers each job with four bytes of its own, with `fails`, or never."""
 
-    def __init__(self) -> None:
-        self.card = fakes.card()
+    def __init__(self, scores: bytes = b"1234", **card: object) -> None:
+        self.card, self.scores = fakes.card(**card), scores
         self.tokenizer = fakes.tokenizer_json()
         self.fetched = 0
         self.fails: SelvageError | None = None
-        self.hangs = False
-        self.reached, self.dropped = asyncio.Event(), asyncio.Event()
-        self.metadata: dict[str, Any] = {}
+        self.loading = self.hangs = self.silent = False
+        self.holds: asyncio.Event | None = None
+        self.load = Load()
+        self.reached, self.cancelled = asyncio.Event(), asyncio.Event()
+        self.messages: list[pb.AttachRequest] = []
+        self.server = grpc.aio.server()
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self.server)
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
 
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:
+        if self.loading:
+            await abort(context, WorkerUnavailable("it loads"), "id")
         return pb.DescribeResponse(card=codec.card_to_pb(self.card), queued_tokens=1000)
 
     async def GetTokenizer(
@@ -47,150 +60,306 @@ class Servicer(worker_pb2_grpc.WorkerServiceServicer):
         yield pb.GetTokenizerResponse(name="another.json", data=b"not for us")
         yield pb.GetTokenizerResponse(name="tokenizer.json", data=self.tokenizer[half:])
 
-    async def Execute(self, request: pb.ExecuteRequest, context: Any) -> AsyncIterator[pb.ExecuteResponse]:
-        (job,) = request.jobs
-        self.metadata = dict(context.invocation_metadata())
-        self.reached.set()
+    async def Attach(self, requests: AsyncIterator[pb.AttachRequest], context: Any) -> None:
+        hello = (await anext(requests)).hello
+        assert hello.fingerprint == self.card.fingerprint
+        await context.write(pb.AttachResponse(welcome=pb.Welcome(version=LINK_VERSION)))
+        writing = asyncio.Lock()
+        beating = asyncio.create_task(self._beat(context, writing))
         try:
-            if self.hangs:
-                await asyncio.Event().wait()
+            async for request in requests:
+                self.messages.append(request)
+                self.reached.set()
+                if request.cancels:
+                    self.cancelled.set()
+                if self.holds is not None:
+                    await self.holds.wait()
+                for job in [] if self.hangs else request.jobs:
+                    answer = pb.AttachResponse()
+                    Sending(job.id, self.fails or JobResult(scores=self.scores)).take(answer, 100)
+                    async with writing:
+                        await context.write(answer)
         finally:
-            self.dropped.set()
-        if self.fails is not None:
-            yield codec.error_to_pb(job.id, self.fails)
-            return
-        for part in result_codec.result_to_pb(job.id, JobResult(scores=b"1234")):
-            yield part
+            beating.cancel()
+
+    async def _beat(self, context: Any, writing: asyncio.Lock) -> None:
+        while True:
+            async with writing:
+                if not self.silent:
+                    await context.write(pb.AttachResponse(load=load_to_pb(self.load)))
+            await asyncio.sleep(0.02)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Returns once it holds; what happens in a process of its own time has no event to wait for."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 class World:
-    """A worker, a link to it, and what the link told of it."""
+    """Workers, a fleet of links to them, and what it told of itself."""
 
-    def __init__(self) -> None:
-        self.servicer = Servicer()
-        self.server = grpc.aio.server()
-        self.health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self.health, self.server)
-        worker_pb2_grpc.add_WorkerServiceServicer_to_server(self.servicer, self.server)
+    def __init__(self, *workers: FakeWorker) -> None:
+        self.workers = workers
         self.told: asyncio.Queue[bool] = asyncio.Queue()
-        port = self.server.add_insecure_port("127.0.0.1:0")
-        self.link = WorkerLink(f"127.0.0.1:{port}", ThreadPoolExecutor(1), self.told.put)
-
-    async def set(self, status: int) -> None:
-        await self.health.set(WORKER_SERVICES[0], status)
+        self.fleet = Fleet([each.address for each in workers], ThreadPoolExecutor(1), self.told.put)
 
     async def until(self, ready: bool) -> None:
-        """Returns when the link tells so."""
-        while await self.told.get() is not ready:
-            pass
+        """Returns when the fleet tells so."""
+        async with asyncio.timeout(20):
+            while await self.told.get() is not ready:
+                pass
+
+    async def until_scores(self, scores: bytes) -> None:
+        """Returns when a worker answers with these."""
+        async with asyncio.timeout(20):
+            while True:
+                with suppress(WorkerUnavailable):
+                    if (await self.run()).scores == scores:
+                        return
+                await asyncio.sleep(0.02)
+
+    async def run(self, job: Job = JOB, name: str = "") -> JobResult:
+        return await self.fleet.run(self.fleet.model(name), job)
+
+    async def __aenter__(self) -> "World":
+        for each in self.workers:
+            await each.server.start()
+        self.supervising = asyncio.create_task(self.fleet.supervise())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.supervising.cancel()
+        for each in self.workers:
+            await each.server.stop(0)
 
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    """The worker loads its model still."""
-    made = World()
-    await made.set(NOT_SERVING)
-    await made.server.start()
-    supervising = asyncio.create_task(made.link.supervise())
-    yield made
-    supervising.cancel()
-    await made.link.close()
-    await made.server.stop(0)
+    """One worker, ready."""
+    async with World(FakeWorker()) as made:
+        await made.until(True)
+        yield made
 
 
-async def test_before_it_has_looked_a_link_has_no_model() -> None:
+async def test_before_it_has_looked_a_fleet_has_no_model() -> None:
     """And says so."""
-    world = World()
     with pytest.raises(WorkerUnavailable, match="no worker has answered yet"):
-        _ = world.link.model
-    await world.link.close()
+        World(FakeWorker()).fleet.model("")
 
 
-async def test_a_worker_that_loads_is_waited_for(world: World) -> None:
-    """Until then the link says why it has no model; then it has card, tokenizer and limit."""
-    await world.until(False)
-    with pytest.raises(WorkerUnavailable, match="it reports NOT_SERVING") as raised:
-        _ = world.link.model
+async def test_a_worker_that_loads_is_waited_for() -> None:
+    """Until then the fleet says why it has no model; then it has card, tokenizer and limit."""
+    worker = FakeWorker()
+    worker.loading = True
+    async with World(worker) as world:
+        await world.until(False)
+        await eventually(lambda: "it loads" in _why(world.fleet))
+        worker.loading = False
+        await world.until(True)
+        model = world.fleet.model("fake")
+        assert (model.card, model.queued_tokens) == (worker.card, 1000)
+        assert model.tokenization.tokenizer.get_vocab_size() == len(fakes.WORDS)
+
+
+def _why(fleet: Fleet) -> str:
+    with pytest.raises(WorkerUnavailable) as raised:
+        fleet.model("")
     assert raised.value.retry_after == 1.0
-    await world.set(SERVING)
-    await world.until(True)
-    model = world.link.model
-    assert (model.card, model.queued_tokens) == (world.servicer.card, 1000)
-    assert model.tokenization.tokenizer.get_vocab_size() == len(fakes.WORDS)
+    return raised.value.message
 
 
-async def test_a_worker_that_comes_back_is_found_again(world: World) -> None:
-    """It is described anew, and its tokenizer is fetched once."""
-    await world.set(SERVING)
-    await world.until(True)
-    before = world.link.model
-    await world.set(NOT_SERVING)
+async def test_a_worker_that_drains_gets_no_more_jobs_and_comes_back(world: World) -> None:
+    """Its tokenizer is fetched once."""
+    before = world.fleet.model("")
+    world.workers[0].load = Load(draining=True)
     await world.until(False)
-    await world.set(SERVING)
+    with pytest.raises(WorkerUnavailable):
+        await world.run()
+    world.workers[0].load = Load()
     await world.until(True)
-    assert world.link.model.tokenization is before.tokenization
-    assert world.servicer.fetched == 1
+    assert world.fleet.model("").tokenization is before.tokenization
+    assert world.workers[0].fetched == 1
 
 
-async def test_another_model_is_never_served_instead(world: World) -> None:
-    """The link says so as long as it lasts, and serves the first one again."""
-    await world.set(SERVING)
-    await world.until(True)
-    await world.set(NOT_SERVING)
+async def test_a_worker_that_stalls_gets_no_more_jobs(world: World) -> None:
+    """It says so itself."""
+    world.workers[0].load = Load(stalled="a step hangs")
     await world.until(False)
-    world.servicer.card = fakes.card(fingerprint="another")
-    await world.set(SERVING)
-    await world.until(False)
-    with pytest.raises(WorkerUnavailable, match="another model"):
-        _ = world.link.model
-    world.servicer.card = fakes.card()
-    await world.until(True)
-    assert world.link.model.card.fingerprint == "f"
 
 
-async def test_a_tokenizer_that_is_none_ends_nothing(world: World) -> None:
+async def test_a_worker_that_falls_silent_is_lost_and_found_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had is answered UNAVAILABLE."""
+    monkeypatch.setattr(stream, "SILENCE", 0.2)
+    worker = world.workers[0]
+    worker.hangs = worker.silent = True
+    running = asyncio.ensure_future(world.run())
+    with pytest.raises(WorkerUnavailable, match="nothing was heard of it"):
+        await running
+    worker.hangs = worker.silent = False
+    await world.until_scores(b"1234")
+
+
+async def test_another_model_waits_for_the_last_worker_of_the_first() -> None:
+    """Then it takes over by itself; in between no answer is of the other."""
+    first, second = FakeWorker(b"1111"), FakeWorker(b"2222", fingerprint="another")
+    async with World(first) as world:
+        await world.until(True)
+        world.fleet._targets = [first.address, second.address]
+        await second.server.start()
+        await eventually(lambda: second.fetched > 0)
+        old = world.fleet.model("")
+        assert {(await world.run()).scores for _ in range(20)} == {b"1111"}
+        await first.server.stop(0)
+        await world.until_scores(b"2222")
+        with pytest.raises(WorkerUnavailable, match="no worker with this model"):
+            await world.fleet.run(old, JOB)
+        await second.server.stop(0)
+
+
+async def test_models_of_several_names_are_chosen_by_name() -> None:
+    """Without a name the request is refused, with an unknown one too."""
+    one, two = FakeWorker(b"1111", id="one"), FakeWorker(b"2222", id="two", fingerprint="g")
+    async with World(one, two) as world:
+        await eventually(lambda: len(world.fleet._served) == 2)
+        assert [model.card.id for model in world.fleet.models()] == ["one", "two"]
+        assert [(await world.run(name=name)).scores for name in ("one", "two")] == [b"1111", b"2222"]
+        for name in ("", "three"):
+            with pytest.raises(UnknownModel, match=r"one, two|two, one"):
+                world.fleet.model(name)
+
+
+async def test_jobs_go_where_the_wait_is_least() -> None:
+    """By the load that the workers tell, and by what was sent since."""
+    busy, free = FakeWorker(b"1111"), FakeWorker(b"2222")
+    waiting = Backlog(keys=1, tokens=10_000, jobs=(0,) * 13 + (1,))
+    busy.load = Load(queued_tokens=10_000, tokens_per_second=1000.0, backlogs={Priority.BULK: waiting})
+    free.load = Load(tokens_per_second=1000.0)
+    async with World(busy, free) as world:
+        await eventually(lambda: sum(each.load.tokens_per_second > 0 for each in _streams(world.fleet)) == 2)
+        assert {(await world.run()).scores for _ in range(10)} == {b"2222"}
+
+
+def _streams(fleet: Fleet) -> list[stream.Stream]:
+    return [each._stream for each in fleet._links.values() if each._stream is not None]
+
+
+async def test_a_tokenizer_that_is_none_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The link goes on trying, and serves when it is one."""
-    await world.until(False)
-    world.servicer.tokenizer = b"{}"
-    await world.set(SERVING)
-    await world.until(False)
-    with pytest.raises(WorkerUnavailable, match="not understood"):
-        _ = world.link.model
-    world.servicer.tokenizer = fakes.tokenizer_json()
-    await world.until(True)
+    worker = FakeWorker()
+    worker.tokenizer = b"{}"
+    async with World(worker) as world:
+        await eventually(lambda: "not understood" in _why(world.fleet))
+        worker.tokenizer = fakes.tokenizer_json()
+        await world.until(True)
 
 
-async def test_a_job_is_answered_under_its_request_id(world: World) -> None:
-    """The parts of its answer are put together; the id goes along."""
-    request_id.bind("mine-7")
-    assert (await world.link.run(JOB)).scores == b"1234"
-    assert world.servicer.metadata["x-request-id"] == "mine-7"
+async def test_a_job_travels_with_its_terms(world: World) -> None:
+    """Request id, priority, key, deadline and fingerprint."""
+    assert (await world.run()).scores == b"1234"
+    (message,) = world.workers[0].messages
+    (job,) = message.jobs
+    assert (job.request_id, job.priority, job.key) == ("mine-7", pb.PRIORITY_BULK, "k")
+    assert (message.fingerprint, codec.duration_from_pb(job.remaining)) == ("f", 60)
 
 
-async def test_a_jobs_own_error_comes_back(world: World) -> None:
-    """As what it is, with its wait."""
-    world.servicer.fails = Overloaded("full", retry_after=2.5)
-    with pytest.raises(Overloaded, match="full") as raised:
-        await world.link.run(JOB)
-    assert raised.value.retry_after == 2.5
+async def test_jobs_that_wait_while_a_message_is_written_share_the_next(world: World) -> None:
+    """A hundred callers at once need a few messages."""
+    jobs = [Job(id=number, work=Classify(), tokens=TOKENS) for number in range(100)]
+    results = await asyncio.gather(*map(world.run, jobs))
+    assert [each.scores for each in results] == [b"1234"] * 100
+    assert sum(len(message.jobs) for message in world.workers[0].messages) == 100
+    assert len(world.workers[0].messages) < 10
+
+
+@pytest.mark.parametrize("error", [Overloaded("full", retry_after=2.5), InvalidInput("bad", field="jobs[0]")])
+async def test_a_jobs_own_error_comes_back(world: World, error: SelvageError) -> None:
+    """As what it is, with its wait and its field."""
+    world.workers[0].fails = error
+    with pytest.raises(type(error), match=error.message) as raised:
+        await world.run()
+    assert (raised.value.retry_after, raised.value.field) == (error.retry_after, error.field)
 
 
 async def test_a_worker_that_dies_under_a_job_is_unavailable(world: World) -> None:
     """By name, and not as what the transport calls it."""
-    world.servicer.hangs = True
-    running = asyncio.ensure_future(world.link.run(JOB))
-    await world.servicer.reached.wait()
-    await world.server.stop(0)
-    with pytest.raises(WorkerUnavailable, match="connection to the worker failed"):
+    world.workers[0].hangs = True
+    running = asyncio.ensure_future(world.run())
+    await world.workers[0].reached.wait()
+    await world.workers[0].server.stop(0)
+    with pytest.raises(WorkerUnavailable):
         await running
+    await world.until(False)
 
 
 async def test_cancelling_a_run_cancels_its_job(world: World) -> None:
-    """The worker hears of it."""
-    world.servicer.hangs = True
-    running = asyncio.ensure_future(world.link.run(JOB))
-    await world.servicer.reached.wait()
-    assert not world.servicer.dropped.is_set()
+    """The worker hears of it; other jobs go on."""
+    worker = world.workers[0]
+    worker.hangs = True
+    running = asyncio.ensure_future(world.run())
+    await worker.reached.wait()
     running.cancel()
-    await world.servicer.dropped.wait()
+    await asyncio.wait_for(worker.cancelled.wait(), 10)
     await asyncio.wait([running])
+    assert list(worker.messages[-1].cancels) == [JOB.id]
+    worker.hangs = False
+    assert (await world.run()).scores == b"1234"
+
+
+async def test_what_metrics_read_of_the_fleet() -> None:
+    """Workers that serve, by model; the least wait; what was refused because nobody could answer in time."""
+    busy = Load(
+        queued_tokens=1000,
+        queued_jobs=1,
+        tokens_per_second=100,
+        backlogs={Priority.DEFAULT: Backlog(keys=1, tokens=1000, jobs=(0,) * 9 + (1,))},
+        turn=8,
+    )
+    one, other = FakeWorker(), FakeWorker()
+    one.load = other.load = busy
+    async with World(one, other) as world:
+        await world.until(True)
+        await eventually(lambda: world.fleet.workers == {one.card.id: 2})
+        await eventually(lambda: world.fleet.waits.get(one.card.id, 0) > 0)
+        assert world.fleet.refused == {"deadline": 0}
+        with pytest.raises(Overloaded):
+            world.fleet.check(Terms.within(world.fleet.waits[one.card.id]))
+        assert world.fleet.refused == {"deadline": 1}
+        one.load = other.load = Load(draining=True)
+        await eventually(lambda: world.fleet.workers == {one.card.id: 0})
+        assert world.fleet.waits == {}
+
+
+async def test_a_worker_that_drains_and_has_left_its_name_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rolling restart: the address goes from DNS while jobs are under way."""
+    monkeypatch.setattr(fleet, "REFRESH_SECONDS", 0.02)
+    one, other = FakeWorker(), FakeWorker()
+    one.holds = asyncio.Event()
+    async with World(one, other) as world:
+        world.fleet._targets = [one.address]
+        await world.until(True)
+        running = asyncio.ensure_future(world.run())
+        await one.reached.wait()
+        one.load = Load(draining=True)
+        await eventually(lambda: not world.fleet._served)
+        world.fleet._targets = [other.address]
+        await eventually(lambda: other.address in world.fleet._links)
+        await asyncio.sleep(0.1)
+        one.holds.set()
+        assert (await running).scores == b"1234"
+
+
+async def test_a_large_rerank_is_split_and_fails_as_its_part_does() -> None:
+    """Over two workers that share a model; the error of one part is the job's own, not a group of errors."""
+    one, other = FakeWorker(), FakeWorker()
+    job = Job(id=9, work=Classify(), tokens=RaggedTokens.of([[1] * 100] * 100))
+    async with World(one, other) as world:
+        await eventually(lambda: len(_streams(world.fleet)) == 2)
+        assert (await world.run(job)).scores == b"1234" * 2
+        assert [sum(each.sequences for each in worker.messages[-1].jobs) for worker in (one, other)] == [50, 50]
+        other.fails = InvalidInput("bad", field="f")
+        with pytest.raises(InvalidInput, match="bad"):
+            await world.run(job)

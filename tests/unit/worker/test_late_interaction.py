@@ -144,9 +144,8 @@ def test_what_cannot_be_explained_is_refused(work: object) -> None:
 @given(
     st.lists(st.tuples(st.integers(1, 20), st.integers(0, 12)), min_size=1, max_size=6), st.sampled_from([None, 1, 2])
 )
-def test_nobody_attends_to_a_tail(texts: list[tuple[int, int]], width: int | None) -> None:
+def test_nobody_attends_to_a_tail(engine: ModelEngine, texts: list[tuple[int, int]], width: int | None) -> None:
     """Rows before it come out as without it, and its own rows are as those of the same text alone."""
-    engine = ModelEngine(replace(load("random:tiny-colbert", CPU), late_interaction=READING))
     full = random_ids([length + tail for length, tail in texts])
     tails = tuple(tail for _, tail in texts)
     work = encode(MULTI, input_type=InputType.QUERY)

@@ -120,10 +120,17 @@ def test_every_width(kernel: ModuleType, width: int, dtype: torch.dtype) -> None
 @pytest.mark.parametrize("dtype", [DTYPES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in DTYPES[1:])])
 def test_every_length(kernel: ModuleType, dtype: torch.dtype) -> None:
     """At the edges of blocks and tiles, and far beyond them: 8,192 rows are eight chunks."""
-    queries, documents = texts(1, 31, 32, 33, 1024), texts(1, 15, 16, 17, 8192)
-    rows = unit_rows(1121, 32, dtype), unit_rows(8241, 32, dtype, seed=1)
-    assert PairTable.of([matrix(queries, documents)], kernel.CHUNK_ROWS).scratch > 0
-    agree(kernel, *rows, [matrix(queries, documents)])
+    queries, documents = texts(1, 31, 32, 33), texts(1, 15, 16, 17, 8192)
+    rows = unit_rows(1024, 32, dtype), unit_rows(8241, 32, dtype, seed=1)
+    comparisons = [matrix(queries, documents), matrix(texts(1024), texts(1, 15, 16, 17, 100))]
+    assert PairTable.of(comparisons, kernel.CHUNK_ROWS).scratch > 0
+    agree(kernel, *rows, comparisons)
+
+
+@pytest.mark.slow
+def test_long_queries_against_long_documents(kernel: ModuleType) -> None:
+    """Both far beyond a block."""
+    agree(kernel, unit_rows(1024, 32), unit_rows(8192, 32, seed=1), [matrix(texts(1024), texts(8192))])
 
 
 def test_views_at_odd_addresses_and_with_strides(kernel: ModuleType) -> None:

@@ -1,11 +1,19 @@
-"""The parity table: every family and every output, packed and mixed in one step, against transformers one by one."""
+"""The parity table: every family and every output, packed and mixed in one step, against transformers one by one.
 
+And against itself: a text's numbers do not depend on its batch mates.
+"""
+
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import parity
 import pytest
+import torch.nn.functional as F
 from flaws import Flawed, counted_on
 from parity import Expected, Tables, Texts, assert_parity
+from tiny import random_ids
+from torch import Tensor
 
 from gpu_worker.engine import ModelEngine
 from gpu_worker.model.trunk import PackedTrunk
@@ -19,8 +27,10 @@ DTYPES = ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
 def test_every_output_of_every_family_is_that_of_transformers(
     tables: Tables, name: str, output: str, dtype: str
 ) -> None:
-    """From the files to the numbers."""
-    found = parity.ours(tables.engine(name, output, dtype), output, Texts.of(name, output, dtype))
+    """From the files to the numbers, through the gate."""
+    engine = tables.engine(name, output, dtype)
+    assert not engine.model.unpacked
+    found = parity.ours(engine, output, Texts.of(name, output, dtype))
     assert_parity(found, Expected.of(tables, name, output, dtype), dtype)
 
 
@@ -72,3 +82,38 @@ def test_the_table_sees_every_mistake(
     found = parity.ours(ModelEngine(replace(model, trunk=trunk)), output, Texts.of(name, output, dtype))
     with pytest.raises(AssertionError, match="times"):
         assert_parity(found, expected, dtype)
+
+
+LENGTH = 37
+TEXT = random_ids([LENGTH], seed=1)[0]
+MATES = {
+    "shorter": random_ids(np.random.default_rng(2).integers(1, LENGTH, 63).tolist(), seed=2),
+    "as long": random_ids([LENGTH] * 63, seed=3),
+    "longer": random_ids(np.random.default_rng(4).integers(LENGTH + 1, 120, 63).tolist(), seed=4),
+}
+"""A step is sorted by length, so the text lies behind, among, or in front of these."""
+
+
+def numbers(engine: ModelEngine, output: str, texts: Sequence[Sequence[int]], place: int) -> Tensor:
+    """Of the text at `place`; the others travel in the same step, in jobs of their own and in the text's."""
+    cell = Texts(ids=[list(text) for text in texts], seconds=[0] * len(texts))
+    return parity.ours(engine, output, cell)[place]
+
+
+def scaled(numbers: Tensor, output: str) -> Tensor:
+    """Vectors of unit length; logits in parts of what they are."""
+    if output in ("vectors", "splade"):
+        return F.normalize(numbers.view(-1, 64 if output == "vectors" else len(numbers)), dim=1)
+    return numbers / numbers.abs().clamp(min=1)
+
+
+@pytest.mark.parametrize(("name", "output"), parity.TABLE)
+def test_numbers_are_the_same_whatever_their_batch_mates(tables: Tables, name: str, output: str) -> None:
+    """Alone, with one other, with 63 others; first and last: within 1e-6."""
+    engine = tables.engine(name, output, "float32")
+    alone = scaled(numbers(engine, output, [TEXT], 0), output)
+    one, equal = MATES["as long"][:1], MATES["as long"]
+    # Where lengths differ, the step's order is theirs, wherever the text stood.
+    for mates, place in ((one, 0), (one, 1), (equal, 0), (equal, 63), (MATES["shorter"], 0), (MATES["longer"], 63)):
+        found = numbers(engine, output, [*mates[:place], TEXT, *mates[place:]], place)
+        assert (scaled(found, output) - alone).abs().max() <= 1e-6

@@ -1,21 +1,40 @@
 """Which sequences make a step."""
 
+import random
 from collections import Counter
+from math import log
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.planning import FairQueue
+from gpu_worker.planning import classes
+from gpu_worker.planning.fair_queue import FairQueue, Slice
+from shared.jobs import Priority
+from shared.load import WEIGHTS, Backlog, bucket
 
 COSTS = st.lists(st.integers(1, 60), min_size=1, max_size=30)
+CHANCE = st.randoms(use_true_random=False)
+INTERACTIVE, DEFAULT, BULK = Priority
 
 
-@given(st.lists(COSTS, min_size=1, max_size=8), st.integers(1, 200), st.integers(1, 50))
-def test_every_sequence_is_served_once_in_its_order(jobs: list[list[int]], budget: int, quantum: int) -> None:
+def jobs_of(step: list[Slice]) -> set[int]:
+    return {share.job for share in step}
+
+
+@given(
+    st.lists(st.tuples(COSTS, st.sampled_from("abc"), st.sampled_from(Priority)), min_size=1, max_size=8),
+    st.integers(1, 200),
+    st.integers(1, 50),
+)
+def test_every_sequence_is_served_once_in_its_order(
+    arrivals: list[tuple[list[int], str, Priority]], budget: int, quantum: int
+) -> None:
     """And no step passes its budget, unless one sequence alone does."""
     queue = FairQueue(quantum=quantum)
-    for job, costs in enumerate(jobs):
-        queue.add(job, costs)
+    jobs = [costs for costs, _, _ in arrivals]
+    for job, (costs, key, priority) in enumerate(arrivals):
+        queue.add(job, costs, key=key, priority=priority)
     served: Counter[int] = Counter()
     while len(queue):
         shares = queue.next_step(budget)
@@ -76,3 +95,203 @@ def test_a_removed_job_is_not_served() -> None:
     queue.remove(1)
     queue.remove(1)
     assert (queue.waiting, len(queue), queue.next_step(100)) == (0, 0, [])
+
+
+def counted(waits: dict[int, tuple[Priority, str, int]]) -> dict[Priority, Backlog]:
+    """Backlogs of jobs, counted anew."""
+    backlogs = {}
+    for priority in {each for each, _, _ in waits.values()}:
+        own = [(key, tokens) for other, key, tokens in waits.values() if other is priority]
+        sizes = Counter(bucket(tokens) for _, tokens in own)
+        backlogs[priority] = Backlog(
+            keys=len({key for key, _ in own}),
+            tokens=sum(tokens for _, tokens in own),
+            jobs=tuple(sizes[place] for place in range(max(sizes) + 1)),
+        )
+    return backlogs
+
+
+@settings(max_examples=40, deadline=None)
+@given(CHANCE)
+def test_what_is_kept_is_what_counting_gives(chance: random.Random) -> None:
+    """Tokens, keys and sizes of what waits, whatever came, went, was served or set aside."""
+    queue = FairQueue(quantum=16)
+    costs: dict[int, list[int]] = {}
+    told: dict[int, tuple[Priority, str]] = {}
+    aside: set[int] = set()
+    for number in range(150):
+        known = chance.choice(list(costs)) if costs else -1
+        match chance.randrange(6):
+            case 0 | 1:
+                costs[number] = [chance.randint(1, 40) for _ in range(chance.randint(1, 20))]
+                told[number] = (chance.choice(list(Priority)), chance.choice("abc"))
+                queue.add(number, costs[number], key=told[number][1], priority=told[number][0])
+            case 2:
+                queue.remove(known)
+                costs.pop(known, None)
+            case 3:
+                queue.set_aside(known)
+                aside.add(known)
+            case 4:
+                queue.bring_back(known)
+                aside.discard(known)
+            case _:
+                for share in queue.next_step(100):
+                    assert share.job not in aside
+                    costs[share.job] = costs[share.job][share.stop - share.start :]
+        costs = {job: left for job, left in costs.items() if left}
+        aside &= set(costs)
+        waits = {job: sum(left) for job, left in costs.items() if job not in aside}
+        assert (len(queue), queue.waiting) == (len(waits), sum(waits.values()))
+        assert queue.aside == sum(sum(costs[job]) for job in aside)
+        assert queue.backlogs() == counted({job: (*told[job], tokens) for job, tokens in waits.items()})
+
+
+def bound(tokens: int, jobs: int, keys: int, weight: int, turn: int, budget: int) -> float:
+    """The formula of fair_queue.py."""
+    total, waste = sum(WEIGHTS.values()), budget / (budget - turn) if turn <= budget / 2 else 2
+    key = jobs * (tokens + (6 + log(jobs)) * turn)
+    return total / weight * (keys * (key + (6 + log(keys)) * turn) + 2 * turn) * waste + total * turn
+
+
+@settings(max_examples=80, deadline=None)
+@given(CHANCE, st.sampled_from([1, 4, 16]), st.integers(1, 60), st.sampled_from([8, 64, 256]))
+def test_every_job_is_served_within_its_bound(chance: random.Random, quantum: int, longest: int, budget: int) -> None:
+    """Under any stream: jobs of one turn in every step, of its own key, of old or new keys, of any class."""
+    queue, number = FairQueue(quantum=quantum), 0
+    own, new_keys = chance.random(), chance.random() < 0.5
+
+    def arrive(count: int) -> None:
+        nonlocal number
+        for _ in range(count):
+            number += 1
+            costs = [chance.randint(1, longest) for _ in range(chance.choice([1, 1, 1, 10]))]
+            key = "own" if chance.random() < own else str(number if new_keys else number % 5)
+            queue.add(number, costs, key=key, priority=chance.choice(list(Priority)))
+
+    arrive(chance.randint(0, 40))
+    for _ in range(chance.randint(0, 3)):
+        queue.next_step(budget)
+    costs = [chance.randint(1, longest) for _ in range(chance.choice([1, 5, 20]))]
+    priority = chance.choice(list(Priority))
+    queue.add(0, costs, key="own", priority=priority)
+    left, taken, jobs, keys = len(costs), 0, 1, 1
+    while left:
+        arrive(max(0, min(chance.randint(0, 6), 50 - len(queue))))
+        waits = queue.backlogs()[priority]
+        jobs, keys = max(jobs, sum(waits.jobs)), max(keys, waits.keys)
+        before = queue.waiting
+        left -= sum(share.stop - share.start for share in queue.next_step(budget) if share.job == 0)
+        taken += before - queue.waiting
+        assert taken <= bound(sum(costs), jobs, keys, WEIGHTS[priority], max(quantum, longest), budget) + budget
+
+
+def test_one_job_and_sixty_four_get_equal_shares() -> None:
+    """A key's share does not grow with its jobs."""
+    queue, served = FairQueue(quantum=32), Counter[bool]()
+    queue.add(0, [16] * 2000, key="one")
+    for job in range(1, 65):
+        queue.add(job, [16] * 100, key="many")
+    for _ in range(50):
+        for share in queue.next_step(256):
+            served[share.job == 0] += share.stop - share.start
+    assert abs(served[True] - served[False]) <= 4
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_rerank_among_small_callers_gets_its_share(keyed: bool) -> None:
+    """64 callers ask again as soon as they are served; 20 sequences take at most three times what even turns would."""
+    queue = FairQueue(quantum=64)
+    for caller in range(64):
+        queue.add(caller, [64], key=str(caller) if keyed else "")
+    queue.add(-1, [64] * 20, key="rerank" if keyed else "")
+    left, served = 20, 0
+    while left:
+        for share in queue.next_step(512):
+            served += share.stop - share.start
+            if share.job == -1:
+                left -= share.stop - share.start
+            else:
+                queue.add(share.job + 64, [64], key=str(share.job % 64) if keyed else "")
+        assert served <= 3 * 65 * 20
+
+
+def test_an_interactive_job_is_in_the_very_next_step() -> None:
+    """Before all that waits of lower classes; also if one comes with every step, while these keep their share."""
+    queue = FairQueue(quantum=32)
+    for job in range(1, 100):
+        queue.add(job, [16] * 1000, key=str(job), priority=BULK if job % 2 else DEFAULT)
+    for step in range(1000, 1200):
+        if step > 1100 or step % 5 == 0:
+            queue.add(step, [16] * 8, priority=INTERACTIVE)
+            chosen = queue.next_step(256)
+            assert Slice(job=step, start=0, stop=8) in chosen
+            assert step > 1100 or chosen[0].job == step
+        else:
+            queue.next_step(256)
+
+
+@pytest.mark.parametrize(("low", "high"), [(BULK, INTERACTIVE), (DEFAULT, INTERACTIVE), (BULK, DEFAULT)])
+def test_a_lower_class_keeps_its_share(low: Priority, high: Priority) -> None:
+    """However much waits above it."""
+    queue, served = FairQueue(quantum=32), Counter[int]()
+    queue.add(0, [16] * 100_000, priority=low)
+    queue.add(1, [16] * 100_000, priority=high)
+    for _ in range(3000):
+        for share in queue.next_step(256):
+            served[share.job] += share.stop - share.start
+    assert served[0] / served[1] == pytest.approx(WEIGHTS[low] / WEIGHTS[high], rel=0.1)
+
+
+def test_a_key_that_comes_back_gains_nothing() -> None:
+    """One that asks again whenever it was served gets its share and no more."""
+    queue, served = FairQueue(quantum=32), Counter[bool]()
+    queue.add(0, [16] * 5000, key="waits")
+    queue.add(1, [160], key="returns")
+    for _ in range(200):
+        for share in queue.next_step(256):
+            served[share.job == 0] += 160 if share.job else 16 * (share.stop - share.start)
+            if share.job:
+                queue.add(share.job + 1, [160], key="returns")
+    assert 0.6 * served[True] <= served[False] <= served[True] + 320
+
+
+def test_keys_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are ahead of the others only while they are few; none once nothing waits."""
+    monkeypatch.setattr(classes, "REMEMBERED", 3)
+    queue = FairQueue(quantum=1)
+    named = queue._classes[DEFAULT]._named
+    for job in range(20):
+        queue.add(job, [10_000], key=str(job))
+    most = 0
+    while len(queue):
+        queue.next_step(1)
+        most = max(most, len(named) - len(queue))
+    assert (most, len(named)) == (3, 0)
+
+
+def test_of_equal_standing_the_earliest_deadline_goes_first() -> None:
+    """Across keys and within one; then the first to arrive."""
+    queue = FairQueue(quantum=64)
+    for job, (key, deadline) in enumerate([("a", 9.0), ("a", 3.0), ("b", 5.0), ("c", 1.0), ("b", 5.0)]):
+        queue.add(job, [10], key=key, deadline=deadline)
+    assert [queue.next_step(1)[0].job for _ in range(5)] == [3, 1, 2, 4, 0]
+
+
+def test_a_job_that_is_set_aside_waits_for_nobody() -> None:
+    """It is served once it is brought back, and does not catch up on what it let pass."""
+    queue = FairQueue(quantum=16)
+    queue.add(1, [16] * 100, key="a")
+    queue.set_aside(1)
+    queue.set_aside(1)
+    assert (queue.waiting, len(queue), queue.aside, queue.next_step(64)) == (0, 0, 1600, [])
+    queue.add(2, [16] * 100, key="b")
+    for _ in range(5):
+        assert jobs_of(queue.next_step(64)) == {2}
+    queue.bring_back(1)
+    queue.bring_back(2)
+    for _ in range(5):
+        assert {share.job: share.stop - share.start for share in queue.next_step(64)} == {1: 2, 2: 2}
+    queue.set_aside(1)
+    queue.remove(1)
+    assert (queue.waiting, queue.aside) == (70 * 16, 0)

@@ -5,12 +5,16 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
+from gpu_worker import watchdog
 from gpu_worker.device.inline import Inline
+from gpu_worker.loop import Outcome
 from gpu_worker.scheduler import Scheduler
 from gpu_worker.step.flight import OutOfMemory, Part
+from gpu_worker.watchdog import DeviceLost
 from shared.errors import (
     DeadlineExceeded,
     InputTooLarge,
@@ -89,7 +93,7 @@ def device() -> Iterator[Executor]:
 
 
 @asynccontextmanager
-async def scheduler(engine: FakeEngine, **options: int) -> AsyncIterator[Scheduler]:
+async def scheduler(engine: FakeEngine, **options: Any) -> AsyncIterator[Scheduler]:
     with ThreadPoolExecutor(1) as host:
         made = Scheduler(engine, host, **{"step_tokens": 100, "queued_tokens": 10_000} | options)
         running = asyncio.create_task(made.run())
@@ -99,18 +103,23 @@ async def scheduler(engine: FakeEngine, **options: int) -> AsyncIterator[Schedul
         made.close()
 
 
-async def outcome(future: asyncio.Future[JobResult]) -> tuple[int, ...] | type[SelvageError]:
-    try:
-        return (await future).row_lengths
-    except SelvageError as error:
-        return type(error)
+def ask(running: Scheduler, asked: Job) -> asyncio.Future[Outcome]:
+    """Raises what is known at once."""
+    future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    running.submit(asked, future.set_result)
+    return future
+
+
+async def outcome(future: asyncio.Future[Outcome]) -> tuple[int, ...] | type[SelvageError]:
+    told = await future
+    return type(told) if isinstance(told, SelvageError) else told.row_lengths
 
 
 async def test_jobs_of_any_size_are_answered(device: Executor) -> None:
     """One that fits into a step, one that takes many, one larger than a step by a single sequence."""
     engine = FakeEngine(device)
     async with scheduler(engine) as running:
-        futures = [running.submit(job(1, 5)), running.submit(job(2, *[30] * 20)), running.submit(job(3, 500))]
+        futures = [ask(running, job(1, 5)), ask(running, job(2, *[30] * 20)), ask(running, job(3, 500))]
         assert [await outcome(each) for each in futures] == [(5,), (30,) * 20, (500,)]
         assert running.load.queued_jobs == 0
 
@@ -120,7 +129,7 @@ async def test_a_bug_fails_its_own_job_only(device: Executor) -> None:
     engine = FakeEngine(device)
     engine.gate.clear()
     async with scheduler(engine) as running:
-        futures = [running.submit(job(1, 5, 6)), running.submit(job(2, 7, 13)), running.submit(job(3, 8))]
+        futures = [ask(running, job(1, 5, 6)), ask(running, job(2, 7, 13)), ask(running, job(3, 8))]
         engine.gate.set()
         assert [await outcome(each) for each in futures] == [(5, 6), Internal, (8,)]
 
@@ -130,7 +139,7 @@ async def test_memory_is_found_by_cutting(device: Executor) -> None:
     engine = FakeEngine(device, room=20)
     engine.gate.clear()
     async with scheduler(engine) as running:
-        futures = [running.submit(job(1, 9, 9, 9, 9)), running.submit(job(2, 10, 30)), running.submit(job(3, 20))]
+        futures = [ask(running, job(1, 9, 9, 9, 9)), ask(running, job(2, 10, 30)), ask(running, job(3, 20))]
         engine.gate.set()
         assert [await outcome(each) for each in futures] == [(9, 9, 9, 9), InputTooLarge, (20,)]
 
@@ -139,7 +148,7 @@ async def test_a_passed_deadline_is_an_error_and_frees_the_queue(device: Executo
     """Without being computed."""
     engine = FakeEngine(device)
     async with scheduler(engine) as running:
-        assert await outcome(running.submit(job(1, 5, remaining=0.0))) is DeadlineExceeded
+        assert await outcome(ask(running, job(1, 5, remaining=0.0))) is DeadlineExceeded
         assert engine.steps == []
         assert running.load.queued_tokens == 0
 
@@ -149,13 +158,13 @@ async def test_cancelled_jobs_are_not_computed(device: Executor) -> None:
     engine = FakeEngine(device)
     engine.gate.clear()
     async with scheduler(engine) as running:
-        first = running.submit(job(1, 50))
+        first = ask(running, job(1, 50))
         await asyncio.sleep(0)
-        second = running.submit(job(2, *[50] * 10))
-        assert running.cancel([2, 77]) == 1
-        assert second.cancelled()
+        second = ask(running, job(2, *[50] * 10))
+        running.cancel([2, 77])
         engine.gate.set()
         assert await outcome(first) == (50,)
+        assert not second.done()
         assert running.load.queued_tokens == 0
         assert [identity for step in engine.steps for identity, _ in step] == [1]
 
@@ -165,9 +174,9 @@ async def test_overload_is_refused_but_one_job_is_always_taken(device: Executor)
     engine = FakeEngine(device)
     engine.gate.clear()
     async with scheduler(engine, queued_tokens=100) as running:
-        big = running.submit(job(1, *[50] * 40))
+        big = ask(running, job(1, *[50] * 40))
         with pytest.raises(Overloaded) as refused:
-            running.submit(job(2, 60))
+            ask(running, job(2, 60))
         assert refused.value.retry_after is not None
         engine.gate.set()
         assert await outcome(big) == (50,) * 40
@@ -176,11 +185,11 @@ async def test_overload_is_refused_but_one_job_is_always_taken(device: Executor)
 async def test_a_held_id_and_a_refused_job_lose_nothing(device: Executor) -> None:
     """The first job of that id is answered."""
     async with scheduler(FakeEngine(device)) as running:
-        first = running.submit(job(1, 5))
+        first = ask(running, job(1, 5))
         with pytest.raises(InvalidInput):
-            running.submit(job(1, 6))
+            ask(running, job(1, 6))
         with pytest.raises(InvalidInput):
-            running.submit(job(2, MARK))
+            ask(running, job(2, MARK))
         assert await outcome(first) == (5,)
 
 
@@ -188,10 +197,10 @@ async def test_draining_answers_what_is_held_and_takes_no_more(device: Executor)
     """No accepted job is lost."""
     engine = FakeEngine(device)
     async with scheduler(engine) as running:
-        futures = [running.submit(job(identity, *[40] * 10)) for identity in range(5)]
+        futures = [ask(running, job(identity, *[40] * 10)) for identity in range(5)]
         running.refuse()
         with pytest.raises(WorkerUnavailable):
-            running.submit(job(99, 1))
+            ask(running, job(99, 1))
         assert [await outcome(each) for each in futures] == [(40,) * 10] * 5
 
 
@@ -208,7 +217,7 @@ async def test_a_result_that_cannot_be_made_fails_its_own_job(
 
     monkeypatch.setattr(FakeProgress, "result", fail)
     async with scheduler(engine) as running:
-        futures = [running.submit(job(identity, 5)) for identity in (1, 2)]
+        futures = [ask(running, job(identity, 5)) for identity in (1, 2)]
         assert [await outcome(each) for each in futures] == [Internal, (5,)]
 
 
@@ -217,10 +226,10 @@ async def test_an_id_can_be_used_again_while_its_cancelled_job_ends(device: Exec
     engine = FakeEngine(device)
     engine.gate.clear()
     async with scheduler(engine) as running:
-        running.submit(job(1, 50))
+        ask(running, job(1, 50))
         await asyncio.sleep(0)
         running.cancel([1])
-        second = running.submit(job(1, 7))
+        second = ask(running, job(1, 7))
         engine.gate.set()
         assert await asyncio.wait_for(outcome(second), 10) == (7,)
 
@@ -230,19 +239,104 @@ async def test_closing_fails_what_is_still_held(device: Executor) -> None:
     engine = FakeEngine(device)
     engine.gate.clear()
     async with scheduler(engine) as running:
-        future = running.submit(job(1, 5))
+        future = ask(running, job(1, 5))
         running.close()
         assert await outcome(future) is WorkerUnavailable
         engine.gate.set()
 
 
 async def test_calls_come_in_between_two_steps() -> None:
-    """However short steps are: a loop that never lets go would leave GetLoad, cancels and new jobs waiting."""
+    """However short steps are: a loop that never lets go would leave cancels and new jobs waiting."""
     engine = FakeEngine(Inline())
     async with scheduler(engine) as running:
-        future, turns = running.submit(job(1, *[50] * 200)), 0
+        future, turns = ask(running, job(1, *[50] * 200)), 0
         while not future.done():
             await asyncio.sleep(0)
             turns += 1
         assert await outcome(future) == (50,) * 200
         assert turns > len(engine.steps)
+
+
+class Broken(FakeEngine):
+    """Fails at every step from some moment on, as CUDA does after some errors."""
+
+    def __init__(self, device: Executor) -> None:
+        super().__init__(device)
+        self.broken = False
+
+    def compute(self, chosen: list[tuple[FakeProgress, Sequence[int]]]) -> None:
+        if self.broken:
+            raise RuntimeError("an illegal memory access was encountered")
+        super().compute(chosen)
+
+
+async def test_a_device_that_fails_at_everything_is_lost(device: Executor) -> None:
+    """The job that met it gets Internal; then the loop ends, so that the process can be started again."""
+    engine = Broken(device)
+    with ThreadPoolExecutor(1) as host:
+        made = Scheduler(engine, host, step_tokens=100, queued_tokens=10_000, probe=job(99, 1))
+        running = asyncio.create_task(made.run())
+        assert await outcome(ask(made, job(1, 5))) == (5,)
+        engine.broken = True
+        assert await outcome(ask(made, job(2, 5))) is Internal
+        with pytest.raises(DeviceLost):
+            await asyncio.wait_for(running, 2)
+
+
+async def test_a_job_that_fails_alone_loses_no_device(device: Executor) -> None:
+    """The probe that follows it succeeds."""
+    engine = FakeEngine(device)
+    async with scheduler(engine, probe=job(99, 1)) as running:
+        assert await outcome(ask(running, job(1, 13))) is Internal
+        assert await outcome(ask(running, job(2, 5))) == (5,)
+        assert any(identity == 99 for step in engine.steps for identity, _ in step)
+
+
+async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
+    device: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its jobs are unavailable at once, new ones too; once it has ended, jobs are served again."""
+    monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.05)
+    monkeypatch.setattr("gpu_worker.scheduler.WATCH_SECONDS", 0.01)
+    engine, told = FakeEngine(device), asyncio.Queue[bool]()
+    async with scheduler(engine) as running:
+        watching = asyncio.create_task(running.watch(told.put))
+        engine.gate.clear()
+        hanging = ask(running, job(1, 5))
+        assert await asyncio.wait_for(told.get(), 10) is True
+        assert await outcome(hanging) is WorkerUnavailable
+        assert "a step of 5 tokens" in running.load.stalled
+        with pytest.raises(WorkerUnavailable, match="stalled"):
+            ask(running, job(2, 5))
+        engine.gate.set()
+        assert await asyncio.wait_for(told.get(), 10) is False
+        assert await outcome(ask(running, job(3, 5))) == (5,)
+        watching.cancel()
+
+
+async def test_a_step_that_never_ends_is_given_up(device: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch ends, and with it the process."""
+    monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.05)
+    monkeypatch.setattr("gpu_worker.scheduler.LOST_SECONDS", 0.1)
+    monkeypatch.setattr("gpu_worker.scheduler.WATCH_SECONDS", 0.01)
+    engine = FakeEngine(device)
+    async with scheduler(engine) as running:
+        engine.gate.clear()
+        ask(running, job(1, 5))
+        with pytest.raises(DeviceLost, match="a step of 5 tokens"):
+            await asyncio.wait_for(running.watch(_nobody), 10)
+
+
+async def _nobody(stalls: bool) -> None:
+    """Is told nothing."""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "tokens", "speed", "late"),
+    [(4.9, 10, 1000.0, False), (5.1, 10, 1000.0, True), (19, 2000, 1000.0, False), (21, 2000, 1000.0, True)],
+)
+def test_a_step_is_late_at_ten_times_what_its_tokens_predict(
+    seconds: float, tokens: int, speed: float, late: bool
+) -> None:
+    """And not before five seconds."""
+    assert (watchdog.overdue(seconds, tokens, speed) > 0) is late

@@ -1,7 +1,7 @@
 """Classify and ClassifyTokens: public messages <-> domain types, both directions side by side."""
 
 from frontend_service.classification import Classified, ClassifiedTokens
-from frontend_service.doors.selvage_v1.codec.fields import cut, floats, optional, prompt, usage
+from frontend_service.doors.selvage_v1.codec.fields import cut, optional, prompt, put_floats, usage
 from frontend_service.requests import ClassifyRequest, ClassifyTokensRequest
 from selvage.v1 import classification_pb2 as pb
 
@@ -19,9 +19,9 @@ def classify_request(message: pb.ClassifyRequest) -> ClassifyRequest:
 
 def classify_response(_: ClassifyRequest, classified: Classified) -> pb.ClassifyResponse:
     answer, labels = classified.answer, classified.labels
-    return pb.ClassifyResponse(
-        model=answer.model, labels=labels, scores=floats(answer.result.scores), usage=usage(answer)
-    )
+    response = pb.ClassifyResponse(model=answer.model, labels=labels, usage=usage(answer))
+    put_floats(response, "scores", answer.result.scores)
+    return response
 
 
 def classify_tokens_request(message: pb.ClassifyTokensRequest) -> ClassifyTokensRequest:
@@ -37,13 +37,14 @@ def classify_tokens_request(message: pb.ClassifyTokensRequest) -> ClassifyTokens
 
 def classify_tokens_response(_: ClassifyTokensRequest, tokens: ClassifiedTokens) -> pb.ClassifyTokensResponse:
     answer = tokens.answer
-    return pb.ClassifyTokensResponse(
+    response = pb.ClassifyTokensResponse(
         model=answer.model,
         labels=tokens.labels,
         lengths=answer.result.row_lengths,
-        scores=floats(answer.result.scores),
         token_ids=tokens.ids,
         starts=tokens.starts,
         ends=tokens.ends,
         usage=usage(answer),
     )
+    put_floats(response, "scores", answer.result.scores)
+    return response

@@ -6,12 +6,12 @@ from frontend_service.answer import Answer
 from frontend_service.doors.selvage_v1.codec.fields import (
     cut,
     enum,
-    floats,
     id_lists,
     integers,
     optional,
     positive,
     prompt,
+    put_floats,
     usage,
 )
 from frontend_service.requests import EmbedRequest, Pooling
@@ -62,7 +62,7 @@ def embed_response(request: EmbedRequest, answer: Answer) -> embedding_pb2.Embed
     if result.sparse is not None:
         response.sparse.lengths.extend(result.sparse.lengths)
         response.sparse.indices.extend(integers(result.sparse.indices))
-        response.sparse.values.extend(floats(result.sparse.values))
+        put_floats(response.sparse, "values", result.sparse.values)
     if result.tokens is not None:
         response.multi_vector.lengths.extend(result.row_lengths)
         _set_rows(response.multi_vector, kind, result.tokens)

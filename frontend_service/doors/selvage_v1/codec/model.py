@@ -20,13 +20,13 @@ def tokenize_request(message: model_pb2.TokenizeRequest) -> TokenizeRequest:
 def tokenize_response(shown: ShownTexts) -> model_pb2.TokenizeResponse:
     response = model_pb2.TokenizeResponse(model=shown.model)
     for text in shown.texts:
-        encoding = text.encoding
+        encoding, offsets = text.encoding, text.offsets
         response.texts.add(
             ids=encoding.ids,
             tokens=encoding.tokens,
             special=map(bool, encoding.special_tokens_mask),
-            starts=[start for start, _ in encoding.offsets],
-            ends=[end for _, end in encoding.offsets],
+            starts=[start for start, _ in offsets],
+            ends=[end for _, end in offsets],
             truncated=text.truncated,
             expansion_tokens=text.expansion,
         )

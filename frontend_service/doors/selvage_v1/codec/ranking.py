@@ -3,7 +3,7 @@
 from typing import Any
 
 from frontend_service.answer import Answer
-from frontend_service.doors.selvage_v1.codec.fields import enum, floats, integers, optional, positive, usage
+from frontend_service.doors.selvage_v1.codec.fields import enum, integers, optional, positive, put_floats, usage
 from frontend_service.ranking import Reranked
 from frontend_service.ranking_requests import MaxSimRequest, RerankRequest, ScoreRequest
 from frontend_service.requests import Cut
@@ -81,9 +81,9 @@ def score_request(message: ranking_pb2.ScoreRequest) -> ScoreRequest:
 
 def score_response(request: ScoreRequest, answer: Answer) -> ranking_pb2.ScoreResponse:
     rows, columns = request.layout.shape(len(request.queries), len(request.documents))
-    return ranking_pb2.ScoreResponse(
-        model=answer.model, scores=floats(answer.result.scores), rows=rows, columns=columns, usage=usage(answer)
-    )
+    response = ranking_pb2.ScoreResponse(model=answer.model, rows=rows, columns=columns, usage=usage(answer))
+    put_floats(response, "scores", answer.result.scores)
+    return response
 
 
 def max_sim_request(message: ranking_pb2.MaxSimRequest) -> MaxSimRequest:
@@ -111,12 +111,13 @@ def _query_cut(message: ranking_pb2.MaxSimRequest) -> Cut:
 
 def max_sim_response(request: MaxSimRequest, answer: Answer) -> ranking_pb2.MaxSimResponse:
     rows, columns = request.layout.shape(request.query_count, len(request.documents.lengths))
-    return ranking_pb2.MaxSimResponse(
+    response = ranking_pb2.MaxSimResponse(
         model=answer.model if request.query_texts else "",
-        scores=floats(answer.result.scores),
         rows=rows,
         columns=columns,
         winners=integers(answer.result.winners),
-        similarities=floats(answer.result.similarities),
         usage=usage(answer) if request.query_texts else None,
     )
+    put_floats(response, "scores", answer.result.scores)
+    put_floats(response, "similarities", answer.result.similarities)
+    return response

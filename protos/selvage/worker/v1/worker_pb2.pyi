@@ -11,6 +11,13 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRIORITY_UNSPECIFIED: _ClassVar[Priority]
+    PRIORITY_INTERACTIVE: _ClassVar[Priority]
+    PRIORITY_DEFAULT: _ClassVar[Priority]
+    PRIORITY_BULK: _ClassVar[Priority]
+
 class ChunkKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     CHUNK_KIND_UNSPECIFIED: _ClassVar[ChunkKind]
@@ -24,6 +31,10 @@ class ChunkKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CHUNK_KIND_TOKEN_IDS: _ClassVar[ChunkKind]
     CHUNK_KIND_WINNERS: _ClassVar[ChunkKind]
     CHUNK_KIND_SIMILARITIES: _ClassVar[ChunkKind]
+PRIORITY_UNSPECIFIED: Priority
+PRIORITY_INTERACTIVE: Priority
+PRIORITY_DEFAULT: Priority
+PRIORITY_BULK: Priority
 CHUNK_KIND_UNSPECIFIED: ChunkKind
 CHUNK_KIND_DENSE: ChunkKind
 CHUNK_KIND_DENSE_SCALES: ChunkKind
@@ -62,18 +73,86 @@ class GetTokenizerResponse(_message.Message):
     data: bytes
     def __init__(self, name: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
 
-class ExecuteRequest(_message.Message):
-    __slots__ = ("token_ids", "lengths", "jobs")
+class AttachRequest(_message.Message):
+    __slots__ = ("hello", "fingerprint", "token_ids", "lengths", "jobs", "cancels")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    CANCELS_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    fingerprint: str
     token_ids: bytes
     lengths: _containers.RepeatedScalarFieldContainer[int]
     jobs: _containers.RepeatedCompositeFieldContainer[Job]
-    def __init__(self, token_ids: _Optional[bytes] = ..., lengths: _Optional[_Iterable[int]] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ...) -> None: ...
+    cancels: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., fingerprint: _Optional[str] = ..., token_ids: _Optional[bytes] = ..., lengths: _Optional[_Iterable[int]] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., cancels: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("version", "name", "fingerprint")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    name: str
+    fingerprint: str
+    def __init__(self, version: _Optional[int] = ..., name: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+
+class AttachResponse(_message.Message):
+    __slots__ = ("welcome", "answers", "load")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    answers: _containers.RepeatedCompositeFieldContainer[AnswerPart]
+    load: Load
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., answers: _Optional[_Iterable[_Union[AnswerPart, _Mapping]]] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("version", "instance", "fingerprint")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    instance: str
+    fingerprint: str
+    def __init__(self, version: _Optional[int] = ..., instance: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+
+class Load(_message.Message):
+    __slots__ = ("queued_tokens", "queued_jobs", "tokens_per_second", "backlogs", "draining", "stalled", "turn", "busy_seconds")
+    QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_JOBS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    BACKLOGS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    STALLED_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    queued_tokens: int
+    queued_jobs: int
+    tokens_per_second: float
+    backlogs: _containers.RepeatedCompositeFieldContainer[Backlog]
+    draining: bool
+    stalled: str
+    turn: int
+    busy_seconds: float
+    def __init__(self, queued_tokens: _Optional[int] = ..., queued_jobs: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., backlogs: _Optional[_Iterable[_Union[Backlog, _Mapping]]] = ..., draining: bool = ..., stalled: _Optional[str] = ..., turn: _Optional[int] = ..., busy_seconds: _Optional[float] = ...) -> None: ...
+
+class Backlog(_message.Message):
+    __slots__ = ("priority", "keys", "tokens", "jobs")
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    priority: Priority
+    keys: int
+    tokens: int
+    jobs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, priority: _Optional[_Union[Priority, str]] = ..., keys: _Optional[int] = ..., tokens: _Optional[int] = ..., jobs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "sequences", "remaining", "priority", "prompt_lengths", "second_segment_starts", "unattended_tails", "encode", "score", "max_sim", "classify")
+    __slots__ = ("id", "sequences", "remaining", "priority", "prompt_lengths", "second_segment_starts", "unattended_tails", "key", "request_id", "encode", "score", "max_sim", "classify", "traceparent")
     ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     REMAINING_FIELD_NUMBER: _ClassVar[int]
@@ -81,22 +160,28 @@ class Job(_message.Message):
     PROMPT_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     SECOND_SEGMENT_STARTS_FIELD_NUMBER: _ClassVar[int]
     UNATTENDED_TAILS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ENCODE_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     MAX_SIM_FIELD_NUMBER: _ClassVar[int]
     CLASSIFY_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     id: int
     sequences: int
     remaining: _duration_pb2.Duration
-    priority: int
+    priority: Priority
     prompt_lengths: _containers.RepeatedScalarFieldContainer[int]
     second_segment_starts: _containers.RepeatedScalarFieldContainer[int]
     unattended_tails: _containers.RepeatedScalarFieldContainer[int]
+    key: str
+    request_id: str
     encode: EncodeOptions
     score: ScoreOptions
     max_sim: MaxSimOptions
     classify: ClassifyOptions
-    def __init__(self, id: _Optional[int] = ..., sequences: _Optional[int] = ..., remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., priority: _Optional[int] = ..., prompt_lengths: _Optional[_Iterable[int]] = ..., second_segment_starts: _Optional[_Iterable[int]] = ..., unattended_tails: _Optional[_Iterable[int]] = ..., encode: _Optional[_Union[EncodeOptions, _Mapping]] = ..., score: _Optional[_Union[ScoreOptions, _Mapping]] = ..., max_sim: _Optional[_Union[MaxSimOptions, _Mapping]] = ..., classify: _Optional[_Union[ClassifyOptions, _Mapping]] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, id: _Optional[int] = ..., sequences: _Optional[int] = ..., remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., prompt_lengths: _Optional[_Iterable[int]] = ..., second_segment_starts: _Optional[_Iterable[int]] = ..., unattended_tails: _Optional[_Iterable[int]] = ..., key: _Optional[str] = ..., request_id: _Optional[str] = ..., encode: _Optional[_Union[EncodeOptions, _Mapping]] = ..., score: _Optional[_Union[ScoreOptions, _Mapping]] = ..., max_sim: _Optional[_Union[MaxSimOptions, _Mapping]] = ..., classify: _Optional[_Union[ClassifyOptions, _Mapping]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class EncodeOptions(_message.Message):
     __slots__ = ("outputs", "dimensions", "normalize", "data_type", "normalize_tokens", "sparse_top_k", "token_ids", "input_type")
@@ -162,15 +247,15 @@ class MaxSimOptions(_message.Message):
     unit_queries: bool
     def __init__(self, queries: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., documents: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., unit_rows: bool = ..., mean: bool = ..., explain: bool = ..., unit_queries: bool = ...) -> None: ...
 
-class ExecuteResponse(_message.Message):
-    __slots__ = ("job_id", "chunk", "end")
+class AnswerPart(_message.Message):
+    __slots__ = ("job_id", "chunks", "end")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
-    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     job_id: int
-    chunk: Chunk
+    chunks: _containers.RepeatedCompositeFieldContainer[Chunk]
     end: JobEnd
-    def __init__(self, job_id: _Optional[int] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., end: _Optional[_Union[JobEnd, _Mapping]] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[int] = ..., chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ..., end: _Optional[_Union[JobEnd, _Mapping]] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("kind", "data")
@@ -209,29 +294,3 @@ class JobError(_message.Message):
     field: str
     retry_after: _duration_pb2.Duration
     def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ..., field: _Optional[str] = ..., retry_after: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
-
-class CancelJobsRequest(_message.Message):
-    __slots__ = ("ids",)
-    IDS_FIELD_NUMBER: _ClassVar[int]
-    ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
-
-class CancelJobsResponse(_message.Message):
-    __slots__ = ("cancelled",)
-    CANCELLED_FIELD_NUMBER: _ClassVar[int]
-    cancelled: int
-    def __init__(self, cancelled: _Optional[int] = ...) -> None: ...
-
-class GetLoadRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class GetLoadResponse(_message.Message):
-    __slots__ = ("queued_tokens", "queued_jobs", "tokens_per_second")
-    QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    QUEUED_JOBS_FIELD_NUMBER: _ClassVar[int]
-    TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
-    queued_tokens: int
-    queued_jobs: int
-    tokens_per_second: float
-    def __init__(self, queued_tokens: _Optional[int] = ..., queued_jobs: _Optional[int] = ..., tokens_per_second: _Optional[float] = ...) -> None: ...

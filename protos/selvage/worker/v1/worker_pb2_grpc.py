@@ -45,20 +45,10 @@ class WorkerServiceStub(object):
                 request_serializer=selvage_dot_worker_dot_v1_dot_worker__pb2.GetTokenizerRequest.SerializeToString,
                 response_deserializer=selvage_dot_worker_dot_v1_dot_worker__pb2.GetTokenizerResponse.FromString,
                 _registered_method=True)
-        self.Execute = channel.unary_stream(
-                '/selvage.worker.v1.WorkerService/Execute',
-                request_serializer=selvage_dot_worker_dot_v1_dot_worker__pb2.ExecuteRequest.SerializeToString,
-                response_deserializer=selvage_dot_worker_dot_v1_dot_worker__pb2.ExecuteResponse.FromString,
-                _registered_method=True)
-        self.CancelJobs = channel.unary_unary(
-                '/selvage.worker.v1.WorkerService/CancelJobs',
-                request_serializer=selvage_dot_worker_dot_v1_dot_worker__pb2.CancelJobsRequest.SerializeToString,
-                response_deserializer=selvage_dot_worker_dot_v1_dot_worker__pb2.CancelJobsResponse.FromString,
-                _registered_method=True)
-        self.GetLoad = channel.unary_unary(
-                '/selvage.worker.v1.WorkerService/GetLoad',
-                request_serializer=selvage_dot_worker_dot_v1_dot_worker__pb2.GetLoadRequest.SerializeToString,
-                response_deserializer=selvage_dot_worker_dot_v1_dot_worker__pb2.GetLoadResponse.FromString,
+        self.Attach = channel.stream_stream(
+                '/selvage.worker.v1.WorkerService/Attach',
+                request_serializer=selvage_dot_worker_dot_v1_dot_worker__pb2.AttachRequest.SerializeToString,
+                response_deserializer=selvage_dot_worker_dot_v1_dot_worker__pb2.AttachResponse.FromString,
                 _registered_method=True)
 
 
@@ -80,23 +70,9 @@ class WorkerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Execute(self, request, context):
-        """Runs a batch of jobs. Each job is answered as soon as it is done, whatever it travelled with: any
-        number of chunks and then one end. The stream closes after the last job's end.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def CancelJobs(self, request, context):
-        """Drops jobs: what is queued is not computed any more. Unknown ids are ignored.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def GetLoad(self, request, context):
-        """How busy the worker is.
+    def Attach(self, request_iterator, context):
+        """The link of a frontend: one stream that stays open while both live. Up: a hello, then messages of many jobs and
+        cancels. Down: a welcome, then messages of many answers, and the load. A stream that ends drops its jobs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -115,20 +91,10 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     request_deserializer=selvage_dot_worker_dot_v1_dot_worker__pb2.GetTokenizerRequest.FromString,
                     response_serializer=selvage_dot_worker_dot_v1_dot_worker__pb2.GetTokenizerResponse.SerializeToString,
             ),
-            'Execute': grpc.unary_stream_rpc_method_handler(
-                    servicer.Execute,
-                    request_deserializer=selvage_dot_worker_dot_v1_dot_worker__pb2.ExecuteRequest.FromString,
-                    response_serializer=selvage_dot_worker_dot_v1_dot_worker__pb2.ExecuteResponse.SerializeToString,
-            ),
-            'CancelJobs': grpc.unary_unary_rpc_method_handler(
-                    servicer.CancelJobs,
-                    request_deserializer=selvage_dot_worker_dot_v1_dot_worker__pb2.CancelJobsRequest.FromString,
-                    response_serializer=selvage_dot_worker_dot_v1_dot_worker__pb2.CancelJobsResponse.SerializeToString,
-            ),
-            'GetLoad': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetLoad,
-                    request_deserializer=selvage_dot_worker_dot_v1_dot_worker__pb2.GetLoadRequest.FromString,
-                    response_serializer=selvage_dot_worker_dot_v1_dot_worker__pb2.GetLoadResponse.SerializeToString,
+            'Attach': grpc.stream_stream_rpc_method_handler(
+                    servicer.Attach,
+                    request_deserializer=selvage_dot_worker_dot_v1_dot_worker__pb2.AttachRequest.FromString,
+                    response_serializer=selvage_dot_worker_dot_v1_dot_worker__pb2.AttachResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -197,7 +163,7 @@ class WorkerService(object):
             _registered_method=True)
 
     @staticmethod
-    def Execute(request,
+    def Attach(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -207,66 +173,12 @@ class WorkerService(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
-            '/selvage.worker.v1.WorkerService/Execute',
-            selvage_dot_worker_dot_v1_dot_worker__pb2.ExecuteRequest.SerializeToString,
-            selvage_dot_worker_dot_v1_dot_worker__pb2.ExecuteResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def CancelJobs(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/selvage.worker.v1.WorkerService/CancelJobs',
-            selvage_dot_worker_dot_v1_dot_worker__pb2.CancelJobsRequest.SerializeToString,
-            selvage_dot_worker_dot_v1_dot_worker__pb2.CancelJobsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetLoad(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/selvage.worker.v1.WorkerService/GetLoad',
-            selvage_dot_worker_dot_v1_dot_worker__pb2.GetLoadRequest.SerializeToString,
-            selvage_dot_worker_dot_v1_dot_worker__pb2.GetLoadResponse.FromString,
+            '/selvage.worker.v1.WorkerService/Attach',
+            selvage_dot_worker_dot_v1_dot_worker__pb2.AttachRequest.SerializeToString,
+            selvage_dot_worker_dot_v1_dot_worker__pb2.AttachResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,15 +1,11 @@
-"""One Execute with jobs of every kind, over the wire of the worker."""
+"""One message with jobs of every kind, over the link of the worker."""
 
-from collections import defaultdict
-
-import grpc
 import numpy as np
+from references import attached
 from tiny import assert_same, encode, score, tokens
 
 from harness.stack import stack
-from selvage.worker.v1 import worker_pb2_grpc
-from shared import job_codec, result_codec
-from shared.jobs import HybridWeights, Job, JobResult
+from shared.jobs import HybridWeights, Job
 from shared.vectors import OutputKind, ScoringMethod
 
 DENSE, SPARSE, MULTI = OutputKind.DENSE, OutputKind.SPARSE, OutputKind.MULTI_VECTOR
@@ -29,19 +25,15 @@ WORKS = [
 JOBS = [Job(id=10 + index, work=work, tokens=ids) for index, (work, ids) in enumerate(WORKS)]
 
 
-async def execute(channel: grpc.aio.Channel, jobs: list[Job]) -> dict[int, JobResult]:
-    """The results of one call, by the job's id."""
-    parts: dict[int, result_codec.ResultAssembly] = defaultdict(result_codec.ResultAssembly)
-    async for message in worker_pb2_grpc.WorkerServiceStub(channel).Execute(job_codec.jobs_to_pb(jobs)):
-        parts[message.job_id].add(message)
-    return {identity: assembly.result() for identity, assembly in parts.items()}
-
-
-async def test_mixed_jobs_of_one_call_equal_the_same_jobs_alone() -> None:
+async def test_mixed_jobs_of_one_message_equal_the_same_jobs_alone() -> None:
     """Dense at three dimensions, sparse, token rows, all at once, and reranks by three methods."""
-    async with stack("random:tiny-bge-m3") as pair, grpc.aio.insecure_channel(pair.worker.address) as channel:
-        alone = [(await execute(channel, [job]))[job.id] for job in JOBS]
-        together = await execute(channel, JOBS)
+    async with stack("random:tiny-bge-m3") as pair, attached(pair.worker.address) as link:
+        alone = []
+        for job in JOBS:
+            await link.ask(job)
+            alone.append((await link.answers(1))[job.id])
+        await link.ask(*JOBS)
+        together = await link.answers(len(JOBS))
     assert sorted(together) == [job.id for job in JOBS]
     for job, expected in zip(JOBS, alone, strict=True):
         assert_same(together[job.id], expected)

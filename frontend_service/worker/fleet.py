@@ -1,0 +1,203 @@
+"""All workers and their models, together the `Worker` of the service. Knows no transport."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
+
+import structlog
+
+from frontend_service.worker import splitting
+from frontend_service.worker.addresses import REFRESH_SECONDS, addresses_of
+from frontend_service.worker.link import Link
+from frontend_service.worker.protocol import ServedModel
+from shared.errors import Overloaded, UnknownModel, WorkerUnavailable, clip
+from shared.jobs import Job, JobResult, Priority
+from shared.terms import Terms
+from shared.together import either
+
+MARGIN = 0.5
+"""Of the time that is left: an estimate may be wrong by a factor of two. Half of it keeps a worker busy."""
+LEAST_RETRY, LONGEST_RETRY = 0.1, 60.0
+"""Seconds."""
+
+log = structlog.get_logger("fleet")
+
+
+class Fleet:
+    """A name stands for one model at a time: it stays as long as a worker with it serves.
+
+    Workers that bring another model of the same name wait, and take over when the last one of it has gone: vectors of
+    two models are never mixed.
+    """
+
+    def __init__(self, targets: Sequence[str], threads: Executor, on_ready: Callable[[bool], Awaitable[None]]) -> None:
+        """`targets`: HOST:PORT or dns:///NAME:PORT, each address of the name a worker. `on_ready` is told whether any
+        model is served, whenever that changes.
+        """
+        self._targets, self._threads, self._on_ready = targets, threads, on_ready
+        self._links: dict[str, Link] = {}
+        self._following: dict[str, asyncio.Task[None]] = {}
+        self._served: dict[str, ServedModel] = {}
+        self._waiting: set[str] = set()
+        self._changed = asyncio.Event()
+        self._unresolved = ""
+        self.refused = Counter(deadline=0)
+        """Requests and jobs so far, because nobody could answer them in time."""
+
+    @property
+    def workers(self) -> dict[str, int]:
+        """How many serve each model that is known; may be read from another thread."""
+        found: Counter[str] = Counter()
+        for link in list(self._links.values()):
+            if link.model is not None:
+                found[link.model.card.id] += link.serving is not None
+        return found
+
+    @property
+    def waits(self) -> dict[str, float]:
+        """Seconds, at most, until the turn of a small new job of each model that is served; the same holds."""
+        found: dict[str, float] = {}
+        for link in list(self._links.values()):
+            served = link.serving
+            if served is not None:
+                name, wait = served.card.id, link.wait(1, Priority.DEFAULT, "")
+                found[name] = min(found.get(name, wait), wait)
+        return found
+
+    def model(self, name: str) -> ServedModel:
+        """See `Worker`."""
+        if name in self._served:
+            return self._served[name]
+        known = sorted({link.model.card.id for link in self._links.values() if link.model is not None})
+        if not name and len(known) == 1:
+            for only in self._served.values():
+                return only
+        elif not name and known:  # also while but one of them serves: else its vectors would pass for the other's
+            raise UnknownModel(f"there are several models, name one: {', '.join(known)}", field="model")
+        elif known and name not in known:
+            raise UnknownModel(f"no model is called {clip(name)}; there is {', '.join(known)}", field="model")
+        raise WorkerUnavailable(f"the worker is not ready: {self._why()}", retry_after=1.0)
+
+    def models(self) -> tuple[ServedModel, ...]:
+        """See `Worker`."""
+        if not self._served:
+            raise WorkerUnavailable(f"the worker is not ready: {self._why()}", retry_after=1.0)
+        return tuple(self._served[name] for name in sorted(self._served))
+
+    async def run(self, model: ServedModel, job: Job) -> JobResult:
+        """See `Worker`: by the worker that would be done with it first."""
+        able = [link for link in self._links.values() if _serves(link, model)]
+        if not able:
+            raise WorkerUnavailable(f"no worker with this model is left: {self._why()}", retry_after=1.0)
+        tokens = job.tokens.total
+        waits = {link: link.wait(tokens, job.priority, job.key) for link in able}
+        best = min(able, key=lambda link: waits[link] + link.takes(tokens))
+        self._check(waits[best], best.takes(tokens), job.remaining)
+        head = splitting.shared_head(job)
+        if head is None or len(able) == 1 or tokens < 2 * splitting.LEAST_TOKENS:
+            return await best.run(job)
+        return await _in_parts(job, head, waits)
+
+    def check(self, terms: Terms) -> None:
+        """Refuses a request that nobody could answer in time, however small it is. Raises Overloaded."""
+        waits = [link.wait(1, terms.priority, terms.key) for link in self._links.values() if link.serving is not None]
+        if waits:
+            self._check(min(waits), 0.0, terms.deadline.remaining())
+
+    async def supervise(self) -> None:
+        """Never returns."""
+        try:
+            await either(self._resolve(), self._tell())
+        finally:
+            for task in self._following.values():
+                task.cancel()
+
+    async def _tell(self) -> None:
+        """Settles who serves what after each change, and tells whether anybody does."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            before = bool(self._served)
+            self._settle()
+            if before != bool(self._served) or not self._served:
+                await self._on_ready(bool(self._served))
+
+    def _settle(self) -> None:
+        """Which model each name stands for."""
+        serving = {target: model for target, link in self._links.items() if (model := link.serving) is not None}
+        served: dict[str, ServedModel] = {}
+        for target, model in serving.items():
+            name, current = model.card.id, self._served.get(model.card.id)
+            stays = current is not None and any(_same(other, current) for other in serving.values())
+            if current is None or not stays:
+                served.setdefault(name, model)
+            else:
+                served[name] = current
+            if _same(model, served[name]):
+                self._waiting.discard(target)
+            elif target not in self._waiting:
+                self._waiting.add(target)
+                log.warning("another model of that name is served; waiting", target=target, model=name)
+        for name, model in served.items():
+            old = self._served.get(name)
+            if old is not None and not _same(old, model):
+                log.warning("another model took over", model=name, fingerprint=model.card.fingerprint)
+        self._served = served
+
+    async def _resolve(self) -> None:
+        """Follows every address of every target, and lets those go that have left both their name and us."""
+        while True:
+            found: set[str] = set()
+            for target in self._targets:
+                try:
+                    found |= await addresses_of(target)
+                except (OSError, ValueError) as error:  # the latter where the name is none
+                    self._unresolved = f"{target} has no address: {error}"
+            for address in found - set(self._links):
+                link = self._links[address] = Link(address, self._threads, self._changed.set)
+                self._following[address] = asyncio.create_task(link.follow())
+            for address in set(self._links) - found:
+                if not self._links[address].attached and found:
+                    self._following.pop(address).cancel()
+                    del self._links[address]
+            self._changed.set()
+            await asyncio.sleep(REFRESH_SECONDS)
+
+    def _check(self, wait: float, takes: float, remaining: float | None) -> None:
+        """Raises Overloaded where other work makes an answer too late. A job's own size never does: it is tried."""
+        end = wait + takes
+        if wait and remaining is not None and end > MARGIN * remaining:
+            self.refused["deadline"] += 1
+            raise Overloaded(
+                f"an answer would take up to {end:.1f} s, the deadline is in {remaining:.1f} s",
+                retry_after=min(max(wait, LEAST_RETRY), LONGEST_RETRY),
+            )
+
+    def _why(self) -> str:
+        reasons = dict.fromkeys(link.why for link in self._links.values()) or {self._unresolved: None}
+        return "; ".join(reason for reason in reasons if reason) or "no worker has answered yet"
+
+
+def _same(one: ServedModel, other: ServedModel) -> bool:
+    return one.card.id == other.card.id and one.card.fingerprint == other.card.fingerprint
+
+
+def _serves(link: Link, model: ServedModel) -> bool:
+    served = link.serving
+    return served is not None and _same(served, model)
+
+
+async def _in_parts(job: Job, head: int, waits: Mapping[Link, float]) -> JobResult:
+    """By several workers. One part that fails fails the job, and cancels the others."""
+    lengths = job.tokens.lengths[head:]
+    links = sorted(waits, key=waits.__getitem__)[: job.tokens.total // splitting.LEAST_TOKENS]
+    workers = [splitting.Worker(wait=waits[link], speed=link.speed) for link in links]
+    runs = splitting.cut(lengths, splitting.shares(sum(lengths), workers))
+    asked = [(link, run) for link, run in zip(links, runs, strict=True) if run]
+    try:
+        async with asyncio.TaskGroup() as group:
+            parts = [group.create_task(link.run(splitting.part(job, head, run))) for link, run in asked]
+    except ExceptionGroup as failed:  # not except*: what is raised there would come as a group again
+        raise failed.exceptions[0] from None
+    return splitting.joined(head, [each.result() for each in parts])

@@ -1,0 +1,1 @@
+"""The worker's end of the link to its frontends."""

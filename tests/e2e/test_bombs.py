@@ -1,0 +1,175 @@
+"""Requests made to take memory: each is refused or answered, and either process stays small and healthy."""
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from references import Calls, attached, dense, eventually, load_of
+
+from harness.environment import ROOT
+from harness.member import Member
+from harness.stack import Stack, stack
+from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
+from selvage.worker.v1 import worker_pb2
+from shared.rpc import channel_options
+
+MEBIBYTE = 1024 * 1024
+MOST = 500 * MEBIBYTE
+"""Above what a process has when it idles."""
+LONGEST_PROBE = 1.0
+"""Seconds."""
+EMBED, DETOKENIZE, MAX_SIM = (
+    f"/selvage.v1.{method}" for method in ("EmbeddingService/Embed", "ModelService/Detokenize", "RankingService/MaxSim")
+)
+REQUEST = embedding_pb2.EmbedRequest(texts=["w1 w2 w3", "w4"])
+
+
+@pytest.fixture(scope="module")
+async def pair() -> AsyncIterator[Stack]:
+    """Of their own: what they leave in memory would hide what others take."""
+    async with stack("random:tiny-bert") as running:
+        await Calls(running.channel).embedding.Embed(REQUEST)
+        yield running
+
+
+def memory(member: Member, key: str) -> int:
+    """Bytes, by Linux."""
+    lines = Path(f"/proc/{member.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+
+def forget_peak(member: Member) -> None:
+    """The peak begins anew; proc(5)."""
+    Path(f"/proc/{member.pid}/clear_refs").write_text("5")
+
+
+@asynccontextmanager
+async def probed(address: str) -> AsyncIterator[Callable[[], Awaitable[float]]]:
+    """Probes all the while; what it gives tells the longest wait, in seconds."""
+    command = (sys.executable, str(ROOT / "tests" / "probing.py"), address)
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    await process.stdout.readline()  # it has begun
+
+    async def slowest() -> float:
+        process.terminate()
+        told, _ = await process.communicate()
+        return float(told.decode().split()[-1])
+
+    yield slowest
+
+
+@asynccontextmanager
+async def unharmed(pair: Stack) -> AsyncIterator[None]:
+    """What happens inside takes no process much memory, keeps no probe waiting, and calls are answered after it."""
+    calls = Calls(pair.channel)
+    expected = dense(await calls.embedding.Embed(REQUEST))
+    idle = {member: memory(member, "VmRSS") for member in pair.members}
+    for member in pair.members:
+        forget_peak(member)
+    async with probed(pair.frontends[0].address) as slowest:
+        yield
+        waited = await slowest()
+    taken = {member.module: (memory(member, "VmHWM") - idle[member]) // MEBIBYTE for member in pair.members}
+    print("MiB above idle:", taken, "longest probe:", waited)
+    assert max(taken.values()) * MEBIBYTE <= MOST, taken
+    assert waited <= LONGEST_PROBE
+    assert abs(dense(await calls.embedding.Embed(REQUEST)) - expected).max() < 1e-6
+
+
+async def outcomes(calls: Sequence[Awaitable[Any]]) -> Counter[str]:
+    """How often each status came."""
+
+    async def one(call: Awaitable[Any]) -> str:
+        try:
+            await call
+        except grpc.aio.AioRpcError as error:
+            return error.code().name
+        return "OK"
+
+    return Counter(await asyncio.gather(*map(one, calls)))
+
+
+@asynccontextmanager
+async def sender(pair: Stack, method: str) -> AsyncIterator[Callable[..., Any]]:
+    """Calls a method with raw bytes."""
+    async with grpc.aio.insecure_channel(pair.frontends[0].address, options=channel_options()) as channel:
+        yield channel.unary_unary(method)
+
+
+async def test_compressed_messages_are_not_unpacked(pair: Stack) -> None:
+    """60 MiB of zeros in 59 KB each."""
+    zeros = bytes(60 * MEBIBYTE)
+    async with unharmed(pair), sender(pair, EMBED) as send:
+        found = await outcomes([send(zeros, compression=grpc.Compression.Gzip) for _ in range(8)])
+        assert found == {"UNIMPLEMENTED": 8}
+
+
+async def test_sixty_mebibytes_of_ids_to_detokenize(pair: Stack) -> None:
+    """Refused by their number before they are listed."""
+    size = 60 * MEBIBYTE
+    ids = b"\n" + _varint(size) + b"\1" * size
+    message = b"\n" + _varint(len(ids)) + ids
+    async with unharmed(pair), sender(pair, DETOKENIZE) as send:
+        assert set(await outcomes([send(message)])) <= {"INVALID_ARGUMENT"}
+
+
+async def test_thirty_one_million_empty_texts(pair: Stack) -> None:
+    """Two bytes each on the wire; counted before they are parsed."""
+    async with unharmed(pair), sender(pair, EMBED) as send:
+        assert await outcomes([send(b"\n\0" * 31_000_000)]) == {"INVALID_ARGUMENT": 1}
+
+
+async def test_sixteen_giant_requests_at_once(pair: Stack) -> None:
+    """59 MiB each: some are taken, the others are told to come again."""
+    message = embedding_pb2.EmbedRequest(texts=["w1 w2 " * 2500] * 4000).SerializeToString()[: 59 * MEBIBYTE]
+    assert len(message) > 55 * MEBIBYTE
+    async with unharmed(pair), sender(pair, EMBED) as send:
+        found = await outcomes([send(message, timeout=60) for _ in range(16)])
+        assert set(found) <= {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}
+        assert found["RESOURCE_EXHAUSTED"]
+
+
+async def test_replies_that_nobody_reads(pair: Stack) -> None:
+    """Sixteen of 61 MiB: what is unread is bounded."""
+    sides = [
+        vectors_pb2.MultiVectors(dimensions=1, lengths=[1] * count, data=bytes(4 * count)) for count in (1000, 16_000)
+    ]
+    request = ranking_pb2.MaxSimRequest(queries=sides[0], documents=sides[1]).SerializeToString()
+    options = [*channel_options(), ("grpc.http2.lookahead_bytes", 65_536), ("grpc.http2.bdp_probe", 0)]
+    async with unharmed(pair), grpc.aio.insecure_channel(pair.frontends[0].address, options=options) as channel:
+        method = channel.stream_stream(MAX_SIM)  # on the wire a unary call, but nothing is read before it is asked for
+        unread = [method() for _ in range(16)]
+        for call in unread:
+            with suppress(asyncio.InvalidStateError):  # it was refused meanwhile
+                await call.write(request)
+                await call.done_writing()
+        await asyncio.sleep(4)
+        for call in unread:
+            call.cancel()
+
+    async def idle() -> bool:
+        return (await load_of(pair)).queued_jobs == 0
+
+    await eventually(idle)
+
+
+async def test_thirty_thousand_jobs_in_a_message(pair: Stack) -> None:
+    """The link ends with the limit named; other frontends notice nothing."""
+    async with unharmed(pair), attached(pair.worker.address) as link:
+        jobs = [worker_pb2.Job(id=number, sequences=0) for number in range(30_000)]
+        await link.call.write(worker_pb2.AttachRequest(fingerprint=link.fingerprint, jobs=jobs))
+        with pytest.raises(grpc.aio.AioRpcError, match="the limit is 4096") as raised:
+            await link.answers(1)
+        assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def _varint(value: int) -> bytes:
+    low, rest = value & 127, value >> 7
+    return bytes([low | 128]) + _varint(rest) if rest else bytes([low])

@@ -1,0 +1,134 @@
+"""Workers that are stopped or cut off: told in time, and used again when they answer again."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from references import Calls, eventually, refusal
+
+from harness.member import Member
+from harness.stack import stack
+from selvage.v1 import embedding_pb2
+from shared.services import PUBLIC_SERVICES, WORKER_SERVICES
+
+TINY = "random:tiny-bert"
+REQUEST = embedding_pb2.EmbedRequest(texts=["w1 w2 w3", "w4"])
+IN_TIME = 10.0
+"""Seconds until health tells it."""
+
+
+async def statuses(channel: grpc.aio.Channel) -> set[int]:
+    """What health says of the services."""
+    health = health_pb2_grpc.HealthStub(channel)
+    asked = [health.Check(health_pb2.HealthCheckRequest(service=name)) for name in PUBLIC_SERVICES]
+    return {each.status for each in await asyncio.gather(*asked)}
+
+
+async def until_lost(channel: grpc.aio.Channel) -> None:
+    """Every name is NOT_SERVING in time, and a call is unavailable at once."""
+
+    async def lost() -> bool:
+        return await statuses(channel) == {health_pb2.HealthCheckResponse.NOT_SERVING}
+
+    async with asyncio.timeout(IN_TIME):
+        await eventually(lost)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        async with asyncio.timeout(1):
+            await Calls(channel).embedding.Embed(REQUEST, timeout=60)
+    assert refusal(raised.value)[:2] == ("UNAVAILABLE", "WORKER_UNAVAILABLE")
+
+
+async def until_found(channel: grpc.aio.Channel) -> None:
+    """Served again, without any help."""
+
+    async def found() -> bool:
+        return await statuses(channel) == {health_pb2.HealthCheckResponse.SERVING}
+
+    async with asyncio.timeout(30):
+        await eventually(found)
+    await Calls(channel).embedding.Embed(REQUEST, timeout=10)
+
+
+async def test_a_stopped_worker_is_lost_and_found() -> None:
+    """SIGSTOP: its sockets live, nobody answers. What was under way gets UNAVAILABLE; SIGCONT brings it back."""
+    async with stack(TINY) as pair:
+        texts = [f"w{number} " + "w1 " * 499 for number in range(400)]
+        waiting = asyncio.ensure_future(
+            Calls(pair.channel).embedding.Embed(embedding_pb2.EmbedRequest(texts=texts), timeout=60)
+        )
+        await asyncio.sleep(0)
+        os.kill(pair.worker.pid, signal.SIGSTOP)
+        try:
+            await until_lost(pair.channel)
+            (error,) = await asyncio.gather(waiting, return_exceptions=True)
+            assert isinstance(error, grpc.aio.AioRpcError)
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+        finally:
+            os.kill(pair.worker.pid, signal.SIGCONT)
+        await until_found(pair.channel)
+
+
+class Wire:
+    """A proxy that passes bytes on until it is cut; then connections stay open and nothing comes through."""
+
+    def __init__(self, target: str) -> None:
+        self._host, _, self._port = target.rpartition(":")
+        self._whole = asyncio.Event()
+        self._whole.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def cut(self) -> None:
+        self._whole.clear()
+
+    def mend(self) -> None:
+        self._whole.set()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[str]:
+        """The address to connect to."""
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        yield f"{host}:{port}"
+        server.close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._whole.wait()
+        there_reader, there_writer = await asyncio.open_connection(self._host, int(self._port))
+        for source, sink in ((reader, there_writer), (there_reader, writer)):
+            task = asyncio.create_task(self._pass(source, sink))
+            self._tasks.add(task)
+
+    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65_536):
+            await self._whole.wait()
+            sink.write(data)
+            await sink.drain()
+        sink.close()
+
+
+async def test_a_worker_behind_a_dead_wire_is_lost_and_found() -> None:
+    """No connection ends, no packet comes: as with a firewall that forgot it."""
+    worker = Member("gpu_worker", WORKER_SERVICES, {"model": TINY})
+    await worker.start()
+    wire = Wire(worker.address)
+    async with wire.open() as address:
+        frontend = Member("frontend_service", PUBLIC_SERVICES, {"worker": address, "drain-delay": 0})
+        await frontend.start()
+        try:
+            await frontend.wait_ready()
+            async with grpc.aio.insecure_channel(frontend.address) as channel:
+                await Calls(channel).embedding.Embed(REQUEST)
+                wire.cut()
+                await until_lost(channel)
+                wire.mend()
+                await until_found(channel)
+        finally:
+            await frontend.stop()
+            await worker.stop()

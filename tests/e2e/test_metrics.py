@@ -1,0 +1,131 @@
+"""What Prometheus reads of both processes after some calls, and how a trace goes through both logs."""
+
+import asyncio
+import sys
+import urllib.request
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from references import Calls, eventually
+
+from harness.environment import ROOT, python_path
+from harness.member import Member
+from harness.stack import Stack, stack
+from selvage.v1 import embedding_pb2, ranking_pb2
+
+FLAGS = {"metrics": "127.0.0.1:0", "log-calls": True}
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+EMBED = {"grpc_type": "unary", "grpc_service": "selvage.v1.EmbeddingService", "grpc_method": "Embed"}
+
+
+class Scrape:
+    """All series of one process at one moment."""
+
+    def __init__(self, text: str) -> None:
+        families = list(text_string_to_metric_families(text))
+        self._series = {
+            (each.name, frozenset(each.labels.items())): each.value for family in families for each in family.samples
+        }
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        return self._series.get((name, frozenset(labels.items())))
+
+
+async def scrape(member: Member) -> Scrape:
+    """Over HTTP, at the address that the log tells."""
+    [line] = [line for line in member.events if line["event"] == "metrics"]
+
+    def read() -> str:
+        with urllib.request.urlopen(f"http://{line['address']}/metrics") as answer:
+            return str(answer.read().decode())
+
+    return Scrape(await asyncio.to_thread(read))
+
+
+@pytest.fixture(scope="module")
+async def pair() -> AsyncIterator[Stack]:
+    """A tiny model with both pages."""
+    async with stack("random:tiny-bert", worker=FLAGS, frontend=FLAGS | {"max-texts": 4}) as running:
+        yield running
+
+
+async def test_a_scrape_tells_what_was_done(pair: Stack) -> None:
+    """Three calls that are answered and one that is refused, in both processes."""
+    calls = Calls(pair.channel)
+    tokens = 0
+    for count in (1, 2):
+        reply = await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=["a b c", "d"][:count]))
+        tokens += sum(reply.usage.token_counts)
+    await calls.ranking.Rerank(ranking_pb2.RerankRequest(query="a", documents=["b", "c"]))
+    with pytest.raises(grpc.aio.AioRpcError):
+        await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=["a"] * 5))
+
+    frontend = await scrape(pair.frontends[0])
+    assert frontend("grpc_server_started_total", **EMBED) == 3
+    assert frontend("grpc_server_handled_total", **EMBED, grpc_code="OK") == 2
+    assert frontend("grpc_server_handled_total", **EMBED, grpc_code="InvalidArgument") == 1
+    assert frontend("grpc_server_handling_seconds_count", **EMBED) == 3
+    assert frontend("selvage_tokenize_seconds_count") == frontend("selvage_transfer_seconds_count") == 3
+    assert frontend("selvage_requests_in_flight") == frontend("selvage_request_bytes_in_flight") == 0
+    assert frontend("selvage_refused_total", reason="requests") == 0
+    assert frontend("selvage_workers_serving", model="tiny-bert") == 1
+    assert frontend("selvage_worker_wait_seconds", model="tiny-bert") == 0
+
+    worker = await scrape(pair.worker)
+    assert worker("selvage_jobs_total", kind="encode", outcome="OK") == 2
+    assert worker("selvage_jobs_total", kind="score", outcome="OK") == 1
+    assert worker("selvage_queue_seconds_count", priority="default") == 3
+    assert worker("selvage_job_tokens_sum") == worker("selvage_step_tokens_sum") == worker("selvage_tokens_total")
+    assert (worker("selvage_tokens_total") or 0) > tokens
+    assert worker("selvage_step_sequences_sum") == 6
+    assert worker("selvage_queued_tokens") == worker("selvage_queued_jobs") == worker("selvage_unsent_bytes") == 0
+    assert worker("selvage_attached_frontends") == 1
+    assert worker("selvage_stalled") == worker("selvage_cancelled_waiting_total") == 0
+    attach = {"grpc_type": "bidi_stream", "grpc_service": "selvage.worker.v1.WorkerService", "grpc_method": "Attach"}
+    assert worker("grpc_server_started_total", **attach) == 1
+
+
+async def test_what_is_refused_as_too_much_is_told_by_reason() -> None:
+    """A frontend that takes one small request at once, and meets two large ones."""
+    async with stack("random:tiny-bert", frontend=FLAGS | {"max-requests-at-once": 1}) as pair:
+        calls = Calls(pair.channel)
+        request = embedding_pb2.EmbedRequest(texts=["a b c"])
+        outcomes = await asyncio.gather(*(calls.embedding.Embed(request) for _ in range(20)), return_exceptions=True)
+        refused = [each for each in outcomes if isinstance(each, grpc.aio.AioRpcError)]
+        assert refused
+        frontend = await scrape(pair.frontends[0])
+        assert frontend("selvage_refused_total", reason="requests") == len(refused)
+        assert frontend("grpc_server_handled_total", **EMBED, grpc_code="ResourceExhausted") == len(refused)
+
+
+async def test_a_trace_stands_in_both_logs(pair: Stack) -> None:
+    """Of the call in the frontend, of its job in the worker; a bad header is ignored."""
+    calls = Calls(pair.channel)
+    request = embedding_pb2.EmbedRequest(texts=["a b c"])
+    for name, header in (("traced", TRACEPARENT), ("untraced", "bad")):
+        await calls.embedding.Embed(request, metadata=[("x-request-id", name), ("traceparent", header)])
+
+    def traces(member: Member, event: str) -> dict[str, str | None]:
+        lines = [line for line in member.events if line["event"] == event]
+        return {line["request_id"]: line.get("trace_id") for line in lines if line["request_id"].endswith("traced")}
+
+    for member, event in ((pair.frontends[0], "call"), (pair.worker, "job")):
+        await eventually(lambda member=member, event=event: len(traces(member, event)) == 2)  # type: ignore[misc]
+        assert traces(member, event) == {"traced": TRACE, "untraced": None}
+
+
+async def test_an_address_that_is_taken_stops_the_start(pair: Stack) -> None:
+    """In one line, with status 2."""
+    [line] = [line for line in pair.worker.events if line["event"] == "metrics"]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "frontend_service", f"--metrics={line['address']}"),
+        cwd=ROOT,
+        env={"PYTHONPATH": python_path()},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await process.communicate()
+    assert process.returncode == 2
+    assert errors.decode().splitlines() == [f"--metrics = '{line['address']}': the address cannot be bound"]

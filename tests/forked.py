@@ -1,0 +1,179 @@
+"""Services of tests, forked from processes that have imported what each of them would import for seconds.
+
+Such a service is a process of its own that runs its module as `python -m` does: arguments, environment, signals and
+exit status are its own. Run as a program, this file is a process that forks.
+"""
+
+import asyncio
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+IMPORTED = {
+    "frontend_service": ["frontend_service.__main__"],
+    "gpu_worker": ["gpu_worker.__main__", "transformers.modeling_utils"],  # which transformers imports when it is used
+}
+
+
+class Forked:
+    """As much of asyncio.subprocess.Process as our tests use."""
+
+    def __init__(self, pid: int, outputs: list[asyncio.StreamReader | None], replies: asyncio.StreamReader) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self.stdout, self.stderr = outputs
+        self._ended = asyncio.create_task(self._end(replies))
+
+    async def wait(self) -> int:
+        """The exit status."""
+        return await asyncio.shield(self._ended)
+
+    async def communicate(self) -> tuple[bytes, bytes]:
+        """All of both outputs, which are pipes."""
+        assert self.stdout is not None
+        assert self.stderr is not None
+        output, errors, _ = await asyncio.gather(self.stdout.read(), self.stderr.read(), self.wait())
+        return output, errors
+
+    async def _end(self, replies: asyncio.StreamReader) -> int:
+        self.returncode = int(await replies.readline())
+        return self.returncode
+
+
+class Nursery:
+    """Starts a process that forks when it is first needed; `start` takes create_subprocess_exec's place."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._parents: dict[str, asyncio.subprocess.Process] = {}
+
+    async def start(self, *command: str, **options: Any) -> Any:
+        """Our services on this Python are forked; everything else is started as usual."""
+        python, flag, module, *arguments = command
+        if sys.platform != "linux" or (python, flag) != (sys.executable, "-m") or module not in IMPORTED:
+            return await asyncio.create_subprocess_exec(*command, **options)
+        address = str(self._folder / module)
+        if module not in self._parents:
+            self._parents[module] = await _parent(module, address)
+        return await _forked(address, arguments, **options)
+
+    async def close(self) -> None:
+        """Ends what forks; what was forked has been stopped by whoever started it."""
+        for process in self._parents.values():
+            process.terminate()
+            await process.wait()
+
+
+async def _parent(module: str, address: str) -> asyncio.subprocess.Process:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, __file__, module, address),
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    await process.stdout.readline()  # it listens
+    return process
+
+
+async def _forked(
+    address: str,
+    arguments: list[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    stdout: int | None = None,
+    stderr: int | None = None,
+    limit: int = 1 << 16,
+    start_new_session: bool = True,
+) -> Forked:
+    assert start_new_session
+    readers, descriptors = [], []
+    for own, wanted in ((1, stdout), (2, stderr)):
+        if wanted == asyncio.subprocess.PIPE:
+            reading, writing = os.pipe()
+            readers.append(await _reader(reading, limit))
+            descriptors.append(writing)
+        else:
+            readers.append(None)
+            descriptors.append(os.dup(own))
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address)
+    request = json.dumps({"arguments": arguments, "folder": str(cwd), "environment": dict(env)}).encode()
+    socket.send_fds(connection, [len(request).to_bytes(4, "big")], descriptors)
+    connection.sendall(request)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    replies = await _reader(connection.detach(), limit)
+    return Forked(int(await replies.readline()), readers, replies)
+
+
+async def _reader(descriptor: int, limit: int) -> asyncio.StreamReader:
+    """Of a pipe or a socket, which it closes at the end."""
+    reader = asyncio.StreamReader(limit)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(descriptor, "rb", buffering=0))
+    return reader
+
+
+def serve(address: str) -> dict[str, Any]:
+    """Forks for each connection a process that forks the service and tells its pid, then its status.
+
+    Returns in the service, with what it was asked to be.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen()
+    print("listening", flush=True)
+    while True:
+        if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
+            raise SystemExit  # whoever started us is gone
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            break
+        connection.close()
+    listener.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    head, descriptors, _, _ = socket.recv_fds(connection, 4, 2)
+    request = json.loads(connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL))
+    pid = os.fork()
+    if pid:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        connection.sendall(b"%d\n" % pid)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        connection.sendall(b"%d\n" % status)
+        os._exit(0)
+    connection.close()
+    for own, descriptor in enumerate(descriptors, 1):
+        os.dup2(descriptor, own)
+        os.close(descriptor)
+    return request
+
+
+def become(module: str, request: Mapping[str, Any]) -> None:
+    """The service as if it had been started by itself."""
+    os.setsid()
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = [module, *request["arguments"]]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _, wanted, place = sys.argv
+    for name in IMPORTED[wanted]:
+        importlib.import_module(name)
+    del sys.modules[f"{wanted}.__main__"]  # it runs again, as the program
+    become(wanted, serve(place))

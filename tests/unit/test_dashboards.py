@@ -1,0 +1,123 @@
+"""The dashboard and the rules: what they name exists, and Prometheus takes them."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from shared.metrics import Page
+from shared.observers import FrontendFigures, WorkerFigures
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana/dashboard.json").read_text())
+RULES: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus/rules.yaml").read_text())
+SCRAPES: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus/prometheus.yaml").read_text())
+PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
+SERIES = re.compile(r"\b(?:selvage|grpc_server|process|te)_[a-z_]+")
+SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+TEI = [
+    "te_request_count",
+    "te_request_success",
+    "te_request_failure",
+    "te_request_duration",
+    "te_request_tokenization_duration",
+    "te_request_queue_duration",
+    "te_request_inference_duration",
+    "te_request_input_length",
+    "te_queue_size",
+    "te_batch_next_size",
+    "te_batch_next_tokens",
+]
+
+
+def rules(kind: str) -> list[dict[str, Any]]:
+    """`alert` or `record`."""
+    return [rule for group in RULES["groups"] for rule in group["rules"] if kind in rule]
+
+
+def told() -> dict[str, set[str]]:
+    """All series of both processes, with their labels."""
+    found: dict[str, set[str]] = {}
+    frontend, worker = Page(), Page()
+    frontend.frontend().read(
+        lambda: FrontendFigures(requests=0, size=0, results=0, unread=0, refused={}, workers={"m": 1}, waits={"m": 0.0})
+    )
+    worker.worker().read(
+        lambda: WorkerFigures(queued_tokens=0, queued_jobs=0, refused={}, cancelled_waiting=0, stalled=False)
+    )
+    for page in (frontend, worker):
+        for family in page.registry.collect():
+            names = {f"{family.name}{suffix}" for suffix in SUFFIXES[family.type]}
+            labels = {label for sample in family.samples for label in sample.labels}
+            found |= {name: found.get(name, set()) | labels for name in names}
+    return found
+
+
+def named(expression: str) -> set[str]:
+    """Series of an expression, without what stands in quotes."""
+    return set(SERIES.findall(re.sub(r'"[^"]*"', "", expression))) - {"grpc_server"}
+
+
+EXPRESSIONS = {
+    **{f"panel {panel['title']}, {target['refId']}": target["expr"] for panel in PANELS for target in panel["targets"]},
+    **{rule["alert"]: rule["expr"] for rule in rules("alert")},
+    **{rule["record"]: rule["expr"] for rule in rules("record")},
+}
+
+
+@pytest.mark.parametrize("where", EXPRESSIONS)
+def test_every_series_exists(where: str) -> None:
+    """A misspelt one would show an empty panel, or an alert that never comes."""
+    series = named(EXPRESSIONS[where])
+    assert series
+    assert series <= set(told())
+
+
+def test_te_names_are_recorded() -> None:
+    """All that text-embeddings-inference tells of requests, queue and batches; histograms with all their parts."""
+    recorded = {rule["record"] for rule in rules("record")}
+    parts = {name for name in recorded if name.endswith(("_bucket", "_sum"))}
+    assert {re.sub(r"_(bucket|sum)$", "", name) for name in parts} | {name for name in recorded if name in TEI} == set(
+        TEI
+    )
+    histograms = {name.removesuffix("_bucket") for name in recorded if name.endswith("_bucket")}
+    assert {f"{name}{part}" for name in histograms for part in SUFFIXES["histogram"]} <= recorded
+
+
+def test_the_dashboard_is_drawn_on_a_grid() -> None:
+    """Ten to fourteen panels, no two on one place, each with a sentence on what to look for."""
+    assert 10 <= len(PANELS) <= 14
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in PANELS}
+    assert len(places) == len({panel["id"] for panel in PANELS}) == len(PANELS)
+    assert all(panel["description"].endswith(".") for panel in PANELS)
+
+
+def test_what_is_scraped_is_where_compose_serves_it() -> None:
+    """The jobs, the port, and the names in the network."""
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    ports = {value for each in services.values() for key, value in each["environment"].items() if "METRICS" in key}
+    jobs = SCRAPES["scrape_configs"]
+    assert [job["job_name"] for job in jobs] == ["selvage-frontend", "selvage-worker"]
+    assert {f"0.0.0.0:{found['port']}" for job in jobs for found in job["dns_sd_configs"]} == ports
+
+
+def test_every_metric_is_explained() -> None:
+    """docs/metrics.md has each of ours, and no other."""
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in told() if name.startswith("selvage_")}
+    assert set(re.findall(r"`(selvage_[a-z_]+)[`{]", page)) == families
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool; Debian's package prometheus has it")
+def test_prometheus_takes_them() -> None:
+    """As its own tool says."""
+    for kind, name in (("rules", "rules.yaml"), ("config", "prometheus.yaml")):
+        command = ["promtool", "check", kind, str(DEPLOY / "prometheus" / name)]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert answer.returncode == 0, answer.stderr

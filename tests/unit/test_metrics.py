@@ -1,0 +1,157 @@
+"""What the metrics of both processes tell, without the processes."""
+
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from shared.admission import REASONS, Admission, Bounds
+from shared.errors import Overloaded
+from shared.jobs import Classify, Encode, Job, JobResult, MaxSim, Priority
+from shared.metrics import FRONTEND_REASONS, WORKER_REASONS, Page
+from shared.observers import FrontendFigures, WorkerFigures
+from shared.ragged import RaggedTokens
+from shared.vectors import DataType, Layout, MultiVectors, OutputKind
+
+ROOT = Path(__file__).parents[2]
+EMBED = "/selvage.v1.EmbeddingService/Embed"
+
+
+def value(page: Page, name: str, **labels: str) -> float | None:
+    """Of one series; None where it does not exist."""
+    return page.registry.get_sample_value(name, labels)
+
+
+def test_rpcs_are_told_by_convention() -> None:
+    """Names, labels and codes are those of go-grpc-prometheus."""
+    page = Page()
+    page.rpcs.started(EMBED, "unary")
+    page.rpcs.started(EMBED, "unary")
+    page.rpcs.ended(EMBED, "unary", "RESOURCE_EXHAUSTED", 0.2)
+    page.rpcs.ended(EMBED, "unary", "OK", 0.1)
+    page.rpcs.ended(EMBED, "unary", "CANCELLED", 0.1)
+    labels = {"grpc_type": "unary", "grpc_service": "selvage.v1.EmbeddingService", "grpc_method": "Embed"}
+    assert value(page, "grpc_server_started_total", **labels) == 2
+    assert value(page, "grpc_server_handling_seconds_sum", **labels) == pytest.approx(0.4)
+    for code in ("OK", "ResourceExhausted", "Canceled"):
+        assert value(page, "grpc_server_handled_total", **labels, grpc_code=code) == 1
+
+
+def test_jobs_are_told_by_kind_and_outcome() -> None:
+    """Times and tokens of those that were answered with a result."""
+    page, tokens = Page(), RaggedTokens.of([[1, 2], [3]])
+    worker = page.worker()
+    rows = MultiVectors(dimensions=1, data=b"1234", data_type=DataType.FLOAT32, lengths=(1,))
+    encode = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
+    result = JobResult(queue=0.5, compute=0.25)
+    worker.job(Job(id=1, work=encode, tokens=tokens, priority=Priority.BULK), result)
+    worker.job(
+        Job(id=2, work=MaxSim(queries=rows, documents=rows, layout=Layout.MATRIX, unit_rows=True, mean=False)), result
+    )
+    worker.job(Job(id=3, work=Classify(), tokens=tokens), Overloaded("full"))
+    assert value(page, "selvage_jobs_total", kind="encode", outcome="OK") == 1
+    assert value(page, "selvage_jobs_total", kind="max_sim", outcome="OK") == 1
+    assert value(page, "selvage_jobs_total", kind="classify", outcome="OVERLOADED") == 1
+    assert value(page, "selvage_queue_seconds_sum", priority="bulk") == 0.5
+    assert value(page, "selvage_queue_seconds_count", priority="interactive") == 0
+    assert value(page, "selvage_compute_seconds_sum") == 0.5
+    assert value(page, "selvage_job_tokens_sum") == 3
+
+
+def test_steps_are_told() -> None:
+    """Seconds, tokens and sequences of each."""
+    page = Page()
+    worker = page.worker()
+    worker.step(0.5, 300, 4)
+    worker.step(0.25, 100, 1)
+    assert value(page, "selvage_step_seconds_sum") == 0.75
+    assert value(page, "selvage_step_tokens_sum") == value(page, "selvage_tokens_total") == 400
+    assert value(page, "selvage_step_sequences_count") == 2
+
+
+def test_a_worker_is_read_when_prometheus_asks() -> None:
+    """Nothing is pushed; memory is told where there is any."""
+    page, asked = Page(), []
+
+    def figures() -> WorkerFigures:
+        asked.append(True)
+        return WorkerFigures(
+            queued_tokens=7,
+            queued_jobs=2,
+            refused={"deadline": 3},
+            cancelled_waiting=4,
+            stalled=True,
+            unsent=5,
+            frontends=1,
+            memory={"used": 10, "limit": 20},
+        )
+
+    page.worker().read(figures)
+    asked.clear()
+    assert value(page, "selvage_queued_tokens") == 7
+    assert len(asked) == 1
+    assert value(page, "selvage_queued_jobs") == 2
+    assert value(page, "selvage_refused_total", reason="deadline") == 3
+    assert value(page, "selvage_refused_total", reason="queued_tokens") == 0
+    assert value(page, "selvage_cancelled_waiting_total") == 4
+    assert value(page, "selvage_stalled") == 1
+    assert value(page, "selvage_unsent_bytes") == 5
+    assert value(page, "selvage_attached_frontends") == 1
+    assert value(page, "selvage_device_memory_bytes", state="limit") == 20
+
+
+def test_a_frontend_is_read_likewise() -> None:
+    """With the workers that it sees."""
+    page = Page()
+    page.frontend().read(
+        lambda: FrontendFigures(
+            requests=2, size=300, results=40, unread=50, refused={"bytes": 1}, workers={"m": 2}, waits={"m": 0.5}
+        )
+    )
+    assert value(page, "selvage_requests_in_flight") == 2
+    assert value(page, "selvage_request_bytes_in_flight") == 300
+    assert value(page, "selvage_result_bytes_in_flight") == 40
+    assert value(page, "selvage_unread_reply_bytes") == 50
+    assert value(page, "selvage_refused_total", reason="bytes") == 1
+    assert value(page, "selvage_refused_total", reason="deadline") == 0
+    assert value(page, "selvage_workers_serving", model="m") == 2
+    assert value(page, "selvage_worker_wait_seconds", model="m") == 0.5
+
+
+def test_the_reasons_are_those_of_the_code() -> None:
+    """So that each stands at 0 before it comes up."""
+    assert set(FRONTEND_REASONS) == {*REASONS, "deadline"}
+    refusals = (ROOT / "gpu_worker" / "planning" / "admission.py").read_text()
+    assert set(WORKER_REASONS) == set(re.findall(r'_refusal\("(\w+)"', refusals))
+
+
+def test_what_is_refused_at_the_door_is_counted() -> None:
+    """By reason."""
+    admission = Admission(Bounds(requests=1, size=10))
+    with admission.request(), pytest.raises(Overloaded), admission.request():
+        pass
+    with admission.hold(8), pytest.raises(Overloaded), admission.hold(8):
+        pass
+    assert {reason: count for reason, count in admission.refused.items() if count} == {"requests": 1, "bytes": 1}
+
+
+def test_the_page_is_served() -> None:
+    """On a free port that it tells, with the process's own figures."""
+    page = Page()
+    address = page.start("127.0.0.1:0")
+    try:
+        with urllib.request.urlopen(f"http://{address}/metrics") as answer:
+            text = answer.read().decode()
+    finally:
+        page.stop()
+    assert "process_resident_memory_bytes" in text
+    assert "_created" not in text
+
+
+def test_two_pages_share_nothing() -> None:
+    """No registry is global."""
+    one, other = Page(), Page()
+    one.worker().step(1, 1, 1)
+    other.worker()
+    assert value(other, "selvage_tokens_total") == 0

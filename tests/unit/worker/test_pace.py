@@ -1,0 +1,31 @@
+"""How fast steps are, by their size."""
+
+from gpu_worker.planning.pace import FRESH, Pace
+
+
+def test_small_steps_do_not_make_full_ones_look_slow() -> None:
+    """Each has costs of its own."""
+    pace = Pace()
+    assert pace.speed(1000) == 0
+    pace.learn(1000, 0.1)
+    for _ in range(10 * FRESH):
+        pace.learn(10, 0.05)
+    assert (pace.speed(1000), pace.speed(10)) == (10_000, 200)
+
+
+def test_what_was_slow_once_is_tried_again() -> None:
+    """By what smaller steps show, once it is long ago."""
+    pace = Pace()
+    pace.learn(1000, 100.0)
+    for _ in range(FRESH - 1):
+        pace.learn(500, 0.05)
+    assert pace.speed(1000) == 10
+    pace.learn(500, 0.05)
+    assert round(pace.speed(1000)) == 10_000
+
+
+def test_of_sizes_that_never_ended_a_smaller_one_tells() -> None:
+    """Or, where there is none, a larger one."""
+    pace = Pace()
+    pace.learn(100, 0.1)
+    assert (pace.speed(10), pace.speed(100), pace.speed(10_000)) == (1000, 1000, 1000)
