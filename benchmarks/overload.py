@@ -2,18 +2,20 @@
 
 The peak is what 64 callers that wait for their answers get. Then 1.2, 1.5 and 3 times as many requests a second come,
 whatever the answers do, each with a deadline of 2 s, or of four times the peak's median where that is more. Goodput
-counts answers within it. Memory is the peak of each process. All on the same cores, clients included.
+counts answers within it. Memory is the peak of each process. All on the same cores, clients included, so refusing takes
+from computing. What is left at best is measured beside: the same callers as for the peak, while a null grpc.aio server
+refuses, unread, as many calls as are too much.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from benchmarks.benchmark import OURS, Options, as_found
+from benchmarks.benchmark import OURS, Options
+from benchmarks.load.null_server import null_server
 from benchmarks.rounds import Figures, Turn
-from benchmarks.services import Server, generated, pair
+from benchmarks.services import Server, generated, generator, pair
 
 WHOSE, RATE, COMPARED = OURS, "tokens/s", ("goodput/s", "p50 ms", "p99 ms")
 PEERS: Mapping[str, Sequence[str]] = {}
@@ -21,8 +23,9 @@ CLIENTS, WORKLOADS, TIMES = 64, ("128-tokens", "16-tokens"), (1.2, 1.5, 3)
 LEAST_DEADLINE, LATENCIES = 2.0, 4
 """Seconds; and medians of the peak."""
 KEYS = ",".join(f"key{number}" for number in range(CLIENTS))
+NULL, LEFT, LASTING = "beside a null server that refuses", "of the peak, %", 3600
+"""A side; a figure; seconds, longer than any benchmark."""
 Peaks = dict[str, Figures]
-finished = as_found
 
 
 def peak(server: Server, workload: str, seconds: float, peaks: Peaks) -> Figures:
@@ -31,31 +34,57 @@ def peak(server: Server, workload: str, seconds: float, peaks: Peaks) -> Figures
     return peaks[workload]
 
 
-def overload(server: Server, workload: str, times: float, seconds: float, peaks: Peaks) -> Figures:
-    """So many times the peak, with deadlines; what kept to them against the peak."""
+def overload(server: Server, workload: str, times: float, seconds: float, peaks: Peaks, *, timed: bool) -> Figures:
+    """So many times the peak, with deadlines or without; what kept to them against the peak."""
     most = peaks[workload]
     deadline = max(LEAST_DEADLINE, LATENCIES * most["p50 ms"] / 1e3)
-    asked: dict[str, Any] = {"rate": times * most["requests/s"], "deadline": deadline, "warmup": deadline}
-    found = generated(server, workload, seconds=seconds, **asked)
+    asked: dict[str, Any] = {"rate": times * most["requests/s"], "warmup": deadline}
+    found = generated(server, workload, seconds=seconds, **asked, **({"deadline": deadline} if timed else {}))
     arrived = sum(found.get(f"{name}/s", 0.0) for name in ("requests", "refused", "expired", "failed"))
     accepted = arrived - found.get("refused/s", 0.0)
+    good = found["goodput/s" if timed else "requests/s"]
     return {
         **found,
-        "goodput, % of the peak": 100 * found["goodput/s"] / most["requests/s"],
+        LEFT: 100 * good / most["requests/s"],
         "expired, % of accepted": 100 * found.get("expired/s", 0.0) / accepted,
     }
 
 
+def left(server: Server, bare: Server, workload: str, times: float, seconds: float, peaks: Peaks) -> Figures:
+    """Callers that wait, while the null server refuses what is more than the peak."""
+    most = peaks[workload]["requests/s"]
+    with lasting(bare, [{"workload": workload, "rate": (times - 1) * most}]):
+        found = generated(server, workload, clients=CLIENTS, seconds=seconds, warmup=2.0)
+    return {**found, LEFT: 100 * found["requests/s"] / most}
+
+
 def beside(
-    server: Server, workload: str, seconds: float, asked: Mapping[str, Any], others: Sequence[Mapping[str, Any]]
+    server: Server, workload: str, seconds: float, asked: Figures, others: Sequence[Mapping[str, Any]]
 ) -> Figures:
     """One caller while others call without a pause; the figures are its own."""
-    with ThreadPoolExecutor(max(1, len(others))) as threads:
-        running = [threads.submit(generated, server, seconds=seconds + 3, **other) for other in others]
-        found = generated(server, workload, clients=1, seconds=seconds, warmup=2.0, **asked)
-        for each in running:
-            each.result()
+    with lasting(server, others):
+        found = generated(server, workload, clients=1, seconds=seconds, warmup=3.0, **asked)
     return {name: found[name] for name in ("requests/s", "p50 ms", "p99 ms")}
+
+
+@contextmanager
+def lasting(server: Server, loads: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+    """Loads that go on all the while."""
+    with ExitStack() as cleanup:
+        for load in loads:
+            process = cleanup.enter_context(generator(server, seconds=LASTING, **load))
+            cleanup.callback(process.terminate)
+        yield
+
+
+def finished(sides: Mapping[str, Sequence[Figures]]) -> Mapping[str, Sequence[Figures]]:
+    """With what is left of what would be at best, round by round."""
+    told = dict(sides)
+    for side, rounds in sides.items():
+        if NULL in sides and side != NULL:
+            pairs = zip(rounds, sides[NULL], strict=True)
+            told[side] = [{**own, "of what is left at best, %": 100 * own[LEFT] / best[LEFT]} for own, best in pairs]
+    return told
 
 
 @contextmanager
@@ -65,22 +94,30 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
         servers = {name: cleanup.enter_context(pair(path, options.threads)) for name, path in options.checkouts.items()}
         found: dict[str, dict[str, Turn]] = {}
         peaks: dict[str, Peaks] = {name: {} for name in servers}
+        address, pid = cleanup.enter_context(null_server(refuse=True))
+        bare = Server(address=address, pids={"null server": pid})
         for workload in WORKLOADS:
             asked = {name: (server, workload, options.seconds, peaks[name]) for name, server in servers.items()}
             found[f"{CLIENTS} callers, {workload}"] = {name: partial(peak, *each) for name, each in asked.items()}
             for times in TIMES:
-                found[f"{times:g} times that, {workload}, deadlines"] = {
-                    name: partial(overload, server, workload, times, options.seconds, peaks[name])
+                sides: dict[str, Turn] = {
+                    name: partial(overload, server, workload, times, options.seconds, peaks[name], timed=True)
                     for name, server in servers.items()
                 }
+                sides[NULL] = partial(left, servers[OURS], bare, workload, times, options.seconds, peaks[OURS])
+                found[f"{times:g} times that, {workload}, deadlines"] = sides
+            found[f"{TIMES[-1]:g} times that, {workload}, no deadlines"] = {
+                name: partial(overload, server, workload, TIMES[-1], options.seconds, peaks[name], timed=False)
+                for name, server in servers.items()
+            }
         yield found | fairness(servers[OURS], options.seconds)
 
 
 def fairness(server: Server, seconds: float) -> dict[str, dict[str, Turn]]:
-    """One caller alone, and among others. In one key all share a turn each; in keys of their own likewise."""
+    """One caller alone, and among others: all of one key, or each of its own."""
     callers: dict[str, Any] = {"workload": "128-tokens", "clients": CLIENTS}
     rerank = partial(beside, server, "rerank-20", seconds)
-    many, huge = callers | {"priorities": "bulk"}, {"workload": "rerank-10000", "clients": 1, "requests": 1}
+    many, huge = callers | {"priorities": "bulk"}, {"workload": "rerank-10000", "clients": 1}
     interactive = partial(beside, server, "16-tokens", seconds)
     return {
         "a rerank of 20 documents beside 64 callers, 128 tokens": {

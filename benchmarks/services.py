@@ -69,15 +69,21 @@ def pair(checkout: Path, threads: int) -> Iterator[Server]:
 
 def generated(server: Server, workload: str, **options: object) -> dict[str, float]:
     """The figures of one run of the load generator, in a process of its own. Exits where it fails."""
+    with generator(server, workload, **options) as process:
+        told, _ = process.communicate()
+    if process.returncode:
+        sys.exit(f"{process.args!r}: ended with {process.returncode}")
+    figures: dict[str, float] = json.loads(told)["figures"]
+    return figures
+
+
+def generator(server: Server, workload: str, **options: object) -> "subprocess.Popen[str]":
+    """The load generator's process, which prints its JSON in the end."""
     asked = {"target": server.address, "workload": workload} | options
     flags = [part for name, value in asked.items() for part in (f"--{name}", str(value))]
     watched = [part for name, pid in server.pids.items() for part in ("--watch", f"{name}={pid}")]
     command = [sys.executable, "-m", "benchmarks", "load", "--json", *flags, *watched]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}: ended with {done.returncode}")
-    figures: dict[str, float] = json.loads(done.stdout)["figures"]
-    return figures
+    return subprocess.Popen(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.PIPE, text=True)
 
 
 def closed(server: Server, workload: str, clients: int, seconds: float) -> Figures:

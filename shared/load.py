@@ -9,6 +9,11 @@ from shared.jobs import Priority
 WEIGHTS: Mapping[Priority, int] = {Priority.INTERACTIVE: 256, Priority.DEFAULT: 16, Priority.BULK: 1}
 """Shares of the worker while all classes wait: each is served a sixteenth of what the one above it is."""
 
+SHORT = 4096
+"""A power of two: jobs of fewer tokens are served whole, in the order in which they came to their key."""
+SHORT_SHARE = 7
+"""Tokens of short jobs of a key for each one of its long jobs, while both wait."""
+
 
 def bucket(tokens: int) -> int:
     """The place in `Backlog.jobs` of a job with so many tokens."""
@@ -32,24 +37,33 @@ class Backlog:
         reached = sum([jobs * min((2 << place) - 1, tokens) for place, jobs in enumerate(self.jobs) if jobs])
         return min(self.tokens, reached)
 
-    def before(self, tokens: int, own: int, turn: int) -> float:
+    def before(self, tokens: int, own: int, turn: int, short: int) -> float:
         """At most what is served of them before a new job of `tokens`, of whose key `own` tokens wait.
 
-        No job of that key is served more than the new one, and no other key more than that key; but for `slack`, since
-        turns are `turn` tokens long and what earlier jobs were served ahead of others is paid back.
+        Of that key all short jobs; of its long ones, what they get beside a short job, or no more each than a long one.
+        No other key is served more than that key; but for `slack`, since turns are `turn` tokens long and what earlier
+        jobs were served ahead of others is paid back.
         """
         slack = turn * (3 + log(1 + sum(self.jobs)))
-        mine = min(own, self.within(tokens + slack)) if own else 0
+        mine = min(own, self._mine(tokens, slack, turn, short)) if own else 0
         others = self.keys - (own > 0)
         share = mine + tokens + slack
         return min(self.tokens, mine + min(others * share, self.within(share)))
+
+    def _mine(self, tokens: int, slack: float, turn: int, short: int) -> float:
+        """If all were of the key of a new job."""
+        shorts = sum([jobs * ((2 << place) - 1) for place, jobs in enumerate(self.jobs[: bucket(short)])])
+        if tokens < short:
+            return shorts + (shorts + tokens + short) / SHORT_SHARE + 2 * turn
+        return shorts + self.within(tokens + slack)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """Tokens that wait, jobs that wait or are being computed, recent speed (0 before the first step).
 
-    `turn`: most tokens that a job is served in a row while others wait. `draining`: the worker ends soon, no new jobs.
+    `turn`: most tokens that a key is served in a row while others wait; `short`: jobs of fewer
+    tokens are short. `draining`: the worker ends soon, no new jobs.
     `stalled`: why it computes nothing at the moment, empty if it does.
     `busy`: seconds until the steps under way end.
     """
@@ -59,6 +73,7 @@ class Load:
     tokens_per_second: float = 0.0
     backlogs: Mapping[Priority, Backlog] = field(default_factory=dict)
     turn: int = 2048
+    short: int = SHORT
     draining: bool = False
     stalled: str = ""
     busy: float = 0.0
@@ -95,4 +110,4 @@ class Load:
         return sum(each.tokens for other, each in self.backlogs.items() if other < priority)
 
     def _same(self, tokens: int, priority: Priority, own: int) -> float:
-        return self.backlogs.get(priority, Backlog()).before(tokens, own, self.turn)
+        return self.backlogs.get(priority, Backlog()).before(tokens, own, self.turn, self.short)

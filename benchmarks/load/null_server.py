@@ -1,6 +1,7 @@
 """A grpc.aio server that answers Embed at once: what gRPC costs a server where nothing is computed.
 
-`python -m benchmarks.load.null_server` prints its address in a line and serves until its standard input ends.
+`python -m benchmarks.load.null_server` prints its address in a line and serves until its standard input ends. With
+`--refuse` it refuses every call unread, which is the least that a refusal takes.
 """
 
 import asyncio
@@ -20,15 +21,15 @@ DIMENSIONS = 384
 
 
 @contextmanager
-def null_server() -> Iterator[tuple[str, int]]:
+def null_server(*, refuse: bool = False) -> Iterator[tuple[str, int]]:
     """Its address and process id; ended at the end."""
-    command = [sys.executable, "-m", "benchmarks.load.null_server"]
+    command = [sys.executable, "-m", "benchmarks.load.null_server", *(["--refuse"] if refuse else [])]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip(), process.pid
 
 
-async def serve() -> None:
+async def serve(*, refuse: bool) -> None:
     """Until standard input ends."""
     dense = vectors_pb2.DenseVectors(data=bytes(4 * DIMENSIONS), count=1, dimensions=DIMENSIONS)
     told = embedding_pb2.EmbedResponse(dense=dense).SerializeToString()  # as large as our service's; names no model
@@ -36,8 +37,15 @@ async def serve() -> None:
     async def answer(request: bytes, context: object) -> bytes:
         return told
 
+    async def turn_away(requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too much")
+
     service, _, name = EMBED.strip("/").partition("/")
-    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {name: grpc.unary_unary_rpc_method_handler(answer)}
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+        name: grpc.stream_stream_rpc_method_handler(turn_away)
+        if refuse
+        else grpc.unary_unary_rpc_method_handler(answer)
+    }
     server = grpc.aio.server(options=server_options(connection_age=False))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -48,4 +56,4 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve())
+    asyncio.run(serve(refuse="--refuse" in sys.argv))

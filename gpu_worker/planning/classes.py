@@ -1,12 +1,13 @@
 """What waits of one priority class: its keys, and the jobs of each key. Pure; no clock."""
 
 import heapq
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
 from gpu_worker.planning.flows import Flow, Flows
+from gpu_worker.planning.lanes import Lanes
 from gpu_worker.planning.sizes import Sizes
+from gpu_worker.planning.waiting import Waiting
 from shared.load import Backlog
 
 REMEMBERED = 4096
@@ -18,28 +19,8 @@ class Key(Flow):
     """A fairness key; its deadline is that of its next job."""
 
     name: str
-    jobs: "Flows[Waiting]"
+    jobs: Lanes
     tokens: int = 0
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Waiting(Flow):
-    """What waits of a job: places `position` and on of its order, `tokens` in all."""
-
-    job: int
-    name: str
-    costs: Sequence[int]
-    tokens: int
-    longest: int
-    position: int = 0
-    aside: bool = False
-
-    def turn(self, wanted: int, free: int) -> tuple[int, int]:
-        """Where a turn would stop, and its cost: `wanted` tokens, or one sequence of at most `free`."""
-        stop, cost, costs = self.position, 0, self.costs
-        while stop < len(costs) and cost + costs[stop] <= (wanted if cost else free):
-            stop, cost = stop + 1, cost + costs[stop]
-        return stop, cost
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +58,7 @@ class Class:
         """Lets a job wait."""
         key = self._named.get(waiting.name)
         if key is None:
-            key = Key(arrival=next(self._arrivals), name=waiting.name, jobs=Flows(self.quantum))
+            key = Key(arrival=next(self._arrivals), name=waiting.name, jobs=Lanes(self.quantum))
             self._named[waiting.name] = key
         if not key.jobs.waiting:
             self.keys.join(key)

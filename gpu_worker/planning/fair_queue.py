@@ -1,16 +1,17 @@
 """Which waiting sequences make the next step. Pure; no clock.
 
-Three levels share the worker: priority classes by weight, the keys of a class evenly, the jobs of a key evenly. A class
+Three levels share the worker: priority classes by weight, the keys of a class evenly, then the jobs of a key. A class
 of which nothing waited goes before all lower ones when a job comes; they keep their small share. `flows.py` says how
-keys and jobs take turns.
+keys take turns, `lanes.py` how jobs do.
 
 Whatever else comes, every job is served. A job of T tokens has all of them in steps before the worker has taken
 
-    (W / w) * (K * (J * (T + s(J)) + s(K)) + 2 q) * B / (B - q) + W q + B
+    (W / w) * (K * (L * J * (T + s(J)) + s(K)) + 2 q) * B / (B - q) + W q + B
 
 tokens in all: q is the larger of a quantum and the longest sequence, B the budget of a step, J the most jobs of its key
-that wait at once, K the most keys of its class, w the weight of its class, W the sum of weights, s(n) = (6 + ln n) q.
-Where q is more than B / 2, the factor B / (B - q) is 2.
+that wait at once, K the most keys of its class, w the weight of its class, W the sum of weights, L one more than the
+share of short jobs. s(n) = (6 + ln n) p, and p is the larger of q and the largest short job. Where q is more than
+B / 2, the factor B / (B - q) is 2.
 """
 
 from collections.abc import Sequence
@@ -18,10 +19,11 @@ from dataclasses import dataclass
 from itertools import count
 from math import inf
 
-from gpu_worker.planning.classes import Class, Key, Waiting
+from gpu_worker.planning.classes import Class, Key
 from gpu_worker.planning.sizes import Sizes
+from gpu_worker.planning.waiting import Waiting
 from shared.jobs import Priority
-from shared.load import WEIGHTS, Backlog
+from shared.load import SHORT, WEIGHTS, Backlog
 
 MISSES = 32
 """Jobs whose next sequence does not fit that are passed over in a step."""
@@ -39,9 +41,12 @@ class Slice:
 class FairQueue:
     """The backlog of all jobs, in tokens."""
 
-    def __init__(self, *, quantum: int) -> None:
-        """`quantum`: tokens that a job gets in a row while others wait; a sequence may be longer."""
-        self._quantum = quantum
+    def __init__(self, *, quantum: int, short: int = SHORT) -> None:
+        """`quantum`: tokens that a key, or a long job, gets in a row while others wait; a sequence may be longer.
+
+        `short`: jobs of fewer tokens than this are short.
+        """
+        self._quantum, self._short = quantum, short
         self._classes = {each: Class(weight=WEIGHTS[each], quantum=quantum) for each in sorted(Priority)}
         self._lead = quantum / 16  # what a class may be ahead of a lower one: two steps or so of interactive jobs
         self._jobs: dict[int, tuple[Class, Waiting]] = {}
@@ -62,12 +67,14 @@ class FairQueue:
         """Adds a job whose sequences cost so many tokens, in the order in which it wants them served."""
         assert costs
         assert job not in self._jobs
+        tokens = sum(costs)
         waiting = Waiting(
             job=job,
             name=key,
             costs=costs,
-            tokens=sum(costs),
+            tokens=tokens,
             longest=max(costs),
+            long=tokens >= self._short,
             arrival=next(self._arrivals),
             deadline=deadline,
         )
@@ -117,7 +124,7 @@ class FairQueue:
 
     @property
     def turn(self) -> int:
-        """Most tokens that a job is served in a row while others wait: a quantum, or the longest sequence."""
+        """Most tokens that a key is served in a row while others wait: a quantum, or the longest sequence."""
         return max(self._quantum, (1 << len(self._longest.counts)) - 1)
 
     def backlogs(self) -> dict[Priority, Backlog]:

@@ -29,9 +29,9 @@ F = TypeVar("F", bound=Flow)
 class Flows(Generic[F]):
     """Flows that wait, the next one first. Tags in one quantum are equal: then deadlines decide, then arrivals."""
 
-    def __init__(self, quantum: int) -> None:
-        """`quantum`: tokens that are one turn."""
-        self._quantum = quantum
+    def __init__(self, quantum: int, *, charged: bool = True) -> None:
+        """`quantum`: tokens that are one turn. Not `charged`: a flow keeps its place until all of it is served."""
+        self._quantum, self._charged = quantum, charged
         self._heap: list[tuple[int, float, int, Flow]] = []
         self.waiting = 0
         self.time = 0.0
@@ -74,12 +74,14 @@ class Flows(Generic[F]):
         `filling`: it took what was left of a step after one before it did not fit. Nobody else could have used that, so
         virtual time stands still, and it puts the flow at most a quantum ahead of it.
         """
+        charged = head.tag + cost
         if filling:
-            head.tag = max(head.tag, min(head.tag + cost, self.time + self._quantum))
+            charged = max(head.tag, min(charged, self.time + self._quantum))
         else:
             least = self._heap[0][0] * self._quantum  # those behind virtual time may have left
             self.time = max(self.time, least) + cost / self.waiting
-            head.tag += cost
+        if self._charged:
+            head.tag = charged
         if done:
             heapq.heappop(self._heap)
             self.leave(head)

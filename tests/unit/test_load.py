@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from gpu_worker.planning.fair_queue import FairQueue
 from shared.jobs import Priority
-from shared.load import Load
+from shared.load import SHORT, Load
 
 NEW = -1
 
 
-def load_of(queue: FairQueue, turn: int) -> Load:
-    return Load(queued_tokens=queue.waiting, backlogs=queue.backlogs(), turn=turn)
+def load_of(queue: FairQueue, turn: int, short: int = SHORT) -> Load:
+    return Load(queued_tokens=queue.waiting, backlogs=queue.backlogs(), turn=turn, short=short)
 
 
 def served_before(queue: FairQueue, costs: list[int], key: str, priority: Priority, budget: int) -> int:
@@ -32,10 +32,15 @@ def served_before(queue: FairQueue, costs: list[int], key: str, priority: Priori
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.randoms(use_true_random=False), st.sampled_from([1, 16, 64]), st.sampled_from([1, 16, 100]))
-def test_no_more_is_served_ahead_than_told(chance: random.Random, quantum: int, longest: int) -> None:
+@given(
+    st.randoms(use_true_random=False),
+    st.sampled_from([1, 16, 64]),
+    st.sampled_from([1, 16, 100]),
+    st.sampled_from([1, 64, 512]),
+)
+def test_no_more_is_served_ahead_than_told(chance: random.Random, quantum: int, longest: int, short: int) -> None:
     """Of any backlog, whatever was served of it before, with sequences of up to an eighth of a step."""
-    queue, turn, number = FairQueue(quantum=quantum), max(quantum, longest), 0
+    queue, turn, number = FairQueue(quantum=quantum, short=short), max(quantum, longest), 0
 
     def costs(counts: list[int]) -> list[int]:
         return [chance.choice([longest, chance.randint(1, longest)]) for _ in range(chance.choice(counts))]
@@ -51,7 +56,7 @@ def test_no_more_is_served_ahead_than_told(chance: random.Random, quantum: int, 
         for _ in range(chance.randint(0, 5)):
             queue.next_step(8 * turn)
     new, own_key, priority = costs([1, 1, 10, 100]), key(), chance.choice(list(Priority))
-    told = load_of(queue, turn).ahead(sum(new), priority, queue.tokens_of(priority, own_key))
+    told = load_of(queue, turn, short).ahead(sum(new), priority, queue.tokens_of(priority, own_key))
     assert served_before(queue, new, own_key, priority, 8 * turn) <= told
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpu_worker.planning import classes
 from gpu_worker.planning.fair_queue import FairQueue, Slice
 from shared.jobs import Priority
-from shared.load import WEIGHTS, Backlog, bucket
+from shared.load import SHORT_SHARE, WEIGHTS, Backlog, bucket
 
 COSTS = st.lists(st.integers(1, 60), min_size=1, max_size=30)
 CHANCE = st.randoms(use_true_random=False)
@@ -147,18 +147,26 @@ def test_what_is_kept_is_what_counting_gives(chance: random.Random) -> None:
         assert queue.backlogs() == counted({job: (*told[job], tokens) for job, tokens in waits.items()})
 
 
-def bound(tokens: int, jobs: int, keys: int, weight: int, turn: int, budget: int) -> float:
+def bound(tokens: int, jobs: int, keys: int, weight: int, turn: int, short: int, budget: int) -> float:
     """The formula of fair_queue.py."""
     total, waste = sum(WEIGHTS.values()), budget / (budget - turn) if turn <= budget / 2 else 2
-    key = jobs * (tokens + (6 + log(jobs)) * turn)
-    return total / weight * (keys * (key + (6 + log(keys)) * turn) + 2 * turn) * waste + total * turn
+    key = (SHORT_SHARE + 1) * jobs * (tokens + (6 + log(jobs)) * max(turn, short))
+    return total / weight * (keys * (key + (6 + log(keys)) * max(turn, short)) + 2 * turn) * waste + total * turn
 
 
 @settings(max_examples=80, deadline=None)
-@given(CHANCE, st.sampled_from([1, 4, 16]), st.integers(1, 60), st.sampled_from([8, 64, 256]))
-def test_every_job_is_served_within_its_bound(chance: random.Random, quantum: int, longest: int, budget: int) -> None:
-    """Under any stream: jobs of one turn in every step, of its own key, of old or new keys, of any class."""
-    queue, number = FairQueue(quantum=quantum), 0
+@given(
+    CHANCE,
+    st.sampled_from([1, 4, 16]),
+    st.sampled_from([1, 64, 256]),
+    st.integers(1, 60),
+    st.sampled_from([8, 64, 256]),
+)
+def test_every_job_is_served_within_its_bound(
+    chance: random.Random, quantum: int, short: int, longest: int, budget: int
+) -> None:
+    """Under any stream: short and long jobs in every step, of its own key, of old or new keys, of any class."""
+    queue, number = FairQueue(quantum=quantum, short=short), 0
     own, new_keys = chance.random(), chance.random() < 0.5
 
     def arrive(count: int) -> None:
@@ -183,7 +191,8 @@ def test_every_job_is_served_within_its_bound(chance: random.Random, quantum: in
         before = queue.waiting
         left -= sum(share.stop - share.start for share in queue.next_step(budget) if share.job == 0)
         taken += before - queue.waiting
-        assert taken <= bound(sum(costs), jobs, keys, WEIGHTS[priority], max(quantum, longest), budget) + budget
+        most = bound(sum(costs), jobs, keys, WEIGHTS[priority], max(quantum, longest), short, budget)
+        assert taken <= most + budget
 
 
 def test_one_job_and_sixty_four_get_equal_shares() -> None:
@@ -198,22 +207,41 @@ def test_one_job_and_sixty_four_get_equal_shares() -> None:
     assert abs(served[True] - served[False]) <= 4
 
 
-@pytest.mark.parametrize("keyed", [False, True])
-def test_a_rerank_among_small_callers_gets_its_share(keyed: bool) -> None:
-    """64 callers ask again as soon as they are served; 20 sequences take at most three times what even turns would."""
-    queue = FairQueue(quantum=64)
+def tokens_until(queue: FairQueue, job: int, keyed: bool) -> int:
+    """Taken by all until nothing of a job waits, while whoever was served asks again: 64 callers of 64 tokens."""
+    served = 0
     for caller in range(64):
         queue.add(caller, [64], key=str(caller) if keyed else "")
-    queue.add(-1, [64] * 20, key="rerank" if keyed else "")
-    left, served = 20, 0
-    while left:
+    while job in queue._jobs:
         for share in queue.next_step(512):
-            served += share.stop - share.start
-            if share.job == -1:
-                left -= share.stop - share.start
-            else:
+            served += 64 * (share.stop - share.start)
+            if share.job < 64_000:
                 queue.add(share.job + 64, [64], key=str(share.job % 64) if keyed else "")
-        assert served <= 3 * 65 * 20
+    return served
+
+
+@pytest.mark.parametrize("ahead", [0, 64])
+def test_a_rerank_among_callers_of_its_key_is_served_in_its_turn(ahead: int) -> None:
+    """Whole, after those that came before it and no others; but for a step."""
+    queue = FairQueue(quantum=64)
+    for caller in range(64, 64 + ahead):
+        queue.add(caller, [64])
+    queue.add(64_000, [64] * 20)
+    assert tokens_until(queue, 64_000, keyed=False) <= (ahead + 20) * 64 + 512
+
+
+def test_a_long_job_among_callers_of_its_key_gets_its_part() -> None:
+    """An eighth of what its key gets."""
+    queue = FairQueue(quantum=64)
+    queue.add(64_000, [64] * 100)
+    assert tokens_until(queue, 64_000, keyed=False) == pytest.approx((SHORT_SHARE + 1) * 100 * 64, rel=0.1)
+
+
+def test_a_rerank_among_callers_of_other_keys_gets_its_part() -> None:
+    """At most three times what even turns would be."""
+    queue = FairQueue(quantum=64)
+    queue.add(64_000, [64] * 20, key="rerank")
+    assert tokens_until(queue, 64_000, keyed=True) <= 3 * 65 * 20 * 64
 
 
 def test_an_interactive_job_is_in_the_very_next_step() -> None:
