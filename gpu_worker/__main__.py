@@ -13,6 +13,10 @@ from random import getrandbits
 # libgomp, which reads it when torch is loaded, lets threads spin for milliseconds after a step: cores that the event
 # loop and frontends beside could have had. Some tenths of a millisecond bridge the gaps inside a step.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+# oneDNN keeps a product compiled for each number of tokens that a step had, half a mebibyte each, a thousand of them.
+# PyTorch keeps as many again. With these many a step in which no number comes back is a few milliseconds slower.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
+os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
 
 import structlog
 import torch

@@ -1,4 +1,4 @@
-"""How OpenMP's threads wait in the worker's process."""
+"""What the worker tells libgomp, oneDNN and PyTorch before they are loaded."""
 
 import os
 import subprocess
@@ -13,17 +13,22 @@ import os, sys
 class Watch:
     def find_spec(self, name, path=None, target=None):
         if name == "torch":
-            print(os.environ.get("GOMP_SPINCOUNT"))
+            print(*(os.environ.get(name) for name in {names!r}))
             raise SystemExit
 sys.meta_path.insert(0, Watch())
 import gpu_worker.__main__
 """
 
 
-@pytest.mark.parametrize(("given", "expected"), [({}, "10000"), ({"GOMP_SPINCOUNT": "300000"}, "300000")])
-def test_threads_spin_briefly_unless_told_otherwise(given: dict[str, str], expected: str) -> None:
-    """libgomp reads it once, when torch is loaded; whoever starts the worker may know better."""
-    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+DEFAULTS = {"GOMP_SPINCOUNT": "10000", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "LRU_CACHE_CAPACITY": "64"}
+OTHERS = {"GOMP_SPINCOUNT": "300000", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "7", "LRU_CACHE_CAPACITY": "8"}
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, DEFAULTS), (OTHERS, OTHERS)])
+def test_libraries_are_told_in_time(given: dict[str, str], expected: dict[str, str]) -> None:
+    """They read it once, when torch is loaded; whoever starts the worker may know better."""
+    environment = {name: value for name, value in os.environ.items() if name not in DEFAULTS}
     environment |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'protos'}"} | given
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env=environment)
-    assert ended.stdout.strip() == expected
+    program = PROGRAM.format(names=list(DEFAULTS))
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert ended.stdout.split() == list(expected.values())
