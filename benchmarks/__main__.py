@@ -21,6 +21,7 @@ ROUNDS = {
     "maxsim": (8, 1),
     "services": (3, 1),
     "overload": (1, 1),
+    "parts": (1, 1),
     "ablations": (3, 1),
 }
 """Rounds in each start, and starts, that a benchmark has unless told."""

@@ -70,7 +70,12 @@ def pair(checkout: Path, threads: int) -> Iterator[Server]:
 def generated(server: Server, workload: str, **options: object) -> dict[str, float]:
     """The figures of one run of the load generator, in a process of its own. Exits where it fails."""
     with generator(server, workload, **options) as process:
-        told, _ = process.communicate()
+        return told_by(process)
+
+
+def told_by(process: "subprocess.Popen[str]") -> dict[str, float]:
+    """The figures of a load generator when it ends. Exits where it failed."""
+    told, _ = process.communicate()
     if process.returncode:
         sys.exit(f"{process.args!r}: ended with {process.returncode}")
     figures: dict[str, float] = json.loads(told)["figures"]
