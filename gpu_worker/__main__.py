@@ -81,16 +81,10 @@ async def main(settings: WorkerSettings) -> None:
     )
     add_WorkerServiceServicer_to_server(servicer, server.grpc)
     await server.start(settings.listen)
-    log.info("loading", model=settings.model)
     # Loading shares the thread with computing: OpenMP keeps a pool for every thread that ever used it, and more pools
     # than cores make each parallel region go to sleep.
     device = ThreadPoolExecutor(1, "device")
-    try:
-        model = await asyncio.get_running_loop().run_in_executor(device, load_model, settings)
-    except ModelRefused as error:
-        await server.stop()
-        print(f"--model = {settings.model!r}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    model = await _loaded(server, device, settings)
 
     def tell_step(seconds: float, tokens: int, sequences: int) -> None:
         if metrics and servicer.ready:  # before, steps are of the rehearsal: slow, and nobody's
@@ -110,16 +104,7 @@ async def main(settings: WorkerSettings) -> None:
         observe=tell_step,
     )
     serving = asyncio.create_task(scheduler.run())
-    try:
-        await _first_of(asyncio.create_task(warm_up(scheduler, model)), serving)
-    except DeviceLost as lost:
-        await _give_up(server, scheduler, str(lost))
-    except SelvageError as error:
-        await server.stop()
-        print(f"--model = {settings.model!r}: it fails on its first texts: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    gc.collect()
-    gc.freeze()  # what is there now stays; each full collection would look at all of it, and stop every request
+    await _warmed_up(server, scheduler, serving, model, settings)
     card = card_of(model)
     servicer.ready = Ready(
         card=card, tokenizer=model.tokenizer.content, scheduler=scheduler, queued_tokens=settings.queued_tokens
@@ -140,6 +125,33 @@ async def main(settings: WorkerSettings) -> None:
         page.stop()
     if spans:
         spans.stop()
+
+
+async def _loaded(server: Server, device: ThreadPoolExecutor, settings: WorkerSettings) -> Model:
+    """Ends the process with status 2 and a line where the model is refused."""
+    log.info("loading", model=settings.model)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(device, load_model, settings)
+    except ModelRefused as error:
+        await server.stop()
+        print(f"--model = {settings.model!r}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+async def _warmed_up(
+    server: Server, scheduler: Scheduler, serving: asyncio.Task[None], model: Model, settings: WorkerSettings
+) -> None:
+    """Ends the process with status 2 and a line where the model fails on its first texts."""
+    try:
+        await _first_of(asyncio.create_task(warm_up(scheduler, model)), serving)
+    except DeviceLost as lost:
+        await _give_up(server, scheduler, str(lost))
+    except SelvageError as error:
+        await server.stop()
+        print(f"--model = {settings.model!r}: it fails on its first texts: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    gc.collect()
+    gc.freeze()  # what is there now stays; each full collection would look at all of it, and stop every request
 
 
 async def _serve_until_told(

@@ -6,13 +6,13 @@ thread if it likes, never two of them at once, all others from one thread only.
 """
 
 import concurrent.futures
-import heapq
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from gpu_worker.deadlines import Deadlines
 from gpu_worker.planning.admission import Admission, Limits
 from gpu_worker.planning.fair_queue import FairQueue
 from gpu_worker.planning.pace import Pace
@@ -23,8 +23,6 @@ from shared.errors import DeadlineExceeded, Internal, InvalidInput, SelvageError
 from shared.jobs import Job, JobResult
 from shared.load import Load
 
-LEAST_DEADLINES = 64
-"""That are kept of jobs that have been answered."""
 LEAD_SECONDS = 0.02
 """Before a step is expected to end, the next one may be launched: enough to pack it meanwhile."""
 LEAST_TOKENS = 256
@@ -75,7 +73,7 @@ class Loop:
         self._admission = Admission(Limits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
         self._retries, self._pace = Retries(engine, report), Pace()
         self._held: dict[int, Held] = {}
-        self._deadlines: list[tuple[float, int]] = []
+        self._deadlines = Deadlines()
         self._under_way: list[Launched] = []
         self._ended, self._budget = 0.0, min(step_tokens, LEAST_TOKENS) if step_seconds else step_tokens
         self.cancelled_waiting = 0
@@ -88,17 +86,11 @@ class Loop:
         progress = self._engine.open(job)
         now, own = self._clock(), self._queue.tokens_of(job.priority, job.key)
         self._admission.check(job, sum(progress.costs), self.load, own=own)
-        deadline = None if job.remaining is None else now + job.remaining
-        self._queue.add(
-            job.id,
-            progress.costs,
-            key=job.key,
-            priority=job.priority,
-            deadline=inf if deadline is None else deadline,
-        )
-        self._held[job.id] = Held(job=job, progress=progress, submitted=now, deadline=deadline)
-        if deadline is not None:
-            heapq.heappush(self._deadlines, (deadline, job.id))
+        deadline = inf if job.remaining is None else now + job.remaining
+        self._queue.add(job.id, progress.costs, key=job.key, priority=job.priority, deadline=deadline)
+        self._held[job.id] = Held(job=job, progress=progress, submitted=now)
+        if deadline < inf:
+            self._deadlines.add(job.id, deadline)
 
     def cancel(self, identity: int) -> bool:
         """Drops a job without an answer; whether it was held. What is under way of it still ends with its step."""
@@ -116,14 +108,8 @@ class Loop:
 
     def drop_expired(self) -> list[Answer]:
         """Answers jobs whose deadline passed."""
-        now, passed = self._clock(), list[Held]()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            deadline, identity = heapq.heappop(self._deadlines)
-            held = self._held.get(identity)
-            if held is not None and held.deadline == deadline:  # else it was answered
-                passed.append(held)
-        error = "the deadline passed while the job waited"
-        return [self._answer(each, DeadlineExceeded(error)) for each in passed]
+        passed = [self._held[each] for each in self._deadlines.passed(self._clock())]
+        return [self._answer(each, DeadlineExceeded("the deadline passed while the job waited")) for each in passed]
 
     def drop_all(self, error: SelvageError) -> list[Answer]:
         """Answers all jobs that are held with one error."""
@@ -311,11 +297,8 @@ class Loop:
 
     def _forget(self, identity: int) -> Held | None:
         self._queue.remove(identity)
-        forgotten = self._held.pop(identity, None)
-        if len(self._deadlines) > 2 * len(self._held) + LEAST_DEADLINES:  # else those of answered jobs would pile up
-            self._deadlines = [(each.deadline, name) for name, each in self._held.items() if each.deadline is not None]
-            heapq.heapify(self._deadlines)
-        return forgotten
+        self._deadlines.forget(identity)
+        return self._held.pop(identity, None)
 
     def _learn(self, launched: Launched, seconds: float) -> None:
         """From a step that ended: how fast they are, and how much the next one may hold."""

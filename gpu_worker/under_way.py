@@ -19,7 +19,6 @@ class Held:
     job: Job
     progress: Progress
     submitted: float
-    deadline: float | None
     planned: bool = False
     started: float | None = None
 

@@ -124,7 +124,13 @@ RULES = {
     "attachments know no transport": (files("gpu_worker/link/*.py"), {"torch", "grpc", "shared.rpc"}),
     "the scheduler knows no torch and no gRPC": (files("gpu_worker/scheduler.py"), {"torch", "grpc", "selvage"}),
     "the loop knows no torch, no asyncio and no logs": (
-        files("gpu_worker/loop.py", "gpu_worker/under_way.py", "gpu_worker/planning/*.py", "gpu_worker/step/flight.py"),
+        files(
+            "gpu_worker/loop.py",
+            "gpu_worker/deadlines.py",
+            "gpu_worker/under_way.py",
+            "gpu_worker/planning/*.py",
+            "gpu_worker/step/flight.py",
+        ),
         {"torch", "numpy", "asyncio", "grpc", "selvage", "structlog"},
     ),
 }
