@@ -1,7 +1,8 @@
 """Asks a server for its health again and again, in a process of its own, beside a measure of the machine.
 
-Told to end, it waits for the answer to its last question, then prints the longest wait in seconds, and how many times
-slower than usual the machine was: what takes `USUAL` seconds on idle cores takes longer where others compute.
+Told to end, it waits for the answer to its last question, then prints the longest wait in seconds; how many times
+slower than usual the machine was, since what takes `USUAL` seconds on idle cores takes longer where others compute; and
+how long it once stood still.
 """
 
 import signal
@@ -21,10 +22,10 @@ SHARE = 5
 
 
 class Pace:
-    """How long the work takes here and now, on average."""
+    """How long the work takes here and now: on average, and at most."""
 
     def __init__(self) -> None:
-        self._taken, self._runs = 0.0, 0
+        self._taken, self._runs, self.longest = 0.0, 0, 0.0
         self._work()
         threading.Thread(target=self._go_on, daemon=True).start()
 
@@ -38,7 +39,7 @@ class Pace:
         for number in range(STEPS):
             total += number
         taken = time.monotonic() - start
-        self._taken, self._runs = self._taken + taken, self._runs + 1
+        self._taken, self._runs, self.longest = self._taken + taken, self._runs + 1, max(self.longest, taken)
         return taken
 
     def _go_on(self) -> None:
@@ -58,4 +59,4 @@ if __name__ == "__main__":
             if not slowest:
                 print("begun", flush=True)
             slowest = max(slowest, time.monotonic() - start)
-    print(slowest, pace.slowness)
+    print(slowest, pace.slowness, pace.longest)
