@@ -5,8 +5,13 @@ from hypothesis import HealthCheck, settings
 
 LONGEST_FIRST = (
     "e2e/test_frontend_alone.py",
+    "unit/worker/test_memory.py",
     "unit/worker/test_parity.py",
+    "unit/worker/test_half_precision.py",
     "unit/worker/test_attention.py",
+    "unit/worker/test_late_interaction_files.py",
+    "unit/worker/test_maxsim_kernel.py",
+    "unit/benchmarks/test_peers.py",
 )
 """A process takes a file whenever it is free. A long file that is taken last is waited for by all others."""
 
