@@ -207,4 +207,3 @@ async def test_a_frontend_that_stands_still_is_seen(pair: Stack) -> None:
 def _varint(value: int) -> bytes:
     low, rest = value & 127, value >> 7
     return bytes([low | 128]) + _varint(rest) if rest else bytes([low])
-
