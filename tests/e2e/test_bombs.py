@@ -54,7 +54,7 @@ def forget_peak(member: Member) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The longest wait; how many times slower than usual the machine was meanwhile, and how long it once stood still."""
+    """The longest wait; how many times slower than usual the machine was meanwhile; how long it once stood still."""
 
     seconds: float
     slowness: float

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 import pytest
-from fakes import card
 from examples import examples
+from fakes import card
 from hypothesis import given
 from hypothesis import strategies as st
 from kinds import made
