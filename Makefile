@@ -15,8 +15,9 @@ MODEL ?= minilm
 GPU ?=
 WORKER ?= 127.0.0.1:50061
 FRONTEND ?= 127.0.0.1:50051
-# A process a core, at most four: each loads PyTorch. Files stay whole, since their tests share services.
-TOGETHER := --numprocesses auto --maxprocesses 4 --dist loadfile
+# A process a core, at most four: each loads PyTorch. Files stay whole, since their tests share services, and come in
+# the order of tests/conftest.py: pytest-xdist's own puts files of few tests last, however long these take.
+TOGETHER := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-slow models check format protos baseline peers bench gpu

@@ -68,7 +68,7 @@ async def stack(
             Member(
                 "frontend_service",
                 PUBLIC_SERVICES,
-                {"worker": holder.address, "drain-delay": 0.5, **(frontend or {})},
+                {"worker": holder.address, "drain-delay": 0.5 if frontends > 1 else 0, **(frontend or {})},
                 python=python or sys.executable,
             )
             for _ in range(frontends)

@@ -117,8 +117,9 @@ async def test_it_serves(image: Image) -> None:
 
 
 def test_its_unit_tests_pass(image: Image) -> None:
-    """Those of the frontend need nothing but the frontend, and the tools of testing."""
+    """Those of the frontend need nothing but the frontend, and the tools of testing; few examples show it."""
     assert "No module named 'torch'" in image.run(image.python, "-c", "import torch").stderr
     image.must("pip", "install", "--constraint", "constraints.txt", *TEST_TOOLS, cwd=image.build)
     assert "No module named 'torch'" in image.run(image.python, "-c", "import torch").stderr
-    image.must(image.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit/frontend", cwd=ROOT)
+    options = ("-q", "-p", "no:cacheprovider", "--hypothesis-profile", "few")
+    image.must(image.python, "-m", "pytest", *options, "tests/unit/frontend", cwd=ROOT)

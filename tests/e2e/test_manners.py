@@ -98,7 +98,7 @@ async def test_health_answers_while_the_worker_computes(pair: Stack, calls: Call
     async with grpc.aio.insecure_channel(pair.worker.address) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
         for _ in range(100):
-            await health.Check(health_pb2.HealthCheckRequest(), timeout=2)
+            await health.Check(health_pb2.HealthCheckRequest(), timeout=30)
     assert not rerank.done()
     rerank.cancel()
     await asyncio.wait([rerank])

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 import pytest
+from examples import examples
 from fakes import card
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kinds import made
 from tokenizers import processors
@@ -65,7 +66,7 @@ def outcome(slices: Slices[Tokenized]) -> Tokenized | tuple[type[Exception], str
 
 @pytest.mark.parametrize("kind", ["BERT", "RoBERTa", "T5", "Llama 2"])
 @given(SEVERAL, st.sampled_from(["", "the words 12 the words 12 the : "]), st.integers(4, 30), st.booleans(), SIDES)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_texts(
     kind: str, texts: list[str], prompt: str, limit: int, truncate: bool, side: TruncationSide | None
 ) -> None:
@@ -80,7 +81,7 @@ def test_texts(
 @pytest.mark.parametrize("template", [False, True], ids=["two segments", "template"])
 @pytest.mark.parametrize("kind", ["BERT", "RoBERTa", "T5", "Llama 2"])
 @given(SEVERAL, SEVERAL, st.integers(10, 30), st.booleans(), SIDES, st.sampled_from([None, 3, 9]))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_pairs(
     kind: str,
     template: bool,

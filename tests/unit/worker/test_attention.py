@@ -33,9 +33,9 @@ RECENT = [f"tiny-{name}" for name in ("nomic-bert", "gte", "jina-v3", "eurobert"
 BIDIRECTIONAL = [name for name in TINY if name.endswith("-bidirectional")]
 
 
-def some_of_each_kind(names: list[str]) -> list[Any]:
+def some_of_each_kind(names: list[str], *more: str) -> list[Any]:
     """An encoder, a decoder, windows, relative positions at every run; the others by `make test-slow`."""
-    quick = ("tiny-bert", "tiny-qwen3", "tiny-gemma3", "tiny-deberta-v2")
+    quick = ("tiny-bert", "tiny-qwen3", "tiny-gemma3", "tiny-deberta-v2", *more)
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
@@ -136,7 +136,7 @@ def test_runs_cover_the_batch(lengths: list[int]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", some_of_each_kind(TINY, "tiny-mistral", "tiny-modernbert", "tiny-t5", *RECENT))
 def test_every_family_passes_its_gate(name: str, dtype: str) -> None:
     """Packed equals its own eager attention, text by text, or load raises; test_parity.py loads all in float32."""
     assert not load(f"random:{name}", Placement.choose("cpu", dtype)).unpacked  # type: ignore[arg-type]
@@ -206,7 +206,7 @@ def test_a_family_that_this_transformers_lacks_is_refused(monkeypatch: pytest.Mo
         synthetic.shape_of("tiny-bert")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("name", "flaw"),
     [
@@ -238,6 +238,28 @@ def test_the_gate_refuses_a_wrong_run(
     name: str, flaw: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative controls: each mistake that a packed run can make."""
+    gate_refuses(name, flaw, dtype, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("name", "flaw"),
+    [
+        ("tiny-bert", "mixes sequences"),
+        ("tiny-qwen3", "flips causality"),
+        ("tiny-mistral", "ignores the window"),
+        ("tiny-modernbert", "window off by one"),
+        ("tiny-roberta", "positions from zero"),
+        ("tiny-bert", "positions not restarted"),
+        ("tiny-deberta-v2", "ignores the bias"),
+    ],
+)
+def test_the_gate_refuses_a_wrong_run_in_bfloat16(name: str, flaw: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each mistake once; above all families."""
+    gate_refuses(name, flaw, torch.bfloat16, monkeypatch)
+
+
+def gate_refuses(name: str, flaw: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an honest run has passed it."""
     module.register()
     placement = Placement(device=CPU, dtype=dtype)
     config, _ = synthetic.shape_of(name)

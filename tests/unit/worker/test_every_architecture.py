@@ -4,6 +4,7 @@ The families that issue reports name are tried at every run, all of them by `mak
 """
 
 import random
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from shared.jobs import Job
 from shared.ragged import RaggedTokens
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+LISTED = re.findall(r"^\| (\S+) \| \w", PAGE.read_text(), flags=re.MULTILINE)
 NAMED = (
     "bloom", "deberta", "falcon", "gpt_oss", "jamba", "longformer", "mamba", "megatron-bert", "mobilebert", "mpt",
     "nemotron", "rembert", "roformer", "stablelm", "xlnet",
@@ -99,7 +101,13 @@ def test_a_family_that_was_refused_is_served_right(kind: str, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", list(miniature.model_types()))
+def test_the_page_lists_every_architecture() -> None:
+    """Once each: the sweep goes by the page, since looking through all of transformers takes seconds."""
+    assert sorted(miniature.model_types()) == LISTED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LISTED)
 def test_no_architecture_is_served_wrong(kind: str, tmp_path: Path) -> None:
     """200 mixed texts of each and 46 of two lengths; and the page tells its outcome."""
     outcome = census.outcome_of(kind)

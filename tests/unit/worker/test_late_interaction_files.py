@@ -113,8 +113,16 @@ PYLATE_FILES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["ColBERT", "MultiVectorEncoder", ""])
-@pytest.mark.parametrize("files", PYLATE_FILES)
+KINDS = ("ColBERT", "MultiVectorEncoder", "")
+BY_TURNS = [
+    pytest.param(files, kind, marks=() if kind == "ColBERT" or place % 2 == number else pytest.mark.slow)
+    for place, files in enumerate(PYLATE_FILES)
+    for number, kind in enumerate(KINDS, -1)
+]
+"""PyLate's own always; of the others one each, both by `make test-slow`."""
+
+
+@pytest.mark.parametrize(("files", "kind"), BY_TURNS)
 def test_keys_of_pylate(trunk: Path, tmp_path: Path, files: str, kind: str) -> None:
     """By PyLate with and without a model_type; and in a model of version 6, where they count as well."""
     described = PYLATE_FILES[files] | ({"model_type": kind} if kind else {})

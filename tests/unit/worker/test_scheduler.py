@@ -280,7 +280,7 @@ async def test_a_device_that_fails_at_everything_is_lost(device: Executor) -> No
         engine.broken = True
         assert await outcome(ask(made, job(2, 5))) is Internal
         with pytest.raises(DeviceLost):
-            await asyncio.wait_for(running, 2)
+            await asyncio.wait_for(running, 20)
 
 
 async def test_a_job_that_fails_alone_loses_no_device(device: Executor) -> None:
@@ -296,7 +296,7 @@ async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
     device: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its jobs are unavailable at once, new ones too; once it has ended, jobs are served again."""
-    monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.05)
+    monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.5)  # a busy machine may keep an honest step for a tenth
     monkeypatch.setattr("gpu_worker.scheduler.WATCH_SECONDS", 0.01)
     engine, told = FakeEngine(device), asyncio.Queue[bool]()
     async with scheduler(engine) as running:

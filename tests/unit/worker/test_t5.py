@@ -63,11 +63,18 @@ def built(form: str, dtype: torch.dtype = torch.float32) -> Any:
     return model
 
 
-@pytest.mark.parametrize(
-    "packed", [OneByOne(), *(EqualRuns(Ways((way,))) for way in Way)], ids=lambda packed: packed.name
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("form", FORMS)
+EACH_WAY = [OneByOne(), *(EqualRuns(Ways((way,))) for way in Way)]
+HALVES = (torch.bfloat16, torch.float16)
+GATES = [
+    pytest.param(form, dtype, packed, marks=pytest.mark.slow if dtype in HALVES and (one + other) % 2 else ())
+    for one, form in enumerate(FORMS)
+    for dtype in (torch.float32, *HALVES)
+    for other, packed in enumerate(EACH_WAY)
+]
+"""Every form by every way in float32; in half precision every other one, all by `make test-slow`."""
+
+
+@pytest.mark.parametrize(("form", "dtype", "packed"), GATES, ids=lambda each: getattr(each, "name", str(each)))
 def test_every_form_passes_its_gate(form: str, dtype: torch.dtype, packed: attention.PackedAttention) -> None:
     """By each way of attention; the probes are longer than the furthest distance that is told apart."""
     model = built(form, dtype)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -60,14 +61,20 @@ def jobs_of(works: list[Encode | Score | Classify]) -> list[Job]:
     return texts + [Job(id=100 + number, work=work) for number, work in enumerate(given)]
 
 
+@cache
+def engine_of(name: str) -> ModelEngine:
+    """What a device without a kernel runs: a processor's own way may read what lies in its memory anyway."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention_choice, "measured", lambda *_: Ways((Way.SOFTMAX,)))
+        return ModelEngine(load(f"random:{name}", CPU))
+
+
 @pytest.mark.parametrize("width", [None, 1])
 @pytest.mark.parametrize("case", CASES)
 def test_no_step_reads_from_the_device(case: str, width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind of job and every head, with given vectors in the same steps."""
     name, works = CASES[case]
-    # What a device without a kernel runs: a processor's own way may read what lies in its memory anyway.
-    monkeypatch.setattr(attention_choice, "measured", lambda *_: Ways((Way.SOFTMAX,)))
-    engine = ModelEngine(load(f"random:{name}", CPU))
+    engine = engine_of(name)
     jobs = jobs_of(works)
     if engine.model.heads.multi_vector is not None:
         mixed = MaxSim(queries=None, documents=VECTORS, layout=Layout.MATRIX, unit_rows=True, mean=True, explain=True)
@@ -114,7 +121,7 @@ class Reading(nn.Module):
 @pytest.mark.parametrize("read", READS)
 def test_a_head_that_reads_is_caught(read: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative controls."""
-    model = load("random:tiny-bert", CPU)
+    model = engine_of("tiny-bert").model
     assert model.heads.dense is not None
     heads = replace(model.heads, dense=Reading(model.heads.dense, READS[read]))
     engine = ModelEngine(replace(model, heads=heads))
