@@ -61,7 +61,7 @@ class Member:
     async def start(self) -> None:
         """Starts the process and waits until it listens; a restart takes the same address again."""
         listen = {"listen": self.address or self.arguments.get("listen", "127.0.0.1:0")}
-        flags = [_flag(key, value) for key, value in (self.arguments | listen).items()]
+        flags = [flag for key, value in (self.arguments | listen).items() for flag in _flags(key, value)]
         self._listening.clear()
         self._process = await self.execute(
             *(self._python, "-m", self.module, *flags),
@@ -152,6 +152,8 @@ class Member:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _flag(key: str, value: object) -> str:
-    """As both services read it: a switch has no value."""
-    return f"--{key}" if value is True else f"--no-{key}" if value is False else f"--{key}={value}"
+def _flags(key: str, value: object) -> list[str]:
+    """As both services read it: a switch has no value, a list is a flag that is repeated."""
+    if isinstance(value, bool):
+        return [f"--{key}" if value else f"--no-{key}"]
+    return [f"--{key}={each}" for each in (value if isinstance(value, list) else [value])]

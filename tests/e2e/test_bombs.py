@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from references import Calls, attached, dense, eventually, load_of
+from scraping import memory
 
 from harness.environment import ROOT
 from harness.member import Member
@@ -36,12 +37,6 @@ async def pair() -> AsyncIterator[Stack]:
     async with stack("random:tiny-bert") as running:
         await Calls(running.channel).embedding.Embed(REQUEST)
         yield running
-
-
-def memory(member: Member, key: str) -> int:
-    """Bytes, by Linux."""
-    lines = Path(f"/proc/{member.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 
 def forget_peak(member: Member) -> None:
