@@ -51,6 +51,7 @@ def load_model(settings: WorkerSettings) -> Model:
         max_tokens=settings.max_tokens,
         trust_remote_code=settings.trust_remote_code,
         late=settings.late_overrides(),
+        revision=settings.revision,
     )
 
 
@@ -77,7 +78,7 @@ async def main(settings: WorkerSettings) -> None:
     )
     add_WorkerServiceServicer_to_server(servicer, server.grpc)
     await server.start(settings.listen)
-    log.info("loading", model=settings.model)
+    log.info("loading", model=settings.model, revision=settings.revision or None)
     # Loading shares the thread with computing: OpenMP keeps a pool for every thread that ever used it, and more pools
     # than cores make each parallel region go to sleep.
     device = ThreadPoolExecutor(1, "device")

