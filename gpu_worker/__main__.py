@@ -21,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
+from gpu_worker.link.unread import Unread
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.rehearsal import check, rehearsal
@@ -66,7 +67,10 @@ async def main(settings: WorkerSettings) -> None:
     page, spans = observers.page(settings), observers.spans(settings, "selvage-worker")
     metrics = page.worker() if page else None
     servicer = WorkerServicer(
-        threads, log_jobs=settings.log_calls, tell_job=[each.job for each in (metrics, spans) if each]
+        threads,
+        Unread(settings.max_unsent_bytes),
+        log_jobs=settings.log_calls,
+        tell_job=[each.job for each in (metrics, spans) if each],
     )
     server = Server(
         WORKER_SERVICES,

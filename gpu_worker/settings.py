@@ -47,6 +47,11 @@ class WorkerSettings(ServiceSettings):
         description="Seconds that a job may have to wait, its own size not counted; above it jobs of its size and "
         "priority are refused as OVERLOADED. 0: no limit.",
     )
+    max_unsent_bytes: Annotated[int, Field(ge=1)] = Field(
+        256 * 1024 * 1024,
+        description="Bytes of answers that all frontends together have not read. Above it nothing more is computed for "
+        "those with more than an even share, until they read.",
+    )
     step_milliseconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None,
         description="How long a step should take at most: what comes meanwhile waits for its end. 0: no bound. "
