@@ -87,6 +87,14 @@ class Member:
 
         await self._first_of(watch(), timeout=timeout, what="become ready")
 
+    async def ended(self) -> int:
+        """The exit status, negative for a signal, as soon as the process has ended; its log is whole then."""
+        assert self._process is not None
+        assert self._reader is not None
+        status = await self._process.wait()
+        await asyncio.shield(self._reader)
+        return status
+
     async def stop(self, timeout: float = 60) -> int:
         """SIGTERM, and waits for the drain; returns the exit status."""
         return await self._end(signal.SIGTERM, timeout)
