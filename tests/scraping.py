@@ -21,6 +21,11 @@ class Scrape:
     def __call__(self, name: str, **labels: str) -> float | None:
         return self._series.get((name, frozenset(labels.items())))
 
+    def total(self, name: str, **labels: str) -> float:
+        """Of all series of that name with these labels among theirs."""
+        wanted = set(labels.items())
+        return sum(value for (each, its), value in self._series.items() if each == name and its >= wanted)
+
 
 async def scrape(member: Member) -> Scrape:
     """Over HTTP, at the address that the log tells."""
@@ -31,6 +36,11 @@ async def scrape(member: Member) -> Scrape:
             return str(answer.read().decode())
 
     return Scrape(await asyncio.to_thread(read))
+
+
+def forget_peak(member: Member) -> None:
+    """The peak (VmHWM) begins anew; proc(5)."""
+    Path(f"/proc/{member.pid}/clear_refs").write_text("5")
 
 
 def memory(member: Member, key: str = "VmRSS") -> int:

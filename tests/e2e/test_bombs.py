@@ -5,16 +5,14 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from references import Calls, attached, dense, eventually, load_of
-from scraping import memory
+from scraping import forget_peak, memory
 
 from harness.environment import ROOT
-from harness.member import Member
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from selvage.worker.v1 import worker_pb2
@@ -37,11 +35,6 @@ async def pair() -> AsyncIterator[Stack]:
     async with stack("random:tiny-bert") as running:
         await Calls(running.channel).embedding.Embed(REQUEST)
         yield running
-
-
-def forget_peak(member: Member) -> None:
-    """The peak begins anew; proc(5)."""
-    Path(f"/proc/{member.pid}/clear_refs").write_text("5")
 
 
 @asynccontextmanager

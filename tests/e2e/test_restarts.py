@@ -26,7 +26,6 @@ BETWEEN = 20
 """Right answers between two restarts, at least."""
 LOST = 0.01
 """Of all calls, at most: those that five tries did not save."""
-METHODS = [("EmbeddingService", "Embed"), ("RankingService", "Rerank"), ("RankingService", "MaxSim")]
 
 
 def print_outcomes(name: str, running: Traffic, further: str = "") -> None:
@@ -37,12 +36,7 @@ def print_outcomes(name: str, running: Traffic, further: str = "") -> None:
 
 async def unavailable(frontend: Member) -> int:
     """Tries that a frontend answered with UNAVAILABLE."""
-    page = await scrape(frontend)
-    found = 0.0
-    for service, method in METHODS:
-        labels = {"grpc_type": "unary", "grpc_service": f"selvage.v1.{service}", "grpc_method": method}
-        found += page("grpc_server_handled_total", **labels, grpc_code="Unavailable") or 0
-    return int(found)
+    return int((await scrape(frontend)).total("grpc_server_handled_total", grpc_code="Unavailable"))
 
 
 async def tokens(worker: Member) -> float:
