@@ -90,7 +90,11 @@ class Outputs:
         """Makes all outputs of hidden [T, H]."""
         self._shipment = shipment
         self._whole = shipment.add(torch.isfinite(hidden.float().sum(dim=1)))
-        for run in self._runs:
+        runs, self._runs = (
+            self._runs,
+            [],
+        )  # they know us: a circle would keep the step's tensors until a full collection
+        for run in runs:
             run(hidden, shipment)
 
     @property
