@@ -65,7 +65,7 @@ async def test_of_two_workers_one_is_killed_again_and_again(kills: int) -> None:
     print_outcomes(f"{kills} kills", running, f"; {tries} tries were UNAVAILABLE, {lost} calls stayed so")
     assert (running.wrong, running.hung) == ([], [])
     assert set(running.outcomes) <= {"OK", "UNAVAILABLE"}
-    assert tries  # else nothing was under way when a worker died
+    assert tries or kills == 1  # else nothing was ever under way when a worker died
     assert lost <= LOST * running.ended
 
 
