@@ -59,7 +59,7 @@ serve: $(VENV)/demo ## leave one worker and one frontend running (MODEL, WORKER,
 test: $(VENV)/dev ## run all tests that need no GPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TOGETHER)
 
-test-slow: $(VENV)/dev ## run the long sweeps as well: every text architecture of transformers, a quarter of an hour
+test-slow: $(VENV)/dev ## run the long ones: every text architecture of transformers, kills and restarts, the soak; half an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TOGETHER) -m slow
 
 models: $(VENV)/dev ## make docs/models.md: how each text architecture of the installed transformers is served

@@ -25,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
+from gpu_worker.link.unread import Unread
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.rehearsal import check, rehearsal
@@ -55,6 +56,7 @@ def load_model(settings: WorkerSettings) -> Model:
         max_tokens=settings.max_tokens,
         trust_remote_code=settings.trust_remote_code,
         late=settings.late_overrides(),
+        revision=settings.revision,
     )
 
 
@@ -69,7 +71,10 @@ async def main(settings: WorkerSettings) -> None:
     page, spans = observers.page(settings), observers.spans(settings, "selvage-worker")
     metrics = page.worker() if page else None
     servicer = WorkerServicer(
-        threads, log_jobs=settings.log_calls, tell_job=[each.job for each in (metrics, spans) if each]
+        threads,
+        Unread(settings.max_unsent_bytes),
+        log_jobs=settings.log_calls,
+        tell_job=[each.job for each in (metrics, spans) if each],
     )
     server = Server(
         WORKER_SERVICES,
@@ -129,7 +134,7 @@ async def main(settings: WorkerSettings) -> None:
 
 async def _loaded(server: Server, device: ThreadPoolExecutor, settings: WorkerSettings) -> Model:
     """Ends the process with status 2 and a line where the model is refused."""
-    log.info("loading", model=settings.model)
+    log.info("loading", model=settings.model, revision=settings.revision or None)
     try:
         return await asyncio.get_running_loop().run_in_executor(device, load_model, settings)
     except ModelRefused as error:

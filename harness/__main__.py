@@ -1,20 +1,11 @@
-"""`make serve`: one worker and one frontend on fixed addresses until Ctrl-C."""
+"""`make serve`: one worker and one frontend on fixed addresses until Ctrl-C, or until one of them ends."""
 
 import argparse
+import sys
 
+from harness.member import MemberFailed
 from harness.running import run
-from harness.stack import stack
-from shared.serving import until_told_to_stop
-
-
-async def main(arguments: argparse.Namespace) -> None:
-    print(f"Starting a worker with {arguments.model} and a frontend ...", flush=True)
-    worker, frontend = {"listen": arguments.worker}, {"listen": arguments.frontend}
-    async with stack(arguments.model, worker=worker, frontend=frontend) as pair:
-        print(f"Ready. Worker {pair.worker.address}, frontend {pair.frontends[0].address}. Ctrl-C stops.", flush=True)
-        await until_told_to_stop()
-        print("Stopping ...", flush=True)
-
+from harness.serving import serve
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m harness", description=__doc__)
@@ -23,4 +14,9 @@ if __name__ == "__main__":
     parser.add_argument(
         "--frontend", default="127.0.0.1:50051", help="HOST:PORT of the frontend (default: %(default)s)"
     )
-    run(main(parser.parse_args()))
+    chosen = parser.parse_args()
+    try:
+        raise SystemExit(run(serve(chosen.model, chosen.worker, chosen.frontend)))
+    except MemberFailed as failed:  # before it was ready; the others have been stopped
+        print(failed, file=sys.stderr)
+        raise SystemExit(1) from None

@@ -61,7 +61,7 @@ class Member:
     async def start(self) -> None:
         """Starts the process and waits until it listens; a restart takes the same address again."""
         listen = {"listen": self.address or self.arguments.get("listen", "127.0.0.1:0")}
-        flags = [_flag(key, value) for key, value in (self.arguments | listen).items()]
+        flags = [flag for key, value in (self.arguments | listen).items() for flag in _flags(key, value)]
         self._listening.clear()
         self._process = await self.execute(
             *(self._python, "-m", self.module, *flags),
@@ -86,6 +86,14 @@ class Member:
                         await asyncio.sleep(0.05)
 
         await self._first_of(watch(), timeout=timeout, what="become ready")
+
+    async def ended(self) -> int:
+        """The exit status, negative for a signal, as soon as the process has ended; its log is whole then."""
+        assert self._process is not None
+        assert self._reader is not None
+        status = await self._process.wait()
+        await asyncio.shield(self._reader)
+        return status
 
     async def stop(self, timeout: float = 60) -> int:
         """SIGTERM, and waits for the drain; returns the exit status."""
@@ -152,6 +160,8 @@ class Member:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _flag(key: str, value: object) -> str:
-    """As both services read it: a switch has no value."""
-    return f"--{key}" if value is True else f"--no-{key}" if value is False else f"--{key}={value}"
+def _flags(key: str, value: object) -> list[str]:
+    """As both services read it: a switch has no value, a list is a flag that is repeated."""
+    if isinstance(value, bool):
+        return [f"--{key}" if value else f"--no-{key}"]
+    return [f"--{key}={each}" for each in (value if isinstance(value, list) else [value])]

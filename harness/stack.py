@@ -1,10 +1,12 @@
-"""`async with stack(model, frontends=N)`: one worker and N frontends on free ports, ready, drained at the end."""
+"""`async with stack(model, frontends=N)`: a worker and N frontends on free ports, ready, drained at the end."""
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
@@ -15,11 +17,16 @@ from shared.services import PUBLIC_SERVICES, WORKER_SERVICES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """A running pair. `channels` are one a frontend, open as long as the stack is."""
+    """A running pair, or more workers with one model. `channels` are one a frontend, open as long as the stack is."""
 
-    worker: Member
+    workers: Sequence[Member]
     frontends: Sequence[Member]
     channels: Sequence[grpc.aio.Channel]
+
+    @property
+    def worker(self) -> Member:
+        """The first one."""
+        return self.workers[0]
 
     @property
     def channel(self) -> grpc.aio.Channel:
@@ -29,28 +36,42 @@ class Stack:
     @property
     def members(self) -> Sequence[Member]:
         """All processes."""
-        return (self.worker, *self.frontends)
+        return (*self.workers, *self.frontends)
 
-    @property
-    def logs(self) -> dict[str, list[str]]:
-        """All lines, by process."""
-        names = ("worker", *(f"frontend {number}" for number in range(len(self.frontends))))
-        return {name: member.log for name, member in zip(names, self.members, strict=True)}
-
-    def balanced_channel(self) -> grpc.aio.Channel:
-        """One channel over all frontends in turn; the caller closes it."""
+    def balanced_channel(self, *, retries: bool = False) -> grpc.aio.Channel:
+        """One channel over all frontends in turn; the caller closes it. `retries`: asks again by `RETRIES`."""
         target = "ipv4:" + ",".join(frontend.address for frontend in self.frontends)
-        options: list[tuple[str, int | str]] = [*channel_options(), ("grpc.service_config", ROUND_ROBIN)]
+        config = json.dumps(ROUND_ROBIN | (RETRIES if retries else {}))
+        options: list[tuple[str, int | str]] = [*channel_options(), ("grpc.service_config", config)]
         return grpc.aio.insecure_channel(target, options=options)
 
 
-ROUND_ROBIN = '{"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}}'
+ROUND_ROBIN: dict[str, Any] = {
+    "loadBalancingConfig": [{"round_robin": {}}],
+    "healthCheckConfig": {"serviceName": ""},
+}
+RETRIES: dict[str, Any] = {
+    "methodConfig": [
+        {
+            "name": [{}],
+            "retryPolicy": {
+                "maxAttempts": 5,  # more gRPC does not allow
+                "initialBackoff": "0.1s",
+                "maxBackoff": "1s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ]
+}
+"""A service config for clients. Where an answer says when to ask again (pushback), gRPC waits for that long instead."""
 
 
 @asynccontextmanager
 async def stack(
     model: str = "minilm",
     *,
+    workers: int = 1,
     frontends: int = 1,
     worker: Mapping[str, object] | None = None,
     frontend: Mapping[str, object] | None = None,
@@ -62,24 +83,28 @@ async def stack(
     frontends. Raises MemberFailed where a process does not become ready.
     """
     async with AsyncExitStack() as cleanup:
-        holder = Member("gpu_worker", WORKER_SERVICES, {"model": model, **(worker or {})})
-        await _start(holder, cleanup)
+        holders = [Member("gpu_worker", WORKER_SERVICES, {"model": model, **(worker or {})}) for _ in range(workers)]
+        await asyncio.gather(*(_start(member, cleanup) for member in holders))
         fronts = [
             Member(
                 "frontend_service",
                 PUBLIC_SERVICES,
-                {"worker": holder.address, "drain-delay": 0.5 if frontends > 1 else 0, **(frontend or {})},
+                {
+                    "worker": [each.address for each in holders],
+                    "drain-delay": 0.5 if frontends > 1 else 0,
+                    **(frontend or {}),
+                },
                 python=python or sys.executable,
             )
             for _ in range(frontends)
         ]
         await asyncio.gather(*(_start(member, cleanup) for member in fronts))
-        await asyncio.gather(*(member.wait_ready() for member in (holder, *fronts)))
+        await asyncio.gather(*(member.wait_ready() for member in (*holders, *fronts)))
         channels = [
             await cleanup.enter_async_context(grpc.aio.insecure_channel(member.address, options=channel_options()))
             for member in fronts
         ]
-        yield Stack(worker=holder, frontends=fronts, channels=channels)
+        yield Stack(workers=holders, frontends=fronts, channels=channels)
 
 
 async def _start(member: Member, cleanup: AsyncExitStack) -> None:

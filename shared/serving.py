@@ -98,7 +98,9 @@ async def until_told_to_stop() -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    await told.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(number)  # a second one ends the process at once
+    try:
+        await told.wait()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)  # a second one ends the process at once
     log.info("draining")

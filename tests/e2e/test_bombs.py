@@ -8,15 +8,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from references import Calls, attached, dense, eventually, load_of
+from scraping import forget_peak, memory
 
 from harness.environment import ROOT
-from harness.member import Member
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from selvage.worker.v1 import worker_pb2
@@ -39,17 +38,6 @@ async def pair() -> AsyncIterator[Stack]:
     async with stack("random:tiny-bert") as running:
         await Calls(running.channel).embedding.Embed(REQUEST)
         yield running
-
-
-def memory(member: Member, key: str) -> int:
-    """Bytes, by Linux."""
-    lines = Path(f"/proc/{member.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
-
-
-def forget_peak(member: Member) -> None:
-    """The peak begins anew; proc(5)."""
-    Path(f"/proc/{member.pid}/clear_refs").write_text("5")
 
 
 @dataclass(frozen=True, slots=True)

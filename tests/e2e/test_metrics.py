@@ -2,13 +2,12 @@
 
 import asyncio
 import sys
-import urllib.request
 from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from references import Calls, eventually
+from scraping import scrape
 
 from harness.environment import ROOT, python_path
 from harness.member import Member
@@ -19,30 +18,6 @@ FLAGS = {"metrics": "127.0.0.1:0", "log-calls": True}
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 EMBED = {"grpc_type": "unary", "grpc_service": "selvage.v1.EmbeddingService", "grpc_method": "Embed"}
-
-
-class Scrape:
-    """All series of one process at one moment."""
-
-    def __init__(self, text: str) -> None:
-        families = list(text_string_to_metric_families(text))
-        self._series = {
-            (each.name, frozenset(each.labels.items())): each.value for family in families for each in family.samples
-        }
-
-    def __call__(self, name: str, **labels: str) -> float | None:
-        return self._series.get((name, frozenset(labels.items())))
-
-
-async def scrape(member: Member) -> Scrape:
-    """Over HTTP, at the address that the log tells."""
-    [line] = [line for line in member.events if line["event"] == "metrics"]
-
-    def read() -> str:
-        with urllib.request.urlopen(f"http://{line['address']}/metrics") as answer:
-            return str(answer.read().decode())
-
-    return Scrape(await asyncio.to_thread(read))
 
 
 @pytest.fixture(scope="module")

@@ -1,74 +1,168 @@
-"""Hundreds of mixed calls, some of them abandoned, some of them wrong: each ends, and nothing is left behind."""
+"""Mixed calls, some of them abandoned, some of them wrong: each ends, and nothing is left behind.
+
+The long form has every kind of client at once. It takes SELVAGE_SOAK_SECONDS (60; half an hour before a release)
+and a minute before them:
+
+    SELVAGE_SOAK_SECONDS=1800 .venv/bin/python -m pytest -s -m slow tests/e2e/test_soak.py
+"""
 
 import asyncio
+import os
 import random
 from collections import Counter
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+import pytest
+from mischief import MEBIBYTE, mischief
+from mixture import some_call
 from references import Calls, eventually, load_of
+from scraping import forget_peak, memory, scrape
+from traffic import traffic
 
-from harness.stack import stack
-from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
-from selvage.v1 import vectors_pb2 as v
+from harness.member import Member
+from harness.stack import Stack, stack
+from selvage.v1 import model_pb2
 
 CALLS = 400
+SECONDS = float(os.environ.get("SELVAGE_SOAK_SECONDS", "60"))
+WARM_UP = 60.0
+"""Seconds before that, whose peaks do not count: libraries keep a kernel for each new shape, and a heap its holes."""
+GROWTH = 1.05
+"""Of a process, from its peak in the first third of the time to that in the last."""
+LATE = {"DEADLINE_EXCEEDED", "CANCELLED", "RESOURCE_EXHAUSTED"}
+"""The last: told that there is no time."""
+METRICS = {"metrics": "127.0.0.1:0"}
+EXPECTED = {"DEADLINE_EXCEEDED", "OVERLOADED"}
+"""Reasons of jobs that failed as they should."""
 
 
-def text(generator: random.Random, longest: int = 60) -> str:
-    return " ".join(f"w{generator.randrange(800)}" for _ in range(generator.randrange(longest)))
+async def one(calls: Calls, generator: random.Random, outcomes: Counter[str], *, sparse: bool = False) -> None:
+    """A call of some kind for somebody; one in five is impatient, one in ten given up."""
+    method, request = some_call(calls, generator, sparse=sparse)
+    impatient = generator.random() < 0.2
+    metadata = [
+        ("selvage-key", f"tenant {generator.randrange(5)}"),
+        ("selvage-priority", generator.choice(["interactive", "default", "bulk"])),
+    ]
+    call = method(request, timeout=generator.uniform(0.001, 0.2) if impatient else 120, metadata=metadata)
+    if generator.random() < 0.1:
+        asyncio.get_running_loop().call_later(generator.uniform(0, 0.05), call.cancel)
+    outcomes[(await call.code()).name] += 1
 
 
-def some_call(calls: Calls, generator: random.Random) -> tuple[Any, Any]:
-    """A method and a request; one in ten is refused."""
-    texts = [text(generator) for _ in range(generator.randint(1, 30))]
-    kind = generator.randrange(10)
-    if kind < 4:
-        outputs = generator.sample([v.OUTPUT_KIND_DENSE, v.OUTPUT_KIND_MULTI_VECTOR], generator.randint(1, 2))
-        options = {"data_type": generator.randrange(6), "dimensions": generator.randint(1, 64)}
-        return calls.embedding.Embed, embedding_pb2.EmbedRequest(texts=texts, outputs=outputs, **options)
-    if kind < 6:
-        method = generator.choice([v.SCORING_METHOD_DENSE, v.SCORING_METHOD_LATE_INTERACTION])
-        return calls.ranking.Rerank, ranking_pb2.RerankRequest(query=texts[0], documents=texts, method=method)
-    if kind < 8:
-        layout = generator.choice([v.LAYOUT_PAIRS, v.LAYOUT_MATRIX])
-        return calls.ranking.Score, ranking_pb2.ScoreRequest(queries=texts, documents=texts, layout=layout, method=2)
-    if kind < 9:
-        side = v.MultiVectors(dimensions=4, lengths=[3, 2], data=bytes(80))
-        return calls.ranking.MaxSim, ranking_pb2.MaxSimRequest(queries=side, documents=side)
-    return calls.embedding.Embed, embedding_pb2.EmbedRequest(texts=["w1 " * 700])
+def unexpected(member: Member) -> list[str]:
+    """Lines of its log that nobody wants to see: bugs, traces, jobs that failed for no reason of ours."""
+    failed = [each for each in member.events if each["event"] == "job failed" and each["reason"] not in EXPECTED]
+    worse = [each for each in member.events if each["level"] == "error"]
+    return [str(each) for each in failed + worse] + [line for line in member.log if not line.startswith("{")]
+
+
+async def idle(pair: Stack) -> bool:
+    """Whether the worker holds nothing."""
+    load = await load_of(pair)
+    return (load.queued_tokens, load.queued_jobs) == (0, 0)
 
 
 async def test_every_call_ends_and_nothing_is_left_behind() -> None:
     """Answered, refused, out of time or cancelled; then the queue is empty and the services as good as new."""
-    generator, outcomes = random.Random(11), Counter()
-
-    async def one(calls: Calls) -> None:
-        method, request = some_call(calls, generator)
-        impatient = generator.random() < 0.2
-        call = method(request, timeout=generator.uniform(0.001, 0.2) if impatient else 120)
-        if generator.random() < 0.1:
-            asyncio.get_running_loop().call_later(generator.uniform(0, 0.05), call.cancel)
-        outcomes[(await call.code()).name] += 1
-
+    generator, outcomes = random.Random(11), Counter[str]()
     async with stack("random:tiny-bert", frontends=2) as pair:
         clients = [Calls(channel) for channel in pair.channels]
         gate = asyncio.Semaphore(32)
 
         async def paced(number: int) -> None:
             async with gate:
-                await one(clients[number % 2])
+                await one(clients[number % 2], generator, outcomes)
 
         await asyncio.gather(*(paced(number) for number in range(CALLS)))
-
-        async def empty() -> bool:
-            load = await load_of(pair)
-            return (load.queued_tokens, load.queued_jobs) == (0, 0)
-
-        await eventually(empty)
+        await eventually(lambda: idle(pair))
         await clients[0].model.GetModel(model_pb2.GetModelRequest())
-        bugs = [line for member in pair.members for line in member.log if '"bug"' in line or "failed" in line]
+        bugs = [line for member in pair.members for line in unexpected(member)]
     assert bugs == []
-    assert sum(outcomes.values()) == CALLS
-    impatient = {"DEADLINE_EXCEEDED", "CANCELLED", "RESOURCE_EXHAUSTED"}  # the last: told that there is no time
-    assert set(outcomes) <= {"OK", "INVALID_ARGUMENT"} | impatient
+    assert outcomes.total() == CALLS
+    assert set(outcomes) <= {"OK", "INVALID_ARGUMENT"} | LATE
     assert outcomes["OK"] > CALLS / 2
+
+
+class Peaks:
+    """Of the memory of each process in each third of the time, in MiB."""
+
+    def __init__(self, pair: Stack) -> None:
+        names = ["worker", *(f"frontend {number}" for number in range(len(pair.frontends)))]
+        self._members = dict(zip(names, pair.members, strict=True))
+        self.of = {name: [0.0, 0.0, 0.0] for name in names}
+
+    async def watch(self) -> None:
+        """For as long as the soak takes. A sample is the peak since the last one."""
+        start = asyncio.get_running_loop().time() + WARM_UP
+        await asyncio.sleep(WARM_UP)
+        for member in self._members.values():
+            forget_peak(member)
+        while (passed := asyncio.get_running_loop().time() - start) < SECONDS:
+            third = min(int(3 * passed / SECONDS), 2)
+            for name, member in self._members.items():
+                self.of[name][third] = max(self.of[name][third], round(memory(member, "VmHWM") / MEBIBYTE, 1))
+                forget_peak(member)
+            await asyncio.sleep(0.5)
+
+
+@asynccontextmanager
+async def callers(pair: Stack, outcomes: Counter[str], count: int = 8) -> AsyncIterator[None]:
+    """They ask both frontends until the end of the block, where every call that has begun ends."""
+    generator, stopped = random.Random(12), asyncio.Event()
+
+    async def caller(calls: Calls) -> None:
+        while not stopped.is_set():
+            await one(calls, generator, outcomes, sparse=True)
+            await asyncio.sleep(0.01)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(count):
+            group.create_task(caller(Calls(pair.channels[number % 2])))
+        try:
+            yield
+        finally:
+            stopped.set()
+
+
+async def answered_once(member: Member) -> bool:
+    """Whether every call that a process has begun, but for links and watches, has ended, and been counted once."""
+    page = await scrape(member)
+    return page.total("grpc_server_started_total", grpc_type="unary") == page.total(
+        "grpc_server_handled_total", grpc_type="unary"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * (WARM_UP + SECONDS) + 300)
+async def test_everything_at_once_for_long() -> None:
+    """No wrong answer, no bug, no memory that grows; every call ends once, and the queue is empty afterwards."""
+    outcomes: Counter[str] = Counter()
+    async with stack("random:tiny-bge-m3", worker=METRICS, frontends=2, frontend=METRICS) as pair:
+        async with (
+            traffic(pair.channel, callers=2) as checked,
+            callers(pair, outcomes),
+            mischief(pair.frontends[1].address, 13) as mischievous,
+        ):
+            peaks = Peaks(pair)
+            await peaks.watch()
+        await eventually(lambda: idle(pair))
+        for member in pair.frontends:
+            await eventually(lambda member=member: answered_once(member))  # type: ignore[misc]
+        await Calls(pair.channel).model.GetModel(model_pb2.GetModelRequest())
+        warnings = Counter(
+            each["event"] for member in pair.members for each in member.events if each["level"] == "warning"
+        )
+        bugs = [line for member in pair.members for line in unexpected(member)]
+        assert [await member.stop() for member in reversed(pair.members)] == [0, 0, 0]
+    print(f"\n{SECONDS:g} s: {dict(outcomes)}; with known answers {dict(checked.outcomes)}, {len(checked.wrong)} wrong")
+    print("\n".join(f"{name}: {dict(found)}" for name, found in mischievous.items()))
+    print(f"peaks by third, MiB: {peaks.of}; warnings: {dict(warnings)}")
+    assert bugs == []
+    assert (checked.wrong, checked.hung) == ([], [])
+    assert set(checked.outcomes) <= {"OK", "RESOURCE_EXHAUSTED"}
+    assert set(outcomes) <= {"OK", "INVALID_ARGUMENT"} | LATE
+    assert outcomes["OK"] > outcomes.total() / 2
+    for name, (first, _, last) in peaks.of.items():
+        assert last <= GROWTH * first, name

@@ -1,9 +1,12 @@
 """Channel and server options that have failed in silence before."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from shared.rpc.options import PENDING, channel_options, server_options
@@ -70,3 +73,58 @@ async def test_by_default_it_would_be() -> None:
     """The control."""
     options = dict(server_options(connection_age=False))
     assert await cancelled({name: value for name, value in options.items() if name not in PENDING}) > 0
+
+
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""Of an HTTP/2 client: its preface and empty settings."""
+
+
+@asynccontextmanager
+async def connections(count: int, greeting: bytes, **changed: int) -> AsyncIterator[list[asyncio.StreamReader]]:
+    """To a server with our options, but for those `changed` (without `grpc.`); they send no call."""
+    options = dict(server_options(connection_age=False))
+    over = {f"grpc.{name}": value for name, value in changed.items()}
+    assert set(over) <= set(options)
+    server = grpc.aio.server(options=list((options | over).items()))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
+    for _, writer in opened:
+        writer.write(greeting)
+    try:
+        yield [reader for reader, _ in opened]
+    finally:
+        for _, writer in opened:
+            writer.close()
+        await server.stop(0)
+
+
+async def is_closed(reader: asyncio.StreamReader, seconds: float) -> bool:
+    """Within that time."""
+    try:
+        async with asyncio.timeout(seconds):
+            while await reader.read(65_536):
+                pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+@pytest.mark.parametrize(
+    ("greeting", "name"), [(b"", "server_handshake_timeout_ms"), (GREETING, "max_connection_idle_ms")]
+)
+async def test_connections_without_a_call_are_closed(greeting: bytes, name: str) -> None:
+    """Those that say nothing, and those that greet and then say nothing."""
+    async with connections(3, greeting, **{name: 500}) as opened:
+        assert all(await asyncio.gather(*(is_closed(each, 10) for each in opened)))
+    async with connections(1, greeting) as opened:
+        assert not await is_closed(opened[0], 1.5)
+
+
+async def test_connections_are_counted() -> None:
+    """Above the limit they are closed at once; the others stay."""
+    async with connections(8, GREETING, max_allowed_incoming_connections=5) as opened:
+        closed = await asyncio.gather(*(is_closed(each, 1) for each in opened))
+    assert sum(closed) == 3

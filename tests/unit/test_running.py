@@ -8,6 +8,7 @@ import pytest
 
 from harness.environment import ROOT, python_path
 from harness.running import run
+from harness.serving import meaning
 
 PROGRAM = """
 import asyncio
@@ -48,3 +49,19 @@ def test_results_and_errors_pass() -> None:
     assert run(main(False)) == 7
     with pytest.raises(KeyError, match="why"):
         run(main(True))
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (69, "its device is lost"),
+        (2, "a setting or the model was refused"),
+        (1, "it failed"),
+        (0, "told to stop by somebody else"),
+        (-signal.SIGKILL, "SIGKILL: by hand, or by the system for want of memory"),
+        (-signal.SIGSEGV, "SIGSEGV, a signal"),
+    ],
+)
+def test_what_an_exit_status_means(status: int, said: str) -> None:
+    """As `make serve` tells it of a process that ended by itself."""
+    assert said in meaning(status)

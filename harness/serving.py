@@ -1,0 +1,58 @@
+"""`make serve`: a pair until it is told to stop, or until one of its processes ends by itself."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+
+from harness.member import Member
+from harness.stack import stack
+from shared.serving import until_told_to_stop
+
+LAST_LINES = 5
+"""Of the log of a process that ended."""
+MEANINGS = {
+    0: "it was told to stop by somebody else",
+    2: "a setting or the model was refused; its last line says which",
+    os.EX_UNAVAILABLE: "its device is lost; it has to be started again",
+    -signal.SIGKILL: "SIGKILL: by hand, or by the system for want of memory",
+}
+
+
+async def serve(model: str, worker: str, frontend: str) -> int:
+    """The exit status: 0 after Ctrl-C or SIGTERM, 1 where a process ended by itself. Nothing is started again."""
+    print(f"Starting a worker with {model} and a frontend ...", flush=True)
+    async with stack(model, worker={"listen": worker}, frontend={"listen": frontend}) as pair:
+        members = {"worker": pair.worker, "frontend": pair.frontends[0]}
+        told = [f"{name} {member.address} (process {member.pid})" for name, member in members.items()]
+        print(f"Ready: {', '.join(told)}. Ctrl-C stops.", flush=True)
+        ended = await first_to_end(members)
+        print(f"{ended}\nStopping ..." if ended else "Stopping ...", flush=True)
+    return 1 if ended else 0
+
+
+async def first_to_end(members: Mapping[str, Member]) -> str:
+    """What to tell of the first that ends by itself; "" where we were told to stop before any did."""
+    stopping = asyncio.create_task(until_told_to_stop())
+    ends = {asyncio.create_task(member.ended()): name for name, member in members.items()}
+    await asyncio.wait([stopping, *ends], return_when=asyncio.FIRST_COMPLETED)
+    if stopping.done():
+        found = ""
+    else:
+        status, name = next((each.result(), name) for each, name in ends.items() if each.done())
+        found = "\n".join(
+            [f"The {name} ended by itself with status {status}: {meaning(status)}.", *members[name].log[-LAST_LINES:]]
+        )
+    for task in (stopping, *ends):
+        task.cancel()
+    await asyncio.wait([stopping, *ends])
+    return found
+
+
+def meaning(status: int) -> str:
+    """Of an exit status, negative for a signal."""
+    if status in MEANINGS:
+        return MEANINGS[status]
+    if status < 0:
+        return f"{signal.Signals(-status).name}, a signal"
+    return "it failed; its last lines say how"

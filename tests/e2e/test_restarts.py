@@ -1,0 +1,108 @@
+"""Workers that are killed and services that are restarted one after the other, while callers go on asking.
+
+Clients ask again by gRPC's own retries, a service config (`harness.stack.RETRIES`) with
+
+    "retryPolicy": {"maxAttempts": 5, "initialBackoff": "0.1s", "maxBackoff": "1s", "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"]}
+
+An answer of ours that is UNAVAILABLE says when to ask again (grpc-retry-pushback-ms), and gRPC waits for that long.
+"""
+
+from itertools import cycle, islice
+
+import numpy as np
+import pytest
+from references import Calls, eventually
+from scraping import scrape
+from traffic import Traffic, differs, ranked, texts, traffic
+
+from harness.member import Member
+from harness.stack import stack
+from selvage.v1 import ranking_pb2
+
+TINY = "random:tiny-bert"
+METRICS = {"metrics": "127.0.0.1:0"}
+BETWEEN = 20
+"""Right answers between two restarts, at least."""
+LOST = 0.01
+"""Of all calls, at most: those that five tries did not save."""
+
+
+def print_outcomes(name: str, running: Traffic, further: str = "") -> None:
+    """Seen with `pytest -s`, and where the test fails."""
+    counts = f"{running.ended} calls, {dict(running.outcomes)}, {len(running.wrong)} wrong, {len(running.hung)} hung"
+    print(f"\n{name}: {counts}{further}")
+
+
+async def unavailable(frontend: Member) -> int:
+    """Tries that a frontend answered with UNAVAILABLE."""
+    return int((await scrape(frontend)).total("grpc_server_handled_total", grpc_code="Unavailable"))
+
+
+async def tokens(worker: Member) -> float:
+    """What a worker has computed."""
+    return (await scrape(worker))("selvage_tokens_total") or 0.0
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
+async def test_of_two_workers_one_is_killed_again_and_again(kills: int) -> None:
+    """Each time the other serves: no wrong answer, none hangs, and retries save all but a few."""
+    async with (
+        stack(TINY, workers=2, frontend=METRICS) as pair,
+        pair.balanced_channel(retries=True) as channel,
+        traffic(channel) as running,
+    ):
+        for number in range(kills):
+            await running.more(BETWEEN)
+            victim, other = pair.workers[number % 2], pair.workers[1 - number % 2]
+            await other.wait_ready()
+            await victim.kill()
+            await victim.restart()
+        await pair.workers[1 - kills % 2].wait_ready()
+        await running.more(BETWEEN)
+        tries = await unavailable(pair.frontends[0])
+    lost = running.outcomes["UNAVAILABLE"]
+    print_outcomes(f"{kills} kills", running, f"; {tries} tries were UNAVAILABLE, {lost} calls stayed so")
+    assert (running.wrong, running.hung) == ([], [])
+    assert set(running.outcomes) <= {"OK", "UNAVAILABLE"}
+    assert tries or kills == 1  # else nothing was ever under way when a worker died
+    assert lost <= LOST * running.ended
+
+
+@pytest.mark.parametrize("restarts", [2, pytest.param(20, marks=pytest.mark.slow)])
+async def test_rolling_restarts_lose_no_call(restarts: int) -> None:
+    """Two frontends and two workers are told to stop one after the other, and come back on their addresses."""
+    async with (
+        stack(TINY, workers=2, frontends=2) as pair,
+        pair.balanced_channel(retries=True) as channel,
+        traffic(channel) as running,
+    ):
+        turns = cycle(each for both in zip(pair.workers, pair.frontends, strict=True) for each in both)
+        for member in islice(turns, restarts):
+            await running.more(BETWEEN)
+            assert await member.stop() == 0
+            await member.restart()
+            await member.wait_ready()
+        await running.more(BETWEEN)
+    print_outcomes(f"{restarts} restarts", running)
+    assert (running.wrong, running.hung) == ([], [])
+    assert set(running.outcomes) == {"OK"}
+
+
+async def test_a_large_rerank_is_split_over_two_workers() -> None:
+    """Both compute a part of it, and its scores are those of one worker."""
+    request = ranking_pb2.RerankRequest(query="w7 w8 w9", documents=texts(60, 300, 5))
+    async with stack(TINY, workers=2, worker=METRICS) as pair:
+        calls = Calls(pair.channel)
+        await eventually(lambda: sum("worker ready" in line for line in pair.frontends[0].log) == 2)
+        before = [await tokens(each) for each in pair.workers]
+        split = await calls.ranking.Rerank(request)
+        parts = [await tokens(each) - first for each, first in zip(pair.workers, before, strict=True)]
+        await pair.workers[1].stop()
+        whole = await calls.ranking.Rerank(request)
+        alone = await tokens(pair.workers[0]) - before[0] - parts[0]
+    print(f"\nsplit: {parts} tokens, alone: {alone}")
+    assert min(parts) >= 4096
+    assert alone == pytest.approx(sum(parts), rel=0.01)  # the query is computed by both
+    assert not differs(ranked(split), ranked(whole))
+    assert len(np.unique(ranked(whole))) == 60

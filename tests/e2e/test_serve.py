@@ -1,0 +1,66 @@
+"""`make serve`: what it tells when a process that it started ends by itself, and how it ends then."""
+
+import asyncio
+import os
+import re
+import signal
+
+import pytest
+from references import eventually
+
+from harness.member import MemberFailed
+from harness.serving import serve
+
+ANY = "127.0.0.1:0"
+
+
+class Serving:
+    """It runs in this process; its members are processes as always."""
+
+    def __init__(self, printed: pytest.CaptureFixture[str]) -> None:
+        self.task = asyncio.create_task(serve("random:tiny-bert", ANY, ANY))
+        self.said = ""
+        self._printed = printed
+
+    async def until(self, words: str, seconds: float) -> None:
+        """Returns when it has said these."""
+
+        def has_said() -> bool:
+            self.said += self._printed.readouterr().out
+            return words in self.said
+
+        async with asyncio.timeout(seconds):
+            await eventually(has_said)
+
+    def pid(self, name: str) -> int:
+        found = re.search(rf"{name} \S+ \(process (\d+)\)", self.said)
+        assert found is not None
+        return int(found[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "told"),
+    [
+        ("worker", signal.SIGKILL, "status -9: SIGKILL"),
+        ("frontend", signal.SIGTERM, "status 0: it was told to stop by somebody else"),
+    ],
+)
+async def test_a_process_that_ends_is_told_and_ends_the_rest(
+    name: str, number: signal.Signals, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its name, status and what that means, within a second of its end; the exit status is not 0."""
+    serving = Serving(capsys)
+    await serving.until("Ready", 120)
+    os.kill(serving.pid(name), number)
+    drains = 0.0 if number == signal.SIGKILL else 30.0
+    await serving.until(f"The {name} ended by itself with {told}", drains + 1)
+    assert await asyncio.wait_for(serving.task, 60) == 1
+    for each in ("worker", "frontend"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(serving.pid(each), 0)
+
+
+async def test_a_process_that_ends_before_it_is_ready_is_told() -> None:
+    """The end of its log names the reason."""
+    with pytest.raises(MemberFailed, match=r"(?s)ended with status 2.*random:nothing is not known"):
+        await serve("random:nothing", ANY, ANY)

@@ -1,0 +1,140 @@
+"""Frontends that do not read their answers: what waits for them is bounded, and nobody else notices."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gpu_worker.link import unread
+from gpu_worker.link.attachment import Attachment
+from gpu_worker.link.unread import Unread
+from selvage.worker.v1 import worker_pb2 as pb
+from shared.errors import SelvageError
+from shared.job_codec import jobs_to_pb
+from shared.jobs import Classify, Job, JobResult
+from shared.load import Load
+from shared.ragged import RaggedTokens
+
+MODEL = "a fingerprint"
+Tell = Callable[[JobResult | SelvageError], None]
+
+
+class FakeJobs:
+    """Holds jobs until a test answers them; computes nothing for those that are set aside."""
+
+    def __init__(self) -> None:
+        self.load = Load()
+        self.held: dict[int, Tell] = {}
+        self.aside: set[int] = set()
+
+    def submit(self, job: Job, tell: Tell) -> None:
+        self.held[job.id] = tell
+
+    def cancel(self, ids: Iterable[int]) -> None:
+        for identity in ids:
+            self.held.pop(identity, None)
+            self.aside.discard(identity)
+
+    def set_aside(self, ids: Iterable[int]) -> None:
+        self.aside |= set(ids)
+
+    def bring_back(self, ids: Iterable[int]) -> None:
+        self.aside -= set(ids)
+
+    def answer(self, identity: int, size: int) -> None:
+        """The result has so many bytes."""
+        assert identity not in self.aside
+        self.held.pop(identity)(JobResult(scores=bytes(size)))
+
+
+class Frontend:
+    """Attached, with a reader that reads when it is told to."""
+
+    def __init__(self, jobs: FakeJobs, everything: Unread, first_id: int) -> None:
+        self.jobs, self._next = jobs, first_id
+        self.attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), everything, log_jobs=False)
+        self.received = 0
+
+    async def ask(self) -> int:
+        """The id of a new job that the worker has taken."""
+        self._next += 1
+        job = Job(id=self._next, work=Classify(), tokens=RaggedTokens.of([[1]]))
+        message = pb.AttachRequest.FromString(jobs_to_pb([job], MODEL).SerializeToString())
+        await asyncio.wait_for(self.attachment.take(message), 5)
+        return self._next
+
+    async def leaves(self, size: int) -> int:
+        """A job that is answered with so many bytes, which nobody reads; and the id of one that goes on waiting."""
+        waiting, answered = await self.ask(), await self.ask()
+        self.jobs.answer(answered, size)
+        return waiting
+
+    async def read(self) -> None:
+        """All that is there."""
+
+        async def write(message: bytes) -> None:
+            self.received += len(message)
+
+        sending = asyncio.create_task(self.attachment.send(write))
+        async with asyncio.timeout(5):
+            while not self.attachment._outbox.empty:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
+        sending.cancel()
+
+
+@pytest.fixture
+def jobs() -> FakeJobs:
+    return FakeJobs()
+
+
+@pytest.fixture
+def everything() -> Unread:
+    return Unread(1000)
+
+
+async def test_one_frontend_has_a_bound_of_its_own(jobs: FakeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much all together may have."""
+    monkeypatch.setattr(unread, "UNSENT_BYTES", 100)
+    slow = Frontend(jobs, Unread(1000), 0)
+    first = await slow.leaves(100)
+    assert jobs.aside == set()
+    second = await slow.leaves(1)
+    assert jobs.aside == {first, second}
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await slow.ask()  # nothing more is taken of it
+    await slow.read()
+    assert jobs.aside == set()
+    jobs.answer(first, 10)
+    assert await slow.ask()
+
+
+async def test_all_together_have_one_bound(jobs: FakeJobs, everything: Unread) -> None:
+    """Whoever has more than an even share waits, as soon as it would get more; who has less goes on."""
+    slow, other, good = (Frontend(jobs, everything, 100 * number) for number in (1, 2, 3))
+    waiting = await slow.leaves(800)
+    assert jobs.aside == set()  # nobody else has anything
+    await other.leaves(150)
+    assert (everything.total, jobs.aside) == (950, set())
+    more = await slow.leaves(100)
+    assert (everything.total, jobs.aside) == (1050, {waiting, more})
+    for _ in range(5):
+        await good.leaves(200)  # over the bound, each time
+        assert jobs.aside == {waiting, more}
+        await good.read()
+    await other.leaves(100)
+    assert jobs.aside == {waiting, more}
+    await slow.read()
+    assert (everything.total, jobs.aside) == (250, set())
+
+
+async def test_a_frontend_that_has_gone_counts_no_more(jobs: FakeJobs, everything: Unread) -> None:
+    """What it has not read is gone with it."""
+    slow, good = Frontend(jobs, everything, 100), Frontend(jobs, everything, 200)
+    await slow.leaves(2000)
+    slow.attachment.close()
+    assert everything.total == 0
+    await good.leaves(900)
+    assert jobs.aside == set()

@@ -1,0 +1,117 @@
+"""`--revision`: which files of a hub id are read. The hub is its library's own cache, with two commits of a model."""
+
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
+from tiny import CPU, DENSE, ask, dense_rows, encode, write_json, write_trunk
+
+from gpu_worker.engine import ModelEngine
+from gpu_worker.model.loading import Model, load
+from shared.errors import ModelRefused
+
+HUB_ID = "someone/a-model"
+OLD, NEW = "1" * 40, "2" * 40
+TEXTS = [[5, 6, 7], [8, 9]]
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two commits that differ in weights, in the tokenizer and in modules.json; main is the newer one, v1 the older."""
+    cache = tmp_path_factory.mktemp("hub")
+    repository = cache / "models--someone--a-model"
+    (repository / "refs").mkdir(parents=True)
+    for name, commit in (("main", NEW), ("v1", OLD)):
+        (repository / "refs" / name).write_text(commit)
+        folder = repository / "snapshots" / commit
+        write_trunk(folder, "tiny-bert")
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    old = repository / "snapshots" / OLD
+    write_json(
+        old,
+        modules=modules,
+        sentence_bert_config={"max_seq_length": 77},
+        **{"1_Pooling__config": {"pooling_mode_cls_token": True}},
+    )
+    weights = old / "model.safetensors"
+    save_file({name: each * torch.tensor(1.5) for name, each in load_file(weights).items()}, weights, {"format": "pt"})
+    tokenizer = (old / "tokenizer.json").read_text()
+    (old / "tokenizer.json").write_text(tokenizer.replace('"w799"', '"oldword"'))
+    return cache
+
+
+@pytest.fixture(autouse=True)
+def _offline(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As HF_HUB_OFFLINE=1 and HF_HUB_CACHE set before the library is imported."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub))
+
+
+def rows(model: Model) -> np.ndarray:
+    return dense_rows(ask(ModelEngine(model), encode(DENSE), TEXTS))
+
+
+def test_a_revision_is_what_is_read(hub: Path) -> None:
+    """Weights, pooling, lengths and tokenizer are all of the commit that it names, by branch, tag or hash."""
+    folder = hub / "models--someone--a-model" / "snapshots"
+    newest, old = load(HUB_ID, CPU), load(HUB_ID, CPU, revision="v1")
+    assert (newest.name, old.name) == ("a-model", "a-model")
+    assert (newest.max_tokens, old.max_tokens) == (640, 77)
+    assert (b'"oldword"' in newest.tokenizer.content, b'"oldword"' in old.tokenizer.content) == (False, True)
+    for model, commit in ((newest, NEW), (old, OLD)):
+        same = load(str(folder / commit), CPU)
+        assert np.abs(rows(model) - rows(same)).max() < 1e-6
+        assert model.fingerprint == same.fingerprint
+    assert newest.fingerprint != old.fingerprint
+    assert np.abs(rows(newest) - rows(old)).max() > 0.01
+    assert load(HUB_ID, CPU, revision=OLD).fingerprint == old.fingerprint
+
+
+def test_the_hub_is_asked_for_that_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both by the list of files, which tells what need not come, and by the download."""
+    asked: list[tuple[str, str, Any]] = []
+
+    class Api:
+        def list_repo_files(self, name: str, revision: str | None) -> list[str]:
+            asked.append(("list", name, revision))
+            return ["model.safetensors", "pytorch_model.bin"]
+
+    def download(name: str, *, revision: str | None, ignore_patterns: list[str], **_: Any) -> str:
+        asked.append(("download", name, revision))
+        assert "pytorch_model.bin" in ignore_patterns
+        raise OSError("no such revision")
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(ModelRefused, match="of --revision = 'v2': no such revision"):
+        load(HUB_ID, CPU, revision="v2")
+    with pytest.raises(ModelRefused, match="the hub says: no such revision"):
+        load(HUB_ID, CPU)
+    assert asked == [(call, HUB_ID, which) for which in ("v2", None) for call in ("list", "download")]
+
+
+def test_a_revision_that_is_not_there_is_refused() -> None:
+    """By name."""
+    with pytest.raises(ModelRefused, match="of --revision = 'v3'"):
+        load(HUB_ID, CPU, revision="v3")
+
+
+@pytest.mark.parametrize(("name", "what"), [("random:tiny-bert", "a random shape"), ("minilm", "in a package")])
+def test_what_has_no_revisions_is_refused_with_one(name: str, what: str) -> None:
+    """Else it would be ignored in silence."""
+    with pytest.raises(ModelRefused, match=f"--revision = 'v1' is for models of the hub, this is {what}"):
+        load(name, CPU, revision="v1")
+
+
+def test_a_directory_is_refused_with_one(hub: Path) -> None:
+    """Likewise."""
+    with pytest.raises(ModelRefused, match="this is a directory"):
+        load(str(hub), CPU, revision="v1")
