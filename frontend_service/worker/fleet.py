@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 
 import structlog
@@ -11,6 +11,7 @@ from frontend_service.worker import splitting
 from frontend_service.worker.addresses import REFRESH_SECONDS, addresses_of
 from frontend_service.worker.link import Link
 from frontend_service.worker.protocol import ServedModel
+from frontend_service.worker.stream import NotTaken
 from shared.errors import Overloaded, UnknownModel, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult, Priority
 from shared.terms import Terms
@@ -86,8 +87,20 @@ class Fleet:
         return tuple(self._served[name] for name in sorted(self._served))
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:
-        """See `Worker`: by the worker that would be done with it first."""
-        able = [link for link in self._links.values() if _serves(link, model)]
+        """See `Worker`: by the worker that would be done with it first; by another one if that does not take it."""
+        refusing: set[Link] = set()
+        while True:
+            try:
+                return await self._run(model, job, refusing)
+            except NotTaken:
+                if not self._able(model, refusing):
+                    raise
+
+    def _able(self, model: ServedModel, refusing: Collection[Link]) -> list[Link]:
+        return [link for link in self._links.values() if _serves(link, model) and link not in refusing]
+
+    async def _run(self, model: ServedModel, job: Job, refusing: set[Link]) -> JobResult:
+        able = self._able(model, refusing)
         if not able:
             raise WorkerUnavailable(f"no worker with this model is left: {self._why()}", retry_after=1.0)
         tokens = job.tokens.total
@@ -96,8 +109,8 @@ class Fleet:
         self._check(waits[best], best.takes(tokens), job.remaining)
         head = splitting.shared_head(job)
         if head is None or len(able) == 1 or tokens < 2 * splitting.LEAST_TOKENS:
-            return await best.run(job)
-        return await _in_parts(job, head, waits)
+            return await _ask(best, job, refusing)
+        return await _in_parts(job, head, waits, refusing)
 
     def check(self, terms: Terms) -> None:
         """Refuses a request that nobody could answer in time, however small it is. Raises Overloaded."""
@@ -188,7 +201,15 @@ def _serves(link: Link, model: ServedModel) -> bool:
     return served is not None and _same(served, model)
 
 
-async def _in_parts(job: Job, head: int, waits: Mapping[Link, float]) -> JobResult:
+async def _ask(link: Link, job: Job, refusing: set[Link]) -> JobResult:
+    try:
+        return await link.run(job)
+    except NotTaken:
+        refusing.add(link)
+        raise
+
+
+async def _in_parts(job: Job, head: int, waits: Mapping[Link, float], refusing: set[Link]) -> JobResult:
     """By several workers. One part that fails fails the job, and cancels the others."""
     lengths = job.tokens.lengths[head:]
     links = sorted(waits, key=waits.__getitem__)[: job.tokens.total // splitting.LEAST_TOKENS]
@@ -197,7 +218,7 @@ async def _in_parts(job: Job, head: int, waits: Mapping[Link, float]) -> JobResu
     asked = [(link, run) for link, run in zip(links, runs, strict=True) if run]
     try:
         async with asyncio.TaskGroup() as group:
-            parts = [group.create_task(link.run(splitting.part(job, head, run))) for link, run in asked]
+            parts = [group.create_task(_ask(link, splitting.part(job, head, run), refusing)) for link, run in asked]
     except ExceptionGroup as failed:  # not except*: what is raised there would come as a group again
         raise failed.exceptions[0] from None
     return splitting.joined(head, [each.result() for each in parts])

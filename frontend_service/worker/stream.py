@@ -28,6 +28,13 @@ SILENCE = 5.0
 """Seconds without a word after which a worker counts as lost; it speaks every second at least."""
 
 
+class NotTaken(WorkerUnavailable):
+    """The worker computes nothing of the job: it never got it, or gave it back because it ends. Another may be asked.
+
+    Not so where a worker was lost with the job: it may have been the job that ended it.
+    """
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Waiting:
     """A job that has no answer yet. `sent`: whether a message has taken it."""
@@ -66,9 +73,9 @@ class Stream:
         return sum([min(each, tokens + self.load.turn) for each in self._unheard.values()])
 
     async def run(self, job: Job) -> JobResult:
-        """Raises the job's own error, or WorkerUnavailable. Cancelling it cancels the job."""
+        """Raises the job's own error, NotTaken or WorkerUnavailable. Cancelling it cancels the job."""
         if self._over is not None:
-            raise self._over
+            raise _not_taken(self._over)
         future: asyncio.Future[ResultAssembly] = asyncio.get_running_loop().create_future()
         waiting = self._waiting[job.id] = _Waiting(job=job, future=future, assembly=ResultAssembly())
         tokens = job.tokens.total
@@ -114,7 +121,7 @@ class Stream:
             self._over = over
             for waiting in self._waiting.values():
                 if not waiting.future.done():
-                    waiting.future.set_exception(over)
+                    waiting.future.set_exception(over if waiting.sent else _not_taken(over))
 
     async def _write(self) -> None:
         while True:
@@ -171,8 +178,14 @@ class Stream:
         try:
             if waiting.assembly.add(part):
                 waiting.future.set_result(waiting.assembly)
+        except WorkerUnavailable as error:
+            waiting.future.set_exception(_not_taken(error))
         except SelvageError as error:
             waiting.future.set_exception(error)
+
+
+def _not_taken(error: SelvageError) -> NotTaken:
+    return NotTaken(error.message, retry_after=error.retry_after)
 
 
 def _serialise(fingerprint: str, job: Job) -> bytes:

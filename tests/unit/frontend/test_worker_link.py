@@ -352,6 +352,20 @@ async def test_a_worker_that_drains_and_has_left_its_name_still_answers(monkeypa
         assert (await running).scores == b"1234"
 
 
+async def test_a_job_that_a_worker_gives_back_goes_to_another() -> None:
+    """Whole or in part: it ends, and has not begun. If all do, the caller is told."""
+    one, other = FakeWorker(b"1111"), FakeWorker(b"2222")
+    large = Job(id=9, work=Classify(), tokens=RaggedTokens.of([[1] * 100] * 100))
+    async with World(one, other) as world:
+        await eventually(lambda: len(_streams(world.fleet)) == 2)
+        one.fails = WorkerUnavailable("it ends")
+        for job in (JOB, large):
+            assert (await world.run(job)).scores == b"2222"
+        other.fails = one.fails
+        with pytest.raises(WorkerUnavailable, match="it ends"):
+            await world.run()
+
+
 async def test_a_large_rerank_is_split_and_fails_as_its_part_does() -> None:
     """Over two workers that share a model; the error of one part is the job's own, not a group of errors."""
     one, other = FakeWorker(), FakeWorker()
