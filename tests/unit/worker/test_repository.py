@@ -133,5 +133,5 @@ def test_the_fingerprint_changes_with_everything_that_changes_a_row(trunk: Path,
 def test_what_need_not_come_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pickles beside safetensors and exports; a pickle that is alone in its folder is needed."""
     files = ["model.safetensors", "pytorch_model.bin", "2_Dense/pytorch_model.bin", "config.json", "onnx/model.onnx"]
-    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", lambda self, name: files)
-    assert source._not_needed("some/model") == ["onnx/*", "openvino/*", "pytorch_model.bin"]
+    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", lambda self, name, revision: files)
+    assert source._not_needed("some/model", "") == ["onnx/*", "openvino/*", "pytorch_model.bin"]
