@@ -16,7 +16,7 @@ from shared.terms import Terms
 from shared.vectors import DataType
 
 TEXT, TOKENIZED = "texts[{}]", "tokenized[{}]"
-SMALLER = "ask for fewer texts, fewer dimensions or a smaller data type, or use EmbedStream once it is there"
+SMALLER = "ask for fewer texts, fewer dimensions or a smaller data type, or use EmbedStream"
 
 
 class Embedding:

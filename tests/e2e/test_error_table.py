@@ -4,7 +4,6 @@ INPUT_TOO_LARGE and INTERNAL need a device without room and a broken model: see 
 """
 
 import asyncio
-from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -250,21 +249,6 @@ async def test_bad_requests_lose_nothing_else(calls: Calls) -> None:
 
     names = ["empty list", "over-long text", "NaN vectors", "dimensions 0", "unknown model"] * 4
     await asyncio.gather(*(bad(name) for name in names), *(good() for _ in range(20)))
-
-
-async def test_embed_stream_is_honestly_unimplemented(calls: Calls) -> None:
-    """UNIMPLEMENTED until it is built, also for who is still writing."""
-
-    async def code() -> grpc.StatusCode:
-        call = calls.embedding.EmbedStream()
-        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            for _ in range(3):
-                await call.write(embedding_pb2.EmbedStreamRequest())
-            await call.done_writing()
-        found: grpc.StatusCode = await call.code()
-        return found
-
-    assert set(await asyncio.gather(*(code() for _ in range(100)))) == {grpc.StatusCode.UNIMPLEMENTED}
 
 
 async def test_an_over_long_text_with_truncate_is_served(calls: Calls) -> None:

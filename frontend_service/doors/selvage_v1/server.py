@@ -1,12 +1,12 @@
 """The public services over gRPC: message -> exchange -> message. Decides nothing; `Interceptor` tells errors."""
 
-import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 import grpc
 
 from frontend_service.answer import Answer, Finished
+from frontend_service.doors.selvage_v1.bulk import Bulk
 from frontend_service.doors.selvage_v1.codec import classification, embedding, fields, model, ranking
 from frontend_service.exchange import Exchange
 from frontend_service.frontend import Frontend
@@ -23,8 +23,6 @@ from shared.codec import card_to_pb
 from shared.rpc.interceptor import CALLER
 from shared.services import PUBLIC_SERVICES
 
-HEARD_OUT = 0.5
-"""Seconds."""
 Context = grpc.aio.ServicerContext[Any, Any]
 Q = TypeVar("Q")
 A = TypeVar("A", bound=Answer | Finished)
@@ -73,15 +71,15 @@ class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
         )
 
     async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> embedding_pb2.EmbedResponse:
-        return await self._reply(self._embed, request)
+        return await self._embed_one(request)
 
-    async def EmbedStream(self, request_iterator: Any, context: Context) -> None:
-        """Hears its caller out for a moment: grpc.aio tells one that still writes when a call ends INTERNAL instead."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(HEARD_OUT):
-                async for _ in request_iterator:
-                    pass
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "EmbedStream is not built yet; use Embed")
+    async def EmbedStream(
+        self, request_iterator: AsyncIterator[embedding_pb2.EmbedStreamRequest], context: Context
+    ) -> None:
+        await Bulk(self._frontend, self._embed_one, CALLER.get(), context.write).run(request_iterator)
+
+    async def _embed_one(self, request: embedding_pb2.EmbedRequest) -> embedding_pb2.EmbedResponse:
+        return await self._reply(self._embed, request)
 
 
 class RankingServicer(_Timed, RankingServiceServicer):

@@ -1,3 +1,4 @@
+from google.protobuf import duration_pb2 as _duration_pb2
 from selvage.v1 import usage_pb2 as _usage_pb2
 from selvage.v1 import vectors_pb2 as _vectors_pb2
 from google.protobuf.internal import containers as _containers
@@ -77,21 +78,29 @@ class EmbedStreamRequest(_message.Message):
     def __init__(self, id: _Optional[int] = ..., request: _Optional[_Union[EmbedRequest, _Mapping]] = ...) -> None: ...
 
 class EmbedStreamResponse(_message.Message):
-    __slots__ = ("id", "response", "error")
+    __slots__ = ("id", "response", "error", "start", "more")
     ID_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     id: int
     response: EmbedResponse
     error: StreamError
-    def __init__(self, id: _Optional[int] = ..., response: _Optional[_Union[EmbedResponse, _Mapping]] = ..., error: _Optional[_Union[StreamError, _Mapping]] = ...) -> None: ...
+    start: int
+    more: bool
+    def __init__(self, id: _Optional[int] = ..., response: _Optional[_Union[EmbedResponse, _Mapping]] = ..., error: _Optional[_Union[StreamError, _Mapping]] = ..., start: _Optional[int] = ..., more: bool = ...) -> None: ...
 
 class StreamError(_message.Message):
-    __slots__ = ("code", "reason", "message")
+    __slots__ = ("code", "reason", "message", "field", "retry_after")
     CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
     code: int
     reason: str
     message: str
-    def __init__(self, code: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+    field: str
+    retry_after: _duration_pb2.Duration
+    def __init__(self, code: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., field: _Optional[str] = ..., retry_after: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...

@@ -60,8 +60,9 @@ class EmbeddingServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def EmbedStream(self, request_iterator, context):
-        """Bulk: each message a batch under the caller's id; replies come as batches finish, each with its own
-        status. Not built yet: answers UNIMPLEMENTED.
+        """Bulk: each message a batch under the caller's id; replies come as batches finish, in any order, each
+        with its own outcome. Batches are read as fast as they are computed and replies are read, so a caller
+        may write as many as there are. A batch of one text is as fast as a larger one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from google.rpc.code_pb2 import Code
+
 from frontend_service.answer import Answer
 from frontend_service.doors.selvage_v1.codec.fields import (
     cut,
@@ -16,8 +18,8 @@ from frontend_service.doors.selvage_v1.codec.fields import (
 )
 from frontend_service.requests import EmbedRequest, Pooling
 from selvage.v1 import embedding_pb2, vectors_pb2
-from shared.codec import number
-from shared.errors import InvalidInput
+from shared.codec import duration_to_pb, number
+from shared.errors import InvalidInput, SelvageError
 from shared.jobs import Rows
 from shared.vectors import DataType, OutputKind
 
@@ -69,6 +71,31 @@ def embed_response(request: EmbedRequest, answer: Answer) -> embedding_pb2.Embed
         if request.return_token_ids:
             response.multi_vector.token_ids.extend(integers(result.token_ids))
     return response
+
+
+def stream_error(error: SelvageError) -> embedding_pb2.StreamError:
+    message = embedding_pb2.StreamError(
+        code=Code.Value(error.status), reason=error.reason, message=error.message, field=error.field
+    )
+    if error.retry_after is not None:
+        message.retry_after.CopyFrom(duration_to_pb(error.retry_after))
+    return message
+
+
+def halves(message: embedding_pb2.EmbedRequest) -> list[tuple[int, embedding_pb2.EmbedRequest]]:
+    """The same request of the first texts and of the others, each with the place of its first; one text is one half."""
+    count = max(len(message.texts), len(message.tokenized))
+    if count < 2:
+        return [(0, message)]
+    parts = []
+    for start, stop in ((0, count // 2), (count // 2, count)):
+        part = embedding_pb2.EmbedRequest()
+        part.CopyFrom(message)
+        for texts in (part.texts, part.tokenized):
+            del texts[stop:]
+            del texts[:start]
+        parts.append((start, part))
+    return parts
 
 
 def _set_rows(message: vectors_pb2.DenseVectors | vectors_pb2.MultiVectors, data_type: Any, rows: Rows) -> None:

@@ -1,0 +1,126 @@
+"""EmbedStream between real processes: the rows of Embed, out of order, whatever callers do."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import numpy as np
+import pytest
+from references import Calls, dense, eventually, load_of
+
+from harness.stack import Stack, stack
+from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
+
+TEXTS = [f"w{number} w{number * 7 % 90} " * (1 + number % 9) for number in range(300)]
+
+
+@pytest.fixture(scope="module")
+async def small() -> AsyncIterator[Stack]:
+    """A pair of its own on tiny weights."""
+    async with stack("random:tiny-bert") as running:
+        yield running
+
+
+def batches(size: int, repeat: int = 1) -> list[EmbedStreamRequest]:
+    """All texts, so many a batch; the id is the place of the first."""
+    places = range(0, len(TEXTS), size)
+    return [
+        EmbedStreamRequest(id=place, request=EmbedRequest(texts=TEXTS[place : place + size]))
+        for _ in range(repeat)
+        for place in places
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 7, 300])
+async def test_the_rows_are_those_of_embed(small: Stack, size: int) -> None:
+    """Whatever the size of the batches; each answered once."""
+    calls = Calls(small.channel)
+    expected = dense(await calls.embedding.Embed(EmbedRequest(texts=TEXTS)))
+    found = {}
+    async for reply in calls.embedding.EmbedStream(iter(batches(size))):
+        assert reply.id not in found
+        found[reply.id] = dense(reply.response)
+    assert np.abs(np.concatenate([found[place] for place in sorted(found)]) - expected).max() < 1e-5
+
+
+async def test_a_caller_writes_and_reads_in_turn(small: Stack) -> None:
+    """Replies come while the stream is open, and it ends with OK once nothing more is written."""
+    call = Calls(small.channel).embedding.EmbedStream()
+    for each in batches(100):
+        await call.write(each)
+        assert (await call.read()).id == each.id
+    await call.done_writing()
+    assert await call.read() is grpc.aio.EOF
+    assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_what_is_no_batch_ends_the_stream_after_the_answers(small: Stack) -> None:
+    """With INVALID_ARGUMENT."""
+    call = small.channel.stream_stream(
+        "/selvage.v1.EmbeddingService/EmbedStream", response_deserializer=EmbedStreamResponse.FromString
+    )()
+    await call.write(batches(300)[0].SerializeToString())
+    await call.write(b"\xff\xff")
+    assert (await call.read()).response.dense.count == 300
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call.read()
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_slow_reader_holds_back_only_itself(small: Stack) -> None:
+    """It is read from no more, others are answered meanwhile, and it loses nothing in the end."""
+    calls = Calls(small.channel)
+    slow = calls.embedding.EmbedStream()
+    written = 0
+
+    async def write() -> None:
+        nonlocal written
+        for each in batches(10, repeat=200):
+            await slow.write(each)
+            written += 1
+        await slow.done_writing()
+
+    writing = asyncio.create_task(write())
+
+    async def stands() -> bool:
+        before = written
+        await asyncio.sleep(0.5)
+        return written == before
+
+    await eventually(stands)
+    assert written < 6000
+    assert dense(await calls.embedding.Embed(EmbedRequest(texts=["w1"]), timeout=20)).shape[0] == 1
+    seen = [reply.id async for reply in slow]
+    await writing
+    assert len(seen) == 6000
+
+
+async def test_an_abandoned_stream_leaves_nothing_behind(small: Stack) -> None:
+    """Its jobs are cancelled."""
+    calls = Calls(small.channel)
+    call = calls.embedding.EmbedStream()
+    for each in batches(300, repeat=20):
+        await call.write(each)
+    call.cancel()
+
+    async def empty() -> bool:
+        load = await load_of(small)
+        return (load.queued_tokens, load.queued_jobs) == (0, 0)
+
+    await eventually(empty)
+    assert dense(await calls.embedding.Embed(EmbedRequest(texts=["w1"]))).shape[0] == 1
+
+
+async def test_a_drain_ends_an_idle_stream_and_answers_a_busy_one() -> None:
+    """No frontend waits for a caller that has nothing to say."""
+    async with stack("random:tiny-bert") as pair:
+        calls = Calls(pair.channel)
+        idle, busy = calls.embedding.EmbedStream(), calls.embedding.EmbedStream()
+        for call in (idle, busy):
+            await call.write(batches(300)[0])
+            await call.read()
+        await busy.write(batches(300)[0])
+        assert await pair.frontends[0].stop(timeout=20) == 0
+        assert (await busy.read()).WhichOneof("outcome") in {"response", "error"}
+        with pytest.raises(grpc.aio.AioRpcError):
+            assert await idle.read() is not grpc.aio.EOF

@@ -1,0 +1,107 @@
+"""Batches of a stream: each its own outcome, in parts where its reply would be too large."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+from fakes import FakeWorker
+from google.rpc.code_pb2 import Code
+from test_service import service
+
+from frontend_service.doors.selvage_v1.bulk import Bulk
+from frontend_service.doors.selvage_v1.codec import embedding, fields
+from frontend_service.exchange import Exchange
+from frontend_service.frontend import Frontend
+from frontend_service.limits import Limits
+from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamRequest, EmbedStreamResponse
+from shared.calls import Caller, Calls
+from shared.errors import Overloaded
+
+HERE = Caller(method="/selvage.v1.EmbeddingService/EmbedStream", request_id="mine", remaining=60.0)
+
+
+async def answered(
+    *batches: EmbedStreamRequest, limits: Limits | None = None, **changes: Any
+) -> tuple[list[EmbedStreamResponse], FakeWorker]:
+    """All replies, and the worker."""
+    made, worker = service(limits, **changes)
+    frontend, replies = Frontend(made, Calls(timeout=60)), list[EmbedStreamResponse]()
+    exchange = Exchange(read=embedding.embed_request, ask=frontend.embedding.embed, write=embedding.embed_response)
+
+    async def embed(request: EmbedRequest) -> EmbedResponse:
+        reply, timing = await frontend.exchange(exchange, request, request.ByteSize(), HERE)
+        reply.timing.CopyFrom(fields.timing_to_pb(timing))
+        return reply
+
+    async def write(reply: bytes) -> None:
+        replies.append(EmbedStreamResponse.FromString(reply))
+
+    async def requests() -> AsyncIterator[EmbedStreamRequest]:
+        for batch in batches:
+            yield batch
+
+    await Bulk(frontend, embed, HERE, write).run(requests())
+    return replies, worker
+
+
+def batch(identity: int, *texts: str, **options: Any) -> EmbedStreamRequest:
+    return EmbedStreamRequest(id=identity, request=EmbedRequest(texts=texts, **options))
+
+
+async def test_each_batch_has_its_own_outcome() -> None:
+    """A bad one between good ones is named, with its field, and loses nothing else."""
+    replies, worker = await answered(batch(7, "a"), batch(8, "a", "b " * 50), batch(9, "a", "b"))
+    found = {reply.id: reply for reply in replies}
+    assert set(found) == {7, 8, 9}
+    assert [found[each].response.dense.count for each in (7, 9)] == [1, 2]
+    error = found[8].error
+    assert (error.code, error.reason, error.field) == (Code.INVALID_ARGUMENT, "INPUT_TOO_LONG", "texts[1]")
+    assert not error.HasField("retry_after")
+    assert len(worker.jobs) == 2
+    assert not any(reply.more for reply in replies)
+
+
+async def test_a_reply_too_large_for_a_message_comes_in_parts() -> None:
+    """In the order of the texts; the last says so. What is refused for another reason is not tried in halves."""
+    limits = Limits(message_bytes=70_000)
+    texts = [" ".join("a" * (100 + number)) for number in range(12)]  # a row of 32 bytes a token
+    replies, worker = await answered(batch(5, *texts, outputs=[3]), limits=limits, max_tokens=1000)
+    assert [reply.start for reply in replies] == sorted({reply.start for reply in replies})
+    assert replies[0].start == 0
+    assert [reply.more for reply in replies] == [True] * (len(replies) - 1) + [False]
+    assert len(replies) > 1
+    asked = [length for job in worker.jobs for length in job.tokens.lengths]
+    assert asked == [len(text.split()) + 2 for text in texts]
+    assert np.cumsum([0, *(len(job.tokens) for job in worker.jobs)])[:-1].tolist() == [each.start for each in replies]
+
+
+async def test_one_text_too_large_for_a_message_is_an_error_after_the_parts_before_it() -> None:
+    """At its place."""
+    limits = Limits(message_bytes=70_000)
+    texts = [" ".join("a" * 100), " ".join("a" * 3000)]
+    replies, _ = await answered(batch(5, *texts, outputs=[3]), limits=limits, max_tokens=10_000)
+    assert [(reply.start, reply.more, reply.WhichOneof("outcome")) for reply in replies] == [
+        (0, True, "response"),
+        (1, False, "error"),
+    ]
+    assert replies[1].error.reason == "RESULT_TOO_LARGE"
+
+
+def test_token_ids_are_halved_as_texts_are() -> None:
+    """With all options."""
+    message = EmbedRequest(dimensions=4)
+    for number in range(3):
+        message.tokenized.add(ids=[number])
+    (first, one), (second, two) = embedding.halves(message)
+    assert (first, second, [each.ids[0] for each in two.tokenized]) == (0, 1, [1, 2])
+    assert (one.dimensions, len(one.tokenized), len(message.tokenized)) == (4, 1, 3)
+
+
+def test_an_error_says_when_to_try_again() -> None:
+    """In the message itself: a stream has one set of trailers."""
+    told = embedding.stream_error(Overloaded("full", retry_after=1.5))
+    assert (told.code, told.reason, told.retry_after.ToTimedelta().total_seconds()) == (
+        Code.RESOURCE_EXHAUSTED,
+        "OVERLOADED",
+        1.5,
+    )
