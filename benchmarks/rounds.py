@@ -18,6 +18,8 @@ Turns = Mapping[str, Mapping[str, Turn]]
 """By case, then by side."""
 Found = dict[str, dict[str, list[Figures]]]
 """The same of what every round told."""
+TOLD = 3
+"""Figures of a turn that are told while others still run."""
 PAUSE = 0.05
 """Seconds before a turn, so that one side's spinning threads are asleep before the next begins."""
 ALONE, SHARE = "products alone", "% of products alone"
@@ -25,14 +27,16 @@ ALONE, SHARE = "products alone", "% of products alone"
 
 
 def interleaved(turns: Turns, rounds: int, *, pause: float = PAUSE) -> Found:
-    """The figures of every side in every case, one a round; tells the rounds on standard error."""
+    """The figures of every side in every case, one a round; tells each on standard error as it comes."""
     found: Found = {case: {side: [] for side in sides} for case, sides in turns.items()}
     for number in range(rounds):
         print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
         for case, sides in turns.items():
             for side in list(sides)[:: -1 if number % 2 else 1]:
                 time.sleep(pause)
-                found[case][side].append(sides[side]())
+                found[case][side].append(figures := sides[side]())
+                told = ", ".join(f"{name} {value:.4g}" for name, value in list(figures.items())[:TOLD])
+                print(f"  {case}, {side}: {told}", file=sys.stderr, flush=True)
     return found
 
 
