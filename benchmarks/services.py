@@ -34,7 +34,8 @@ NULL, ENGINE = "null grpc.aio server", "engine alone"
 SHORT = "16-tokens"
 LOADS = ((1, "16-tokens"), (64, "16-tokens"), (1, "128-tokens"), (64, "128-tokens"))
 """Clients, and the workload of each."""
-READY = re.compile(r"Ready\. Worker (\S+), frontend (\S+)\. ")
+READY = re.compile(r"Ready[.:] [Ww]orker (\S+)(?: \(process \d+\))?, frontend (\S+?)\.? (?:\(process|Ctrl)")
+"""As `python -m harness` tells it, and as older checkouts do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import structlog
 from gpu_worker.loop import Answer, Loop, Observe, Outcome, unobserved
 from gpu_worker.step.flight import Engine
 from gpu_worker.watchdog import LOST_SECONDS, DeviceLost, overdue, stalled
-from shared.errors import Internal, SelvageError, WorkerUnavailable
+from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult
 from shared.load import Load
 from shared.observers import WorkerFigures
@@ -65,9 +65,9 @@ class Scheduler:
     def submit(self, job: Job, tell: Tell) -> None:
         """Takes a job; `tell` gets its one answer, unless it is cancelled. Raises what is known at once."""
         if self._draining:
-            raise WorkerUnavailable("the worker is draining", retry_after=1.0)
+            raise GivenBack("the worker is draining", retry_after=1.0)
         if self.stalled:
-            raise WorkerUnavailable(f"the worker is stalled: {self.stalled}", retry_after=1.0)
+            raise GivenBack(f"the worker is stalled: {self.stalled}", retry_after=1.0)
         self._loop.submit(job)
         self._tells[job.id] = tell
         if self._loop.worth_a_launch:  # else the end of the running step is what to wait for

@@ -6,8 +6,8 @@ reading, `hold` once it knows the size. What a door does not ask about, such as 
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,10 +16,14 @@ from shared.errors import DeadlineExceeded, Overloaded
 from shared.memory import memory_taken
 
 QUICK_READS, QUICK_SECONDS = 2, 0.01
-"""So many requests are read at once; what was sent is there at once. A read that takes longer is large or its sender
-slow, and makes room for the next while there is memory."""
-LOOK_SECONDS = 0.01
-"""Between two looks at the memory while a request arrives slowly; in a hundredth of a second ten megabytes may come."""
+"""So many requests are read at once; what was sent is there at once. A read that takes longer is large, or its sender
+is slow: then it makes room for the next."""
+FIRST_LOOK, LOOK_SECONDS = 0.002, 0.01
+"""Until a slow read is looked at, and between later looks; in a hundredth of a second ten megabytes may come."""
+GROWTH = 512 * 1024
+"""Bytes that the process may grow by from look to look while it only waits for slow senders."""
+LARGE_REQUEST = 8 * 1024 * 1024
+"""Bytes."""
 RETRY_AFTER = 0.5
 """Seconds, where nothing better is known."""
 REASONS = ("requests", "bytes", "results", "unread", "slow_reads", "memory", "read_seconds", "draining")
@@ -67,6 +71,7 @@ class Admission:
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self._quick = asyncio.Semaphore(QUICK_READS)
+        self._parsing = asyncio.Lock()
         self._idle_memory = memory_taken()
         self.requests = self.size = self.results = self.slow_reads = self.unread = 0
         self.refused = Counter(dict.fromkeys(REASONS, 0))
@@ -115,6 +120,16 @@ class Admission:
         finally:
             self.size -= size
 
+    @asynccontextmanager
+    async def parsing(self, size: int) -> AsyncIterator[None]:
+        """While a message is parsed. A large one holds the interpreter's lock, and nobody could look at what is read
+        meanwhile: so no other read begins."""
+        if size < LARGE_REQUEST:
+            yield
+            return
+        async with self._parsing:
+            yield
+
     def hold_reply(self, size: int) -> Callable[[], None]:
         """From the time that a reply is there until its caller has read it, which the door tells by what this returns.
 
@@ -138,7 +153,7 @@ class Admission:
 
         Nobody knows how large a request is before it has been read. So a slow one goes on only while memory is left.
         """
-        await self._quick.acquire()
+        await self._place()
         read = _Read(self, self._quick.release)
         # Ours is cancelled, the read never is: grpcio would lose what has come, 60 MiB at once. It ends with its call.
         receiving = asyncio.ensure_future(receive())
@@ -152,6 +167,16 @@ class Admission:
             raise read.error from None
         finally:
             read.ends()
+
+    async def _place(self) -> None:
+        await self._quick.acquire()
+        try:
+            if self._parsing.locked():
+                async with self._parsing:
+                    pass
+        except asyncio.CancelledError:
+            self._quick.release()
+            raise
 
     @property
     def memory(self) -> int:
@@ -192,6 +217,7 @@ class _Read:
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(QUICK_SECONDS, self._begins)
         self._until: float | None = None
+        self._memory = 0
         self._made_room = False
         task = asyncio.current_task()
         assert task is not None
@@ -205,9 +231,9 @@ class _Read:
             self._stop(error)
             return
         self._admission.slow_reads += 1
+        self._memory = self._admission.memory
         self._until = self._loop.time() + self._admission.bounds.read_seconds
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._goes_on)
-        self._make_room()
+        self._timer = self._loop.call_later(FIRST_LOOK, self._goes_on)
 
     def _goes_on(self) -> None:
         assert self._until is not None
@@ -226,15 +252,25 @@ class _Read:
 
     def ends(self) -> None:
         self._timer.cancel()
-        self._admission.slow_reads -= self._until is not None
+        self._no_longer_slow()
         if not self._made_room:
             self._let_next()
 
     def _make_room(self) -> None:
-        if not self._made_room and self._admission.memory < self._admission.bounds.memory / 2:
+        """Large requests that arrive as fast as they can come one after the other: together they would fill the memory
+        before anyone looked."""
+        if self._made_room:
+            return
+        before, self._memory = self._memory, self._admission.memory
+        if self._memory < self._admission.bounds.memory / 2 and self._memory - before < GROWTH:
             self._made_room = True
             self._let_next()
 
+    def _no_longer_slow(self) -> None:
+        self._admission.slow_reads -= self._until is not None
+        self._until = None
+
     def _stop(self, error: Exception) -> None:
         self.error = error
+        self._no_longer_slow()  # at once: of others that are looked at in this moment one goes on
         self.task.cancel()

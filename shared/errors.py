@@ -12,6 +12,7 @@ SelvageError
  |- Overloaded              try again after `retry_after` seconds
  |- InputTooLarge           the device ran out of memory on this input alone; no retry helps
  |- WorkerUnavailable       no worker ready, or draining
+ |   '- GivenBack           another worker may be asked; never leaves a frontend
  |- DeadlineExceeded
  '- Internal                a bug of ours
 
@@ -86,6 +87,15 @@ class InputTooLarge(SelvageError):
 class WorkerUnavailable(SelvageError):
     status = "UNAVAILABLE"
     reason = "WORKER_UNAVAILABLE"
+
+
+class GivenBack(WorkerUnavailable):
+    """Between the services only: a worker has begun nothing of the job, so another may be asked.
+
+    Not so where a worker stalled or was lost with the job: it may have been the job that did it.
+    """
+
+    reason = "GIVEN_BACK"
 
 
 class DeadlineExceeded(SelvageError):

@@ -10,7 +10,7 @@ WEIGHTS: Mapping[Priority, int] = {Priority.INTERACTIVE: 256, Priority.DEFAULT: 
 """Shares of the worker while all classes wait: each is served a sixteenth of what the one above it is."""
 
 SHORT = 4096
-"""A power of two: jobs of fewer tokens are served whole, in the order in which they came to their key."""
+"""A power of two: jobs of a key with fewer tokens are served one after the other, not in turns."""
 SHORT_SHARE = 7
 """Tokens of short jobs of a key for each one of its long jobs, while both wait."""
 
@@ -46,7 +46,7 @@ class Backlog:
         """
         slack = turn * (3 + log(1 + sum(self.jobs)))
         mine = min(own, self._mine(tokens, slack, turn, short)) if own else 0
-        others = self.keys - (own > 0)
+        others = max(0, self.keys - (own > 0))
         share = mine + tokens + slack
         return min(self.tokens, mine + min(others * share, self.within(share)))
 

@@ -1,7 +1,7 @@
 """A grpc.aio server that answers Embed at once: what gRPC costs a server where nothing is computed.
 
 `python -m benchmarks.load.null_server` prints its address in a line and serves until its standard input ends. With
-`--refuse` it refuses every call unread, which is the least that a refusal takes.
+`--refuse` it refuses every call unread, which is the least that a refusal takes, but the first of each connection.
 """
 
 import asyncio
@@ -37,7 +37,13 @@ async def serve(*, refuse: bool) -> None:
     async def answer(request: bytes, context: object) -> bytes:
         return told
 
+    known: set[str] = set()
+
     async def turn_away(requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        if context.peer() not in known:  # a load generator tries a call before it begins
+            known.add(context.peer())
+            await context.write(told)
+            return
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too much")
 
     service, _, name = EMBED.strip("/").partition("/")

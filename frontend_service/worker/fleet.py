@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 
 import structlog
 
@@ -11,8 +12,8 @@ from frontend_service.worker import splitting
 from frontend_service.worker.addresses import REFRESH_SECONDS, addresses_of
 from frontend_service.worker.link import Link
 from frontend_service.worker.protocol import ServedModel
-from frontend_service.worker.stream import NotTaken
-from shared.errors import Overloaded, UnknownModel, WorkerUnavailable, clip
+from shared.deadline import Deadline
+from shared.errors import GivenBack, Overloaded, UnknownModel, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult, Priority
 from shared.terms import Terms
 from shared.together import either
@@ -89,12 +90,14 @@ class Fleet:
     async def run(self, model: ServedModel, job: Job) -> JobResult:
         """See `Worker`: by the worker that would be done with it first; by another one if that does not take it."""
         refusing: set[Link] = set()
+        deadline = None if job.remaining is None else Deadline.after(job.remaining)
         while True:
             try:
                 return await self._run(model, job, refusing)
-            except NotTaken:
+            except GivenBack as error:
                 if not self._able(model, refusing):
-                    raise
+                    raise WorkerUnavailable(error.message, retry_after=error.retry_after) from None
+            job = job if deadline is None else replace(job, remaining=deadline.remaining())
 
     def _able(self, model: ServedModel, refusing: Collection[Link]) -> list[Link]:
         return [link for link in self._links.values() if _serves(link, model) and link not in refusing]
@@ -204,7 +207,7 @@ def _serves(link: Link, model: ServedModel) -> bool:
 async def _ask(link: Link, job: Job, refusing: set[Link]) -> JobResult:
     try:
         return await link.run(job)
-    except NotTaken:
+    except GivenBack:
         refusing.add(link)
         raise
 

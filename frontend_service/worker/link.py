@@ -16,7 +16,7 @@ from frontend_service.worker.protocol import ServedModel
 from frontend_service.worker.stream import SILENCE, Stream
 from frontend_service.worker.tokenizer import tokenization_of
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.errors import SelvageError, WorkerUnavailable
+from shared.errors import GivenBack, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult, Priority
 from shared.rpc import LINK_VERSION, channel_options
 from shared.rpc.status import to_domain_error
@@ -58,7 +58,8 @@ class Link:
         stream = self._stream
         if stream is None or not stream.load.tokens_per_second:
             return 0.0
-        waits = stream.load.wait(tokens, priority, stream.keys[key])
+        # What is there for the same key may be under way already, and then the key waits for nothing.
+        waits = max(stream.load.wait(tokens, priority, own) for own in {0, stream.keys[key]})
         return waits + stream.unheard(tokens) / stream.load.tokens_per_second
 
     @property
@@ -71,9 +72,9 @@ class Link:
         return tokens / self.speed if self.speed else 0.0
 
     async def run(self, job: Job) -> JobResult:
-        """Raises the job's own error or WorkerUnavailable. Cancelling it cancels the job."""
+        """Raises the job's own error, GivenBack or WorkerUnavailable. Cancelling it cancels the job."""
         if self._stream is None:
-            raise WorkerUnavailable(f"the worker is not ready: {self.why}", retry_after=1.0)
+            raise GivenBack(f"the worker is not ready: {self.why}", retry_after=1.0)
         return await self._stream.run(job)
 
     async def follow(self) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.errors import LimitExceeded, SelvageError, WorkerUnavailable
+from shared.errors import GivenBack, LimitExceeded, SelvageError, WorkerUnavailable
 from shared.job_codec import job_bytes, jobs_to_pb
 from shared.jobs import Job, JobResult
-from shared.load import Load
+from shared.load import SHORT, Load
 from shared.load_codec import load_from_pb
 from shared.offload import THREAD_BYTES, offload
 from shared.result_codec import ResultAssembly
@@ -26,13 +26,6 @@ MESSAGE_JOBS = 1024
 """Jobs of one message; what is more goes into the next."""
 SILENCE = 5.0
 """Seconds without a word after which a worker counts as lost; it speaks every second at least."""
-
-
-class NotTaken(WorkerUnavailable):
-    """The worker computes nothing of the job: it never got it, or gave it back because it ends. Another may be asked.
-
-    Not so where a worker was lost with the job: it may have been the job that ended it.
-    """
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -70,12 +63,12 @@ class Stream:
 
     def unheard(self, tokens: int) -> int:
         """At most what is served, of jobs that the worker's load cannot tell of yet, before one of so many tokens."""
-        return sum([min(each, tokens + self.load.turn) for each in self._unheard.values()])
+        return sum([each if each < SHORT else min(each, tokens + self.load.turn) for each in self._unheard.values()])
 
     async def run(self, job: Job) -> JobResult:
-        """Raises the job's own error, NotTaken or WorkerUnavailable. Cancelling it cancels the job."""
+        """Raises the job's own error, GivenBack or WorkerUnavailable. Cancelling it cancels the job."""
         if self._over is not None:
-            raise _not_taken(self._over)
+            raise _given_back(self._over)
         future: asyncio.Future[ResultAssembly] = asyncio.get_running_loop().create_future()
         waiting = self._waiting[job.id] = _Waiting(job=job, future=future, assembly=ResultAssembly())
         tokens = job.tokens.total
@@ -121,7 +114,7 @@ class Stream:
             self._over = over
             for waiting in self._waiting.values():
                 if not waiting.future.done():
-                    waiting.future.set_exception(over if waiting.sent else _not_taken(over))
+                    waiting.future.set_exception(over if waiting.sent else _given_back(over))
 
     async def _write(self) -> None:
         while True:
@@ -178,14 +171,12 @@ class Stream:
         try:
             if waiting.assembly.add(part):
                 waiting.future.set_result(waiting.assembly)
-        except WorkerUnavailable as error:
-            waiting.future.set_exception(_not_taken(error))
         except SelvageError as error:
             waiting.future.set_exception(error)
 
 
-def _not_taken(error: SelvageError) -> NotTaken:
-    return NotTaken(error.message, retry_after=error.retry_after)
+def _given_back(error: SelvageError) -> GivenBack:
+    return GivenBack(error.message, retry_after=error.retry_after)
 
 
 def _serialise(fingerprint: str, job: Job) -> bytes:

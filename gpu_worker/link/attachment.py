@@ -122,6 +122,8 @@ class Attachment:
             self._outbox.put(identity, error)
         else:
             self._held.add(identity)
+            if not self._room.is_set():  # an answer filled it while this message was taken
+                self._jobs.set_aside([identity])
 
     def _answered(self, job: Job, outcome: JobResult | SelvageError) -> None:
         if isinstance(outcome, SelvageError):

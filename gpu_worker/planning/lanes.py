@@ -1,7 +1,8 @@
-"""The jobs of a key: short ones in the order in which they came, long ones by turns. Pure; no clock.
+"""The jobs of a key: short ones one after the other, long ones by turns. Pure; no clock.
 
 If a rerank of twenty passages took turns with 64 single texts, it would wait for all of them twenty times. So a short
-job is served whole once it is its turn. Long jobs share what `SHORT_SHARE` leaves them while a short one waits.
+job takes no turns: of those that came at about the same time the earliest deadline goes first, else the first to come.
+Long jobs share what `SHORT_SHARE` leaves them while a short one waits.
 """
 
 from dataclasses import dataclass

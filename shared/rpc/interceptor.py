@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from shared.admission import LARGE_REQUEST
 from shared.calls import CANCELLED, Caller, Calls
 from shared.errors import InputTooLarge, InvalidInput, SelvageError
 from shared.memory import give_back_what_is_free
@@ -23,8 +24,8 @@ from shared.rpc.status import abort
 from shared.rpc.wire import check_entries
 
 OURS = "/selvage."
-GIANT_REQUEST, TRIM_SECONDS = 8 * 1024 * 1024, 0.02
-"""Bytes; and how soon after one what is free goes back to the system."""
+TRIM_SECONDS = 0.02
+"""How soon after a large request what is free goes back to the system."""
 LARGE_REPLY = 64 * 1024
 """Bytes; smaller ones fit into what a connection may always have under way."""
 CALLER: ContextVar[Caller] = ContextVar("caller")
@@ -79,16 +80,17 @@ class Interceptor(grpc.aio.ServerInterceptor):
     def _unary(self, handler: Any) -> Serve:
         async def unary(_: AsyncIterator[bytes], context: Context, caller: Caller) -> bytes:
             async def work() -> bytes:
-                size = GIANT_REQUEST  # until it is known
+                size = LARGE_REQUEST  # until it is known
                 try:
                     raw = await self._calls.admission.read(context.read)
                     size = _size(raw)
                     with self._calls.admission.hold(size):
-                        request = await self._parse(handler.request_deserializer, raw)
+                        async with self._calls.admission.parsing(size):
+                            request = await self._parse(handler.request_deserializer, raw)
                         del raw  # a large one is held once, not twice
                         reply = await self._serialise(await handler.unary_unary(request, context))
                 finally:
-                    if size >= GIANT_REQUEST:
+                    if size >= LARGE_REQUEST:
                         self._trim_soon()
                 if len(reply) > LARGE_REPLY:
                     self._until_read(context, len(reply))
@@ -140,7 +142,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         context.add_done_callback(ended)  # type: ignore[arg-type]
 
     def _trim_soon(self) -> None:
-        """After a giant request, or one that was refused while it came: its memory would stay with this process."""
+        """After a large request, or one that was refused while it came: its memory would stay with this process."""
         if self._trimming is None or self._trimming.when() < asyncio.get_running_loop().time():
             self._trimming = asyncio.get_running_loop().call_later(TRIM_SECONDS, self._trim)
 

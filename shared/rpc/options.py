@@ -30,7 +30,7 @@ def server_options(*, connection_age: bool) -> Options:
         # Connections: so many, 16 KiB each; without a handshake or a call they are closed after a while.
         ("grpc.max_allowed_incoming_connections", CONNECTIONS),
         ("grpc.server_handshake_timeout_ms", 10_000),
-        ("grpc.max_connection_idle_ms", 120_000),
+        ("grpc.max_connection_idle_ms", 600_000),
         # More calls wait in the client: twice what a frontend answers at once, so that refusal is told by name.
         ("grpc.max_concurrent_streams", 4096),
         # Of more calls than this that Python has not taken yet, grpc cancels some at random; ours are refused by name.

@@ -85,6 +85,11 @@ def test_lower_classes_count_by_their_share_only() -> None:
     assert load.ahead(200_000, Priority.BULK, 100_000) == 200_000
 
 
+def test_a_key_of_which_nothing_waits_any_more_takes_nothing_off() -> None:
+    """A frontend counts what it has sent for a key, also what is being computed."""
+    assert Load(tokens_per_second=10.0, busy=0.1).wait(100, Priority.DEFAULT, own=500) == 0.1
+
+
 def test_the_wait_is_what_is_ahead_by_the_speed() -> None:
     """None while the speed is unknown, and none while nothing waits."""
     queue = FairQueue(quantum=256)

@@ -15,7 +15,7 @@ from frontend_service.worker.fleet import Fleet
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
 from shared import codec
-from shared.errors import InvalidInput, Overloaded, SelvageError, UnknownModel, WorkerUnavailable
+from shared.errors import GivenBack, InvalidInput, Overloaded, SelvageError, UnknownModel, WorkerUnavailable
 from shared.jobs import Classify, Job, JobResult, Priority
 from shared.load import Backlog, Load
 from shared.load_codec import load_to_pb
@@ -358,12 +358,23 @@ async def test_a_job_that_a_worker_gives_back_goes_to_another() -> None:
     large = Job(id=9, work=Classify(), tokens=RaggedTokens.of([[1] * 100] * 100))
     async with World(one, other) as world:
         await eventually(lambda: len(_streams(world.fleet)) == 2)
-        one.fails = WorkerUnavailable("it ends")
+        one.fails = GivenBack("it ends")
         for job in (JOB, large):
             assert (await world.run(job)).scores == b"2222"
         other.fails = one.fails
         with pytest.raises(WorkerUnavailable, match="it ends"):
             await world.run()
+
+
+async def test_a_job_that_a_worker_stalled_with_goes_to_no_other() -> None:
+    """It may have been the job that did it."""
+    one, other = FakeWorker(), FakeWorker()
+    one.fails = other.fails = WorkerUnavailable("stalled")
+    async with World(one, other) as world:
+        await eventually(lambda: len(_streams(world.fleet)) == 2)
+        with pytest.raises(WorkerUnavailable, match="stalled"):
+            await world.run()
+        assert len(one.messages) + len(other.messages) == 1
 
 
 async def test_a_large_rerank_is_split_and_fails_as_its_part_does() -> None:

@@ -138,3 +138,16 @@ async def test_a_frontend_that_has_gone_counts_no_more(jobs: FakeJobs, everythin
     assert everything.total == 0
     await good.leaves(900)
     assert jobs.aside == set()
+
+
+async def test_what_comes_in_a_message_while_too_much_is_unread_is_set_aside() -> None:
+    """A message of many jobs is taken with breaths between, and answers may come meanwhile."""
+    jobs = FakeJobs()
+    attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), Unread(1 << 30), log_jobs=False)
+    many = [Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in range(200)]
+    taking = asyncio.create_task(attachment.take(jobs_to_pb(many, MODEL)))
+    while 0 not in jobs.held:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    jobs.answer(0, 100 * 1024 * 1024)
+    await taking
+    assert jobs.aside == set(range(1, 200))

@@ -17,6 +17,7 @@ from gpu_worker.step.flight import OutOfMemory, Part
 from gpu_worker.watchdog import DeviceLost
 from shared.errors import (
     DeadlineExceeded,
+    GivenBack,
     InputTooLarge,
     Internal,
     InvalidInput,
@@ -199,7 +200,7 @@ async def test_draining_answers_what_is_held_and_takes_no_more(device: Executor)
     async with scheduler(engine) as running:
         futures = [ask(running, job(identity, *[40] * 10)) for identity in range(5)]
         running.refuse()
-        with pytest.raises(WorkerUnavailable):
+        with pytest.raises(GivenBack):
             ask(running, job(99, 1))
         assert [await outcome(each) for each in futures] == [(40,) * 10] * 5
 
@@ -306,7 +307,7 @@ async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
         assert await asyncio.wait_for(told.get(), 10) is True
         assert await outcome(hanging) is WorkerUnavailable
         assert "a step of 5 tokens" in running.load.stalled
-        with pytest.raises(WorkerUnavailable, match="stalled"):
+        with pytest.raises(GivenBack, match="stalled"):
             ask(running, job(2, 5))
         engine.gate.set()
         assert await asyncio.wait_for(told.get(), 10) is False
