@@ -61,6 +61,7 @@ class FrontendSettings(ServiceSettings):
     max_slow_reads: Count = Field(
         _BOUNDS.slow_reads, description="Requests that take over 10 ms to arrive, at once, likewise."
     )
+    max_streams: Count = Field(_BOUNDS.streams, description="EmbedStreams that are open, likewise.")
     max_texts: Count = Field(_DEFAULTS.texts, description="Texts in one Embed, Tokenize or list of queries.")
     max_documents: Count = Field(_DEFAULTS.documents, description="Documents in one Rerank, Score or MaxSim.")
     max_text_bytes: Count = Field(_DEFAULTS.text_bytes, description="UTF-8 bytes of one text.")
@@ -82,7 +83,12 @@ class FrontendSettings(ServiceSettings):
     @property
     def bounds(self) -> Bounds:
         """What there may be of requests at once."""
-        return Bounds(requests=self.max_requests_at_once, size=self.max_bytes_at_once, slow_reads=self.max_slow_reads)
+        return Bounds(
+            requests=self.max_requests_at_once,
+            size=self.max_bytes_at_once,
+            slow_reads=self.max_slow_reads,
+            streams=self.max_streams,
+        )
 
     @property
     def limits(self) -> Limits:

@@ -16,6 +16,7 @@ import structlog
 from shared import request_id
 from shared import traceparent as trace
 from shared.admission import Admission, Bounds
+from shared.admission.streams import OpenStream
 from shared.deadline import Deadline
 from shared.errors import DeadlineExceeded, Internal, SelvageError, WorkerUnavailable
 from shared.jobs import Priority
@@ -89,6 +90,10 @@ class Calls:
         """From now on every new call gets WorkerUnavailable; those that run go on."""
         self._refuses = True
 
+    def end_streams(self) -> None:
+        """No stream is read any more; what was read is answered."""
+        self.admission.streams.end(_draining())
+
     def terms(self, caller: Caller) -> Terms:
         """On what terms a call is served; whoever did not say how long it waits gets the default."""
         seconds = self._timeout if caller.remaining is None else caller.remaining
@@ -105,8 +110,29 @@ class Calls:
     async def answer(self, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
         """What `work` returns. Raises nothing but SelvageError, and CancelledError where the caller has gone."""
         with self.running(caller):
-            async with asyncio.timeout(self._bound(caller.remaining)):
+            async with self.timeout(caller):
                 return await work()
+
+    def timeout(self, caller: Caller) -> asyncio.Timeout:
+        """Around what may take no longer than a call; `running` tells that it did."""
+        return asyncio.timeout(self._bound(caller.remaining))
+
+    @contextmanager
+    def stream(self, caller: Caller) -> Iterator[OpenStream]:
+        """Around a stream of calls, each of which is answered as one of its own.
+
+        It is no call: it has no bound on its time, and a drain waits for what it has read, not for what may come.
+        Raises WorkerUnavailable while refusing, Overloaded where too many are open; a bug inside becomes Internal.
+        """
+        request_id.bind(caller.request_id, trace.trace_id(caller.traceparent))
+        try:
+            self._check_refuses()
+            with self.admission.stream() as stream:
+                yield stream
+        except SelvageError:
+            raise
+        except Exception as raised:
+            raise _wrapped(raised, caller) from None
 
     @contextmanager
     def running(self, caller: Caller) -> Iterator[None]:
@@ -123,9 +149,7 @@ class Calls:
         self._running += 1
         self._idle.clear()
         try:
-            if self._refuses:
-                self.admission.refused["draining"] += 1
-                raise WorkerUnavailable("the service is draining", retry_after=1.0)
+            self._check_refuses()
             if self.check is not None:
                 self.check(caller)
             with self.admission.request():
@@ -148,11 +172,20 @@ class Calls:
             if not self._running:
                 self._idle.set()
 
+    def _check_refuses(self) -> None:
+        if self._refuses:
+            self.admission.refused["draining"] += 1
+            raise _draining()
+
     def _bound(self, remaining: float | None) -> float | None:
         """Seconds after which a call is ended, whatever it does."""
         if self._timeout is None or remaining is None:
             return self._timeout
         return remaining + SLACK
+
+
+def _draining() -> WorkerUnavailable:
+    return WorkerUnavailable("the service is draining", retry_after=1.0)
 
 
 def _wrapped(raised: Exception, caller: Caller) -> SelvageError:

@@ -22,7 +22,7 @@ SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CODES = {"OK": "OK", "CANCELLED": "Canceled"}
 """As go-grpc-prometheus, whose names the convention is, spells what no rule makes."""
 FRONTEND_REASONS = (
-    *("requests", "bytes", "results", "unread", "slow_reads", "memory", "read_seconds"),
+    *("requests", "bytes", "results", "unread", "streams", "slow_reads", "memory", "read_seconds"),
     *("draining", "deadline"),
 )
 WORKER_REASONS = ("queued_tokens", "queue_seconds", "deadline")

@@ -88,6 +88,7 @@ class Server:
         """
         stopping = asyncio.create_task(self.grpc.stop(grace))
         if grace:
+            self._calls.end_streams()
             await self.finish(grace)
         await asyncio.gather(stopping, self.grpc.stop(LAST_WORDS))
 

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from shared.admission import LARGE_REQUEST
+from shared.admission.reads import LARGE_REQUEST
 from shared.calls import CANCELLED, Caller, Calls
 from shared.errors import InputTooLarge, InvalidInput, SelvageError
 from shared.memory import give_back_what_is_free
@@ -82,11 +82,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
             async def work() -> bytes:
                 size = LARGE_REQUEST  # until it is known
                 try:
-                    raw = await self._calls.admission.read(context.read)
+                    raw = await self._calls.admission.reads.read(context.read)
                     size = _size(raw)
                     with self._calls.admission.hold(size):
-                        async with self._calls.admission.parsing(size):
-                            request = await self._parse(handler.request_deserializer, raw)
+                        request = await self._parse(handler.request_deserializer, raw)
                         del raw  # a large one is held once, not twice
                         reply = await self._serialise(await handler.unary_unary(request, context))
                 finally:
@@ -105,7 +104,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
         async def down(_: AsyncIterator[bytes], context: Context, caller: Caller) -> None:
             with self._calls.running(caller):
-                raw = await self._calls.admission.read(context.read)
+                raw = await self._calls.admission.reads.read(context.read)
                 request = await self._parse(handler.request_deserializer, raw)
                 async for response in handler.unary_stream(request, context):
                     await context.write(await self._serialise(response))
@@ -115,16 +114,27 @@ class Interceptor(grpc.aio.ServerInterceptor):
     def _both_ways(self, handler: Any) -> Serve:
         """Requests come parsed, responses leave as the bytes that the servicer writes.
 
-        Such a stream is no call with an end: `Calls` neither times nor counts it, nor waits for it when the service
-        drains.
+        Such a stream is no call with an end: what it holds, and when it ends, is its servicer's.
         """
 
-        async def both_ways(raw: AsyncIterator[bytes], context: Context, _: Caller) -> None:
+        async def both_ways(_: AsyncIterator[bytes], context: Context, __: Caller) -> None:
             async def requests() -> AsyncIterator[Message]:
-                async for each in raw:
-                    yield await self._parse(handler.request_deserializer, each)
+                while (raw := await self._calls.admission.reads.taken(context.read)) is not grpc.aio.EOF:
+                    size = len(raw)
+                    try:
+                        request = await self._parse(handler.request_deserializer, raw)
+                        del raw  # a large one is held once, not twice
+                        yield request
+                        del request
+                    finally:
+                        if size >= LARGE_REQUEST:
+                            self._trim_soon()
 
-            await handler.stream_stream(requests(), context)
+            try:
+                await handler.stream_stream(requests(), context)
+            except SelvageError:
+                self._trim_soon()  # of what was sent next, much may have come
+                raise
 
         return both_ways
 
@@ -154,9 +164,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if raw is grpc.aio.EOF:
             raise InvalidInput("the call ended without a message")
         try:
-            if len(raw) > THREAD_BYTES:
-                await offload(self._threads, len(raw), check_entries, raw)
-            return await offload(self._threads, len(raw), parse, raw)
+            async with self._calls.admission.reads.parsing(len(raw)):
+                if len(raw) > THREAD_BYTES:
+                    await offload(self._threads, len(raw), check_entries, raw)
+                return await offload(self._threads, len(raw), parse, raw)
         except DecodeError:
             raise InvalidInput("the request is not a message of this method") from None
         except MemoryError:

@@ -29,6 +29,7 @@ LONGEST_PROBE = 1.0
 EMBED, DETOKENIZE, MAX_SIM = (
     f"/selvage.v1.{method}" for method in ("EmbeddingService/Embed", "ModelService/Detokenize", "RankingService/MaxSim")
 )
+STREAM = "/selvage.v1.EmbeddingService/EmbedStream"
 REQUEST = embedding_pb2.EmbedRequest(texts=["w1 w2 w3", "w4"])
 
 
@@ -145,6 +146,25 @@ async def test_sixteen_giant_requests_at_once(pair: Stack) -> None:
         found = await outcomes([send(message, timeout=60) for _ in range(16)])
         assert set(found) <= {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}
         assert found["RESOURCE_EXHAUSTED"]
+
+
+async def test_sixteen_streams_that_send_a_giant_each(pair: Stack) -> None:
+    """59 MiB each: nobody knows which streams it comes by, so those that wait for a message may end with it."""
+    batch = embedding_pb2.EmbedRequest(texts=["w1 w2 " * 2500] * 3900)
+    message = embedding_pb2.EmbedStreamRequest(id=1, request=batch).SerializeToString()
+    assert 54 * MEBIBYTE < len(message) < 59 * MEBIBYTE
+    async with (
+        unharmed(pair),
+        grpc.aio.insecure_channel(pair.frontends[0].address, options=channel_options()) as channel,
+    ):
+        method = channel.stream_stream(STREAM, response_deserializer=embedding_pb2.EmbedStreamResponse.FromString)
+
+        async def one() -> None:
+            async for reply in method(iter([message]), timeout=60):
+                assert reply.error.reason in {"OVERLOADED", "INPUT_TOO_LONG"}, reply.error
+
+        found = await outcomes([one() for _ in range(16)])
+        assert set(found) <= {"OK", "RESOURCE_EXHAUSTED", "INTERNAL"}  # grpc.aio's own word where it still wrote
 
 
 async def test_replies_that_nobody_reads(pair: Stack) -> None:

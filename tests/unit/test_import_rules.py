@@ -104,7 +104,7 @@ RULES = {
     "policy and services know no door": (
         [
             *files(
-                "shared/admission.py",
+                "shared/admission/*.py",
                 "shared/calls.py",
                 "shared/metrics.py",
                 "shared/observers.py",

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.admission import REASONS, Admission, Bounds
+from shared.admission import Admission, Bounds
+from shared.admission.refusals import REASONS
 from shared.errors import Overloaded
 from shared.jobs import Classify, Encode, Job, JobResult, MaxSim, Priority
 from shared.metrics import FRONTEND_REASONS, WORKER_REASONS, Page

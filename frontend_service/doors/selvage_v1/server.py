@@ -1,6 +1,7 @@
 """The public services over gRPC: message -> exchange -> message. Decides nothing; `Interceptor` tells errors."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -55,8 +56,9 @@ class _Timed:
     def __init__(self, frontend: Frontend) -> None:
         self._frontend = frontend
 
-    async def _reply(self, exchange: Exchange[Any, Q, A, R], message: Any) -> R:
-        reply, timing = await self._frontend.exchange(exchange, message, message.ByteSize(), CALLER.get())
+    async def _reply(self, exchange: Exchange[Any, Q, A, R], message: Any, caller: Caller | None = None) -> R:
+        """`caller`: of a part of a stream; otherwise whose call runs."""
+        reply, timing = await self._frontend.exchange(exchange, message, message.ByteSize(), caller or CALLER.get())
         reply.timing.CopyFrom(fields.timing_to_pb(timing))
         return reply
 
@@ -71,15 +73,12 @@ class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
         )
 
     async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> embedding_pb2.EmbedResponse:
-        return await self._embed_one(request)
+        return await self._reply(self._embed, request)
 
     async def EmbedStream(
         self, request_iterator: AsyncIterator[embedding_pb2.EmbedStreamRequest], context: Context
     ) -> None:
-        await Bulk(self._frontend, self._embed_one, CALLER.get(), context.write).run(request_iterator)
-
-    async def _embed_one(self, request: embedding_pb2.EmbedRequest) -> embedding_pb2.EmbedResponse:
-        return await self._reply(self._embed, request)
+        await Bulk(self._frontend, partial(self._reply, self._embed), CALLER.get(), context.write).run(request_iterator)
 
 
 class RankingServicer(_Timed, RankingServiceServicer):

@@ -1,21 +1,23 @@
 """Batches of a stream: each its own outcome, in parts where its reply would be too large."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
+import pytest
 from fakes import FakeWorker
 from google.rpc.code_pb2 import Code
 from test_service import service
 
-from frontend_service.doors.selvage_v1.bulk import Bulk
+from frontend_service.doors.selvage_v1.bulk import Bulk, Embed
 from frontend_service.doors.selvage_v1.codec import embedding, fields
 from frontend_service.exchange import Exchange
 from frontend_service.frontend import Frontend
 from frontend_service.limits import Limits
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamRequest, EmbedStreamResponse
 from shared.calls import Caller, Calls
-from shared.errors import Overloaded
+from shared.errors import Internal, Overloaded
 
 HERE = Caller(method="/selvage.v1.EmbeddingService/EmbedStream", request_id="mine", remaining=60.0)
 
@@ -28,8 +30,8 @@ async def answered(
     frontend, replies = Frontend(made, Calls(timeout=60)), list[EmbedStreamResponse]()
     exchange = Exchange(read=embedding.embed_request, ask=frontend.embedding.embed, write=embedding.embed_response)
 
-    async def embed(request: EmbedRequest) -> EmbedResponse:
-        reply, timing = await frontend.exchange(exchange, request, request.ByteSize(), HERE)
+    async def embed(request: EmbedRequest, caller: Caller) -> EmbedResponse:
+        reply, timing = await frontend.exchange(exchange, request, request.ByteSize(), caller)
         reply.timing.CopyFrom(fields.timing_to_pb(timing))
         return reply
 
@@ -85,6 +87,89 @@ async def test_one_text_too_large_for_a_message_is_an_error_after_the_parts_befo
         (1, False, "error"),
     ]
     assert replies[1].error.reason == "RESULT_TOO_LARGE"
+
+
+class Counted:
+    """Embeds nothing; refuses while more than `at_once` are under way, as a full frontend does."""
+
+    def __init__(self, at_once: int) -> None:
+        self.at_once, self.running, self.refused = at_once, 0, 0
+        self.remaining = list[float]()
+
+    async def embed(self, request: EmbedRequest, caller: Caller) -> EmbedResponse:
+        assert caller.remaining is not None
+        self.remaining.append(caller.remaining)
+        if self.running >= self.at_once:
+            self.refused += 1
+            raise Overloaded("full", retry_after=1.0)
+        self.running += 1
+        try:
+            await asyncio.sleep(0.01)
+        finally:
+            self.running -= 1
+        return EmbedResponse(model=request.model)
+
+
+async def through(embed: Embed, *batches: EmbedStreamRequest) -> list[EmbedStreamResponse]:
+    """All replies."""
+    replies = list[EmbedStreamResponse]()
+
+    async def write(reply: bytes) -> None:
+        replies.append(EmbedStreamResponse.FromString(reply))
+
+    async def requests() -> AsyncIterator[EmbedStreamRequest]:
+        for each in batches:
+            yield each
+
+    made, _ = service()
+    await Bulk(Frontend(made, Calls(timeout=60)), embed, HERE, write).run(requests())
+    return replies
+
+
+async def test_a_stream_does_not_refuse_itself() -> None:
+    """What is too much at once comes one after the other, within what is left of the stream's own time."""
+    counted = Counted(at_once=3)
+    replies = await through(counted.embed, *(batch(number, "a") for number in range(40)))
+    assert sorted(reply.id for reply in replies) == list(range(40))
+    assert all(reply.HasField("response") for reply in replies)
+    assert counted.refused < 3 * 40
+    assert counted.remaining[0] > counted.remaining[-1] > 50
+
+
+async def test_what_others_fill_is_told() -> None:
+    """Each batch once the others of its stream are done with."""
+    replies = await through(Counted(at_once=0).embed, *(batch(number, "a") for number in range(5)))
+    assert sorted(reply.id for reply in replies) == list(range(5))
+    assert {reply.error.reason for reply in replies} == {"OVERLOADED"}
+
+
+async def test_a_bug_ends_its_batch_alone() -> None:
+    """As INTERNAL, without a word of it."""
+
+    async def embed(request: EmbedRequest, caller: Caller) -> EmbedResponse:
+        if request.texts[0] == "bad":
+            raise ZeroDivisionError("a secret")
+        return EmbedResponse()
+
+    replies = {reply.id: reply for reply in await through(embed, batch(1, "good"), batch(2, "bad"), batch(3, "good"))}
+    assert [replies[each].WhichOneof("outcome") for each in (1, 2, 3)] == ["response", "error", "response"]
+    assert replies[2].error.code == Code.INTERNAL
+    assert "secret" not in replies[2].error.message
+
+
+async def test_a_bug_outside_of_batches_is_internal() -> None:
+    """The stream ends with it."""
+
+    async def write(reply: bytes) -> None:
+        raise ZeroDivisionError("a secret")
+
+    async def requests() -> AsyncIterator[EmbedStreamRequest]:
+        yield batch(1, "a")
+
+    made, _ = service()
+    with pytest.raises(Internal) as raised:
+        await Bulk(Frontend(made, Calls(timeout=60)), Counted(at_once=1).embed, HERE, write).run(requests())
+    assert "secret" not in str(raised.value)
 
 
 def test_token_ids_are_halved_as_texts_are() -> None:

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from frontend_service.doors import streaming
-from frontend_service.doors.streaming import Streaming, uncounted
-from shared.admission import Admission, Bounds
-from shared.errors import DeadlineExceeded, InvalidInput, Overloaded
+from frontend_service.doors.streaming import REQUESTS, NotRead, Streaming
+from shared.admission import Admission, Bounds, streams
+from shared.admission.streams import OpenStream
+from shared.errors import InvalidInput, Overloaded, WorkerUnavailable
 
 ROOMY = Bounds()
 
@@ -16,21 +17,26 @@ ROOMY = Bounds()
 class Caller:
     """Sends numbers, takes replies while `reads` is set; a number's reply waits for its own event if there is one."""
 
-    def __init__(self, *numbers: int | Exception, bounds: Bounds = ROOMY) -> None:
+    def __init__(self, *numbers: int | Exception, bounds: Bounds = ROOMY, size: int = 1) -> None:
         self.numbers, self.taken, self.replies = numbers, 0, list[bytes]()
-        self.reads = asyncio.Event()
+        self.reads, self.more = asyncio.Event(), asyncio.Event()
         self.reads.set()
+        self.more.set()
         self.holds: dict[int, asyncio.Event] = {}
         self.ended: list[int] = []
-        self.stream = Streaming(Admission(bounds), self.write)
+        self.admission = Admission(bounds)
+        self.stream = Streaming[int](self.admission, lambda _: size, self.answer, self.write)
+        self.open: OpenStream
 
     async def requests(self) -> AsyncIterator[int]:
+        """Waits at the end while `more` is not set."""
         for number in self.numbers:
             await asyncio.sleep(0)  # as bytes arrive: others have their turn
             self.taken += 1
             if isinstance(number, Exception):
                 raise number
             yield number
+        await self.more.wait()
 
     async def write(self, reply: bytes) -> None:
         await self.reads.wait()
@@ -40,13 +46,13 @@ class Caller:
         try:
             if number in self.holds:
                 await self.holds[number].wait()
-            reply = bytes([number]) * 100
-            await self.stream.send(reply, self.stream.hold(reply))
+            await self.stream.send(bytes([number]) * 100)
         finally:
             self.ended.append(number)
 
-    async def run(self, size: int = 1) -> None:
-        await self.stream.run(self.requests(), lambda _: size, self.answer)
+    async def run(self) -> None:
+        with self.admission.stream() as self.open:
+            await self.stream.run(self.open, self.requests())
 
 
 async def settled() -> None:
@@ -67,17 +73,29 @@ async def test_who_is_done_first_is_answered_first() -> None:
     assert caller.replies[-1][0] == 0
 
 
-@pytest.mark.parametrize(("size", "begun"), [(1, 1024), (100 * 1024, 3), (10**9, 1)])
+@pytest.mark.parametrize(("size", "begun"), [(1, REQUESTS), (100 * 1024, 3), (10**9, 1)])
 async def test_no_more_is_read_than_is_answered_at_once(size: int, begun: int) -> None:
     """By requests and by bytes; one always may be."""
-    caller = Caller(*([0] * 2000))
+    caller = Caller(*([0] * 2000), size=size)
     caller.holds[0] = asyncio.Event()
-    running = asyncio.create_task(caller.run(size))
+    running = asyncio.create_task(caller.run())
     await settled()
     assert caller.taken == begun
     caller.holds[0].set()
     await running
     assert len(caller.replies) == 2000
+
+
+async def test_streams_together_answer_half_of_what_may_be_answered() -> None:
+    """They wait for one another, and leave the others' half."""
+    caller = Caller(*([0] * 20), bounds=Bounds(requests=8))
+    caller.holds[0] = asyncio.Event()
+    running = asyncio.create_task(caller.run())
+    await settled()
+    assert caller.taken == 8 // 2 + 1  # one is read and waits
+    caller.holds[0].set()
+    await running
+    assert len(caller.replies) == 20
 
 
 async def test_who_does_not_read_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,13 +112,14 @@ async def test_who_does_not_read_is_not_read_from(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_who_reads_nothing_for_long_is_let_go() -> None:
-    """Nothing of it goes on, and nothing counts as unread."""
+    """Nothing of it goes on."""
     caller = Caller(1, 2, bounds=Bounds(read_seconds=0.05))
     caller.reads.clear()
-    with pytest.raises(DeadlineExceeded, match=r"no reply was read for 0\.05 s"):
+    with pytest.raises(NotRead, match=r"no reply was read for 0\.05 s"):
         await caller.run()
     assert sorted(caller.ended) == [1, 2]
     assert caller.stream._unwritten == 0
+    assert len(caller.admission.streams) == 0
 
 
 async def test_what_is_no_request_ends_the_stream_after_those_before_it() -> None:
@@ -128,12 +147,104 @@ async def test_a_caller_that_goes_ends_what_was_asked() -> None:
     assert sorted(caller.ended) == [1, 2, 3]
 
 
-async def test_large_replies_count_among_all_that_are_unread() -> None:
-    """Small ones do not: so an error can always be told."""
-    stream = Streaming(Admission(Bounds(unread=100_000)), asyncio.sleep)
-    is_read = stream.hold(bytes(70_000))
-    with pytest.raises(Overloaded):
-        stream.hold(bytes(70_000))
-    assert stream.hold(bytes(60_000)) is uncounted
-    is_read()
-    stream.hold(bytes(70_000))
+async def test_a_drain_answers_what_was_read_and_reads_no_more() -> None:
+    """Then it ends with the drain's error; an idle stream at once."""
+    caller = Caller(1, 2)
+    caller.more.clear()
+    caller.holds[1] = asyncio.Event()
+    running = asyncio.create_task(caller.run())
+    await settled()
+    caller.admission.streams.end(WorkerUnavailable("draining"))
+    await settled()
+    assert not running.done()
+    caller.holds[1].set()
+    with pytest.raises(WorkerUnavailable, match="draining"):
+        await running
+    assert sorted(reply[0] for reply in caller.replies) == [1, 2]
+
+
+async def test_a_stream_ends_before_its_connection_must(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its answers, and says so."""
+    monkeypatch.setattr(streams, "LIFETIME", 0.05)
+    caller = Caller(1)
+    caller.more.clear()
+    with pytest.raises(WorkerUnavailable, match=r"the stream is 0\.05 s old; go on in another one"):
+        await caller.run()
+    assert [reply[0] for reply in caller.replies] == [1]
+
+
+async def test_more_streams_than_the_limit_are_refused() -> None:
+    """Named, and counted."""
+    admission = Admission(Bounds(streams=1))
+    with admission.stream():
+        with pytest.raises(Overloaded, match="1 streams are open, the limit is 1"), admission.stream():
+            raise AssertionError("not reached")
+        assert admission.refused["streams"] == 1
+    with admission.stream():
+        pass
+
+
+async def test_without_memory_streams_end_but_for_the_one_that_has_waited_longest() -> None:
+    """Nobody knows which of them is sent something large."""
+    taken = 0
+    callers = [Caller() for _ in range(3)]
+    opened = streams.Streams(lambda: Overloaded(f"{taken} bytes") if taken else None)
+    for caller in callers:
+        caller.more.clear()
+        caller.admission.streams = opened
+    running = [asyncio.create_task(caller.run()) for caller in callers]
+    await asyncio.sleep(5 * streams.LOOK_SECONDS)
+    assert not any(task.done() for task in running)
+    taken = 7
+    done, (rest,) = await asyncio.wait(running, timeout=1)
+    assert rest is running[0]
+    for task in done:
+        with pytest.raises(Overloaded, match="7 bytes"):
+            await task
+    callers[0].more.set()
+    await rest
+
+
+async def test_results_of_a_stream_have_a_pool_of_their_own() -> None:
+    """A stream's share is a quarter; what streams hold leaves the room of other calls."""
+    admission = Admission(Bounds(results=100))
+    with admission.stream():
+        with admission.request():
+            admission.reserve(20)
+            with pytest.raises(Overloaded, match="others of this stream have 20, the limit is 25"):
+                admission.reserve(10)
+            admission.reserve(5)
+        assert admission.results == 0
+        with admission.request():
+            admission.reserve(70)  # one always may be
+    with admission.stream(), admission.request():
+        admission.reserve(70)
+
+        async def another() -> None:
+            full = pytest.raises(Overloaded, match="streams have 70, the limit is 100")
+            with admission.stream(), admission.request(), full:
+                admission.reserve(40)
+
+        await asyncio.create_task(another())
+    with admission.request():
+        admission.reserve(100)
+    assert admission.results == 0
+
+
+async def test_another_that_ends_wakes_one_that_waits() -> None:
+    """One for each; who is alone does not wait."""
+    caller = Caller(*range(4))
+    caller.holds = {number: asyncio.Event() for number in range(4)}
+    running = asyncio.create_task(caller.run())
+    await settled()
+    waiting = [asyncio.create_task(caller.stream.another_ended()) for _ in range(3)]
+    await settled()
+    assert not any(task.done() for task in waiting)
+    assert not await caller.stream.another_ended()
+    caller.holds[0].set()
+    await settled()
+    assert [task.done() for task in waiting] == [True, False, False]
+    for each in caller.holds.values():
+        each.set()
+    await running
+    assert all(await asyncio.gather(*waiting))

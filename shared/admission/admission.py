@@ -1,0 +1,153 @@
+"""What a process lets in: how many requests, how many bytes, how many slow reads. Knows no gRPC and no HTTP.
+
+A door asks in this order, so that what is refused costs least: `request` before it reads anything, `reads` around
+reading, `hold` once it knows the size. What a door does not ask about, such as health watches, never counts.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from shared.admission.bounds import Bounds
+from shared.admission.reads import Reads
+from shared.admission.refusals import Refusals
+from shared.admission.result_pool import ResultPool
+from shared.admission.streams import OpenStream, Streams
+from shared.errors import SelvageError
+from shared.memory import memory_taken
+
+STREAM_SHARE, STREAM_MEMORY = 4, 4
+"""A stream's results take at most one part in four of what all streams' may. Streams are not read on where the process
+takes four times the memory at which slow reads end: by then it is likely that one of them sends what fills it."""
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """What one request has reserved, and where."""
+
+    pool: ResultPool
+    results: int = 0
+
+
+_LEDGER: ContextVar[_Ledger] = ContextVar("ledger")
+_POOL: ContextVar[ResultPool | None] = ContextVar("pool", default=None)
+"""Of the stream that a request came by."""
+
+
+class Admission:
+    """Refuses with Overloaded, before the work is done. `requests` and `size`: what is there now."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.refusals = Refusals()
+        self.reads = Reads(bounds, self.refusals, lambda: self.memory, lambda: bool(self.size))
+        self._idle_memory = memory_taken()
+        self._results, self._streamed = ResultPool("others", bounds.results), ResultPool("streams", bounds.results)
+        self.streams = Streams(lambda: self._stream_memory(bounds.memory * STREAM_MEMORY))
+        self.stream_requests = asyncio.Semaphore(max(1, bounds.requests // 2))
+        self.requests = self.size = self.unread = 0
+
+    @property
+    def results(self) -> int:
+        """Bytes of results that are there."""
+        return self._results.held + self._streamed.held
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Requests so far, by reason."""
+        return self.refusals.counts
+
+    @contextmanager
+    def stream(self) -> Iterator[OpenStream]:
+        """Around a stream of requests, each of which enters `request` on its own. Raises Overloaded."""
+        if len(self.streams) >= self.bounds.streams:
+            why = f"{len(self.streams)} streams are open, the limit is {self.bounds.streams}"
+            raise self.refusals.overloaded("streams", why)
+        share = ResultPool("others of this stream", self.bounds.results // STREAM_SHARE, self._streamed)
+        token = _POOL.set(share)
+        try:
+            with self.streams.opened() as stream:
+                yield stream
+        finally:
+            _POOL.reset(token)
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Around a whole request."""
+        if self.requests >= self.bounds.requests:
+            raise self.refusals.overloaded(
+                "requests", f"{self.requests} requests are being answered, the limit is {self.bounds.requests}"
+            )
+        if not self.requests:
+            self._idle_memory = memory_taken()
+        self.requests += 1
+        ledger = _Ledger(_POOL.get() or self._results)
+        _LEDGER.set(ledger)
+        try:
+            yield
+        finally:
+            self.requests -= 1
+            ledger.pool.add(-ledger.results)
+
+    def reserve(self, size: int) -> None:
+        """Before a result of so many bytes is asked for; it counts until the request that it is for is answered.
+
+        Raises Overloaded.
+        """
+        ledger = _LEDGER.get()
+        full = ledger.pool.full(size)
+        if full is not None:
+            raise self.refusals.overloaded(
+                "results", f"the result has {size} bytes, {full.whose} have {full.held}, the limit is {full.most}"
+            )
+        ledger.pool.add(size)
+        ledger.results += size
+
+    @contextmanager
+    def hold(self, size: int) -> Iterator[None]:
+        """From the time that a message of so many bytes is there until it is answered."""
+        if self.size and self.size + size > self.bounds.size:
+            raise self.refusals.overloaded(
+                "bytes", f"the request has {size} bytes, others hold {self.size}, the limit is {self.bounds.size}"
+            )
+        self.size += size
+        try:
+            yield
+        finally:
+            self.size -= size
+
+    def hold_reply(self, size: int) -> Callable[[], None]:
+        """From the time that a reply is there until its caller has read it, which the door tells by what this returns.
+
+        Raises Overloaded.
+        """
+        if self.unread and self.unread + size > self.bounds.unread:
+            raise self.refusals.overloaded(
+                "unread",
+                f"the reply has {size} bytes, {self.unread} bytes of others are not read yet, "
+                f"the limit is {self.bounds.unread}",
+            )
+        self.unread += size
+
+        def is_read() -> None:
+            self.unread -= size
+
+        return is_read
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the process takes above what it did when nothing was asked of it; results and replies not counted.
+
+        Each of these lies in memory twice while it is made: as it came, and as it leaves.
+        """
+        return memory_taken() - self._idle_memory - 2 * (self.results + self.unread)
+
+    def _stream_memory(self, most: int) -> SelvageError | None:
+        """Why streams that wait for their next request end, if they do."""
+        memory = self.memory
+        if memory <= most:
+            return None
+        return self.refusals.overloaded("memory", f"requests take {memory} bytes, the limit is {most}", retry_after=1.0)

@@ -1,0 +1,28 @@
+"""Bytes of results that are there at once."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class ResultPool:
+    """At most `most` bytes, but one result always may be. What lies in it lies in the pool `of_all` too.
+
+    `whose`: how a refusal names those whose results are there.
+    """
+
+    whose: str
+    most: int
+    of_all: "ResultPool | None" = None
+    held: int = 0
+
+    def full(self, size: int) -> "ResultPool | None":
+        """The pool that has no room for so many bytes more, None where all have."""
+        if self.held and self.held + size > self.most:
+            return self
+        return self.of_all.full(size) if self.of_all is not None else None
+
+    def add(self, size: int) -> None:
+        """So many bytes more, or less."""
+        self.held += size
+        if self.of_all is not None:
+            self.of_all.add(size)

@@ -1,0 +1,141 @@
+"""What a process lets in while something large arrives or is parsed."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from shared.admission import Bounds
+from shared.admission.reads import FIRST_LOOK, GROWTH, LARGE_REQUEST, QUICK_READS, QUICK_SECONDS, Reads
+from shared.admission.refusals import Refusals
+from shared.errors import Overloaded
+
+ROOMY = Bounds()
+
+
+def made(bounds: Bounds = ROOMY, memory: Callable[[], int] = int) -> Reads:
+    """Of a process in which nothing else happens."""
+    return Reads(bounds, Refusals(), memory, bool)
+
+
+async def received() -> bytes:
+    return b""
+
+
+async def slowly() -> bytes:
+    await asyncio.sleep(3600)
+    return b""
+
+
+async def began(*reads: "asyncio.Task[bytes]", seconds: float = 20 * (QUICK_SECONDS + FIRST_LOOK)) -> int:
+    """How many of them ended within a time."""
+    done, _ = await asyncio.wait(reads, timeout=seconds)
+    return len(done)
+
+
+async def given_up(*reads: "asyncio.Task[bytes]") -> None:
+    for read in reads:
+        read.cancel()
+    await asyncio.gather(*reads, return_exceptions=True)
+
+
+async def test_no_read_begins_while_a_large_message_is_parsed() -> None:
+    reads = made()
+    async with reads.parsing(LARGE_REQUEST):
+        waiting = asyncio.create_task(reads.read(received))
+        assert not await began(waiting)
+    assert await began(waiting) == 1
+    async with reads.parsing(LARGE_REQUEST - 1):
+        assert await began(asyncio.create_task(reads.read(received))) == 1
+
+
+async def test_a_read_that_is_given_up_before_it_began_leaves_its_place() -> None:
+    reads = made()
+    async with reads.parsing(LARGE_REQUEST):
+        waiting = [asyncio.create_task(reads.read(received)) for _ in range(2 * QUICK_READS)]
+        assert not await began(*waiting)
+        await given_up(*waiting)
+    assert await began(*(asyncio.create_task(reads.read(received)) for _ in range(QUICK_READS))) == QUICK_READS
+
+
+@pytest.mark.parametrize(("growth", "next_ones"), [(GROWTH // 20, 1), (GROWTH, 0)])
+async def test_slow_senders_make_room_and_large_requests_do_not(growth: int, next_ones: int) -> None:
+    """The process grows by so much each time that it is looked at, which several do."""
+    taken = itertools.count(0, growth)
+    reads = made(Bounds(memory=1 << 60), lambda: next(taken))
+    slow = [asyncio.create_task(reads.read(slowly)) for _ in range(QUICK_READS)]
+    await asyncio.sleep(0)
+    following = asyncio.create_task(reads.read(received))
+    assert await began(following) == next_ones
+    await given_up(*slow)
+    assert await began(following) == 1
+    assert reads.slow == 0
+
+
+async def test_without_memory_one_slow_read_goes_on() -> None:
+    taken = 0
+    refusals = Refusals()
+    reads = Reads(Bounds(memory=1), refusals, lambda: taken, bool)
+    slow = [asyncio.create_task(reads.read(slowly)) for _ in range(QUICK_READS)]
+    await asyncio.sleep(2 * QUICK_SECONDS)
+    taken = 2
+    assert await began(*slow, seconds=1) == QUICK_READS - 1
+    (refused,) = (read for read in slow if read.done())
+    with pytest.raises(Overloaded, match="requests take 2 bytes, the limit is 1"):
+        await refused
+    assert refusals.counts["memory"] == QUICK_READS - 1
+    await given_up(*slow)
+
+
+async def test_large_messages_are_put_together_one_by_one() -> None:
+    """Timers run between, so that somebody can look; what fails or is small comes as it does without."""
+    reads, seen = made(), list[str]()
+    arrived = [asyncio.get_running_loop().create_future() for _ in range(3)]
+
+    async def large(number: int) -> bytes:
+        await arrived[number]
+        seen.append(f"message {number}")
+        if number < 2:
+            asyncio.get_running_loop().call_later(0, seen.append, f"timer {number}")
+        return bytes(LARGE_REQUEST)
+
+    taking = [asyncio.create_task(reads.taken(lambda number=number: large(number))) for number in range(3)]  # type: ignore[misc]
+    await asyncio.sleep(0)
+    for each in arrived:
+        each.set_result(None)
+    assert {len(taken) for taken in await asyncio.gather(*taking)} == {LARGE_REQUEST}
+    assert seen == ["message 0", "timer 0", "message 1", "timer 1", "message 2"]
+
+    async def failing() -> bytes:
+        await asyncio.sleep(0)
+        raise ValueError("no message")
+
+    assert await reads.taken(received) == b""
+    with pytest.raises(ValueError, match="no message"):
+        await reads.taken(failing)
+
+
+async def test_a_read_sees_what_its_future_ends_with() -> None:
+    """As without the gate: an error, or that it was cancelled."""
+    reads = made()
+    for error in (ValueError("broken"), asyncio.CancelledError()):
+        arrives = asyncio.get_running_loop().create_future()
+        seen = list[BaseException]()
+
+        async def receive(arrives: "asyncio.Future[bytes]" = arrives, seen: list[BaseException] = seen) -> bytes:
+            try:
+                return await arrives
+            except BaseException as told:
+                seen.append(told)
+                raise
+
+        taking = asyncio.create_task(reads.taken(receive))
+        await asyncio.sleep(0)
+        if isinstance(error, ValueError):
+            arrives.set_exception(error)
+        else:
+            taking.cancel()
+        with pytest.raises(type(error)):
+            await taking
+        assert isinstance(seen[0], type(error))
