@@ -118,8 +118,14 @@ class Streaming(Generic[Q]):
             self._requests, self._bytes = self._requests - 1, self._bytes - self._size(request)
             self._admission.stream_requests.release()
             self._changed.set()
-            if self._waiting:
-                self._waiting.popleft().set_result(None)
+            self._wake_one()
+
+    def _wake_one(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():  # its request was cancelled, with the stream
+                waiter.set_result(None)
+                return
 
     async def _room(self) -> None:
         """Returns when another request may be begun."""
