@@ -1,0 +1,106 @@
+"""Classify and ClassifyTokens in parts <-> messages. No I/O."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from selvage.embedding import LETTERS, TEXTS
+from selvage.errors import InvalidInput
+from selvage.inputs import Inputs
+from selvage.parts import Part
+from selvage.results import Classes, TokenClasses
+from selvage.v1 import classification_pb2
+from selvage.vectors import parted
+
+
+class Classify:
+    """All requests and replies of one `classify`."""
+
+    def __init__(
+        self,
+        template: classification_pb2.ClassifyRequest,
+        inputs: Inputs,
+        pairs: Sequence[str],
+        *,
+        seconds: float | None,
+        progress: bool,
+    ) -> None:
+        """`pairs`: the second text of each; none, or as many as texts."""
+        if pairs and len(pairs) != len(inputs):
+            raise InvalidInput(f"there are {len(inputs)} texts and {len(pairs)} text_pairs", field="text_pairs")
+        self.seconds, self.progress = seconds, progress
+        self._template, self._inputs, self._pairs = template, inputs, pairs
+        self._replies: dict[int, Any] = {}
+
+    @property
+    def size(self) -> int:
+        return len(self._inputs)
+
+    def parts(self) -> Iterator[Part]:
+        longest = max(map(len, self._pairs), default=0)
+        yield from self._inputs.parts(most=TEXTS, letters=LETTERS, common=longest + len(self._template.prompt))
+
+    def message(self, part: Part) -> classification_pb2.ClassifyRequest:
+        message = classification_pb2.ClassifyRequest(
+            texts=self._inputs.entries[part.rows], text_pairs=self._pairs[part.rows]
+        )
+        message.MergeFrom(self._template)
+        return message
+
+    def places(self, part: Part) -> Mapping[str, int]:
+        return {"texts": part.start, "text_pairs": part.start}
+
+    def take(self, part: Part, reply: Any) -> None:
+        self._replies[part.start] = reply
+
+    def result(self) -> Classes:
+        replies = [self._replies[start] for start in sorted(self._replies)]
+        labels = tuple(replies[0].labels)
+        scores = np.concatenate([np.array(each.scores, dtype=np.float32) for each in replies]).reshape(-1, len(labels))
+        return Classes(labels=labels, scores=scores[0] if self._inputs.single else scores)
+
+
+class ClassifyTokens:
+    """All requests and replies of one `classify_tokens`."""
+
+    def __init__(
+        self,
+        template: classification_pb2.ClassifyTokensRequest,
+        inputs: Inputs,
+        *,
+        seconds: float | None,
+        progress: bool,
+    ) -> None:
+        self.seconds, self.progress = seconds, progress
+        self._template, self._inputs = template, inputs
+        self._found: dict[int, list[TokenClasses]] = {}
+
+    @property
+    def size(self) -> int:
+        return len(self._inputs)
+
+    def parts(self) -> Iterator[Part]:
+        yield from self._inputs.parts(most=TEXTS, letters=LETTERS, common=len(self._template.prompt))
+
+    def message(self, part: Part) -> classification_pb2.ClassifyTokensRequest:
+        message = classification_pb2.ClassifyTokensRequest(texts=self._inputs.entries[part.rows])
+        message.MergeFrom(self._template)
+        return message
+
+    def places(self, part: Part) -> Mapping[str, int]:
+        return {"texts": part.start}
+
+    def take(self, part: Part, reply: Any) -> None:
+        labels, lengths = tuple(reply.labels), reply.lengths
+        scores = np.array(reply.scores, dtype=np.float32).reshape(-1, len(labels))
+        columns = (np.array(each, dtype=np.int32) for each in (reply.token_ids, reply.starts, reply.ends))
+        texts = zip(parted(scores, lengths), *(parted(each, lengths) for each in columns), strict=True)
+        self._found[part.start] = [
+            TokenClasses(labels=labels, scores=own, token_ids=ids, starts=starts, ends=ends)
+            for own, ids, starts, ends in texts
+        ]
+
+    def result(self) -> Any:
+        found = [each for start in sorted(self._found) for each in self._found[start]]
+        return found[0] if self._inputs.single else found

@@ -1,0 +1,148 @@
+"""How both clients connect, and what they send with every call: channel options, TLS, key, metadata. No calls."""
+
+import ipaddress
+import json
+import uuid
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+
+MESSAGE_BYTES = 64 * 1024 * 1024
+"""What the service takes and sends at most."""
+CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
+    ("grpc.per_rpc_retry_buffer_size", MESSAGE_BYTES),  # else gRPC does not resend a large request that never left
+    ("grpc.enable_http_proxy", 0),  # a proxy of the environment is meant for other things
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.keepalive_time_ms", 15_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.use_local_subchannel_pool", 1),  # clients of one process share no connection, so closing one closes its own
+    # Where a name has many addresses, calls go round, and a retry meets another frontend.
+    ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})),
+]
+AUTHORIZATION, KEY, PRIORITY, REQUEST_ID = "authorization", "selvage-key", "selvage-priority", "x-request-id"
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TLS:
+    """Files of PEM, as bytes.
+
+    `ca`: who signs for the service; None: those whom gRPC trusts. `certificate` and `key` are the client's own, where
+    the service asks for one. `name`: the name in the service's certificate, where it is not the one in the address.
+    """
+
+    ca: bytes | None = None
+    certificate: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key go together")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a client was made with; see `Client`. Raises ValueError for what makes no sense."""
+
+    target: str
+    model: str
+    key: str = field(repr=False)
+    tls: TLS | None
+    timeout: float
+    retries: int
+    in_flight: int
+    metadata: Metadata = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        target: str,
+        *,
+        model: str,
+        key: str,
+        tls: TLS | bool,
+        timeout: float,
+        retries: int,
+        in_flight: int,
+        fairness_key: str,
+        priority: str,
+        metadata: Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]],
+    ) -> "Settings":
+        """From the arguments of a client."""
+        for name, value, least in (("timeout", timeout, 0.0), ("retries", retries, 0), ("in_flight", in_flight, 1)):
+            if not value >= least:
+                raise ValueError(f"{name} is {value}, must be at least {least}")
+        if key and not tls and is_public(target):
+            warnings.warn(f"the key goes to {target} in plain text; give tls=True", UserWarning, stacklevel=3)
+        own = {AUTHORIZATION: f"Bearer {key}" if key else "", KEY: fairness_key, PRIORITY: priority}
+        given = metadata.items() if isinstance(metadata, Mapping) else metadata
+        return cls(
+            target=target,
+            model=model,
+            key=key,
+            tls=TLS() if tls is True else tls or None,
+            timeout=timeout,
+            retries=retries,
+            in_flight=in_flight,
+            metadata=(*((name, value) for name, value in own.items() if value), *given),
+        )
+
+    def channel(self, module: Any) -> Any:
+        """A new channel of `grpc` or of `grpc.aio`."""
+        if self.tls is None:
+            return module.insecure_channel(self.target, options=CHANNEL_OPTIONS)
+        credentials = grpc.ssl_channel_credentials(self.tls.ca, self.tls.key, self.tls.certificate)
+        named = [("grpc.ssl_target_name_override", self.tls.name)] if self.tls.name else []
+        return module.secure_channel(self.target, credentials, options=[*CHANNEL_OPTIONS, *named])
+
+    def headers(self) -> tuple[str, Metadata]:
+        """A request id and the metadata of a call with it: ours, unless the caller gives one."""
+        given = next((value for name, value in self.metadata if name == REQUEST_ID), None)
+        if given is not None:
+            return given if isinstance(given, str) else given.decode(errors="replace"), self.metadata
+        new = uuid.uuid4().hex
+        return new, (*self.metadata, (REQUEST_ID, new))
+
+    def __str__(self) -> str:
+        secured = "TLS" if self.tls else "plain text"
+        model = f", model={self.model!r}" if self.model else ""
+        return f"{self.target!r}, {secured}{model}, timeout={self.timeout:g}"
+
+
+LOCAL = (".local", ".localhost", ".internal", ".lan", ".home.arpa", ".svc")
+
+
+def is_public(target: str) -> bool:
+    """Whether an address may lie outside of the own network: an address of the internet, or a name with a dot."""
+    scheme, _, rest = target.partition(":")
+    if scheme in ("unix", "unix-abstract", "vsock"):
+        return False
+    if scheme in ("dns", "ipv4", "ipv6"):
+        target = rest.rpartition("/")[2]
+    return any(_is_public_host(_host(each)) for each in target.split(","))
+
+
+def _host(address: str) -> str:
+    """Without the port."""
+    address = unquote(address)
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.partition(":")[0] if address.count(":") == 1 else address
+
+
+def _is_public_host(host: str) -> bool:
+    try:
+        number = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return "." in host.strip(".") and not host.rstrip(".").endswith((*LOCAL, ".cluster"))
+    return not (number.is_private or number.is_loopback or number.is_link_local)

@@ -1,0 +1,202 @@
+"""Rerank, Score and MaxSim in parts <-> messages. No I/O.
+
+A score depends on its query and its document alone, so documents may be parted, and a matrix cut into blocks.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from selvage import names, vectors
+from selvage.errors import InvalidInput
+from selvage.inputs import ENTRY_LETTERS
+from selvage.parts import Part, runs
+from selvage.results import Array, RankedDocument, TokenMatch
+from selvage.v1 import ranking_pb2, vectors_pb2
+
+DOCUMENTS, LETTERS = 1024, 1024 * 1024
+"""Of one Rerank at most: its query is read again with each part."""
+SIDE, SIDE_LETTERS = 2048, 8 * 1024 * 1024
+"""Of either side of one Score: blocks are large, since the other side is computed again with each."""
+ARRAYS, QUERY_BYTES, DOCUMENT_BYTES = 1024, 8 * 1024 * 1024, 16 * 1024 * 1024
+"""Of either side of one MaxSim, and bytes of each side: the queries are sent again with each block of documents."""
+
+
+class Rerank:
+    """All requests and replies of one `rerank`. Texts of documents are not sent back: the caller has them."""
+
+    def __init__(
+        self,
+        template: ranking_pb2.RerankRequest,
+        documents: Sequence[str],
+        *,
+        return_documents: bool,
+        seconds: float | None,
+        progress: bool,
+    ) -> None:
+        self.seconds, self.progress = seconds, progress
+        self._template, self._documents, self._return = template, documents, return_documents
+        self._results: list[RankedDocument] = []
+
+    @property
+    def size(self) -> int:
+        return len(self._documents)
+
+    def parts(self) -> Iterator[Part]:
+        sizes = (len(each) + ENTRY_LETTERS for each in self._documents)
+        return (Part(start=start, stop=stop) for start, stop in runs(sizes, most=DOCUMENTS, room=LETTERS))
+
+    def message(self, part: Part) -> ranking_pb2.RerankRequest:
+        message = ranking_pb2.RerankRequest(documents=self._documents[part.rows])
+        message.MergeFrom(self._template)
+        return message
+
+    def places(self, part: Part) -> Mapping[str, int]:
+        return {"documents": part.start}
+
+    def take(self, part: Part, reply: Any) -> None:
+        for each in reply.results:
+            index = part.start + each.index
+            document = self._documents[index] if self._return else None
+            matches = tuple(_match(match) for match in each.explanation)
+            self._results.append(RankedDocument(index=index, score=each.score, document=document, explanation=matches))
+
+    def result(self) -> list[RankedDocument]:
+        """Best first; documents of equal score as they were given."""
+        best = sorted(self._results, key=lambda each: (-each.score, each.index))
+        return best[: self._template.top_n] if self._template.HasField("top_n") else best
+
+
+class Scores:
+    """A matrix of scores in blocks, or a column of pairs in runs."""
+
+    def __init__(
+        self, rows: list[tuple[int, int]], columns: list[tuple[int, int]], seconds: float | None, progress: bool
+    ) -> None:
+        """`columns`: of pairs just (0, 1)."""
+        self.seconds, self.progress = seconds, progress
+        self._rows, self._columns = rows, columns
+        self._scores = np.zeros((rows[-1][1], columns[-1][1]), dtype=np.float32)
+
+    @property
+    def size(self) -> int:
+        return self._scores.size
+
+    def parts(self) -> Iterator[Part]:
+        for (start, stop), (left, right) in product(self._rows, self._columns):
+            yield Part(start=start, stop=stop, left=left, right=right)
+
+    def take(self, part: Part, reply: Any) -> None:
+        block = np.array(reply.scores, dtype=np.float32).reshape(reply.rows, reply.columns)
+        self._scores[part.rows, part.columns] = block
+
+
+class Score(Scores):
+    """All requests and replies of one `score`."""
+
+    def __init__(
+        self,
+        template: ranking_pb2.ScoreRequest,
+        queries: Sequence[str],
+        documents: Sequence[str],
+        *,
+        seconds: float | None,
+        progress: bool,
+    ) -> None:
+        self._template, self._queries, self._documents = template, queries, documents
+        self._pairs = template.layout == vectors_pb2.LAYOUT_PAIRS
+        if self._pairs:
+            _check_pairs(queries, documents)
+            sizes = (len(query) + len(each) + ENTRY_LETTERS for query, each in zip(queries, documents, strict=True))
+            rows, columns = list(runs(sizes, most=SIDE, room=SIDE_LETTERS)), [(0, 1)]
+        else:
+            rows, columns = _text_runs(queries), _text_runs(documents)
+        super().__init__(rows, columns, seconds, progress)
+
+    def message(self, part: Part) -> ranking_pb2.ScoreRequest:
+        documents = self._documents[part.rows if self._pairs else part.columns]
+        message = ranking_pb2.ScoreRequest(queries=self._queries[part.rows], documents=documents)
+        message.MergeFrom(self._template)
+        return message
+
+    def places(self, part: Part) -> Mapping[str, int]:
+        return {"queries": part.start, "documents": part.start if self._pairs else part.left}
+
+    def result(self) -> Array:
+        return self._scores[:, 0] if self._pairs else self._scores
+
+
+class MaxSim(Scores):
+    """All requests and replies of one `max_sim`. `queries` are arrays, or texts."""
+
+    def __init__(
+        self,
+        template: ranking_pb2.MaxSimRequest,
+        queries: Sequence[Any],
+        documents: Sequence[Array],
+        *,
+        seconds: float | None,
+        progress: bool,
+    ) -> None:
+        self._template, self._queries, self._documents = template, queries, documents
+        self._texts = bool(queries) and isinstance(queries[0], str)
+        self._pairs = template.layout == vectors_pb2.LAYOUT_PAIRS
+        if self._pairs:
+            _check_pairs(queries, documents)
+            both = (_bytes(query) + _bytes(each) for query, each in zip(queries, documents, strict=True))
+            rows, columns = list(runs(both, most=ARRAYS, room=DOCUMENT_BYTES)), [(0, 1)]
+        else:
+            rows = list(runs(map(_bytes, queries), most=ARRAYS, room=QUERY_BYTES))
+            columns = list(runs(map(_bytes, documents), most=ARRAYS, room=DOCUMENT_BYTES))
+        super().__init__(rows, columns, seconds, progress)
+
+    def message(self, part: Part) -> ranking_pb2.MaxSimRequest:
+        documents = self._documents[part.rows if self._pairs else part.columns]
+        message = ranking_pb2.MaxSimRequest(documents=vectors.to_multi_vectors(documents, "documents"))
+        message.MergeFrom(self._template)
+        if self._texts:
+            message.query_texts.extend(self._queries[part.rows])
+        else:
+            message.queries.CopyFrom(vectors.to_multi_vectors(self._queries[part.rows], "queries"))
+        return message
+
+    def places(self, part: Part) -> Mapping[str, int]:
+        documents = part.start if self._pairs else part.left
+        return {"queries": part.start, "query_texts": part.start, "documents": documents}
+
+    def result(self) -> Array:
+        return self._scores[:, 0] if self._pairs else self._scores
+
+
+def weights_to_pb(weights: Mapping[str, float] | None) -> ranking_pb2.HybridWeights | None:
+    """By output: {"dense": 1, "sparse": 0.3, "multi_vector": 1}; what is not named weighs nothing."""
+    if weights is None:
+        return None
+    for name in weights:
+        names.number(vectors_pb2.OutputKind, name, "weights")
+    return ranking_pb2.HybridWeights(**weights)
+
+
+def _match(match: ranking_pb2.TokenMatch) -> TokenMatch:
+    return TokenMatch(
+        query_token=match.query_token,
+        document_token=match.document_token,
+        document_position=match.document_position,
+        similarity=match.similarity,
+    )
+
+
+def _text_runs(texts: Sequence[str]) -> list[tuple[int, int]]:
+    return list(runs((len(each) + ENTRY_LETTERS for each in texts), most=SIDE, room=SIDE_LETTERS))
+
+
+def _bytes(entry: Any) -> int:
+    """Of an array, or of a text."""
+    return len(entry) if isinstance(entry, str) else int(entry.size) * 4
+
+
+def _check_pairs(queries: Sequence[Any], documents: Sequence[Any]) -> None:
+    if len(queries) != len(documents):
+        raise InvalidInput(f"{len(queries)} queries and {len(documents)} documents are no pairs", field="documents")

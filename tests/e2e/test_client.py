@@ -1,0 +1,250 @@
+"""The Python client against real services: what the stubs give, by every method, whole or in parts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_frontend import KINDS, Asked, connected
+from references import Calls, dense, multi_vectors, near, packed, sparse_rows
+
+from harness.stack import Stack, stack
+from selvage import errors
+from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
+from selvage.v1 import vectors_pb2 as v
+
+TEXTS = [f"w{number} w{number * 7 % 90} " * (1 + number % 9) for number in range(1100)]
+FEW = TEXTS[:40]
+
+
+@pytest.fixture(scope="module")
+async def small() -> AsyncIterator[Stack]:
+    """Dense vectors of tiny weights."""
+    async with stack("random:tiny-bert") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def every_output() -> AsyncIterator[Stack]:
+    """Dense, sparse and token vectors of one pass."""
+    async with stack("random:tiny-bge-m3") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def classifier() -> AsyncIterator[Stack]:
+    async with stack("random:tiny-classifier") as running:
+        yield running
+
+
+@pytest.fixture(params=KINDS)
+async def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def in_thread(client: Asked, name: str, *arguments: Any, **options: Any) -> Any:
+    """Of either client. A client that blocks would hold up the fixtures' event loop."""
+    if hasattr(client.client, "__aenter__"):
+        return await getattr(client, name)(*arguments, **options)
+    return await asyncio.to_thread(lambda: asyncio.run(getattr(client, name)(*arguments, **options)))
+
+
+async def test_dense_vectors(small: Stack, kind: str) -> None:
+    """In every data type, in parts and whole; the rows of one call within what batches differ by."""
+    calls = Calls(small.channel)
+    expected = dense(await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=TEXTS)))
+    async with connected(kind, small.frontends[0].address) as client:
+        found = await in_thread(client, "embed", TEXTS)
+        assert found.flags.writeable
+        near(found, expected, 1e-6)
+        near(await in_thread(client, "embed", TEXTS[0]), expected[0], 1e-6)
+        near(await in_thread(client, "embed", TEXTS, data_type="float16"), expected, 2e-3)
+        near(await in_thread(client, "embed", TEXTS, data_type="bfloat16"), expected, 1e-2)
+        signs = np.unpackbits(await in_thread(client, "embed", FEW, data_type="binary"), axis=1)
+        assert (signs == (expected[: len(FEW)] >= 0))[np.abs(expected[: len(FEW)]) > 1e-5].all()
+        numbers = await in_thread(client, "embed", TEXTS, output=["dense"], data_type="int8")
+        assert numbers.dense.dtype == np.int8
+        near(numbers.dense * numbers.dense_scales[:, None], expected, 1e-2)
+        response = await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=FEW, dimensions=8, normalize=True))
+        near(await in_thread(client, "embed", FEW, dimensions=8, normalize=True), dense(response), 1e-6)
+        tokens = await in_thread(client, "tokenize", FEW)
+        near(await in_thread(client, "embed", [each.ids for each in tokens]), expected[: len(FEW)], 1e-6)
+
+
+async def test_sparse_and_token_vectors(every_output: Stack, kind: str) -> None:
+    """As dicts, as a matrix of scipy, as arrays; all of one pass, and each alone."""
+    calls = Calls(every_output.channel)
+    kinds = [v.OUTPUT_KIND_DENSE, v.OUTPUT_KIND_SPARSE, v.OUTPUT_KIND_MULTI_VECTOR]
+    request = embedding_pb2.EmbedRequest(texts=TEXTS, outputs=kinds, return_token_ids=True)
+    response = await calls.embedding.Embed(request)
+    vocabulary = (await calls.model.GetModel(model_pb2.GetModelRequest())).card.vocabulary_size
+    expected = sparse_rows(response, vocabulary)
+    async with connected(kind, every_output.frontends[0].address) as client:
+        outputs = ["dense", "sparse", "multi_vector"]
+        found = await in_thread(client, "embed", TEXTS, output=outputs, sparse_format="csr", return_token_ids=True)
+        near(found.dense, dense(response), 1e-6)
+        near(found.sparse.toarray(), expected, 1e-5)
+        for ours, theirs in zip(found.multi_vector, multi_vectors(response), strict=True):
+            near(ours, theirs, 1e-5)
+        assert np.concatenate(found.token_ids).tolist() == list(response.multi_vector.token_ids)
+        assert found.token_counts.tolist() == list(response.usage.token_counts)
+        assert found.model == response.model
+        alone = await in_thread(client, "embed", FEW, output="sparse", sparse_top_k=2)
+        assert max(map(len, alone)) == 2
+        for row, weights in zip(expected, alone, strict=False):
+            near([*weights.values(), 0], [*row[list(weights)], 0], 1e-5)  # some texts have no weight
+        pooled = await in_thread(client, "embed", FEW, output="multi_vector", pool_factor=2)
+        whole = await in_thread(client, "embed", FEW, output="multi_vector")
+        assert sum(map(len, pooled)) < 0.8 * sum(map(len, whole))
+
+
+async def test_rankings(every_output: Stack, kind: str) -> None:
+    """By every method; in parts and whole."""
+    calls = Calls(every_output.channel)
+    methods = {"dense": 3, "sparse": 4, "late_interaction": 2, "hybrid": 5}
+    async with connected(kind, every_output.frontends[0].address) as client:
+        for method, number in methods.items():
+            request = ranking_pb2.RerankRequest(query=TEXTS[3], documents=TEXTS, method=number, top_n=20)
+            response = await calls.ranking.Rerank(request)
+            found = await in_thread(client, "rerank", TEXTS[3], TEXTS, method=method, top_n=20, return_documents=True)
+            near([each.score for each in found], [each.score for each in response.results], 1e-5)
+            assert [each.document for each in found] == [TEXTS[each.index] for each in found]
+            matrix = await calls.ranking.Score(
+                ranking_pb2.ScoreRequest(queries=FEW[:3], documents=FEW, method=number, layout=v.LAYOUT_MATRIX)
+            )
+            scores = await in_thread(client, "score", FEW[:3], FEW, method=method)
+            near(scores, np.reshape(matrix.scores, (3, len(FEW))), 1e-5)
+            pairs = await in_thread(client, "score", FEW[:3], FEW[:3], method=method, pairs=True)
+            near(pairs, np.diag(scores), 1e-5)
+        weights = {"dense": 1.0, "sparse": 0.5}
+        response = await calls.ranking.Rerank(
+            ranking_pb2.RerankRequest(
+                query="w1", documents=FEW, method=5, weights=ranking_pb2.HybridWeights(dense=1, sparse=0.5)
+            )
+        )
+        found = await in_thread(client, "rerank", "w1", FEW, method="hybrid", weights=weights)
+        near([each.score for each in found], [each.score for each in response.results], 1e-5)
+        told = await in_thread(client, "rerank", "w1 w2", FEW, method="late_interaction", explain=True, top_n=1)
+        best = await calls.ranking.Rerank(
+            ranking_pb2.RerankRequest(query="w1 w2", documents=FEW, method=2, explain=True, top_n=1)
+        )
+        assert [each.document_token for each in told[0].explanation] == [
+            each.document_token for each in best.results[0].explanation
+        ]
+
+
+async def test_max_sim(every_output: Stack, kind: str) -> None:
+    """Of arrays and of texts, as a matrix and as pairs."""
+    calls = Calls(every_output.channel)
+    async with connected(kind, every_output.frontends[0].address) as client:
+        rows = await in_thread(client, "embed", FEW, output="multi_vector")
+        vectors = v.MultiVectors(dimensions=rows[0].shape[1], lengths=[len(each) for each in rows], data=packed(rows))
+        response = await calls.ranking.MaxSim(ranking_pb2.MaxSimRequest(queries=vectors, documents=vectors))
+        expected = np.reshape(response.scores, (len(FEW), len(FEW)))
+        near(await in_thread(client, "max_sim", rows, rows), expected, 1e-5)
+        near(await in_thread(client, "max_sim", rows, rows, pairs=True), np.diag(expected), 1e-5)
+        response = await calls.ranking.MaxSim(ranking_pb2.MaxSimRequest(query_texts=FEW[:3], documents=vectors))
+        found = await in_thread(client, "max_sim", FEW[:3], rows)
+        near(found, np.reshape(response.scores, (3, len(FEW))), 1e-5)
+        with pytest.raises(errors.DimensionMismatch):
+            await in_thread(client, "max_sim", [np.ones((1, 3))], rows)
+
+
+async def test_classes(classifier: Stack, kind: str) -> None:
+    """Of texts, of pairs, of one text."""
+    calls = Calls(classifier.channel)
+    response = await calls.classification.Classify(classification_pb2.ClassifyRequest(texts=TEXTS))
+    expected = np.reshape(response.scores, (len(TEXTS), -1))
+    async with connected(kind, classifier.frontends[0].address) as client:
+        found = await in_thread(client, "classify", TEXTS)
+        near(found.scores, expected, 1e-5)
+        assert found.labels == tuple(response.labels)
+        near((await in_thread(client, "classify", TEXTS[5])).scores, expected[5], 1e-5)
+        pairs = await calls.classification.Classify(
+            classification_pb2.ClassifyRequest(texts=FEW, text_pairs=FEW[::-1], normalize=False)
+        )
+        found = await in_thread(client, "classify", FEW, FEW[::-1], normalize=False)
+        near(found.scores.ravel(), pairs.scores, 1e-5)
+        with pytest.raises(errors.UnsupportedTask):
+            await in_thread(client, "classify_tokens", FEW)
+
+
+async def test_tokens_and_cards(small: Stack, kind: str) -> None:
+    """What the model sees, back to text, and what the model is."""
+    calls = Calls(small.channel)
+    response = await calls.model.Tokenize(model_pb2.TokenizeRequest(texts=FEW))
+    async with connected(kind, small.frontends[0].address) as client:
+        found = await in_thread(client, "tokenize", FEW)
+        for ours, theirs in zip(found, response.texts, strict=True):
+            assert (ours.ids.tolist(), list(ours.tokens)) == (list(theirs.ids), list(theirs.tokens))
+            assert (ours.starts.tolist(), ours.special.tolist()) == (list(theirs.starts), list(theirs.special))
+        texts = await in_thread(client, "detokenize", [each.ids for each in found], skip_special_tokens=True)
+        assert texts == [each.strip() for each in FEW]
+        card = await in_thread(client, "model")
+        assert card.outputs[0] == "dense"
+        assert [each.id for each in await in_thread(client, "models")] == [card.id]
+        assert (await in_thread(client, "model", card.id)).fingerprint == card.fingerprint
+        with pytest.raises(errors.UnknownModel) as raised:
+            await in_thread(client, "embed", "a", model="nobody")
+        assert (raised.value.field, raised.value.code.name) == ("model", "NOT_FOUND")
+
+
+async def test_errors_name_the_field(small: Stack, kind: str) -> None:
+    """By its place in all texts, with the service's words."""
+    long = [*TEXTS[:700], " ".join(f"w{each}" for each in range(600)), *TEXTS[:100]]
+    async with connected(kind, small.frontends[0].address) as client:
+        with pytest.raises(errors.InputTooLong, match=r"texts\[700\] has 602 tokens") as raised:
+            await in_thread(client, "embed", long)
+        assert (raised.value.reason, raised.value.field) == ("INPUT_TOO_LONG", "texts[700]")
+        found = await in_thread(client, "embed", long, output=["dense"], truncate=True)
+        assert np.flatnonzero(found.truncated).tolist() == [700]
+        with pytest.raises(errors.UnsupportedDimensions):
+            await in_thread(client, "embed", "a", dimensions=10_000)
+        with pytest.raises(errors.InvalidInput) as raised_empty:
+            await in_thread(client, "embed", [])
+        assert raised_empty.value.field == "texts"
+        with pytest.raises(errors.DeadlineExceeded):
+            await in_thread(client, "embed", TEXTS * 20, timeout=0.05)
+
+
+async def test_streams(every_output: Stack, kind: str) -> None:
+    """The rows of Embed, in the order of the texts, while the frontend is the same and when it is another."""
+    calls = Calls(every_output.channel)
+    expected = dense(await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=TEXTS)))
+    async with connected(kind, every_output.frontends[0].address) as client:
+        near(np.stack(await in_thread(client, "stream", iter(TEXTS), batch_size=20)), expected, 1e-6)
+        whole = await in_thread(client, "embed", FEW, output="sparse")
+        for ours, theirs in zip(await in_thread(client, "stream", FEW, output="sparse"), whole, strict=True):
+            assert list(ours) == list(theirs)
+
+
+async def test_overload_is_waited_for(kind: str) -> None:
+    """A frontend that takes one request at a time refuses the others with a wait, and all come through."""
+    async with stack("random:tiny-bert", frontend={"max-requests-at-once": 1}) as pair:
+        async with connected(kind, pair.frontends[0].address, retries=0) as client:
+            with pytest.raises(errors.Overloaded) as raised:
+                await in_thread(client, "embed", TEXTS)
+            assert raised.value.retry_after is not None
+        async with connected(kind, pair.frontends[0].address, retries=50) as client:
+            assert (await in_thread(client, "embed", TEXTS * 3)).shape[0] == 3 * len(TEXTS)
+
+
+async def test_a_stream_outlives_its_frontend(kind: str) -> None:
+    """Of two behind one name one drains: what it has not answered is sent to the other, and nothing is lost."""
+    async with stack("random:tiny-bert", frontends=2) as pair:
+        calls = Calls(pair.channels[1])
+        expected = dense(await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=TEXTS)))
+        target = "ipv4:" + ",".join(each.address for each in pair.frontends)
+        loop, drained = asyncio.get_running_loop(), []
+
+        def texts() -> Iterator[str]:
+            for place, each in enumerate(TEXTS):
+                if place == 300:
+                    drained.append(asyncio.run_coroutine_threadsafe(pair.frontends[0].stop(), loop))
+                yield each
+
+        async with connected(kind, target) as client:
+            found = await in_thread(client, "stream", texts(), batch_size=10)
+        near(np.stack(found), expected, 1e-6)
+        assert await asyncio.wrap_future(drained[0]) == 0

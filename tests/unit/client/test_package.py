@@ -1,0 +1,97 @@
+"""What the package shows, and what importing it costs."""
+
+import ast
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import selvage
+from selvage import connection, errors
+from selvage.model_card import ENUMS, LISTS, LateInteraction, ModelCard, card_from_pb
+from selvage.v1 import model_pb2
+from shared.rpc.options import channel_options
+
+ROOT = Path(__file__).parents[3]
+PACKAGE = ROOT / "protos" / "selvage"
+
+
+def test_everything_shown_is_there() -> None:
+    """The same for people, for type checkers and at run time."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    (checked,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: f"selvage.{node.module}" for node in checked.body for alias in node.names}  # type: ignore
+    seen = {name: module.removeprefix("selvage.") for name, module in seen.items()}
+    assert set(seen) == set(selvage.__all__)
+    for name in selvage.__all__:
+        assert getattr(selvage, name).__module__ == seen[name]
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = selvage.nothing
+    assert set(selvage.__all__) <= set(dir(selvage))
+
+
+def test_all_errors_are_shown() -> None:
+    """Whoever catches one imports it from the package."""
+    told = {name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, Exception)}
+    assert told <= set(selvage.__all__)
+
+
+FOREIGN = ["shared", "frontend_service", "scipy", "tqdm", "grpc_status", "structlog", "pydantic"]
+
+
+@pytest.mark.parametrize(
+    ("imported", "absent"),
+    [
+        ("selvage.v1.embedding_pb2", ["selvage.client", "selvage.errors", "numpy", "grpc"]),
+        ("selvage.client", FOREIGN),
+        ("selvage.async_client", FOREIGN),
+    ],
+)
+def test_it_imports_no_more_than_it_needs(imported: str, absent: list[str]) -> None:
+    """Servers get the generated code alone, callers the client alone."""
+    program = f"import sys, {imported}; sys.exit(str(sorted(set({absent}) & set(sys.modules)) or ''))"
+    path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'protos'}"}
+    ended = subprocess.run([sys.executable, "-c", program], env=path, capture_output=True, text=True, check=False)
+    assert ended.stderr.strip() == ""
+
+
+def test_its_channels_are_like_those_of_the_services() -> None:
+    """Each option of theirs, with the same value."""
+    assert set(channel_options()) <= set(connection.CHANNEL_OPTIONS)
+
+
+CARDS = [(ModelCard, model_pb2.ModelCard), (LateInteraction, model_pb2.LateInteraction)]
+
+
+@pytest.mark.parametrize(("shown", "told"), CARDS)
+def test_a_card_has_every_field_of_the_contract(shown: type, told: type) -> None:
+    """In its order; enums as words, lists as tuples."""
+    descriptors = told.DESCRIPTOR.fields  # type: ignore[attr-defined]
+    assert [each.name for each in fields(shown)] == [each.name for each in descriptors]
+    for each in descriptors:
+        assert (each.name in ENUMS) == (each.enum_type is not None)
+        if each.enum_type is not None:
+            assert ENUMS[each.name].DESCRIPTOR is each.enum_type
+        assert (each.name in LISTS) == (each.is_repeated and each.name not in ("prompts", "special_tokens"))
+
+
+def test_a_card_is_read_in_words() -> None:
+    """0 of an enum says that there is none."""
+    card = card_from_pb(
+        model_pb2.ModelCard(
+            id="m",
+            outputs=[1, 3],
+            methods=[2],
+            default_method=2,
+            prompts={"query": "q: "},
+            late_interaction=model_pb2.LateInteraction(query_expansion=1, skiplist=[5]),
+        )
+    )
+    assert (card.outputs, card.methods) == (("dense", "multi_vector"), ("late_interaction",))
+    assert card.default_method == "late_interaction"
+    assert (card.activation, card.prompts) == ("", {"query": "q: "})
+    assert card.late_interaction is not None
+    assert (card.late_interaction.query_expansion, card.late_interaction.skiplist) == ("fixed", (5,))
+    assert card_from_pb(model_pb2.ModelCard()).late_interaction is None

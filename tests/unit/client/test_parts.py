@@ -1,0 +1,134 @@
+"""Splitting and joining: parts cover the input, and answers of parts make the answer of the whole."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_frontend import ANSWERS, dense_row
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selvage import embedding, methods
+from selvage.connection import Settings
+from selvage.errors import Overloaded, ResultTooLarge, Unavailable
+from selvage.flight import Attempt, Flight
+from selvage.parts import Part, runs
+from selvage.retries import Retries
+
+sizes = st.lists(st.integers(0, 30), max_size=40)
+
+
+def slow_runs(sizes: list[int], most: int, room: int) -> list[tuple[int, int]]:
+    """By trying: an entry goes to the last part as long as that holds it."""
+    groups: list[list[int]] = [[]]
+    for size in sizes:
+        fits = len(groups[-1]) + 1 <= most and sum(groups[-1]) + size <= room
+        if fits or not groups[-1]:
+            groups[-1].append(size)
+        else:
+            groups.append([size])
+    stops = np.cumsum([len(group) for group in groups]).tolist()
+    return list(zip([0, *stops], stops, strict=False))
+
+
+@given(sizes, st.integers(1, 10), st.integers(1, 60))
+def test_runs_are_as_long_as_they_may(sizes: list[int], most: int, room: int) -> None:
+    """Equal to the slow twin, for any sizes."""
+    assert list(runs(sizes, most=most, room=room)) == slow_runs(sizes, most, room)
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
+def test_halves_cover_the_part(start: int, rows: int, left: int, columns: int) -> None:
+    """Each place once, whatever the shape."""
+    part = Part(start=start, stop=start + rows, left=left, right=left + columns)
+    covered = np.zeros((20, 20), dtype=int)
+    whole = covered.copy()
+    whole[part.rows, part.columns] = 1
+    halves = part.halves()
+    for half in halves or [part]:
+        covered[half.rows, half.columns] += 1
+    assert (covered == whole).all()
+    assert bool(halves) == (max(rows, columns) > 1)
+    assert all(half.size < part.size for half in halves if part.size)
+
+
+class Nobody:
+    """As much of a client as asking needs."""
+
+    settings = Settings.of(
+        "nowhere",
+        model="",
+        key="",
+        tls=False,
+        timeout=60,
+        retries=5,
+        in_flight=3,
+        fairness_key="",
+        priority="",
+        metadata=(),
+    )
+
+
+def fly(operation: Any, seed: int) -> Any:
+    """Answers in any order, refuses now and then, and refuses what has more than three rows. No clock runs."""
+    now, chance = 0.0, random.Random(seed)
+    flight = Flight(operation, seconds=1e9, retries=Retries(1_000_000, chance.random), clock=lambda: now)
+    under_way: list[Attempt] = []
+    while True:
+        while len(under_way) < 3 and (attempt := flight.next()) is not None:
+            under_way.append(attempt)
+        if flight.done:
+            return flight.result()
+        if not under_way:
+            now += flight.pause() or 0.0
+            continue
+        attempt = under_way.pop(chance.randrange(len(under_way)))
+        if chance.random() < 0.3:
+            kind = chance.choice([Unavailable, Overloaded])
+            flight.failed(attempt, kind("not now", retry_after=chance.choice([0.0, 2.0])))
+        elif attempt.part.size > 3:
+            flight.failed(attempt, ResultTooLarge("too much"))
+        else:
+            flight.answered(attempt, ANSWERS[type(attempt.message).__name__](attempt.message))
+
+
+@given(st.lists(st.text(max_size=8), min_size=1, max_size=30), st.integers(0, 2**32))
+def test_embed_in_parts_is_embed(texts: list[str], seed: int) -> None:
+    """Every output, whatever was refused, halved and answered out of order."""
+    found = fly(methods.embed(Nobody(), texts, output=["dense", "sparse", "multi_vector"]), seed)
+    assert np.array_equal(found.dense, np.stack([dense_row(each) for each in texts]))
+    assert [len(each) for each in found.multi_vector] == [min(len(each), 5) for each in texts]
+    assert all((rows == dense_row(text)).all() for rows, text in zip(found.multi_vector, texts, strict=True))
+    assert [set(each) for each in found.sparse] == [set(each.encode()) for each in texts]
+    assert found.token_counts.tolist() == [len(each) for each in texts]
+
+
+words = st.lists(st.text(alphabet="abc", max_size=4), min_size=1, max_size=12)
+
+
+@given(words, words, st.integers(0, 2**32))
+def test_score_in_blocks_is_score(queries: list[str], documents: list[str], seed: int) -> None:
+    """A matrix of blocks, each where it belongs."""
+    operation = methods.score(Nobody(), queries, documents)
+    whole = ANSWERS["ScoreRequest"](operation.message(Part(start=0, stop=len(queries), right=len(documents))))
+    assert fly(operation, seed).ravel().tolist() == list(whole.scores)
+
+
+@given(words, st.integers(1, 14), st.integers(0, 2**32))
+def test_rerank_in_parts_is_rerank(documents: list[str], top_n: int, seed: int) -> None:
+    """The same places and scores, ties in the order of the documents, `top_n` of them."""
+    operation = methods.rerank(Nobody(), "query", documents, top_n=top_n)
+    whole = ANSWERS["RerankRequest"](operation.message(Part(start=0, stop=len(documents))))
+    expected = [(each.index, each.score) for each in whole.results]
+    assert [(each.index, each.score) for each in fly(operation, seed)] == expected
+
+
+@pytest.mark.parametrize("letters", [1, 50_000])
+def test_parts_keep_to_the_limits_of_the_service(letters: int) -> None:
+    """Texts and letters of a request, the prompt counted with each text."""
+    operation = methods.embed(Nobody(), ["x" * letters] * 2000, prompt="p" * 100)
+    for part in operation.parts():
+        request = operation.message(part)
+        assert len(request.texts) <= embedding.TEXTS
+        assert sum(map(len, request.texts)) + 100 * len(request.texts) <= embedding.LETTERS

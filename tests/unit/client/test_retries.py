@@ -1,0 +1,149 @@
+"""When to try again: by what the service says, within the caller's time, so often and no more."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from selvage import errors
+from selvage.flight import Flight
+from selvage.parts import Part
+from selvage.retries import FIRST, LONGEST, SPREAD, Retries
+
+
+class Words:
+    """An operation of some parts, answered with anything."""
+
+    seconds, progress = None, False
+
+    def __init__(self, parts: int) -> None:
+        self.size = parts
+        self.taken: list[Part] = []
+
+    def parts(self) -> Iterator[Part]:
+        return (Part(start=place, stop=place + 1) for place in range(self.size))
+
+    def message(self, part: Part) -> Part:
+        return part
+
+    def places(self, part: Part) -> dict[str, int]:
+        return {"texts": part.start}
+
+    def take(self, part: Part, reply: Any) -> None:
+        self.taken.append(part)
+
+    def result(self) -> int:
+        return len(self.taken)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def flight(parts: int, clock: Clock, *, seconds: float = 60.0, retries: int = 3) -> Flight[int]:
+    return Flight(Words(parts), seconds=seconds, retries=Retries(retries, lambda: 0.0), clock=clock)
+
+
+@pytest.mark.parametrize("kind", [*errors.BY_REASON.values(), errors.Denied, errors.Cancelled])
+@pytest.mark.parametrize("retry_after", [None, 2.0])
+def test_only_what_may_pass_is_tried_again(kind: type[errors.SelvageError], retry_after: float | None) -> None:
+    """Unavailable by itself, Overloaded when the service says so, nothing else ever."""
+    wait = Retries(5, lambda: 0.0).wait(kind("no", retry_after=retry_after), 1)
+    expected = {errors.Unavailable: retry_after or FIRST, errors.Overloaded: retry_after}
+    assert wait == expected.get(kind)
+
+
+def test_waits_grow_and_spread() -> None:
+    """Twice as long each time up to a bound, a little longer by chance, and never shorter than what was told."""
+    error = errors.Unavailable("no")
+    waits = [Retries(20, lambda: 0.0).wait(error, failures) for failures in range(1, 12)]
+    assert waits == [min(FIRST * 2**each, LONGEST) for each in range(11)]
+    told = errors.Overloaded("no", retry_after=4.0)
+    assert Retries(5, lambda: 0.0).wait(told, 1) == 4.0
+    assert Retries(5, lambda: 1.0).wait(told, 1) == 4.0 * (1 + SPREAD)
+
+
+def test_a_refused_part_is_sent_again_when_it_was_told() -> None:
+    """And so is everything else: who is overloaded by one part is so by all."""
+    clock = Clock()
+    flying = flight(3, clock)
+    first, second = flying.next(), flying.next()
+    assert first is not None
+    assert second is not None
+    flying.failed(first, errors.Overloaded("full", retry_after=2.0))
+    assert flying.next() is None
+    assert flying.pause() == 2.0
+    flying.answered(second, "reply")
+    clock.now += 2.0
+    again, third = flying.next(), flying.next()
+    assert again is not None
+    assert third is not None
+    assert (again.part, again.failures, third.part.start) == (first.part, 1, 2)
+    flying.answered(again, "reply")
+    flying.answered(third, "reply")
+    assert flying.next() is None
+    assert flying.done
+    assert flying.result() == 3
+
+
+def test_tries_are_bounded() -> None:
+    """The last error is raised as it came, under its place in the whole input."""
+    clock = Clock()
+    flying = flight(2, clock, retries=2)
+    attempt = flying.next()
+    for _ in range(2):
+        assert attempt is not None
+        flying.failed(attempt, errors.Unavailable("gone"))
+        clock.now += flying.pause() or 0.0
+        attempt = flying.next()
+    assert attempt is not None
+    with pytest.raises(errors.Unavailable, match="gone"):
+        flying.failed(attempt, errors.Unavailable("gone"))
+
+
+def test_a_wait_beyond_the_deadline_is_not_begun() -> None:
+    """The caller is told the reason at once, not later that time is up."""
+    clock = Clock()
+    flying = flight(1, clock, seconds=5.0)
+    attempt = flying.next()
+    assert attempt is not None
+    assert attempt.seconds == 5.0
+    with pytest.raises(errors.Overloaded):
+        flying.failed(attempt, errors.Overloaded("full", retry_after=5.0))
+
+
+def test_all_parts_share_one_deadline() -> None:
+    """What is sent later has less time; what would be sent too late is not."""
+    clock = Clock()
+    flying = flight(3, clock, seconds=5.0)
+    assert flying.next() is not None
+    clock.now += 3.0
+    second = flying.next()
+    assert second is not None
+    assert second.seconds == pytest.approx(2.0)
+    clock.now += 2.0
+    with pytest.raises(errors.DeadlineExceeded):
+        flying.next()
+
+
+def test_no_deadline_leaves_it_to_the_service() -> None:
+    """math.inf: calls have none of their own."""
+    attempt = flight(1, Clock(), seconds=math.inf).next()
+    assert attempt is not None
+    assert attempt.seconds is None
+
+
+def test_a_limit_that_fewer_texts_would_not_mend_is_told_at_once() -> None:
+    """Not after many halves."""
+    operation = Words(1)
+    operation.parts = lambda: iter([Part(start=0, stop=8)])  # type: ignore[method-assign]
+    flying = Flight(operation, seconds=60, retries=Retries(3))
+    attempt = flying.next()
+    assert attempt is not None
+    with pytest.raises(errors.LimitExceeded):
+        flying.failed(attempt, errors.LimitExceeded("over the model's", field="max_tokens"))
