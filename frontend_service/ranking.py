@@ -119,13 +119,14 @@ class Ranking:
             seconds=request.documents,
             matrix=request.layout is Layout.MATRIX,
             entry=DOCUMENT,
-            cut=Cut(truncate=request.document_cut.truncate),
+            cut=Cut(truncate=request.document_cut.truncate, side=request.document_cut.side),
             first_cut=request.query_cut,
             second_cut=request.document_cut,
             prompt=PromptChoice(literal=request.instruction),
         )
         self._check_sides(request, model.tokenization.prompt(texts.prompt), "")
-        return await self._service.classify_pairs(model, texts, request.normalize, terms)
+        normalize = request.normalize if request.activated is None else request.activated
+        return await self._service.classify_pairs(model, texts, normalize, terms)
 
     def _check_sides(self, request: ScoreRequest, before_query: str, before_document: str) -> int:
         """Letters of both together."""

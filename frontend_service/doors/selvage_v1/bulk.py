@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
+from frontend_service.doors.both_ways import REQUEST_BYTES, NotRead
 from frontend_service.doors.selvage_v1.codec import embedding
-from frontend_service.doors.streaming import REQUEST_BYTES, NotRead, Streaming
+from frontend_service.doors.streaming import Streaming
 from frontend_service.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamRequest, EmbedStreamResponse
 from shared.calls import Caller

@@ -22,7 +22,6 @@ from selvage.v1.ranking_pb2_grpc import RankingServiceServicer, add_RankingServi
 from shared.calls import Caller
 from shared.codec import card_to_pb
 from shared.rpc.interceptor import CALLER
-from shared.services import PUBLIC_SERVICES
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Q = TypeVar("Q")
@@ -45,11 +44,6 @@ def register(frontend: Frontend, server: grpc.aio.Server) -> None:
     add_RankingServiceServicer_to_server(RankingServicer(frontend), server)
     add_ClassificationServiceServicer_to_server(ClassificationServicer(frontend), server)
     add_ModelServiceServicer_to_server(ModelServicer(frontend), server)
-
-
-def needs_worker(caller: Caller) -> bool:
-    """Whether a call waits for a worker; what ModelService tells is known here."""
-    return not caller.method.startswith(f"/{PUBLIC_SERVICES[-1]}/")
 
 
 class _Timed:

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from frontend_service.doors import streaming
-from frontend_service.doors.streaming import REQUESTS, NotRead, Streaming
+from frontend_service.doors import both_ways
+from frontend_service.doors.both_ways import NotRead
+from frontend_service.doors.streaming import REQUESTS, Streaming
 from shared.admission import Admission, Bounds, streams
 from shared.admission.streams import OpenStream
 from shared.errors import InvalidInput, Overloaded, WorkerUnavailable
@@ -100,7 +101,7 @@ async def test_streams_together_answer_half_of_what_may_be_answered() -> None:
 
 async def test_who_does_not_read_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it reads on."""
-    monkeypatch.setattr(streaming, "UNWRITTEN_BYTES", 1000)
+    monkeypatch.setattr(both_ways, "UNWRITTEN_BYTES", 1000)
     caller = Caller(*([7] * 200))
     caller.reads.clear()
     running = asyncio.create_task(caller.run())

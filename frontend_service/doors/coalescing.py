@@ -1,0 +1,177 @@
+"""A stream whose messages are small: those that wait together are answered together. Knows no messages and no gRPC.
+
+A group is computed as one request, so whoever sends one text a message is as fast as who sends lists. While groups are
+under way more messages gather: a fast caller gets large groups, a slow one is answered at once.
+"""
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from frontend_service.doors.both_ways import BothWays, NotRead
+from shared.admission import Admission
+from shared.admission.streams import OpenStream
+from shared.errors import InputTooLarge, Internal, InvalidInput, Overloaded, SelvageError
+
+GROUPS = 3
+"""Under way at once: one is computed, one waits at the worker, and one is made ready or written."""
+GROUP_MESSAGES, GROUP_BYTES = 256, 64 * 1024
+"""Of a group: a step or two. One message always may be."""
+MESSAGES = 2 * GROUPS * GROUP_MESSAGES
+"""Of a stream that are answered or wait: enough that the next groups are full."""
+PLACE = re.compile(r"(?:texts|text_pairs|tokenized)\[(\d+)\]")
+"""The field of an error that one input of a request is to blame for."""
+OF_INPUTS = (InvalidInput, InputTooLarge, Internal)
+"""Errors for which some inputs may be to blame, and not others."""
+
+M = TypeVar("M")
+Send = Callable[[Sequence[bytes]], Awaitable[None]]
+"""Takes one reply a message, and returns when the caller has them."""
+
+
+@dataclass(slots=True, eq=False)
+class _Group(Generic[M]):
+    """Messages that are answered together. `first`: set once all before them are answered."""
+
+    messages: Sequence[M]
+    size: int
+    first: asyncio.Event = field(default_factory=asyncio.Event)
+    task: "asyncio.Task[None] | None" = None
+
+
+class Coalescing(BothWays[M]):
+    """One stream. Replies leave in order; the first error ends it, once the messages before have been answered."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        size: Callable[[M], int],
+        options: Callable[[M], Hashable],
+        answer: Callable[[Sequence[M], Send], Awaitable[None]],
+        write: Callable[[bytes], Awaitable[None]],
+    ) -> None:
+        """Only messages of equal `options` come together. `answer` sends the replies of some; others as in `BothWays`.
+
+        Where one message is to blame for an error of `answer`, its field tells which (`texts[3]`).
+        """
+        super().__init__(admission, MESSAGES, size, write)
+        self._options, self._answer = options, answer
+        self._waiting = deque[tuple[M, Hashable]]()
+        self._groups = deque[_Group[M]]()
+        self._at_once = GROUPS
+        self._open: OpenStream
+        self._tasks: asyncio.TaskGroup
+
+    async def run(self, stream: OpenStream, requests: AsyncIterator[M]) -> None:
+        """Until all messages are answered. Raises the first error."""
+        self._open = stream
+        await super().run(stream, requests)
+
+    async def _begin(self, _: OpenStream, request: M, tasks: asyncio.TaskGroup) -> None:
+        self._tasks = tasks
+        self._holds(self._size(request))
+        self._waiting.append((request, self._options(request)))
+        self._launch()
+
+    def _launch(self) -> None:
+        """Makes groups of what waits."""
+        while self._waiting and len(self._groups) < self._at_once:
+            group = self._gathered()
+            self._groups.append(group)
+            group.task = self._tasks.create_task(self._run(group))
+        if self._groups:
+            self._groups[0].first.set()
+
+    def _gathered(self) -> _Group[M]:
+        messages, size, (_, options) = list[M](), 0, self._waiting[0]
+        while self._waiting and len(messages) < GROUP_MESSAGES and self._waiting[0][1] == options:
+            more = self._size(self._waiting[0][0])
+            if messages and size + more > GROUP_BYTES:
+                break
+            messages.append(self._waiting.popleft()[0])
+            size += more
+        return _Group(messages, size)
+
+    async def _run(self, group: _Group[M]) -> None:
+        """Answers all messages of a group, in parts where one of them spoils it for the others."""
+        async with self._admission.stream_requests:
+            parts = deque([group.messages])
+            while parts:
+                part = parts.popleft()
+                try:
+                    await self._answer(part, partial(self._in_turn, group))
+                except NotRead:
+                    raise
+                except SelvageError as error:
+                    smaller = apart(part, error)
+                    if len(smaller) > 1:
+                        parts.extendleft(reversed(smaller))
+                    elif isinstance(error, Overloaded) and await self._alone(group):
+                        parts.appendleft(part)
+                    else:
+                        await self._fail(group, error)
+                        return
+        self._groups.popleft()
+        self._answered(len(group.messages), group.size)
+        self._launch()
+
+    async def _in_turn(self, group: _Group[M], replies: Sequence[bytes]) -> None:
+        await group.first.wait()
+        await self.send(*replies)
+
+    async def _alone(self, group: _Group[M]) -> bool:
+        """Waits until no other group of this stream is under way; False where none was.
+
+        For one that was refused because there is too much: a stream is not to refuse itself. Those behind it cannot end
+        before it does, so they begin anew, and from now on one at a time.
+        """
+        if not group.first.is_set():
+            await group.first.wait()
+            return True
+        behind = self._drop_behind()
+        for each in reversed(behind):
+            self._waiting.extendleft((message, self._options(message)) for message in reversed(each.messages))
+        self._at_once = 1
+        await _ended(behind)
+        return bool(behind)
+
+    async def _fail(self, group: _Group[M], error: SelvageError) -> None:
+        """Ends the stream with the error of a group."""
+        await group.first.wait()
+        self._waiting.clear()
+        self._failed = error
+        self._open.end(error)
+        await _ended(self._drop_behind())
+
+    def _drop_behind(self) -> list[_Group[M]]:
+        """All groups but the first one, which are under way no more."""
+        first, *behind = self._groups
+        self._groups = deque([first])
+        for each in behind:
+            assert each.task is not None
+            each.task.cancel()
+        return behind
+
+
+async def _ended(groups: Sequence[_Group[Any]]) -> None:
+    """Returns when nothing of them runs any more."""
+    tasks = [each.task for each in groups if each.task is not None]
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+def apart(part: Sequence[M], error: SelvageError) -> list[Sequence[M]]:
+    """Smaller parts, of which those without the message that is to blame have no such error; or the same one."""
+    place = PLACE.fullmatch(error.field)
+    if place is not None:
+        at = int(place[1])
+        found = [part[:at], part[at : at + 1], part[at + 1 :]]
+    elif isinstance(error, OF_INPUTS):
+        found = [part[: len(part) // 2], part[len(part) // 2 :]]
+    else:
+        found = [part]
+    return [each for each in found if each]

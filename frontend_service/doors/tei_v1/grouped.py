@@ -1,0 +1,83 @@
+"""Messages of tei.v1, answered one by one or many together, each group a call of its own to the service."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from frontend_service.answer import Answer, Finished
+from frontend_service.doors.coalescing import Coalescing, Send
+from frontend_service.doors.tei_v1.codec.fields import options, put_times
+from frontend_service.exchange import Exchange
+from frontend_service.frontend import Frontend
+from shared.calls import Caller
+from shared.deadline import Deadline
+
+M = TypeVar("M", bound=Message)
+R = TypeVar("R", bound=Message)
+Told = TypeVar("Told", bound=Answer | Finished)
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[M, R]):
+    """How messages of equal `options` are answered: with a reply each."""
+
+    answer: Callable[[Sequence[M], Caller], Awaitable[list[R]]]
+    options: Callable[[M], Hashable] = options
+
+
+def timed(
+    frontend: Frontend, exchange: Exchange[Sequence[M], Any, Told, list[R]]
+) -> Callable[[Sequence[M], Caller], Awaitable[list[R]]]:
+    """Answers by an exchange, whose replies tell their times."""
+
+    async def answer(messages: Sequence[M], caller: Caller) -> list[R]:
+        start = time.monotonic()
+        replies, timing = await frontend.exchange(exchange, messages, size_of(messages), caller)
+        put_times(replies, timing, time.monotonic() - start)  # type: ignore[arg-type]  # each of these has metadata
+        return replies
+
+    return answer
+
+
+def size_of(messages: Sequence[Message]) -> int:
+    """Bytes."""
+    return sum(each.ByteSize() for each in messages)
+
+
+class Grouped(Generic[M, R]):
+    """One stream of such messages."""
+
+    def __init__(
+        self, frontend: Frontend, method: Method[M, R], caller: Caller, write: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """`write` sends a serialised reply."""
+        self._frontend, self._method, self._caller = frontend, method, caller
+        self._deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
+        self._coalescing = Coalescing[M](
+            frontend.calls.admission, lambda message: message.ByteSize(), method.options, self._group, write
+        )
+
+    async def run(self, messages: AsyncIterator[M]) -> None:
+        """Until all are answered. Raises SelvageError, the first that a message meets, or that ends the stream."""
+        with self._frontend.calls.stream(self._caller) as stream:
+            await self._coalescing.run(stream, messages)
+
+    async def _group(self, messages: Sequence[M], send: Send) -> None:
+        """A call until its replies have been taken; only what is computed has a bound on its time."""
+        calls, caller = self._frontend.calls, self._caller
+        if self._deadline is not None:
+            caller = replace(caller, remaining=self._deadline.remaining())
+        with calls.running(caller):
+            async with calls.timeout(caller):
+                with calls.admission.hold(size_of(messages)):
+                    replies = await self._method.answer(messages, caller)
+                written = await self._frontend.offload(size_of(replies), _serialised, replies)
+                del replies
+            await send(written)
+
+
+def _serialised(replies: Sequence[Message]) -> list[bytes]:
+    return [reply.SerializeToString() for reply in replies]

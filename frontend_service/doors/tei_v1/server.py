@@ -1,0 +1,174 @@
+"""The services of tei.v1: messages -> exchange -> messages. Decides nothing; `Interceptor` tells errors."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from frontend_service.doors.tei_v1.codec import embedding, info, prediction, ranking, tokenization
+from frontend_service.doors.tei_v1.codec.fields import headers
+from frontend_service.doors.tei_v1.gathering import Gathering
+from frontend_service.doors.tei_v1.grouped import Grouped, Method, size_of, timed
+from frontend_service.exchange import Exchange
+from frontend_service.frontend import Frontend
+from shared.calls import Caller
+from shared.deadline import Deadline
+from shared.rpc.interceptor import CALLER
+from shared.rpc.metadata import REQUEST_ID
+from tei.v1 import tei_pb2 as pb
+from tei.v1 import tei_pb2_grpc as services
+
+Context = grpc.aio.ServicerContext[Any, Any]
+M = TypeVar("M", bound=Message)
+R = TypeVar("R", bound=Message)
+
+
+def register(frontend: Frontend, server: grpc.aio.Server) -> None:
+    """Adds all services of the contract to a server, those of `TEI_SERVICES`."""
+    services.add_InfoServicer_to_server(InfoServicer(frontend), server)
+    services.add_EmbedServicer_to_server(EmbedServicer(frontend), server)
+    services.add_PredictServicer_to_server(PredictServicer(frontend), server)
+    services.add_RerankServicer_to_server(RerankServicer(frontend), server)
+    services.add_TokenizeServicer_to_server(TokenizeServicer(frontend), server)
+
+
+class _Servicer:
+    def __init__(self, frontend: Frontend) -> None:
+        self._frontend = frontend
+
+    async def _one(self, method: Method[M, R], message: M, context: Context) -> R:
+        """The reply to a message, and beside it what it took."""
+        device, caller = self._frontend.models.get("").card.device, CALLER.get()
+        (reply,) = await method.answer([message], caller)
+        context.set_trailing_metadata(((REQUEST_ID, caller.request_id), *headers(reply.metadata, device)))  # type: ignore[attr-defined]
+        return reply
+
+    async def _many(self, method: Method[M, R], messages: AsyncIterator[M], context: Context) -> None:
+        await Grouped(self._frontend, method, CALLER.get(), context.write).run(messages)
+
+
+class InfoServicer(services.InfoServicer):
+    """tei.v1.Info"""
+
+    def __init__(self, frontend: Frontend) -> None:
+        self._frontend = frontend
+
+    async def Info(self, request: pb.InfoRequest, context: Context) -> pb.InfoResponse:
+        frontend = self._frontend
+        return info.info_response(frontend.models.get(""), frontend.calls.admission.bounds.requests, frontend.threads)
+
+
+class EmbedServicer(_Servicer, services.EmbedServicer):
+    """tei.v1.Embed"""
+
+    def __init__(self, frontend: Frontend) -> None:
+        super().__init__(frontend)
+        ask, codec = frontend.embedding.embed, embedding
+        self._dense = Method(timed(frontend, Exchange(read=codec.dense_request, ask=ask, write=codec.dense_replies)))
+        self._sparse = Method(timed(frontend, Exchange(read=codec.sparse_request, ask=ask, write=codec.sparse_replies)))
+        self._all = Method(timed(frontend, Exchange(read=codec.all_request, ask=ask, write=codec.all_replies)))
+
+    async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
+        return await self._one(self._dense, request, context)
+
+    async def EmbedStream(self, request_iterator: AsyncIterator[pb.EmbedRequest], context: Context) -> None:
+        await self._many(self._dense, request_iterator, context)
+
+    async def EmbedSparse(self, request: pb.EmbedSparseRequest, context: Context) -> pb.EmbedSparseResponse:
+        return await self._one(self._sparse, request, context)
+
+    async def EmbedSparseStream(self, request_iterator: AsyncIterator[pb.EmbedSparseRequest], context: Context) -> None:
+        await self._many(self._sparse, request_iterator, context)
+
+    async def EmbedAll(self, request: pb.EmbedAllRequest, context: Context) -> pb.EmbedAllResponse:
+        return await self._one(self._all, request, context)
+
+    async def EmbedAllStream(self, request_iterator: AsyncIterator[pb.EmbedAllRequest], context: Context) -> None:
+        await self._many(self._all, request_iterator, context)
+
+
+class PredictServicer(_Servicer, services.PredictServicer):
+    """tei.v1.Predict"""
+
+    def __init__(self, frontend: Frontend) -> None:
+        super().__init__(frontend)
+        ask, codec = frontend.classification.texts, prediction
+        self._single = Method(
+            timed(frontend, Exchange(read=codec.predict_request, ask=ask, write=codec.predict_replies))
+        )
+        self._pair = Method(
+            timed(frontend, Exchange(read=codec.pair_request, ask=ask, write=codec.predict_replies)),
+            codec.pair_options,
+        )
+
+    async def Predict(self, request: pb.PredictRequest, context: Context) -> pb.PredictResponse:
+        return await self._one(self._single, request, context)
+
+    async def PredictPair(self, request: pb.PredictPairRequest, context: Context) -> pb.PredictResponse:
+        return await self._one(self._pair, request, context)
+
+    async def PredictStream(self, request_iterator: AsyncIterator[pb.PredictRequest], context: Context) -> None:
+        await self._many(self._single, request_iterator, context)
+
+    async def PredictPairStream(self, request_iterator: AsyncIterator[pb.PredictPairRequest], context: Context) -> None:
+        await self._many(self._pair, request_iterator, context)
+
+
+class RerankServicer(_Servicer, services.RerankServicer):
+    """tei.v1.Rerank"""
+
+    def __init__(self, frontend: Frontend) -> None:
+        super().__init__(frontend)
+        exchange = Exchange(read=ranking.rerank_request, ask=frontend.ranking.rerank, write=ranking.rerank_replies)
+        self._rerank = Method(timed(frontend, exchange))
+
+    async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
+        return await self._one(self._rerank, request, context)
+
+    async def RerankStream(
+        self, request_iterator: AsyncIterator[pb.RerankStreamRequest], context: Context
+    ) -> pb.RerankResponse:
+        calls, caller, models = self._frontend.calls, CALLER.get(), self._frontend.models
+        deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
+        with Gathering(calls.admission, models.get("").limits) as gathering:
+            with calls.stream(caller) as stream:
+                request = await gathering.all(stream, request_iterator)
+            if deadline is not None:
+                caller = replace(caller, remaining=deadline.remaining())
+                CALLER.set(caller)
+            return await calls.answer(caller, partial(self._one, self._rerank, request, context))
+
+
+class TokenizeServicer(_Servicer, services.TokenizeServicer):
+    """tei.v1.Tokenize; its replies tell no times."""
+
+    def __init__(self, frontend: Frontend) -> None:
+        super().__init__(frontend)
+        self._encode, self._decode = Method(self._encoded), Method(self._decoded)
+
+    async def _encoded(self, messages: Sequence[pb.EncodeRequest], _: Caller) -> list[pb.EncodeResponse]:
+        offload = self._frontend.offload
+        request = await offload(size_of(messages), tokenization.encode_request, messages)
+        shown = await self._frontend.models.tokenize(request)
+        return await offload(shown.size, partial(tokenization.encode_replies, messages), shown)
+
+    async def _decoded(self, messages: Sequence[pb.DecodeRequest], _: Caller) -> list[pb.DecodeResponse]:
+        request = await self._frontend.offload(size_of(messages), tokenization.decode_request, messages)
+        return tokenization.decode_replies(await self._frontend.models.detokenize(request))
+
+    async def Tokenize(self, request: pb.EncodeRequest, context: Context) -> pb.EncodeResponse:
+        (reply,) = await self._encoded([request], CALLER.get())
+        return reply
+
+    async def TokenizeStream(self, request_iterator: AsyncIterator[pb.EncodeRequest], context: Context) -> None:
+        await self._many(self._encode, request_iterator, context)
+
+    async def Decode(self, request: pb.DecodeRequest, context: Context) -> pb.DecodeResponse:
+        (reply,) = await self._decoded([request], CALLER.get())
+        return reply
+
+    async def DecodeStream(self, request_iterator: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
+        await self._many(self._decode, request_iterator, context)
