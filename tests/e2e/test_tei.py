@@ -277,7 +277,7 @@ async def test_the_first_error_ends_a_stream_after_the_answers_before_it(bert: S
 
     async def read() -> None:
         async for reply in Tei(bert.channel).embed.EmbedStream(embeds(*texts)):
-            replies.append(reply)  # noqa: PERF401 - those before the error count
+            replies.append(reply)
 
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await read()
