@@ -19,9 +19,10 @@ from shared.admission.streams import OpenStream, Streams
 from shared.errors import SelvageError
 from shared.memory import memory_taken
 
-STREAM_SHARE, STREAM_MEMORY = 4, 4
+STREAM_SHARE, STREAM_MEMORY, COPIES = 4, 2, 3
 """A stream's results take at most one part in four of what all streams' may. Streams are not read on where the process
-takes four times the memory at which slow reads end: by then it is likely that one of them sends what fills it."""
+takes twice the memory at which slow reads end, and three copies of each request that has been read explain no more of
+it: by then it is likely that one of them sends what fills it."""
 
 
 @dataclass(slots=True)
@@ -147,7 +148,8 @@ class Admission:
 
     def _stream_memory(self, most: int) -> SelvageError | None:
         """Why streams that wait for their next request end, if they do."""
-        memory = self.memory
+        memory = self.memory - COPIES * self.size
         if memory <= most:
             return None
-        return self.refusals.overloaded("memory", f"requests take {memory} bytes, the limit is {most}", retry_after=1.0)
+        why = f"requests that arrive take {memory} bytes, the limit is {most}"
+        return self.refusals.overloaded("memory", why, retry_after=1.0)
