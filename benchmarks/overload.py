@@ -126,7 +126,7 @@ def fairness(server: Server, seconds: float) -> dict[str, dict[str, Turn]]:
     """One caller alone, and among others: all of one key, or each of its own."""
     callers: dict[str, Any] = {"workload": "128-tokens", "clients": CLIENTS}
     rerank = partial(beside, server, "rerank-20", seconds)
-    many, huge = callers | {"priorities": "bulk"}, {"workload": "rerank-10000", "clients": 1}
+    many, huge = callers | {"priorities": "bulk"}, {"workload": "rerank-10000", "clients": 1, "deadline": LASTING}
     interactive = partial(beside, server, "16-tokens", seconds)
     return {
         "a rerank of 20 documents beside 64 callers, 128 tokens": {
