@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
 from shared.admission import Admission
 from shared.admission.reads import unheeded
@@ -12,12 +13,24 @@ from shared.errors import DeadlineExceeded, SelvageError
 
 REQUESTS, REQUEST_BYTES = 256, 256 * 1024
 """Of a stream that are answered at once: some steps' worth of tokens, whatever a request holds. One always may."""
-UNWRITTEN_BYTES = 8 * 1024 * 1024
+UNWRITTEN_BYTES = 4 * 1024 * 1024
 """Of replies that wait for their reader; above it no request of the stream is begun."""
 HEARD_OUT = 0.1
 """Seconds before a stream ends with an error: grpc.aio tells a caller that still writes INTERNAL instead."""
 
 Q = TypeVar("Q")
+Q_co = TypeVar("Q_co", covariant=True)
+
+
+class Requests(Protocol[Q_co]):
+    """What a stream's caller sends. After one that cannot be read, whose error it raises, the next one comes.
+
+    `size`: of the request that came last, in bytes.
+    """
+
+    size: int
+
+    async def __anext__(self) -> Q_co: ...
 
 
 class NotRead(DeadlineExceeded):
@@ -30,20 +43,28 @@ class Streaming(Generic[Q]):
     def __init__(
         self,
         admission: Admission,
-        size: Callable[[Q], int],
-        answer: Callable[[Q], Awaitable[None]],
+        stream: OpenStream,
+        answer: Callable[[Q, int], Coroutine[Any, Any, None]],
         write: Callable[[bytes], Awaitable[None]],
+        at_end: Callable[[Callable[[object], None]], None],
     ) -> None:
-        """`size` of a request in bytes; `answer` sends every reply of one; `write` returns when a reply has been taken,
-        and is never called twice at once."""
-        self._admission, self._size, self._answer, self._write = admission, size, answer, write
+        """`answer` sends every reply of a request of so many bytes. `write` returns when a reply has been taken, and is
+        never called twice at once; a reply that was not taken lies there until the call's end, when what `at_end` was
+        given is called."""
+        self._admission, self._stream, self._answer, self._write, self._at_end = (
+            admission,
+            stream,
+            answer,
+            write,
+            at_end,
+        )
         self._writing = asyncio.Lock()
         self._changed = asyncio.Event()
         self._waiting = deque[asyncio.Future[None]]()
         self._requests = self._bytes = self._unwritten = 0
-        self._over = False
+        self._over = self._stuck = False
 
-    async def run(self, stream: OpenStream, requests: AsyncIterator[Q]) -> None:
+    async def run(self, requests: Requests[Q]) -> None:
         """Until all requests are answered.
 
         Raises what reading raises, or that with which the stream is ended, once all that was read is answered, and at
@@ -52,10 +73,10 @@ class Streaming(Generic[Q]):
         try:
             async with asyncio.TaskGroup() as tasks:
                 # Never cancelled: grpcio would lose what has come of a request. It ends with its call.
-                reading = asyncio.ensure_future(self._read(stream, requests, tasks))
+                reading = asyncio.ensure_future(self._read(requests, tasks))
                 reading.add_done_callback(unheeded)
                 try:
-                    error = await stream.ended(reading)
+                    error = await self._stream.ended(reading)
                 finally:
                     self._over = True
         except ExceptionGroup as failed:
@@ -66,15 +87,33 @@ class Streaming(Generic[Q]):
 
     async def send(self, reply: bytes) -> None:
         """Returns when the reply has been taken. Raises NotRead."""
-        self._unwritten += len(reply)
+        self._counts(len(reply))
         try:
             async with self._writing:
-                async with asyncio.timeout(self._admission.bounds.read_seconds):
-                    await self._write(reply)
-        except TimeoutError:
-            raise NotRead(f"no reply was read for {self._admission.bounds.read_seconds:g} s") from None
+                await self._written(reply)
         finally:
-            self._unwritten -= len(reply)
+            self._counts(-len(reply))
+
+    async def _written(self, reply: bytes) -> None:
+        seconds = self._admission.bounds.read_seconds
+        error = NotRead(f"no reply was read for {seconds:g} s")
+        if self._stuck:
+            raise error
+        try:
+            async with asyncio.timeout(seconds):
+                await self._write(reply)
+        except BaseException as raised:
+            self._stuck = True
+            self._stream.results.add(len(reply))
+            self._at_end(lambda _: self._stream.results.add(-len(reply)))
+            if isinstance(raised, TimeoutError):
+                raise error from None
+            raise
+
+    def _counts(self, size: int) -> None:
+        self._unwritten += size
+        self._stream.results.add(size)
+        if size < 0:
             self._changed.set()
 
     async def another_ended(self) -> bool:
@@ -89,38 +128,36 @@ class Streaming(Generic[Q]):
         await waiter
         return True
 
-    async def _read(
-        self, stream: OpenStream, requests: AsyncIterator[Q], tasks: asyncio.TaskGroup
-    ) -> SelvageError | None:
-        """Begins all requests; the error of the one that cannot be read. Once it is over, what comes is let go."""
+    async def _read(self, requests: Requests[Q], tasks: asyncio.TaskGroup) -> None:
+        """Begins all requests. Once it is over, or one could not be read, what comes is let go."""
         while True:
             if not self._over:
                 await self._room()
             try:
-                with self._admission.streams.reading(stream):
+                with self._admission.streams.reading(self._stream):
                     request = await anext(requests)
             except StopAsyncIteration:
-                return None
+                return
             except SelvageError as error:
-                return error
-            await self._admission.stream_requests.acquire()
-            if self._over or stream.ending:
-                self._admission.stream_requests.release()
+                self._stream.end(error)
                 continue
-            self._requests, self._bytes = self._requests + 1, self._bytes + self._size(request)
-            tasks.create_task(self._one(request))
+            if not self._over and not self._stream.ending:
+                self._begin(request, requests.size, tasks)
             del request
 
-    async def _one(self, request: Q) -> None:
+    def _begin(self, request: Q, size: int, tasks: asyncio.TaskGroup) -> None:
+        answer = self._answer(request, size)
         try:
-            await self._answer(request)
-        finally:
-            self._requests, self._bytes = self._requests - 1, self._bytes - self._size(request)
-            self._admission.stream_requests.release()
-            self._changed.set()
-            self._wake_one()
+            task = tasks.create_task(answer)
+        except RuntimeError:  # it ends, since another request failed
+            answer.close()
+            return
+        self._requests, self._bytes = self._requests + 1, self._bytes + size
+        task.add_done_callback(partial(self._answered, size))
 
-    def _wake_one(self) -> None:
+    def _answered(self, size: int, _: object) -> None:
+        self._requests, self._bytes = self._requests - 1, self._bytes - size
+        self._changed.set()
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():  # its request was cancelled, with the stream

@@ -5,6 +5,7 @@ reading, `hold` once it knows the size. What a door does not ask about, such as 
 """
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,8 +20,8 @@ from shared.admission.streams import OpenStream, Streams
 from shared.errors import SelvageError
 from shared.memory import memory_taken
 
-STREAM_SHARE, STREAM_MEMORY, COPIES = 4, 2, 3
-"""A stream's results take at most one part in four of what all streams' may. Streams are not read on where the process
+STREAM_SHARE, STREAM_MEMORY, COPIES = 8, 2, 3
+"""A stream's results take at most one part in eight of what all streams' may. Streams are not read on where the process
 takes twice the memory at which slow reads end, and three copies of each request that has been read explain no more of
 it: by then it is likely that one of them sends what fills it."""
 
@@ -70,7 +71,7 @@ class Admission:
         share = ResultPool("others of this stream", self.bounds.results // STREAM_SHARE, self._streamed)
         token = _POOL.set(share)
         try:
-            with self.streams.opened() as stream:
+            with self.streams.opened(share) as stream:
                 yield stream
         finally:
             _POOL.reset(token)
@@ -83,7 +84,8 @@ class Admission:
                 "requests", f"{self.requests} requests are being answered, the limit is {self.bounds.requests}"
             )
         if not self.requests:
-            self._idle_memory = memory_taken()
+            # what an open stream may hold at this moment is not the process's own
+            self._idle_memory = min(memory_taken(), self._idle_memory if self.streams else sys.maxsize)
         self.requests += 1
         ledger = _Ledger(_POOL.get() or self._results)
         _LEDGER.set(ledger)
@@ -108,17 +110,24 @@ class Admission:
         ledger.results += size
 
     @contextmanager
-    def hold(self, size: int) -> Iterator[None]:
-        """From the time that a message of so many bytes is there until it is answered."""
+    def hold(self, size: int) -> Iterator[Callable[[], None]]:
+        """From the time that a message of so many bytes is there until it is answered, or until what this gives is
+        called, once nobody holds it any more. Raises Overloaded."""
         if self.size and self.size + size > self.bounds.size:
             raise self.refusals.overloaded(
                 "bytes", f"the request has {size} bytes, others hold {self.size}, the limit is {self.bounds.size}"
             )
         self.size += size
+        held = size
+
+        def let_go() -> None:
+            nonlocal held
+            self.size, held = self.size - held, 0
+
         try:
-            yield
+            yield let_go
         finally:
-            self.size -= size
+            let_go()
 
     def hold_reply(self, size: int) -> Callable[[], None]:
         """From the time that a reply is there until its caller has read it, which the door tells by what this returns.

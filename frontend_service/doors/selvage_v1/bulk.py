@@ -1,72 +1,85 @@
 """EmbedStream: batches of one caller, each a call of its own to the service, with its own outcome."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
 from frontend_service.doors.selvage_v1.codec import embedding
-from frontend_service.doors.streaming import REQUEST_BYTES, NotRead, Streaming
+from frontend_service.doors.streaming import REQUEST_BYTES, NotRead, Requests, Streaming
 from frontend_service.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamRequest, EmbedStreamResponse
+from shared.admission.streams import OpenStream
 from shared.calls import Caller
 from shared.deadline import Deadline
 from shared.errors import Overloaded, ResultTooLarge, SelvageError
 
-Embed = Callable[[EmbedRequest, Caller], Awaitable[EmbedResponse]]
+Embed = Callable[[EmbedRequest, int, Caller], Awaitable[EmbedResponse]]
 
 
 class Bulk:
     """Answers every batch: with its rows, in parts where they do not fit into a message, or with one error."""
 
     def __init__(
-        self, frontend: Frontend, embed: Embed, caller: Caller, write: Callable[[bytes], Awaitable[None]]
+        self,
+        frontend: Frontend,
+        embed: Embed,
+        caller: Caller,
+        stream: OpenStream,
+        write: Callable[[bytes], Awaitable[None]],
+        at_end: Callable[[Callable[[object], None]], None],
     ) -> None:
-        """`write` sends a serialised response."""
+        """`embed` answers a message of about so many bytes; `write` sends a serialised response; as in `Streaming`."""
         self._frontend, self._embed, self._caller = frontend, embed, caller
         self._deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
-        self._streaming = Streaming(frontend.calls.admission, EmbedStreamRequest.ByteSize, self._answer, write)
+        self._streaming = Streaming(frontend.calls.admission, stream, self._answer, write, at_end)
 
-    async def run(self, batches: AsyncIterator[EmbedStreamRequest]) -> None:
+    async def run(self, batches: Requests[EmbedStreamRequest]) -> None:
         """Until all are answered. Raises SelvageError where something comes that is no batch, nobody reads, or the
         stream is ended."""
-        with self._frontend.calls.stream(self._caller) as stream:
-            await self._streaming.run(stream, batches)
+        await self._streaming.run(batches)
 
-    async def _answer(self, batch: EmbedStreamRequest) -> None:
-        waiting = [(0, batch.request)]
-        while waiting:
-            start, request = waiting.pop()
-            try:
-                await self._part(request, EmbedStreamResponse(id=batch.id, start=start, more=bool(waiting)))
-            except NotRead:
-                raise
-            except SelvageError as error:
-                parts = embedding.halves(request) if isinstance(error, ResultTooLarge) else []
-                if len(parts) > 1:
-                    waiting += [(start + place, part) for place, part in reversed(parts)]
-                elif isinstance(error, Overloaded) and await self._another_ended(request):
-                    waiting.append((start, request))
-                else:
-                    told = EmbedStreamResponse(id=batch.id, start=start, error=embedding.stream_error(error))
-                    await self._streaming.send(told.SerializeToString())
-                    return
+    async def _answer(self, batch: EmbedStreamRequest, size: int) -> None:
+        identity, start, waiting = batch.id, 0, [(0, batch.request)]
+        del batch  # nobody holds a large one once it is computed
+        try:
+            with self._frontend.calls.admission.hold(size) as let_go:
+                while waiting:
+                    start, request = waiting.pop()
+                    told = EmbedStreamResponse(id=identity, start=start, more=bool(waiting))
+                    try:
+                        reply = await self._computed(request, size, told)
+                    except ResultTooLarge:
+                        parts = await self._frontend.offload(size, embedding.halves, request)
+                        if len(parts) < 2:
+                            raise
+                        waiting += [(start + place, part) for place, part in reversed(parts)]
+                        continue
+                    except Overloaded:
+                        # a large one does not wait in memory
+                        if size > REQUEST_BYTES or not await self._streaming.another_ended():
+                            raise
+                        waiting.append((start, request))
+                        continue
+                    del request
+                    if not waiting:
+                        let_go()
+                    await self._streaming.send(reply)
+        except NotRead:
+            raise
+        except SelvageError as error:
+            told = EmbedStreamResponse(id=identity, start=start, error=embedding.stream_error(error))
+            await self._streaming.send(told.SerializeToString())
 
-    async def _another_ended(self, request: EmbedRequest) -> bool:
-        """A large one does not wait in memory."""
-        return request.ByteSize() <= REQUEST_BYTES and await self._streaming.another_ended()
-
-    async def _part(self, request: EmbedRequest, told: EmbedStreamResponse) -> None:
-        """A call until its reply has been taken; only what is computed has a bound on its time."""
+    async def _computed(self, request: EmbedRequest, size: int, told: EmbedStreamResponse) -> bytes:
+        """One call. It is over before its reply is read, which may take long."""
         calls, caller = self._frontend.calls, self._caller
-        if self._deadline is not None:
-            caller = replace(caller, remaining=self._deadline.remaining())
-        with calls.running(caller):
-            async with calls.timeout(caller):
-                with calls.admission.hold(request.ByteSize()):
-                    response = await self._embed(request, caller)
-                reply = await self._frontend.offload(response.ByteSize(), partial(_filled, told), response)
-                del response
-            await self._streaming.send(reply)
+        async with calls.admission.stream_requests:
+            if self._deadline is not None:
+                caller = replace(caller, remaining=self._deadline.remaining())
+            with calls.running(caller):
+                async with calls.timeout(caller):
+                    response = await self._embed(request, size, caller)
+                    return await self._frontend.offload(response.ByteSize(), partial(_filled, told), response)
 
 
 def _filled(told: EmbedStreamResponse, response: EmbedResponse) -> bytes:
