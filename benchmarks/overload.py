@@ -1,4 +1,4 @@
-"""More than the services can do: goodput with deadlines, a rerank among many callers, an interactive caller among bulk.
+"""More than the services can do: goodput with deadlines, and what is refused.
 
 The peak is what 64 callers that wait for their answers get. Then 1.2, 1.5 and 3 times as many requests a second come,
 whatever the answers do, each with a deadline of 2 s, or of four times the peak's median where that is more. Goodput
@@ -10,8 +10,6 @@ The peak is measured right before and right after each of these, since a machine
 by other machines" is the share of its cores' time that its host gave to others meanwhile.
 """
 
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -21,21 +19,16 @@ from benchmarks.benchmark import OURS, Options
 from benchmarks.load.null_server import null_server
 from benchmarks.load.processor import Stolen
 from benchmarks.rounds import Figures, Turn
-from benchmarks.services import Server, generated, generator, pair
+from benchmarks.services import Server, generated, lasting, pair
 
 WHOSE, RATE, COMPARED = OURS, "tokens/s", ("goodput/s", "p50 ms", "p99 ms")
 PEERS: Mapping[str, Sequence[str]] = {}
 CLIENTS, WORKLOADS, TIMES = 64, ("128-tokens", "16-tokens"), (1.2, 1.5, 3)
 LEAST_DEADLINE, LATENCIES = 2.0, 4
 """Seconds; and medians of the peak."""
-KEYS = ",".join(f"key{number}" for number in range(CLIENTS))
 NULL, LEFT = "beside a null server that refuses", "of the peak, %"
 """A side; a figure."""
 STOLEN = "taken by other machines, % of the cores"
-LASTING, RAMP = 3600, 5
-"""Seconds: longer than any benchmark; until a load that lasts is in full swing."""
-RERANKS = {"requests": 3}
-"""Not for so many seconds: of 65 keys one rerank may wait for a minute."""
 NEAR = 10.0
 """Seconds of a peak beside a load, or that load's own where they are fewer."""
 
@@ -81,28 +74,6 @@ def against_the_peak(
     return {**found, "the peak, requests/s": most, LEFT: 100 * found[answered] / most, STOLEN: stolen}
 
 
-def beside(
-    server: Server, workload: str, seconds: float, asked: Figures, others: Sequence[Mapping[str, Any]]
-) -> Figures:
-    """One caller while others call without a pause; the figures are its own."""
-    with lasting(server, others):
-        found = generated(server, workload, clients=1, seconds=seconds, warmup=1.0, **asked)
-    return {name: found[name] for name in ("requests/s", "p50 ms", "p99 ms")}
-
-
-@contextmanager
-def lasting(server: Server, loads: Sequence[Mapping[str, Any]]) -> Iterator[None]:
-    """Loads that go on all the while."""
-    with ExitStack() as cleanup:
-        running = [cleanup.enter_context(generator(server, seconds=LASTING, **load)) for load in loads]
-        for process in running:
-            cleanup.callback(process.terminate)
-        time.sleep(RAMP)
-        yield
-        if any(process.poll() is not None for process in running):
-            sys.exit("a load that should have gone on has ended; what was measured beside it means nothing")
-
-
 def finished(sides: Mapping[str, Sequence[Figures]]) -> Mapping[str, Sequence[Figures]]:
     """With what is left of what would be at best, round by round."""
     told = dict(sides)
@@ -136,24 +107,4 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
                 name: partial(overload, server, workload, TIMES[-1], options.seconds, timed=False)
                 for name, server in servers.items()
             }
-        yield found | fairness(servers[OURS], options.seconds)
-
-
-def fairness(server: Server, seconds: float) -> dict[str, dict[str, Turn]]:
-    """One caller alone, and among others: all of one key, or each of its own."""
-    callers: dict[str, Any] = {"workload": "128-tokens", "clients": CLIENTS}
-    rerank = partial(beside, server, "rerank-20", seconds)
-    many, huge = callers | {"priorities": "bulk"}, {"workload": "rerank-10000", "clients": 1, "deadline": LASTING}
-    interactive = partial(beside, server, "16-tokens", seconds)
-    return {
-        "a rerank of 20 documents beside 64 callers, 128 tokens": {
-            OURS: partial(rerank, RERANKS, [callers]),
-            "65 keys": partial(rerank, RERANKS | {"keys": "own"}, [callers | {"keys": KEYS}]),
-            "alone": partial(rerank, RERANKS, []),
-        },
-        "16 tokens beside 64 bulk callers and a rerank of 10,000 documents": {
-            OURS: partial(interactive, {"priorities": "interactive"}, [many, huge]),
-            "without priorities": partial(interactive, {}, [callers, huge]),
-            "alone": partial(interactive, {}, []),
-        },
-    }
+        yield found
