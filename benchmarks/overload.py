@@ -1,4 +1,4 @@
-"""More than the services can do: goodput with deadlines, a rerank among many callers, an interactive caller among bulk.
+"""More than the services can do: goodput with deadlines, and what is refused.
 
 The peak is what 64 callers that wait for their answers get. Then 1.2, 1.5 and 3 times as many requests a second come,
 whatever the answers do, each with a deadline of 2 s, or of four times the peak's median where that is more. Goodput
@@ -10,9 +10,7 @@ The peak is measured right before and right after each of these, since a machine
 by other machines" is the share of its cores' time that its host gave to others meanwhile.
 """
 
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -21,21 +19,16 @@ from benchmarks.benchmark import OURS, Options
 from benchmarks.load.null_server import null_server
 from benchmarks.load.processor import Stolen
 from benchmarks.rounds import Figures, Turn
-from benchmarks.services import Server, generated, generator, pair
+from benchmarks.services import Server, generated, lasting, pair
 
 WHOSE, RATE, COMPARED = OURS, "tokens/s", ("goodput/s", "p50 ms", "p99 ms")
 PEERS: Mapping[str, Sequence[str]] = {}
 CLIENTS, WORKLOADS, TIMES = 64, ("128-tokens", "16-tokens"), (1.2, 1.5, 3)
 LEAST_DEADLINE, LATENCIES = 2.0, 4
 """Seconds; and medians of the peak."""
-KEYS = ",".join(f"key{number}" for number in range(CLIENTS))
 NULL, LEFT = "beside a null server that refuses", "of the peak, %"
 """A side; a figure."""
 STOLEN = "taken by other machines, % of the cores"
-LASTING, RAMP = 3600, 5
-"""Seconds: longer than any benchmark; until a load that lasts is in full swing."""
-RERANKS = {"requests": 3}
-"""Not for so many seconds: of 65 keys one rerank may wait for a minute."""
 NEAR = 10.0
 """Seconds of a peak beside a load, or that load's own where they are fewer."""
 
@@ -47,60 +40,38 @@ def peak(server: Server, workload: str, seconds: float) -> Figures:
 
 def overload(server: Server, workload: str, times: float, seconds: float, *, timed: bool) -> Figures:
     """So many times the peak, with deadlines or without; what kept to them against the peak."""
-    before = peak(server, workload, min(NEAR, seconds))
-    deadline = max(LEAST_DEADLINE, LATENCIES * before["p50 ms"] / 1e3)
-    asked: dict[str, Any] = {"rate": times * before["requests/s"], "warmup": deadline}
-    share = Stolen()
-    found = generated(server, workload, seconds=seconds, **asked, **({"deadline": deadline} if timed else {}))
-    stolen = share.since()
-    arrived = sum(found.get(f"{name}/s", 0.0) for name in ("requests", "refused", "expired", "failed"))
-    accepted = arrived - found.get("refused/s", 0.0)
-    most = _mean(before, peak(server, workload, min(NEAR, seconds)))
-    return {
-        **found,
-        "the peak, requests/s": most,
-        LEFT: 100 * found["goodput/s" if timed else "requests/s"] / most,
-        "expired, % of accepted": 100 * found.get("expired/s", 0.0) / accepted,
-        STOLEN: stolen,
-    }
+
+    def load(before: Figures) -> Figures:
+        deadline = max(LEAST_DEADLINE, LATENCIES * before["p50 ms"] / 1e3)
+        asked: dict[str, Any] = {"rate": times * before["requests/s"], "warmup": deadline}
+        return generated(server, workload, seconds=seconds, **asked, **({"deadline": deadline} if timed else {}))
+
+    found = against_the_peak(server, workload, seconds, load, "goodput/s" if timed else "requests/s")
+    accepted = sum(found.get(f"{name}/s", 0.0) for name in ("requests", "expired", "failed"))
+    return {**found, **({"expired, % of accepted": 100 * found.get("expired/s", 0.0) / accepted} if accepted else {})}
 
 
 def left(server: Server, bare: Server, workload: str, times: float, seconds: float) -> Figures:
     """Callers that wait, while the null server refuses what is more than the peak."""
-    before = peak(server, workload, min(NEAR, seconds))
-    with lasting(bare, [{"workload": workload, "rate": (times - 1) * before["requests/s"]}]):
-        share = Stolen()
-        found = generated(server, workload, clients=CLIENTS, seconds=seconds, warmup=1.0)
-        stolen = share.since()
-    most = _mean(before, peak(server, workload, min(NEAR, seconds)))
-    told = {"the peak, requests/s": most, LEFT: 100 * found["requests/s"] / most, STOLEN: stolen}
-    return found | told
+
+    def load(before: Figures) -> Figures:
+        with lasting(bare, [{"workload": workload, "rate": (times - 1) * before["requests/s"]}]):
+            return generated(server, workload, clients=CLIENTS, seconds=seconds, warmup=1.0)
+
+    return against_the_peak(server, workload, seconds, load, "requests/s")
 
 
-def _mean(before: Figures, after: Figures) -> float:
-    return (before["requests/s"] + after["requests/s"]) / 2
-
-
-def beside(
-    server: Server, workload: str, seconds: float, asked: Figures, others: Sequence[Mapping[str, Any]]
+def against_the_peak(
+    server: Server, workload: str, seconds: float, load: Callable[[Figures], Figures], answered: str
 ) -> Figures:
-    """One caller while others call without a pause; the figures are its own."""
-    with lasting(server, others):
-        found = generated(server, workload, clients=1, seconds=seconds, warmup=1.0, **asked)
-    return {name: found[name] for name in ("requests/s", "p50 ms", "p99 ms")}
-
-
-@contextmanager
-def lasting(server: Server, loads: Sequence[Mapping[str, Any]]) -> Iterator[None]:
-    """Loads that go on all the while."""
-    with ExitStack() as cleanup:
-        running = [cleanup.enter_context(generator(server, seconds=LASTING, **load)) for load in loads]
-        for process in running:
-            cleanup.callback(process.terminate)
-        time.sleep(RAMP)
-        yield
-        if any(process.poll() is not None for process in running):
-            sys.exit("a load that should have gone on has ended; what was measured beside it means nothing")
+    """What `load` gives, which is told the peak before it, and the share of the peak that was `answered` in it."""
+    before = peak(server, workload, min(NEAR, seconds))
+    share = Stolen()
+    found = load(before)
+    stolen = share.since()
+    after = peak(server, workload, min(NEAR, seconds))
+    most = (before["requests/s"] + after["requests/s"]) / 2
+    return {**found, "the peak, requests/s": most, LEFT: 100 * found[answered] / most, STOLEN: stolen}
 
 
 def finished(sides: Mapping[str, Sequence[Figures]]) -> Mapping[str, Sequence[Figures]]:
@@ -136,24 +107,4 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
                 name: partial(overload, server, workload, TIMES[-1], options.seconds, timed=False)
                 for name, server in servers.items()
             }
-        yield found | fairness(servers[OURS], options.seconds)
-
-
-def fairness(server: Server, seconds: float) -> dict[str, dict[str, Turn]]:
-    """One caller alone, and among others: all of one key, or each of its own."""
-    callers: dict[str, Any] = {"workload": "128-tokens", "clients": CLIENTS}
-    rerank = partial(beside, server, "rerank-20", seconds)
-    many, huge = callers | {"priorities": "bulk"}, {"workload": "rerank-10000", "clients": 1, "deadline": LASTING}
-    interactive = partial(beside, server, "16-tokens", seconds)
-    return {
-        "a rerank of 20 documents beside 64 callers, 128 tokens": {
-            OURS: partial(rerank, RERANKS, [callers]),
-            "65 keys": partial(rerank, RERANKS | {"keys": "own"}, [callers | {"keys": KEYS}]),
-            "alone": partial(rerank, RERANKS, []),
-        },
-        "16 tokens beside 64 bulk callers and a rerank of 10,000 documents": {
-            OURS: partial(interactive, {"priorities": "interactive"}, [many, huge]),
-            "without priorities": partial(interactive, {}, [callers, huge]),
-            "alone": partial(interactive, {}, []),
-        },
-    }
+        yield found
