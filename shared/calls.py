@@ -91,7 +91,7 @@ class Calls:
         self._refuses = True
 
     def end_streams(self) -> None:
-        """No stream is read any more; what was read is answered."""
+        """No stream's request is begun any more, for good; those that were are answered."""
         self.admission.streams.end(_draining())
 
     def terms(self, caller: Caller) -> Terms:

@@ -75,18 +75,17 @@ class Streaming(Generic[Q]):
                 # Never cancelled: grpcio would lose what has come of a request. It ends with its call.
                 reading = asyncio.ensure_future(self._read(requests, tasks))
                 reading.add_done_callback(unheeded)
-                try:
-                    error = await self._stream.ended(reading)
-                finally:
-                    self._over = True
+                error = await self._stream.ended(reading)
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
+        finally:
+            self._over = True
         if error is not None:
             await asyncio.wait([reading], timeout=HEARD_OUT)
             raise error
 
     async def send(self, reply: bytes) -> None:
-        """Returns when the reply has been taken. Raises NotRead."""
+        """Returns when the reply has been taken. Raises NotRead; CancelledError where an earlier one was not taken."""
         self._counts(len(reply))
         try:
             async with self._writing:
@@ -95,19 +94,18 @@ class Streaming(Generic[Q]):
             self._counts(-len(reply))
 
     async def _written(self, reply: bytes) -> None:
+        if self._stuck:  # the stream is about to end
+            raise asyncio.CancelledError
         seconds = self._admission.bounds.read_seconds
-        error = NotRead(f"no reply was read for {seconds:g} s")
-        if self._stuck:
-            raise error
         try:
             async with asyncio.timeout(seconds):
                 await self._write(reply)
         except BaseException as raised:
             self._stuck = True
-            self._stream.results.add(len(reply))
-            self._at_end(lambda _: self._stream.results.add(-len(reply)))
+            self._stream.results.add(size := len(reply))
+            self._at_end(lambda _: self._stream.results.add(-size))
             if isinstance(raised, TimeoutError):
-                raise error from None
+                raise NotRead(f"no reply was read for {seconds:g} s") from None
             raise
 
     def _counts(self, size: int) -> None:
@@ -129,10 +127,9 @@ class Streaming(Generic[Q]):
         return True
 
     async def _read(self, requests: Requests[Q], tasks: asyncio.TaskGroup) -> None:
-        """Begins all requests. Once it is over, or one could not be read, what comes is let go."""
+        """Begins all requests, until one cannot be read or the stream is to end. Then what comes is let go."""
         while True:
-            if not self._over:
-                await self._room()
+            await self._room()
             try:
                 with self._admission.streams.reading(self._stream):
                     request = await anext(requests)
@@ -141,7 +138,7 @@ class Streaming(Generic[Q]):
             except SelvageError as error:
                 self._stream.end(error)
                 continue
-            if not self._over and not self._stream.ending:
+            if not self._over and not self._stream.ending:  # broken off, or to end
                 self._begin(request, requests.size, tasks)
             del request
 
@@ -165,7 +162,10 @@ class Streaming(Generic[Q]):
                 return
 
     async def _room(self) -> None:
-        """Returns when another request may be begun."""
-        while self._requests >= REQUESTS or self._bytes >= REQUEST_BYTES or self._unwritten >= UNWRITTEN_BYTES:
+        """Returns when another request may be begun, or let go since all others are answered."""
+        while self._full() if not self._stream.ending else self._requests:
             self._changed.clear()
             await self._changed.wait()
+
+    def _full(self) -> bool:
+        return self._requests >= REQUESTS or self._bytes >= REQUEST_BYTES or self._unwritten >= UNWRITTEN_BYTES

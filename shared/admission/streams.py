@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from shared.admission.result_pool import ResultPool
+from shared.admission.pool import Pool
 from shared.errors import SelvageError, WorkerUnavailable
 
 LIFETIME = 540.0
@@ -16,7 +16,7 @@ LOOK_SECONDS = 0.01
 class OpenStream:
     """One of them, of the task that made it. `results`: what it may hold of them, replies that wait included."""
 
-    def __init__(self, results: ResultPool) -> None:
+    def __init__(self, results: Pool) -> None:
         self.results = results
         task = asyncio.current_task()
         assert task is not None
@@ -26,11 +26,11 @@ class OpenStream:
 
     @property
     def ending(self) -> bool:
-        """Whether no request is to be read any more."""
+        """Whether no request is to be begun any more."""
         return self._ending.done()
 
     def end(self, error: SelvageError) -> None:
-        """No request is read any more; those that were are answered, and then it ends with this error."""
+        """No request is begun any more; those that were are answered, and then it ends with this error."""
         if not self._ending.done():
             self._ending.set_result(error)
 
@@ -76,17 +76,20 @@ class Streams:
         self._open: set[OpenStream] = set()
         self._reading: dict[OpenStream, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._ended: SelvageError | None = None
 
     def __len__(self) -> int:
         return len(self._open)
 
     @contextmanager
-    def opened(self, results: ResultPool) -> Iterator[OpenStream]:
-        """Around a stream."""
+    def opened(self, results: Pool) -> Iterator[OpenStream]:
+        """Around a stream; one that is opened after `end` ends at once."""
         stream = OpenStream(results)
         too_old = WorkerUnavailable(f"the stream is {LIFETIME:g} s old; go on in another one", retry_after=0.0)
         timer = asyncio.get_running_loop().call_later(LIFETIME, stream.end, too_old)
         self._open.add(stream)
+        if self._ended is not None:
+            stream.end(self._ended)
         try:
             with stream.running():
                 yield stream
@@ -107,7 +110,8 @@ class Streams:
             self._reading.pop(stream, None)
 
     def end(self, error: SelvageError) -> None:
-        """All of them, once what was read is answered."""
+        """All of them, once what was read is answered, for good."""
+        self._ended = error
         for stream in self._open:
             stream.end(error)
 

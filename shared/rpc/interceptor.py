@@ -124,13 +124,12 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 partial(self._parse, handler.request_deserializer),
                 self._trim_soon,
             )
+            context.add_done_callback(lambda _: self._ended(messages))  # type: ignore[arg-type]
             try:
                 await handler.stream_stream(messages, context)
             except SelvageError:
                 self._let_go_unread(context)
                 raise
-            finally:
-                messages.end()
 
         return both_ways
 
@@ -146,6 +145,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
         assert task is not None  # of the whole call: it ends when the reply has left
         timer = asyncio.get_running_loop().call_later(self._calls.admission.bounds.read_seconds, task.cancel)
         context.add_done_callback(lambda _: timer.cancel())  # type: ignore[arg-type]
+
+    def _ended(self, messages: _Messages) -> None:
+        if messages.size >= LARGE_REQUEST or (messages.arriving and self._calls.admission.memory > LARGE_REQUEST):
+            self._trim_soon()
 
     def _trim_soon(self) -> None:
         """After a large request, or one that was refused while it came: its memory would stay with this process."""
@@ -174,7 +177,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
 
 class _Messages:
-    """Requests of a stream, parsed; `size` of the last one, in bytes. After one that is none it goes on."""
+    """Requests of a stream, parsed. After one that is none it goes on.
+
+    `size` of the last one, in bytes; `arriving`: whether one is being waited for, of which much may have come.
+    """
 
     def __init__(
         self,
@@ -184,7 +190,7 @@ class _Messages:
     ) -> None:
         """`after_large`: called when what large messages took is likely to be free."""
         self._receive, self._parse, self._after_large = receive, parse, after_large
-        self._arriving = False
+        self.arriving = False
         self.size = 0
 
     def __aiter__(self) -> _Messages:
@@ -194,18 +200,13 @@ class _Messages:
         """Raises InvalidInput, InputTooLarge."""
         if self.size >= LARGE_REQUEST:
             self._after_large()
-        self._arriving, self.size = True, 0
+        self.arriving, self.size = True, 0
         raw = await self._receive()
-        self._arriving = False
+        self.arriving = False
         if raw is grpc.aio.EOF:
             raise StopAsyncIteration
         self.size = len(raw)
         return await self._parse(raw)
-
-    def end(self) -> None:
-        """Nothing is asked for any more; of what was sent next, much may have come."""
-        if self._arriving or self.size >= LARGE_REQUEST:
-            self._after_large()
 
 
 def _observed(serve: Callable[..., Awaitable[Any]], rpcs: Rpcs, method: str, kind: str) -> Any:

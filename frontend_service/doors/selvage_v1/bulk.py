@@ -1,7 +1,7 @@
 """EmbedStream: batches of one caller, each a call of its own to the service, with its own outcome."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from frontend_service.doors.selvage_v1.codec import embedding
@@ -39,38 +39,51 @@ class Bulk:
         await self._streaming.run(batches)
 
     async def _answer(self, batch: EmbedStreamRequest, size: int) -> None:
-        identity, start, waiting = batch.id, 0, [(0, batch.request)]
+        told, parts = EmbedStreamResponse(id=batch.id), [_Part(0, batch.request, size)]
         del batch  # nobody holds a large one once it is computed
         try:
             with self._frontend.calls.admission.hold(size) as let_go:
-                while waiting:
-                    start, request = waiting.pop()
-                    told = EmbedStreamResponse(id=identity, start=start, more=bool(waiting))
-                    try:
-                        reply = await self._computed(request, size, told)
-                    except ResultTooLarge:
-                        parts = await self._frontend.offload(size, embedding.halves, request)
-                        if len(parts) < 2:
-                            raise
-                        waiting += [(start + place, part) for place, part in reversed(parts)]
-                        continue
-                    except Overloaded:
-                        # a large one does not wait in memory
-                        if size > REQUEST_BYTES or not await self._streaming.another_ended():
-                            raise
-                        waiting.append((start, request))
-                        continue
-                    del request
-                    if not waiting:
-                        let_go()
-                    await self._streaming.send(reply)
+                while parts:
+                    await self._next(parts, told, let_go)
+            return
         except NotRead:
             raise
         except SelvageError as error:
-            told = EmbedStreamResponse(id=identity, start=start, error=embedding.stream_error(error))
-            await self._streaming.send(told.SerializeToString())
+            told.more = False
+            told.error.CopyFrom(embedding.stream_error(error))
+            parts.clear()
+        # Out of that block: what an error met lies in memory as long as the error, and nobody may read this for long.
+        await self._streaming.send(told.SerializeToString())
 
-    async def _computed(self, request: EmbedRequest, size: int, told: EmbedStreamResponse) -> bytes:
+    async def _next(self, parts: "list[_Part]", told: EmbedStreamResponse, let_go: Callable[[int], None]) -> None:
+        """Answers the last of `parts`, or halves it. `told`: what its reply has beside its rows."""
+        part = parts.pop()
+        told.start, told.more = part.start, bool(parts)
+        reply = await self._computed(part, told)
+        if reply is None:
+            parts += await self._frontend.offload(part.size, _Part.halves, part)
+            return
+        let_go(part.size)
+        del part
+        await self._streaming.send(reply)
+
+    async def _computed(self, part: "_Part", told: EmbedStreamResponse) -> bytes | None:
+        """The reply to a part; None where it would be too large and the part can be halved.
+
+        What is refused for others of this stream is tried again as they end; a large one does not wait in memory.
+        """
+        while True:
+            try:
+                return await self._called(part, told)
+            except ResultTooLarge:
+                if part.texts < 2:
+                    raise
+                return None
+            except Overloaded:
+                if part.size > REQUEST_BYTES or not await self._streaming.another_ended():
+                    raise
+
+    async def _called(self, part: "_Part", told: EmbedStreamResponse) -> bytes:
         """One call. It is over before its reply is read, which may take long."""
         calls, caller = self._frontend.calls, self._caller
         async with calls.admission.stream_requests:
@@ -78,10 +91,28 @@ class Bulk:
                 caller = replace(caller, remaining=self._deadline.remaining())
             with calls.running(caller):
                 async with calls.timeout(caller):
-                    response = await self._embed(request, size, caller)
-                    return await self._frontend.offload(response.ByteSize(), partial(_filled, told), response)
+                    response = await self._embed(part.request, part.size, caller)
+                    return await self._frontend.offload(calls.admission.reserved, partial(_filled, told), response)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some texts of a batch, from `start` on, of about so many bytes."""
+
+    start: int
+    request: EmbedRequest
+    size: int
+
+    @property
+    def texts(self) -> int:
+        return max(len(self.request.texts), len(self.request.tokenized))
+
+    def halves(self) -> "list[_Part]":
+        """The last one first."""
+        (first, one), (second, two) = embedding.halves(self.request)
+        half = self.size // 2
+        return [_Part(self.start + second, two, self.size - half), _Part(self.start + first, one, half)]
 
 
 def _filled(told: EmbedStreamResponse, response: EmbedResponse) -> bytes:
-    told.response.CopyFrom(response)
-    return told.SerializeToString()
+    return EmbedStreamResponse(id=told.id, start=told.start, more=told.more, response=response).SerializeToString()

@@ -1,5 +1,6 @@
 """The public services over gRPC: message -> exchange -> message. Decides nothing; `Interceptor` tells errors."""
 
+import asyncio
 from functools import partial
 from typing import Any, TypeVar
 
@@ -82,7 +83,14 @@ class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
         caller, embed = CALLER.get(), partial(self._answer, self._embed)
         with self._frontend.calls.stream(caller) as stream:
             await context.send_initial_metadata(())  # else grpcio sends no status while a reply is not read
-            bulk = Bulk(self._frontend, embed, caller, stream, context.write, context.add_done_callback)  # type: ignore[arg-type]
+
+            async def write(reply: bytes) -> None:
+                try:
+                    await context.write(reply)
+                except grpc.aio.BaseError:  # the caller has gone, and the call is about to be cancelled
+                    raise asyncio.CancelledError from None
+
+            bulk = Bulk(self._frontend, embed, caller, stream, write, context.add_done_callback)  # type: ignore[arg-type]
             await bulk.run(request_iterator)
 
 

@@ -1,6 +1,7 @@
 """Batches of a stream: each its own outcome, in parts where its reply would be too large."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from fakes import FakeWorker
 from google.rpc.code_pb2 import Code
 from test_service import service
 
+from frontend_service.doors.selvage_v1 import bulk
 from frontend_service.doors.selvage_v1.bulk import Bulk, Embed
 from frontend_service.doors.selvage_v1.codec import embedding, fields
 from frontend_service.exchange import Exchange
@@ -18,7 +20,7 @@ from frontend_service.limits import Limits
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamRequest, EmbedStreamResponse
 from shared.admission import Bounds
 from shared.calls import Caller, Calls
-from shared.errors import Internal, Overloaded, ResultTooLarge, WorkerUnavailable
+from shared.errors import Internal, Overloaded, ResultTooLarge, SelvageError, WorkerUnavailable
 
 HERE = Caller(method="/selvage.v1.EmbeddingService/EmbedStream", request_id="mine", remaining=60.0)
 
@@ -171,6 +173,50 @@ async def test_streams_together_are_answered_half_of_what_may_be_at_once() -> No
     assert most == 4
     unread.set()
     await slow
+
+
+async def test_a_slow_reader_of_parts_holds_back_only_itself() -> None:
+    """What of its batch is not computed yet leaves the room of others, and what is computed is no longer held."""
+    frontend = Frontend(service()[0], Calls(timeout=60, bounds=Bounds(size=1000)))
+    admission, reads = frontend.calls.admission, asyncio.Event()
+
+    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+        if len(request.texts) > 1:
+            raise ResultTooLarge("too large")
+        return EmbedResponse()
+
+    async def write(_: bytes) -> None:
+        await reads.wait()
+
+    large = batch(1, *["a" * 100] * 9)
+    slow = asyncio.create_task(through(embed, large, frontend=frontend, write=write))
+    await asyncio.sleep(0.01)
+    assert 700 < admission.size < large.ByteSize()
+    with admission.hold(1000):
+        pass
+    reads.set()
+    await slow
+    assert admission.size == 0
+
+
+@pytest.mark.parametrize("error", [None, ResultTooLarge, Overloaded])
+async def test_nothing_of_a_batch_is_held_while_its_last_reply_waits(error: type[SelvageError] | None) -> None:
+    """However it was answered: nobody may read it for long."""
+
+    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+        if error is not None:
+            raise error("for a reason")
+        if len(request.texts) > 2:
+            raise ResultTooLarge("too large")
+        return EmbedResponse()
+
+    held = list[int]()
+
+    async def write(_: bytes) -> None:
+        held.append(sum(isinstance(each, bulk._Part) for each in gc.get_objects()))
+
+    await through(embed, batch(1, *"abcd" if error is None else "a"), write=write)
+    assert held == ([1, 0] if error is None else [0])
 
 
 async def test_abandoned_streams_leave_no_place_taken() -> None:
