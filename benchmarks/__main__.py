@@ -21,6 +21,7 @@ ROUNDS = {
     "maxsim": (8, 1),
     "services": (3, 1),
     "overload": (1, 1),
+    "fairness": (1, 1),
     "parts": (1, 1),
     "ablations": (3, 1),
 }
@@ -56,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
             "--seconds",
             type=float,
             default=2.5,
-            help="of a load in a round; services and overload (default: %(default)s)",
+            help="of a load in a round; services, overload and fairness (default: %(default)s)",
         )
         add("--against", action="append", default=[], metavar="PATH", help="another checkout; or infinity (services)")
         add("--out", type=Path, help=f"where the JSON goes (default: benchmarks/results/{name}.json)")

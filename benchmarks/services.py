@@ -11,11 +11,13 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.benchmark import INFINITY, OURS, Options
 from benchmarks.engine import peer_of, products
@@ -34,6 +36,8 @@ NULL, ENGINE = "null grpc.aio server", "engine alone"
 SHORT = "16-tokens"
 LOADS = ((1, "16-tokens"), (64, "16-tokens"), (1, "128-tokens"), (64, "128-tokens"))
 """Clients, and the workload of each."""
+LASTING, RAMP = 3600, 5
+"""Seconds: longer than any benchmark; until a load that lasts is in full swing."""
 READY = re.compile(r"Ready[.:] [Ww]orker (\S+)(?: \(process \d+\))?, frontend (\S+?)\.? (?:\(process|Ctrl)")
 """As `python -m harness` tells it, and as older checkouts do."""
 
@@ -90,6 +94,19 @@ def generator(server: Server, workload: str, **options: object) -> "subprocess.P
     watched = [part for name, pid in server.pids.items() for part in ("--watch", f"{name}={pid}")]
     command = [sys.executable, "-m", "benchmarks", "load", "--json", *flags, *watched]
     return subprocess.Popen(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.PIPE, text=True)
+
+
+@contextmanager
+def lasting(server: Server, loads: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+    """Loads that go on all the while."""
+    with ExitStack() as cleanup:
+        running = [cleanup.enter_context(generator(server, seconds=LASTING, **load)) for load in loads]
+        for process in running:
+            cleanup.callback(process.terminate)
+        time.sleep(RAMP)
+        yield
+        if any(process.poll() is not None for process in running):
+            sys.exit("a load that should have gone on has ended; what was measured beside it means nothing")
 
 
 def closed(server: Server, workload: str, clients: int, seconds: float) -> Figures:

@@ -6,8 +6,9 @@ those together that wait together.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 from shared.admission import Admission
 from shared.admission.reads import unheeded
@@ -16,12 +17,36 @@ from shared.errors import DeadlineExceeded, SelvageError
 
 REQUEST_BYTES = 256 * 1024
 """Of a stream that are answered at once: some steps' worth of tokens. One request always may be."""
-UNWRITTEN_BYTES = 8 * 1024 * 1024
+UNWRITTEN_BYTES = 4 * 1024 * 1024
 """Of replies that wait for their reader; above it no request of the stream is begun."""
 HEARD_OUT = 0.1
 """Seconds before a stream ends with an error: grpc.aio tells a caller that still writes INTERNAL instead."""
 
 Q = TypeVar("Q")
+Q_co = TypeVar("Q_co", covariant=True)
+
+
+class Requests(Protocol[Q_co]):
+    """What a stream's caller sends. After one that cannot be read, whose error it raises, the next one comes.
+
+    `size`: of the request that came last, in bytes.
+    """
+
+    size: int
+
+    async def __anext__(self) -> Q_co: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """How what is sent leaves.
+
+    `write` returns when a reply has been taken, and is never called twice at once. A reply that was not taken lies
+    there until the call's end, when what `at_end` was given is called.
+    """
+
+    write: Callable[[bytes], Awaitable[None]]
+    at_end: Callable[[Callable[[object], None]], None]
 
 
 class NotRead(DeadlineExceeded):
@@ -31,23 +56,15 @@ class NotRead(DeadlineExceeded):
 class BothWays(ABC, Generic[Q]):
     """One stream. What it holds is bounded, so whoever does not read is not read from, and nobody else waits."""
 
-    def __init__(
-        self,
-        admission: Admission,
-        requests: int,
-        size: Callable[[Q], int],
-        write: Callable[[bytes], Awaitable[None]],
-    ) -> None:
-        """`requests`: how many are answered at once; `size` of one in bytes; `write` returns when a reply has been
-        taken, and is never called twice at once."""
-        self._admission, self._most, self._size, self._write = admission, requests, size, write
+    def __init__(self, admission: Admission, stream: OpenStream, replies: Replies, requests: int) -> None:
+        """`requests`: how many are answered at once."""
+        self._admission, self._stream, self._replies, self._most = admission, stream, replies, requests
         self._writing = asyncio.Lock()
         self._changed = asyncio.Event()
         self._requests = self._bytes = self._unwritten = 0
-        self._over = False
-        self._failed: SelvageError | None = None
+        self._over = self._stuck = False
 
-    async def run(self, stream: OpenStream, requests: AsyncIterator[Q]) -> None:
+    async def run(self, requests: Requests[Q]) -> None:
         """Until all requests are answered.
 
         Raises what reading raises, or that with which the stream is ended, once all that was read is answered, and at
@@ -56,42 +73,44 @@ class BothWays(ABC, Generic[Q]):
         try:
             async with asyncio.TaskGroup() as tasks:
                 # Never cancelled: grpcio would lose what has come of a request. It ends with its call.
-                reading = asyncio.ensure_future(self._read(stream, requests, tasks))
+                reading = asyncio.ensure_future(self._read(requests, tasks))
                 reading.add_done_callback(unheeded)
-                try:
-                    error = await stream.ended(reading)
-                finally:
-                    self._over = True
-                    self._changed.set()
+                error = await self._stream.ended(reading)
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        error = self._failed or error
+        finally:
+            self._over = True
+            self._changed.set()
         if error is not None:
             await asyncio.wait([reading], timeout=HEARD_OUT)
             raise error
 
-    async def send(self, *replies: bytes) -> None:
-        """Returns when all have been taken, one after the other. Raises NotRead."""
-        size = sum(map(len, replies))
-        self._unwritten += size
+    async def send(self, *replies: bytes, turn: asyncio.Event | None = None) -> None:
+        """Returns when all have been taken, one after the other, from their `turn` on.
+
+        Raises NotRead; CancelledError where an earlier one was not taken.
+        """
+        self._counts(size := sum(map(len, replies)))
         try:
+            if turn is not None:
+                await turn.wait()
             async with self._writing:
                 for reply in replies:
-                    async with asyncio.timeout(self._admission.bounds.read_seconds):
-                        await self._write(reply)
-        except TimeoutError:
-            raise NotRead(f"no reply was read for {self._admission.bounds.read_seconds:g} s") from None
+                    await self._written(reply)
         finally:
-            self._unwritten -= size
-            self._changed.set()
+            self._counts(-size)
 
     @abstractmethod
-    async def _begin(self, stream: OpenStream, request: Q, tasks: asyncio.TaskGroup) -> None:
-        """Has the request answered by one of `tasks`; calls `_holds` now and `_answered` when that is done."""
+    def _begin(self, request: Q, size: int, tasks: asyncio.TaskGroup) -> None:
+        """Has a request of so many bytes answered by one of `tasks`, between `_holds` and `_answered`."""
 
-    def _ends(self, stream: OpenStream) -> bool:
-        """Whether what comes is let go."""
-        return self._over or stream.ending
+    def _started(self, work: Coroutine[Any, Any, None], tasks: asyncio.TaskGroup) -> "asyncio.Task[None] | None":
+        """None where another task has failed, which ends the stream."""
+        try:
+            return tasks.create_task(work)
+        except RuntimeError:
+            work.close()
+            return None
 
     def _holds(self, size: int) -> None:
         """One request more, of so many bytes."""
@@ -102,27 +121,48 @@ class BothWays(ABC, Generic[Q]):
         self._requests, self._bytes = self._requests - requests, self._bytes - size
         self._changed.set()
 
-    async def _read(
-        self, stream: OpenStream, requests: AsyncIterator[Q], tasks: asyncio.TaskGroup
-    ) -> SelvageError | None:
-        """Begins all requests; the error of the one that cannot be read. Once it is over, what comes is let go."""
+    async def _written(self, reply: bytes) -> None:
+        if self._stuck:  # the stream is about to end
+            raise asyncio.CancelledError
+        seconds = self._admission.bounds.read_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await self._replies.write(reply)
+        except BaseException as raised:
+            self._stuck = True
+            self._stream.results.add(size := len(reply))
+            self._replies.at_end(lambda _: self._stream.results.add(-size))
+            if isinstance(raised, TimeoutError):
+                raise NotRead(f"no reply was read for {seconds:g} s") from None
+            raise
+
+    def _counts(self, size: int) -> None:
+        self._unwritten += size
+        self._stream.results.add(size)
+        if size < 0:
+            self._changed.set()
+
+    async def _read(self, requests: Requests[Q], tasks: asyncio.TaskGroup) -> None:
+        """Begins all requests, until one cannot be read or the stream is to end. Then what comes is let go."""
         while True:
             await self._room()
             try:
-                with self._admission.streams.reading(stream):
+                with self._admission.streams.reading(self._stream):
                     request = await anext(requests)
             except StopAsyncIteration:
-                return None
+                return
             except SelvageError as error:
-                return error
-            if not self._ends(stream):
-                await self._begin(stream, request, tasks)
+                self._stream.end(error)
+                continue
+            if not self._over and not self._stream.ending:  # broken off, or to end
+                self._begin(request, requests.size, tasks)
             del request
 
     async def _room(self) -> None:
-        """Returns when another request may be begun, or let go."""
-        while not self._over and (
-            self._requests >= self._most or self._bytes >= REQUEST_BYTES or self._unwritten >= UNWRITTEN_BYTES
-        ):
+        """Returns when another request may be begun, or let go since all others are answered."""
+        while not self._over and (self._full() if not self._stream.ending else self._requests):
             self._changed.clear()
             await self._changed.wait()
+
+    def _full(self) -> bool:
+        return self._requests >= self._most or self._bytes >= REQUEST_BYTES or self._unwritten >= UNWRITTEN_BYTES

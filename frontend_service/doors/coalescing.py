@@ -7,12 +7,11 @@ under way more messages gather: a fast caller gets large groups, a slow one is a
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Generic, TypeVar
 
-from frontend_service.doors.both_ways import BothWays, NotRead
+from frontend_service.doors.both_ways import BothWays, Replies, Requests
 from shared.admission import Admission
 from shared.admission.streams import OpenStream
 from shared.errors import InputTooLarge, Internal, InvalidInput, Overloaded, SelvageError
@@ -29,17 +28,23 @@ OF_INPUTS = (InvalidInput, InputTooLarge, Internal)
 """Errors for which some inputs may be to blame, and not others."""
 
 M = TypeVar("M")
-Send = Callable[[Sequence[bytes]], Awaitable[None]]
-"""Takes one reply a message, and returns when the caller has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Message(Generic[M]):
+    """One that waits."""
+
+    message: M
+    size: int
+    options: Hashable
 
 
 @dataclass(slots=True, eq=False)
 class _Group(Generic[M]):
-    """Messages that are answered together. `first`: set once all before them are answered."""
+    """Messages that are answered together. `turn`: set once all before them are answered."""
 
-    messages: Sequence[M]
-    size: int
-    first: asyncio.Event = field(default_factory=asyncio.Event)
+    messages: Sequence[_Message[M]]
+    turn: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
 
 
@@ -49,32 +54,37 @@ class Coalescing(BothWays[M]):
     def __init__(
         self,
         admission: Admission,
-        size: Callable[[M], int],
+        stream: OpenStream,
+        replies: Replies,
         options: Callable[[M], Hashable],
-        answer: Callable[[Sequence[M], Send], Awaitable[None]],
-        write: Callable[[bytes], Awaitable[None]],
+        answer: Callable[[Sequence[M]], Awaitable[Sequence[bytes]]],
     ) -> None:
-        """Only messages of equal `options` come together. `answer` sends the replies of some; others as in `BothWays`.
+        """Only messages of equal `options` come together. `answer` gives a reply to each of some.
 
         Where one message is to blame for an error of `answer`, its field tells which (`texts[3]`).
         """
-        super().__init__(admission, MESSAGES, size, write)
+        super().__init__(admission, stream, replies, MESSAGES)
         self._options, self._answer = options, answer
-        self._waiting = deque[tuple[M, Hashable]]()
+        self._waiting = deque[_Message[M]]()
         self._groups = deque[_Group[M]]()
         self._at_once = GROUPS
-        self._open: OpenStream
+        self._failed: SelvageError | None = None
         self._tasks: asyncio.TaskGroup
 
-    async def run(self, stream: OpenStream, requests: AsyncIterator[M]) -> None:
-        """Until all messages are answered. Raises the first error."""
-        self._open = stream
-        await super().run(stream, requests)
+    async def run(self, requests: Requests[M]) -> None:
+        """Until all messages are answered. Raises the error of the first that has one."""
+        try:
+            await super().run(requests)
+        except SelvageError:
+            if self._failed is None:
+                raise
+        if self._failed is not None:
+            raise self._failed
 
-    async def _begin(self, _: OpenStream, request: M, tasks: asyncio.TaskGroup) -> None:
+    def _begin(self, request: M, size: int, tasks: asyncio.TaskGroup) -> None:
         self._tasks = tasks
-        self._holds(self._size(request))
-        self._waiting.append((request, self._options(request)))
+        self._holds(size)
+        self._waiting.append(_Message(request, size, self._options(request)))
         self._launch()
 
     def _launch(self) -> None:
@@ -82,46 +92,41 @@ class Coalescing(BothWays[M]):
         while self._waiting and len(self._groups) < self._at_once:
             group = self._gathered()
             self._groups.append(group)
-            group.task = self._tasks.create_task(self._run(group))
+            group.task = self._started(self._run(group), self._tasks)
         if self._groups:
-            self._groups[0].first.set()
+            self._groups[0].turn.set()
 
     def _gathered(self) -> _Group[M]:
-        messages, size, (_, options) = list[M](), 0, self._waiting[0]
-        while self._waiting and len(messages) < GROUP_MESSAGES and self._waiting[0][1] == options:
-            more = self._size(self._waiting[0][0])
-            if messages and size + more > GROUP_BYTES:
+        messages, size, options = list[_Message[M]](), 0, self._waiting[0].options
+        while self._waiting and len(messages) < GROUP_MESSAGES and self._waiting[0].options == options:
+            size += self._waiting[0].size
+            if messages and size > GROUP_BYTES:
                 break
-            messages.append(self._waiting.popleft()[0])
-            size += more
-        return _Group(messages, size)
+            messages.append(self._waiting.popleft())
+        return _Group(messages)
 
     async def _run(self, group: _Group[M]) -> None:
         """Answers all messages of a group, in parts where one of them spoils it for the others."""
-        async with self._admission.stream_requests:
-            parts = deque([group.messages])
-            while parts:
-                part = parts.popleft()
-                try:
-                    await self._answer(part, partial(self._in_turn, group))
-                except NotRead:
-                    raise
-                except SelvageError as error:
-                    smaller = apart(part, error)
-                    if len(smaller) > 1:
-                        parts.extendleft(reversed(smaller))
-                    elif isinstance(error, Overloaded) and await self._alone(group):
-                        parts.appendleft(part)
-                    else:
-                        await self._fail(group, error)
-                        return
+        parts: deque[Sequence[M]] = deque([[each.message for each in group.messages]])
+        while parts:
+            part = parts.popleft()
+            try:
+                async with self._admission.stream_requests:
+                    replies = await self._answer(part)
+            except SelvageError as error:
+                smaller = apart(part, error)
+                if len(smaller) > 1:
+                    parts.extendleft(reversed(smaller))
+                elif isinstance(error, Overloaded) and await self._alone(group):
+                    parts.appendleft(part)
+                else:
+                    await self._fail(group, error)
+                    return
+            else:
+                await self.send(*replies, turn=group.turn)
         self._groups.popleft()
-        self._answered(len(group.messages), group.size)
+        self._answered(len(group.messages), sum(each.size for each in group.messages))
         self._launch()
-
-    async def _in_turn(self, group: _Group[M], replies: Sequence[bytes]) -> None:
-        await group.first.wait()
-        await self.send(*replies)
 
     async def _alone(self, group: _Group[M]) -> bool:
         """Waits until no other group of this stream is under way; False where none was.
@@ -129,22 +134,22 @@ class Coalescing(BothWays[M]):
         For one that was refused because there is too much: a stream is not to refuse itself. Those behind it cannot end
         before it does, so they begin anew, and from now on one at a time.
         """
-        if not group.first.is_set():
-            await group.first.wait()
+        if not group.turn.is_set():
+            await group.turn.wait()
             return True
         behind = self._drop_behind()
         for each in reversed(behind):
-            self._waiting.extendleft((message, self._options(message)) for message in reversed(each.messages))
+            self._waiting.extendleft(reversed(each.messages))
         self._at_once = 1
         await _ended(behind)
         return bool(behind)
 
     async def _fail(self, group: _Group[M], error: SelvageError) -> None:
         """Ends the stream with the error of a group."""
-        await group.first.wait()
+        await group.turn.wait()
         self._waiting.clear()
         self._failed = error
-        self._open.end(error)
+        self._stream.end(error)
         await _ended(self._drop_behind())
 
     def _drop_behind(self) -> list[_Group[M]]:

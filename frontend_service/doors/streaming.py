@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
 
-from frontend_service.doors.both_ways import BothWays
+from frontend_service.doors.both_ways import BothWays, Replies
 from shared.admission import Admission
 from shared.admission.streams import OpenStream
 
@@ -21,12 +22,12 @@ class Streaming(BothWays[Q]):
     def __init__(
         self,
         admission: Admission,
-        size: Callable[[Q], int],
-        answer: Callable[[Q], Awaitable[None]],
-        write: Callable[[bytes], Awaitable[None]],
+        stream: OpenStream,
+        replies: Replies,
+        answer: Callable[[Q, int], Coroutine[Any, Any, None]],
     ) -> None:
-        """`answer` sends every reply of a request; others as in `BothWays`."""
-        super().__init__(admission, REQUESTS, size, write)
+        """`answer` sends every reply of a request of so many bytes."""
+        super().__init__(admission, stream, replies, REQUESTS)
         self._answer = answer
         self._waiting = deque[asyncio.Future[None]]()
 
@@ -42,19 +43,16 @@ class Streaming(BothWays[Q]):
         await waiter
         return True
 
-    async def _begin(self, stream: OpenStream, request: Q, tasks: asyncio.TaskGroup) -> None:
-        await self._admission.stream_requests.acquire()
-        if self._ends(stream):
-            self._admission.stream_requests.release()
-            return
-        self._holds(self._size(request))
-        tasks.create_task(self._one(request))
+    def _begin(self, request: Q, size: int, tasks: asyncio.TaskGroup) -> None:
+        task = self._started(self._answer(request, size), tasks)
+        if task is not None:
+            self._holds(size)
+            task.add_done_callback(partial(self._ended, size))
 
-    async def _one(self, request: Q) -> None:
-        try:
-            await self._answer(request)
-        finally:
-            self._answered(1, self._size(request))
-            self._admission.stream_requests.release()
-            if self._waiting:
-                self._waiting.popleft().set_result(None)
+    def _ended(self, size: int, _: object) -> None:
+        self._answered(1, size)
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():  # its request was cancelled, with the stream
+                waiter.set_result(None)
+                return

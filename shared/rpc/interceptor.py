@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import grpc
@@ -142,22 +143,16 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return up
 
     async def _streamed(self, handler: Any, serve: Callable[..., Awaitable[Any]], context: Context) -> Any:
-        async def requests() -> AsyncIterator[Message]:
-            while (raw := await self._calls.admission.reads.taken(context.read)) is not grpc.aio.EOF:
-                size = len(raw)
-                try:
-                    request = await self._parse(handler.request_deserializer, raw)
-                    del raw  # a large one is held once, not twice
-                    yield request
-                    del request
-                finally:
-                    if size >= LARGE_REQUEST:
-                        self._trim_soon()
-
+        messages = _Messages(
+            partial(self._calls.admission.reads.taken, context.read),
+            partial(self._parse, handler.request_deserializer),
+            self._trim_soon,
+        )
+        context.add_done_callback(lambda _: self._ended(messages))  # type: ignore[arg-type]
         try:
-            return await serve(requests(), context)
+            return await serve(messages, context)
         except SelvageError:
-            self._trim_soon()  # of what was sent next, much may have come
+            self._let_go_unread(context)
             raise
 
     def _until_read(self, context: Context, size: int) -> None:
@@ -165,15 +160,19 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if size <= LARGE_REPLY:
             return
         is_read = self._calls.admission.hold_reply(size)
+        context.add_done_callback(lambda _: is_read())  # type: ignore[arg-type]
+        self._let_go_unread(context)
+
+    def _let_go_unread(self, context: Context) -> None:
+        """Ends the call where its caller does not read how it ended."""
         task = asyncio.current_task()
         assert task is not None  # of the whole call: it ends when the reply has left
         timer = asyncio.get_running_loop().call_later(self._calls.admission.bounds.read_seconds, task.cancel)
+        context.add_done_callback(lambda _: timer.cancel())  # type: ignore[arg-type]
 
-        def ended(_: object) -> None:
-            timer.cancel()
-            is_read()
-
-        context.add_done_callback(ended)  # type: ignore[arg-type]
+    def _ended(self, messages: _Messages) -> None:
+        if messages.size >= LARGE_REQUEST or (messages.arriving and self._calls.admission.memory > LARGE_REQUEST):
+            self._trim_soon()
 
     def _trim_soon(self) -> None:
         """After a large request, or one that was refused while it came: its memory would stay with this process."""
@@ -199,6 +198,39 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
     async def _serialise(self, message: Message) -> bytes:
         return await offload(self._threads, message.ByteSize(), type(message).SerializeToString, message)
+
+
+class _Messages:
+    """Requests of a stream, parsed. After one that is none it goes on.
+
+    `size` of the last one, in bytes; `arriving`: whether one is being waited for, of which much may have come.
+    """
+
+    def __init__(
+        self,
+        receive: Callable[[], Awaitable[Any]],
+        parse: Callable[[Any], Awaitable[Message]],
+        after_large: Callable[[], None],
+    ) -> None:
+        """`after_large`: called when what large messages took is likely to be free."""
+        self._receive, self._parse, self._after_large = receive, parse, after_large
+        self.arriving = False
+        self.size = 0
+
+    def __aiter__(self) -> _Messages:
+        return self
+
+    async def __anext__(self) -> Message:
+        """Raises InvalidInput, InputTooLarge."""
+        if self.size >= LARGE_REQUEST:
+            self._after_large()
+        self.arriving, self.size = True, 0
+        raw = await self._receive()
+        self.arriving = False
+        if raw is grpc.aio.EOF:
+            raise StopAsyncIteration
+        self.size = len(raw)
+        return await self._parse(raw)
 
 
 def _observed(serve: Callable[..., Awaitable[Any]], rpcs: Rpcs, method: str, kind: str) -> Any:

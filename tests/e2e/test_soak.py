@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import grpc
 import pytest
 from mischief import MEBIBYTE, mischief
-from mixture import some_call
+from mixture import some_call, text
 from references import Calls, eventually, load_of
 from scraping import forget_peak, memory, scrape
 from traffic import traffic
@@ -23,6 +24,7 @@ from traffic import traffic
 from harness.member import Member
 from harness.stack import Stack, stack
 from selvage.v1 import model_pb2
+from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
 
 CALLS = 400
 SECONDS = float(os.environ.get("SELVAGE_SOAK_SECONDS", "60"))
@@ -126,6 +128,46 @@ async def callers(pair: Stack, outcomes: Counter[str], count: int = 8) -> AsyncI
             stopped.set()
 
 
+@asynccontextmanager
+async def streams(pair: Stack, outcomes: Counter[str], count: int = 2) -> AsyncIterator[None]:
+    """EmbedStreams one after the other, one in five given up; of the others each batch is answered once."""
+    generator, stopped = random.Random(14), asyncio.Event()
+
+    async def stream(calls: Calls) -> None:
+        sizes = [generator.randint(1, 8) for _ in range(50)]
+        batches = [
+            EmbedStreamRequest(id=number, request=EmbedRequest(texts=[text(generator) for _ in range(size)]))
+            for number, size in enumerate(sizes)
+        ]
+        call = calls.embedding.EmbedStream(iter(batches), timeout=120)
+        if generator.random() < 0.2:
+            asyncio.get_running_loop().call_later(generator.uniform(0, 0.5), call.cancel)
+        seen = Counter[int]()
+        try:
+            async for reply in call:
+                seen[reply.id] += 1
+                right = reply.response.dense.count == sizes[reply.id]
+                outcomes["OK" if right else reply.error.reason or "WRONG"] += 1
+        except (grpc.aio.AioRpcError, asyncio.CancelledError):
+            outcomes[(await call.code()).name] += 1
+        else:
+            outcomes["ended"] += 1
+            assert seen == Counter(range(len(batches)))
+
+    async def caller(calls: Calls) -> None:
+        while not stopped.is_set():
+            await stream(calls)
+            await asyncio.sleep(0.1)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(count):
+            group.create_task(caller(Calls(pair.channels[number % 2])))
+        try:
+            yield
+        finally:
+            stopped.set()
+
+
 async def answered_once(member: Member) -> bool:
     """Whether every call that a process has begun, but for links and watches, has ended, and been counted once."""
     page = await scrape(member)
@@ -138,11 +180,12 @@ async def answered_once(member: Member) -> bool:
 @pytest.mark.timeout(2 * (WARM_UP + SECONDS) + 300)
 async def test_everything_at_once_for_long() -> None:
     """No wrong answer, no bug, no memory that grows; every call ends once, and the queue is empty afterwards."""
-    outcomes: Counter[str] = Counter()
+    outcomes, streamed = Counter[str](), Counter[str]()
     async with stack("random:tiny-bge-m3", worker=METRICS, frontends=2, frontend=METRICS) as pair:
         async with (
             traffic(pair.channel, callers=2) as checked,
             callers(pair, outcomes),
+            streams(pair, streamed),
             mischief(pair.frontends[1].address, 13) as mischievous,
         ):
             peaks = Peaks(pair)
@@ -157,6 +200,7 @@ async def test_everything_at_once_for_long() -> None:
         bugs = [line for member in pair.members for line in unexpected(member)]
         assert [await member.stop() for member in reversed(pair.members)] == [0, 0, 0]
     print(f"\n{SECONDS:g} s: {dict(outcomes)}; with known answers {dict(checked.outcomes)}, {len(checked.wrong)} wrong")
+    print(f"batches of streams: {dict(streamed)}")
     print("\n".join(f"{name}: {dict(found)}" for name, found in mischievous.items()))
     print(f"peaks by third, MiB: {peaks.of}; warnings: {dict(warnings)}")
     assert bugs == []
@@ -164,5 +208,7 @@ async def test_everything_at_once_for_long() -> None:
     assert set(checked.outcomes) <= {"OK", "RESOURCE_EXHAUSTED"}
     assert set(outcomes) <= {"OK", "INVALID_ARGUMENT"} | LATE
     assert outcomes["OK"] > outcomes.total() / 2
+    assert set(streamed) <= {"OK", "ended", "OVERLOADED", "DEADLINE_EXCEEDED", "CANCELLED", "RESOURCE_EXHAUSTED"}
+    assert streamed["ended"]
     for name, (first, _, last) in peaks.of.items():
         assert last <= GROWTH * first, name

@@ -1,17 +1,19 @@
 """Messages of tei.v1, answered one by one or many together, each group a call of its own to the service."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 
 from frontend_service.answer import Answer, Finished
-from frontend_service.doors.coalescing import Coalescing, Send
+from frontend_service.doors.both_ways import Replies, Requests
+from frontend_service.doors.coalescing import Coalescing
 from frontend_service.doors.tei_v1.codec.fields import options, put_times
 from frontend_service.exchange import Exchange
 from frontend_service.frontend import Frontend
+from shared.admission.streams import OpenStream
 from shared.calls import Caller
 from shared.deadline import Deadline
 
@@ -51,22 +53,18 @@ class Grouped(Generic[M, R]):
     """One stream of such messages."""
 
     def __init__(
-        self, frontend: Frontend, method: Method[M, R], caller: Caller, write: Callable[[bytes], Awaitable[None]]
+        self, frontend: Frontend, method: Method[M, R], caller: Caller, stream: OpenStream, replies: Replies
     ) -> None:
-        """`write` sends a serialised reply."""
         self._frontend, self._method, self._caller = frontend, method, caller
         self._deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
-        self._coalescing = Coalescing[M](
-            frontend.calls.admission, lambda message: message.ByteSize(), method.options, self._group, write
-        )
+        self._coalescing = Coalescing[M](frontend.calls.admission, stream, replies, method.options, self._answer)
 
-    async def run(self, messages: AsyncIterator[M]) -> None:
+    async def run(self, messages: Requests[M]) -> None:
         """Until all are answered. Raises SelvageError, the first that a message meets, or that ends the stream."""
-        with self._frontend.calls.stream(self._caller) as stream:
-            await self._coalescing.run(stream, messages)
+        await self._coalescing.run(messages)
 
-    async def _group(self, messages: Sequence[M], send: Send) -> None:
-        """A call until its replies have been taken; only what is computed has a bound on its time."""
+    async def _answer(self, messages: Sequence[M]) -> list[bytes]:
+        """One call."""
         calls, caller = self._frontend.calls, self._caller
         if self._deadline is not None:
             caller = replace(caller, remaining=self._deadline.remaining())
@@ -74,9 +72,7 @@ class Grouped(Generic[M, R]):
             async with calls.timeout(caller):
                 with calls.admission.hold(size_of(messages)):
                     replies = await self._method.answer(messages, caller)
-                written = await self._frontend.offload(size_of(replies), _serialised, replies)
-                del replies
-            await send(written)
+                    return await self._frontend.offload(calls.admission.reserved, _serialised, replies)
 
 
 def _serialised(replies: Sequence[Message]) -> list[bytes]:

@@ -1,6 +1,7 @@
 """The services of tei.v1: messages -> exchange -> messages. Decides nothing; `Interceptor` tells errors."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -8,6 +9,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from frontend_service.doors.over_grpc import begun
 from frontend_service.doors.tei_v1.codec import embedding, info, prediction, ranking, tokenization
 from frontend_service.doors.tei_v1.codec.fields import headers
 from frontend_service.doors.tei_v1.gathering import Gathering
@@ -46,8 +48,11 @@ class _Servicer:
         context.set_trailing_metadata(((REQUEST_ID, caller.request_id), *headers(reply.metadata, device)))  # type: ignore[attr-defined]
         return reply
 
-    async def _many(self, method: Method[M, R], messages: AsyncIterator[M], context: Context) -> None:
-        await Grouped(self._frontend, method, CALLER.get(), context.write).run(messages)
+    async def _many(self, method: Method[M, R], messages: Any, context: Context) -> None:
+        """`messages` come as `Requests`, in all streams."""
+        caller = CALLER.get()
+        with self._frontend.calls.stream(caller) as stream:
+            await Grouped(self._frontend, method, caller, stream, await begun(context)).run(messages)
 
 
 class InfoServicer(services.InfoServicer):
@@ -74,19 +79,19 @@ class EmbedServicer(_Servicer, services.EmbedServicer):
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         return await self._one(self._dense, request, context)
 
-    async def EmbedStream(self, request_iterator: AsyncIterator[pb.EmbedRequest], context: Context) -> None:
+    async def EmbedStream(self, request_iterator: Any, context: Context) -> None:
         await self._many(self._dense, request_iterator, context)
 
     async def EmbedSparse(self, request: pb.EmbedSparseRequest, context: Context) -> pb.EmbedSparseResponse:
         return await self._one(self._sparse, request, context)
 
-    async def EmbedSparseStream(self, request_iterator: AsyncIterator[pb.EmbedSparseRequest], context: Context) -> None:
+    async def EmbedSparseStream(self, request_iterator: Any, context: Context) -> None:
         await self._many(self._sparse, request_iterator, context)
 
     async def EmbedAll(self, request: pb.EmbedAllRequest, context: Context) -> pb.EmbedAllResponse:
         return await self._one(self._all, request, context)
 
-    async def EmbedAllStream(self, request_iterator: AsyncIterator[pb.EmbedAllRequest], context: Context) -> None:
+    async def EmbedAllStream(self, request_iterator: Any, context: Context) -> None:
         await self._many(self._all, request_iterator, context)
 
 
@@ -110,10 +115,10 @@ class PredictServicer(_Servicer, services.PredictServicer):
     async def PredictPair(self, request: pb.PredictPairRequest, context: Context) -> pb.PredictResponse:
         return await self._one(self._pair, request, context)
 
-    async def PredictStream(self, request_iterator: AsyncIterator[pb.PredictRequest], context: Context) -> None:
+    async def PredictStream(self, request_iterator: Any, context: Context) -> None:
         await self._many(self._single, request_iterator, context)
 
-    async def PredictPairStream(self, request_iterator: AsyncIterator[pb.PredictPairRequest], context: Context) -> None:
+    async def PredictPairStream(self, request_iterator: Any, context: Context) -> None:
         await self._many(self._pair, request_iterator, context)
 
 
@@ -128,14 +133,12 @@ class RerankServicer(_Servicer, services.RerankServicer):
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         return await self._one(self._rerank, request, context)
 
-    async def RerankStream(
-        self, request_iterator: AsyncIterator[pb.RerankStreamRequest], context: Context
-    ) -> pb.RerankResponse:
+    async def RerankStream(self, request_iterator: Any, context: Context) -> pb.RerankResponse:
         calls, caller, models = self._frontend.calls, CALLER.get(), self._frontend.models
         deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
-        with Gathering(calls.admission, models.get("").limits) as gathering:
-            with calls.stream(caller) as stream:
-                request = await gathering.all(stream, request_iterator)
+        with ExitStack() as held, calls.stream(caller) as stream:
+            gathering = Gathering(calls.admission, stream, models.get("").limits, held)
+            request = await gathering.all(request_iterator)
             if deadline is not None:
                 caller = replace(caller, remaining=deadline.remaining())
                 CALLER.set(caller)
@@ -163,12 +166,12 @@ class TokenizeServicer(_Servicer, services.TokenizeServicer):
         (reply,) = await self._encoded([request], CALLER.get())
         return reply
 
-    async def TokenizeStream(self, request_iterator: AsyncIterator[pb.EncodeRequest], context: Context) -> None:
+    async def TokenizeStream(self, request_iterator: Any, context: Context) -> None:
         await self._many(self._encode, request_iterator, context)
 
     async def Decode(self, request: pb.DecodeRequest, context: Context) -> pb.DecodeResponse:
         (reply,) = await self._decoded([request], CALLER.get())
         return reply
 
-    async def DecodeStream(self, request_iterator: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
+    async def DecodeStream(self, request_iterator: Any, context: Context) -> None:
         await self._many(self._decode, request_iterator, context)

@@ -66,8 +66,8 @@ class EmbeddingServiceServicer(object):
 
         A stream lasts nine minutes at most. Then, or when the service drains, it answers what it has read and
         ends with UNAVAILABLE: what has no reply goes into another stream. It ends likewise, with
-        INVALID_ARGUMENT, after a message that is no batch; with DEADLINE_EXCEEDED where no reply is read for
-        half a minute; and at once with RESOURCE_EXHAUSTED where too many are open or memory runs out.
+        INVALID_ARGUMENT, after a message that is no batch. It ends at once with DEADLINE_EXCEEDED where no
+        reply is read for half a minute, and with RESOURCE_EXHAUSTED where too many are open or memory runs out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

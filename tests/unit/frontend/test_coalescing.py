@@ -1,14 +1,14 @@
 """A stream of small messages: what is answered together, in what order, and how it ends."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from frontend_service.doors import both_ways, coalescing
-from frontend_service.doors.both_ways import NotRead
-from frontend_service.doors.coalescing import GROUP_MESSAGES, GROUPS, MESSAGES, Coalescing, Send, apart
+from frontend_service.doors.both_ways import NotRead, Replies
+from frontend_service.doors.coalescing import GROUP_MESSAGES, GROUPS, MESSAGES, Coalescing, apart
 from shared.admission import Admission, Bounds
 from shared.errors import InvalidInput, Overloaded, ResultTooLarge, SelvageError, WorkerUnavailable
 
@@ -34,20 +34,21 @@ class Caller:
         self.errors = list[SelvageError]()
         self.under_way = self.most_under_way = 0
         self.admission = Admission(bounds)
-        self.stream = Coalescing[int](self.admission, lambda _: size, self.options, self.answer, self.write)
+        self.size, self.at_end = size, list[Callable[[object], None]]()
 
     def options(self, number: int) -> Any:
         return number >= 1000
 
-    async def requests(self) -> AsyncIterator[int]:
+    async def __anext__(self) -> int:
         """Waits at the end while `more` is not set."""
-        for number in self.numbers:
-            await asyncio.sleep(0)
-            self.taken += 1
-            yield number
-        await self.more.wait()
+        await asyncio.sleep(0)
+        if self.taken == len(self.numbers):
+            await self.more.wait()
+            raise StopAsyncIteration
+        self.taken += 1
+        return self.numbers[self.taken - 1]
 
-    async def answer(self, numbers: Sequence[int], send: Send) -> None:
+    async def answer(self, numbers: Sequence[int]) -> list[bytes]:
         self.groups.append(list(numbers))
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
@@ -62,7 +63,7 @@ class Caller:
             for place, number in enumerate(numbers):
                 if number in self.bad:
                     raise InvalidInput(f"texts[{place}] is bad: {number}", field=f"texts[{place}]")
-            await send([bytes([number % 256, number // 256]) for number in numbers])
+            return [bytes([number % 256, number // 256]) for number in numbers]
         finally:
             self.under_way -= 1
 
@@ -72,7 +73,8 @@ class Caller:
 
     async def run(self) -> None:
         with self.admission.stream() as stream:
-            await self.stream.run(stream, self.requests())
+            replies = Replies(self.write, self.at_end.append)
+            await Coalescing(self.admission, stream, replies, self.options, self.answer).run(self)
 
 
 async def settled() -> None:
@@ -255,12 +257,11 @@ class Crowded(Caller):
 
     most = 1
 
-    async def answer(self, numbers: Sequence[int], send: Send) -> None:
+    async def answer(self, numbers: Sequence[int]) -> list[bytes]:
         if self.under_way >= self.most:
             await asyncio.sleep(0)
-            self.refused = True
             raise Overloaded("full", retry_after=1.0)
-        await super().answer(numbers, send)
+        return await super().answer(numbers)
 
 
 @pytest.mark.parametrize("later_first", [False, True])

@@ -1,21 +1,21 @@
-"""Bytes of results that are there at once."""
+"""Bytes that are there at once."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class ResultPool:
-    """At most `most` bytes, but one result always may be. What lies in it lies in the pool `of_all` too.
+class Pool:
+    """At most `most` bytes, but one request's always may be. What lies in it lies in the pool `of_all` too.
 
-    `whose`: how a refusal names those whose results are there.
+    `whose`: how a refusal names those whose bytes are there.
     """
 
     whose: str
     most: int
-    of_all: "ResultPool | None" = None
+    of_all: "Pool | None" = None
     held: int = 0
 
-    def full(self, size: int) -> "ResultPool | None":
+    def full(self, size: int) -> "Pool | None":
         """The pool that has no room for so many bytes more, None where all have."""
         if self.held and self.held + size > self.most:
             return self
@@ -26,3 +26,11 @@ class ResultPool:
         self.held += size
         if self.of_all is not None:
             self.of_all.add(size)
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Of those who share them."""
+
+    requests: Pool
+    results: Pool
