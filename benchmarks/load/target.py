@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import grpc
 
-from benchmarks.load.loops import Sender, Target
-from benchmarks.load.outcome import EXPIRED, OK, REFUSED, LoadFailed
+from benchmarks.load.loops import REFUSED, Sender, Target
+from benchmarks.load.outcome import EXPIRED, OK, LoadFailed
 from benchmarks.peers import infinity
 from benchmarks.workloads import Workload, text
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
