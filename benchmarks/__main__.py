@@ -16,9 +16,9 @@ from benchmarks import result
 from benchmarks.workloads import named
 
 ROUNDS = {
-    "offline": (4, 2),
-    "engine": (5, 1),
-    "maxsim": (8, 1),
+    "offline": (3, 2),
+    "engine": (4, 1),
+    "maxsim": (6, 1),
     "services": (3, 1),
     "overload": (1, 1),
     "fairness": (1, 1),

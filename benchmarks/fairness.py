@@ -9,9 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.benchmark import OURS, Options, as_found
 from benchmarks.machine import ROOT
+from benchmarks.peers.process import free_port
 from benchmarks.rounds import Figures, Turn
 from benchmarks.services import LASTING, Server, generated, lasting, pair
 
@@ -27,16 +31,27 @@ finished = as_found
 def beside(
     server: Server, workload: str, seconds: float, asked: Figures, others: Sequence[Mapping[str, Any]]
 ) -> Figures:
-    """One caller while others call without a pause; the figures are its own."""
+    """One caller while others call without a pause; the figures are its own, but for how long a step takes."""
     with lasting(server, others):
+        steps, busy = steps_of(server)
         found = generated(server, workload, clients=1, seconds=seconds, warmup=1.0, **asked)
-    return {name: found[name] for name in ("requests/s", "p50 ms", "p99 ms")}
+        more, longer = steps_of(server)
+    step = 1e3 * (longer - busy) / (more - steps)
+    return {name: found[name] for name in ("requests/s", "p50 ms", "p99 ms")} | {"a step, ms": step}
+
+
+def steps_of(server: Server) -> tuple[float, float]:
+    """How many the worker has computed, and the seconds that they took."""
+    with urlopen(f"http://{server.metrics}/metrics") as page:
+        families = {each.name: each for each in text_string_to_metric_families(page.read().decode())}
+    samples = {each.name: each.value for each in families["selvage_step_seconds"].samples if "le" not in each.labels}
+    return samples["selvage_step_seconds_count"], samples["selvage_step_seconds_sum"]
 
 
 @contextmanager
 def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
     """One caller alone, and among others: all of one key, or each of its own."""
-    with pair(ROOT, options.threads) as server:
+    with pair(ROOT, options.threads, f"127.0.0.1:{free_port()}") as server:
         callers: dict[str, Any] = {"workload": "128-tokens", "clients": CLIENTS}
         rerank = partial(beside, server, "rerank-20", options.seconds)
         many = callers | {"priorities": "bulk", "deadline": LASTING}

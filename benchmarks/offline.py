@@ -1,7 +1,8 @@
 """The engine, sentence-transformers and ONNX Runtime embed the same token ids with MiniLM's real weights.
 
 Every side is a process of its own and waits while others have their turn. Outputs are compared before anything is
-timed; batch sizes of tuned sides are chosen for each mix of lengths. ONNX Runtime has a graph with fused attention.
+timed; batch sizes of tuned sides are chosen for each mix of lengths. ONNX Runtime has a graph with fused attention. A
+side in bfloat16 is there only where the processor makes such products.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ import numpy as np
 
 from benchmarks.benchmark import Options, as_found
 from benchmarks.engine import peer_of, products
+from benchmarks.machine import makes_bfloat16_products
 from benchmarks.peers.answering import write_texts
 from benchmarks.peers.process import Peer, python_of
 from benchmarks.rounds import ALONE, Figures, Turn
@@ -37,11 +39,15 @@ class Side:
 WHOSE, EXACT = "selvage float32", "sentence-transformers default"
 SIDES = {
     WHOSE: Side(peer="float32"),
-    "selvage bfloat16": Side(peer="bfloat16", differs=2e-2),
     EXACT: Side(peer="sentence-transformers", batches="default"),
     "sentence-transformers, best batch": Side(peer="sentence-transformers", batches="tuned"),
     "ONNX Runtime float32, best batch": Side(peer="onnxruntime", batches="tuned"),
 }
+DTYPES: list[Literal["float32", "bfloat16"]] = ["float32"]
+"""Of ours."""
+if makes_bfloat16_products():
+    DTYPES.append("bfloat16")
+    SIDES["selvage bfloat16"] = Side(peer="bfloat16", differs=2e-2)
 
 
 @contextmanager
@@ -49,7 +55,7 @@ def peers(options: Options) -> Iterator[dict[str, Peer]]:
     """All processes, loading at the same time and loaded when this begins."""
     model, threads = minilm_folder(), options.threads
     others = {"sentence-transformers": "sentence_transformers_peer", "onnxruntime": "onnx_peer"}
-    loading = {dtype: peer_of(threads, dtype=dtype) for dtype in ("float32", "bfloat16")}
+    loading: dict[str, Peer] = {dtype: peer_of(threads, dtype=dtype) for dtype in DTYPES}
     for venv, module in others.items():
         command: list[str | Path] = [
             python_of(venv),
@@ -94,7 +100,7 @@ def turn(peer: Peer, tokens: int, asked: Mapping[str, Any], cosine: float) -> Fi
 def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
     """All sides on all mixes, and products alone in each number format."""
     with peers(options) as running:
-        alone = {ALONE: products(running["float32"]), f"{ALONE}, bfloat16": products(running["bfloat16"])}
+        alone = {ALONE if each == "float32" else f"{ALONE}, {each}": products(running[each]) for each in DTYPES}
         found: dict[str, dict[str, Turn]] = {}
         for mix, lengths in MIXES.items():
             file = write_texts(token_ids(lengths), options.folder / f"{mix}.npz")

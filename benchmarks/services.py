@@ -44,17 +44,23 @@ READY = re.compile(r"Ready[.:] [Ww]orker (\S+)(?: \(process \d+\))?, frontend (\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A running side: where calls go, and the processes whose CPU is told, by name."""
+    """A running side: where calls go, the processes whose CPU is told, by name, and where its worker tells metrics."""
 
     address: str
     pids: Mapping[str, int]
+    metrics: str = ""
 
 
 @contextmanager
-def pair(checkout: Path, threads: int) -> Iterator[Server]:
-    """A worker and a frontend of a checkout on free ports, drained in the end. Exits where they do not start."""
+def pair(checkout: Path, threads: int, metrics: str = "") -> Iterator[Server]:
+    """A worker and a frontend of a checkout on free ports, drained in the end. Exits where they do not start.
+
+    `metrics`: the address at which the worker tells them.
+    """
     ports = ("--worker", "127.0.0.1:0", "--frontend", "127.0.0.1:0")
     settings = {"SELVAGE_WORKER_THREADS": str(threads), "SELVAGE_WORKER_MAX_TOKENS": str(MAX_TOKENS)}
+    if metrics:
+        settings["SELVAGE_WORKER_METRICS"] = metrics
     environment = os.environ | settings | modules_of(checkout) | {"PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "harness", "--model", MINILM, *ports]
     with subprocess.Popen(command, cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -64,9 +70,8 @@ def pair(checkout: Path, threads: int) -> Iterator[Server]:
             if ready is None:
                 sys.exit(f"the services of {checkout} did not start")
             members = children(process.pid)
-            yield Server(
-                address=ready[2], pids={"worker": members["gpu_worker"], "frontend": members["frontend_service"]}
-            )
+            pids = {"worker": members["gpu_worker"], "frontend": members["frontend_service"]}
+            yield Server(address=ready[2], pids=pids, metrics=metrics)
         finally:
             process.terminate()
             process.communicate()  # it still writes while it drains
