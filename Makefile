@@ -105,7 +105,7 @@ $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntim
 
 peers: $(PEERS)/maxsim/ready $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntime/ready ## set up the peers that benchmarks compare with, each in a venv of its own
 
-bench: $(VENV)/dev peers ## measure against the peers in under ten minutes, render README's table and docs/measured.md
+bench: $(VENV)/dev peers ## measure against the peers in ten minutes or so, render README's table and docs/measured.md
 	$(BIN)/python -m benchmarks offline
 	$(BIN)/python -m benchmarks maxsim
 	$(BIN)/python -m benchmarks services --against infinity
