@@ -116,7 +116,7 @@ $(CLIENTS)/%/ready: tests/clients/%.txt
 
 clients: $(CLIENTS)/haystack/ready ## set up the released clients that tests run, each in a venv of its own
 
-bench: $(VENV)/dev peers ## measure against the peers in under ten minutes, render README's table and docs/measured.md
+bench: $(VENV)/dev peers ## measure against the peers in ten minutes or so, render README's table and docs/measured.md
 	$(BIN)/python -m benchmarks offline
 	$(BIN)/python -m benchmarks maxsim
 	$(BIN)/python -m benchmarks services --against infinity

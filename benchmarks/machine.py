@@ -40,25 +40,13 @@ def commit(checkout: Path = ROOT) -> str:
     return f"{known}-dirty" if changed else known
 
 
-def makes_bfloat16_products() -> bool:
-    """Whether the processor does, as oneDNN has it; others emulate them, at a tenth of the speed."""
-    return bool({"avx512bw", "avx_ne_convert"}.intersection(_cpuinfo().get("flags", "").split()))
-
-
-def _cpuinfo() -> dict[str, str]:
-    """What Linux tells of the last core; empty elsewhere."""
+def _processor() -> str:
+    """Its name, family and model (clouds give several generations one name), and what of it counts for products."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return {}
-    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-def _processor() -> str:
-    """Its name, family and model (clouds give several generations one name), and what of it counts for products."""
-    told = _cpuinfo()
-    if not told:
         return platform.processor()
+    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     flags = told.get("flags", "").split()
     features = [name for name in ("amx_bf16", "avx512_bf16", "avx512f") if name in flags]
     family = f"family {told.get('cpu family', '?')} model {told.get('model', '?')}"

@@ -53,10 +53,8 @@ class Server:
 
 @contextmanager
 def pair(checkout: Path, threads: int, metrics: str = "") -> Iterator[Server]:
-    """A worker and a frontend of a checkout on free ports, drained in the end. Exits where they do not start.
-
-    `metrics`: the address at which the worker tells them.
-    """
+    """A worker, which tells metrics at that address, and a frontend of a checkout on free ports, drained in the end.
+    Exits where they do not start."""
     ports = ("--worker", "127.0.0.1:0", "--frontend", "127.0.0.1:0")
     settings = {"SELVAGE_WORKER_THREADS": str(threads), "SELVAGE_WORKER_MAX_TOKENS": str(MAX_TOKENS)}
     if metrics:

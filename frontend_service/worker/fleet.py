@@ -18,8 +18,9 @@ from shared.jobs import Job, JobResult, Priority
 from shared.terms import Terms
 from shared.together import either
 
-MARGIN = 0.5
-"""Of the time that is left: an estimate may be wrong by a factor of two. Half of it keeps a worker busy."""
+MARGIN, READ_MARGIN = 0.5, 0.575
+"""Of the time that is left: an estimate may be wrong by a factor of two. Half of it keeps a worker busy. What has been
+read and tokenised has more: under load the wait stays at the margin, and most would be refused only then."""
 LEAST_RETRY, LONGEST_RETRY = 0.1, 60.0
 """Seconds."""
 
@@ -109,7 +110,7 @@ class Fleet:
         tokens = job.tokens.total
         waits = {link: link.wait(tokens, job.priority, job.key) for link in able}
         best = min(able, key=lambda link: waits[link] + link.takes(tokens))
-        self._check(waits[best], best.takes(tokens), job.remaining)
+        self._check(waits[best], READ_MARGIN, job.remaining, best.takes(tokens))
         head = splitting.shared_head(job)
         if head is None or len(able) == 1 or tokens < 2 * splitting.LEAST_TOKENS:
             return await _ask(best, job, refusing)
@@ -119,7 +120,7 @@ class Fleet:
         """Refuses a request that nobody could answer in time, however small it is. Raises Overloaded."""
         waits = [link.wait(1, terms.priority, terms.key) for link in self._links.values() if link.serving is not None]
         if waits:
-            self._check(min(waits), 0.0, terms.deadline.remaining())
+            self._check(min(waits), MARGIN, terms.deadline.remaining())
 
     async def supervise(self) -> None:
         """Never returns."""
@@ -180,10 +181,10 @@ class Fleet:
             self._changed.set()
             await asyncio.sleep(REFRESH_SECONDS)
 
-    def _check(self, wait: float, takes: float, remaining: float | None) -> None:
+    def _check(self, wait: float, margin: float, remaining: float | None, takes: float = 0.0) -> None:
         """Raises Overloaded where other work makes an answer too late. A job's own size never does: it is tried."""
         end = wait + takes
-        if wait and remaining is not None and end > MARGIN * remaining:
+        if wait and remaining is not None and end > margin * remaining:
             self.refused["deadline"] += 1
             raise Overloaded(
                 f"an answer would take up to {end:.1f} s, the deadline is in {remaining:.1f} s",

@@ -26,7 +26,7 @@ def test_the_tree_is_complete() -> None:
     def below(kind: type[SelvageError]) -> set[type[SelvageError]]:
         return {kind}.union(*map(below, kind.__subclasses__())) if kind.__subclasses__() else {kind}
 
-    classes = {each for each in below(SelvageError) - {SelvageError} if each.__module__ == SelvageError.__module__}
+    classes = {kind for kind in below(SelvageError) if kind.__module__ == SelvageError.__module__} - {SelvageError}
     assert len(classes) == len(error_classes()) == 14
 
 
