@@ -114,8 +114,8 @@ def clip(name: str, letters: int = 64) -> str:
 
 
 def error_classes(base: type[SelvageError] = SelvageError) -> dict[str, type[SelvageError]]:
-    """All errors by reason."""
-    classes = {base.reason: base} if base is not SelvageError else {}
+    """All errors by reason. A class without one of its own is its base to whoever hears of it."""
+    classes = {base.reason: base} if "reason" in vars(base) else {}
     for subclass in base.__subclasses__():
         classes |= error_classes(subclass)
     return classes
