@@ -4,9 +4,16 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 
+from frontend_service.doors.streaming import NotRead
 from shared.codec import error_from_pb, error_to_pb
 from shared.errors import DeadlineExceeded, Overloaded, SelvageError, error_classes
 from shared.rpc.status import to_status
+
+
+def test_a_class_of_its_own_is_told_as_its_base() -> None:
+    """NotRead ends a stream where it is raised; a worker's DEADLINE_EXCEEDED is not one."""
+    assert issubclass(NotRead, DeadlineExceeded)
+    assert error_classes()[NotRead.reason] is DeadlineExceeded
 
 
 @pytest.mark.parametrize("reason", error_classes())
