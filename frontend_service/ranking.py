@@ -24,6 +24,8 @@ MATCH_BYTES = 9
 """A winner and its similarity, at most."""
 TOKEN_MATCH_BYTES = 32
 """The same with both tokens as texts; most have a few letters."""
+RANK_BYTES = 64
+"""Of a place in the ranking with its score: a message takes as long to make as so many bytes to copy."""
 Ranked = list[tuple[int, float]]
 """Documents by number with their scores, best first."""
 
@@ -42,9 +44,9 @@ class Reranked(Finished):
 
     @property
     def size(self) -> int:
-        """Bytes of texts and of what explains, about; scores alone are few."""
+        """Bytes of texts, of places and of what explains, about."""
         matches = TOKEN_MATCH_BYTES * sum(map(len, self.explanations))
-        return matches + sum(len(text) for text in self.texts if text is not None)
+        return matches + RANK_BYTES * len(self.ranking) + sum(len(text) for text in self.texts if text is not None)
 
     @property
     def texts(self) -> Iterator[str | None]:

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from frontend_service.doors.both_ways import BothWays, Replies, Requests
+from frontend_service.doors.both_ways import REQUEST_BYTES, BothWays, Replies, Requests
 from shared.admission import Admission
+from shared.admission.holding import Holding
 from shared.admission.streams import OpenStream
 from shared.errors import InputTooLarge, Internal, InvalidInput, Overloaded, SelvageError
 
@@ -22,6 +23,10 @@ GROUP_MESSAGES, GROUP_BYTES = 256, 64 * 1024
 """Of a group: a step or two. One message always may be."""
 MESSAGES = 2 * GROUPS * GROUP_MESSAGES
 """Of a stream that are answered or wait: enough that the next groups are full."""
+CALM = 8
+"""Groups that are answered without a refusal until another one may be under way again."""
+LEAST_WAIT = 0.1
+"""Seconds before what was refused is tried again."""
 PLACE = re.compile(r"(?:texts|text_pairs|tokenized)\[(\d+)\]")
 """The field of an error that one input of a request is to blame for."""
 OF_INPUTS = (InvalidInput, InputTooLarge, Internal)
@@ -41,9 +46,11 @@ class _Message(Generic[M]):
 
 @dataclass(slots=True, eq=False)
 class _Group(Generic[M]):
-    """Messages that are answered together. `turn`: set once all before them are answered."""
+    """Messages that are answered together. `turn`: set once all before them are answered; `waited`: seconds, because
+    there was too much of others."""
 
     messages: Sequence[_Message[M]]
+    waited: float = 0.0
     turn: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
 
@@ -67,14 +74,16 @@ class Coalescing(BothWays[M]):
         self._options, self._answer = options, answer
         self._waiting = deque[_Message[M]]()
         self._groups = deque[_Group[M]]()
-        self._at_once = GROUPS
+        self._at_once, self._calm = GROUPS, 0
         self._failed: SelvageError | None = None
+        self._held: Holding
         self._tasks: asyncio.TaskGroup
 
     async def run(self, requests: Requests[M]) -> None:
         """Until all messages are answered. Raises the error of the first that has one."""
         try:
-            await super().run(requests)
+            with self._admission.holding() as self._held:
+                await super().run(requests)
         except SelvageError:
             if self._failed is None:
                 raise
@@ -83,6 +92,11 @@ class Coalescing(BothWays[M]):
 
     def _begin(self, request: M, size: int, tasks: asyncio.TaskGroup) -> None:
         self._tasks = tasks
+        try:
+            (self._held.add if size > REQUEST_BYTES else self._held.force)(size)
+        except Overloaded as error:
+            self._stream.end(error)
+            return
         self._holds(size)
         self._waiting.append(_Message(request, size, self._options(request)))
         self._launch()
@@ -107,26 +121,57 @@ class Coalescing(BothWays[M]):
 
     async def _run(self, group: _Group[M]) -> None:
         """Answers all messages of a group, in parts where one of them spoils it for the others."""
-        parts: deque[Sequence[M]] = deque([[each.message for each in group.messages]])
+        parts = deque([group.messages])
         while parts:
             part = parts.popleft()
             try:
                 async with self._admission.stream_requests:
-                    replies = await self._answer(part)
+                    replies = await self._answer([each.message for each in part])
             except SelvageError as error:
-                smaller = apart(part, error)
-                if len(smaller) > 1:
-                    parts.extendleft(reversed(smaller))
-                elif isinstance(error, Overloaded) and await self._alone(group):
-                    parts.appendleft(part)
-                else:
+                smaller = await self._smaller(group, part, error)
+                if not smaller:
                     await self._fail(group, error)
                     return
+                parts.extendleft(reversed(smaller))
             else:
                 await self.send(*replies, turn=group.turn)
         self._groups.popleft()
-        self._answered(len(group.messages), sum(each.size for each in group.messages))
+        self._recover()
+        self._let_go(group.messages)
         self._launch()
+
+    async def _smaller(
+        self, group: _Group[M], part: Sequence[_Message[M]], error: SelvageError
+    ) -> list[Sequence[_Message[M]]]:
+        """Parts of a part to try instead of it, in order; none where that does not help.
+
+        What others leave no room for may find some later, or if it is less. A large one does not wait in memory.
+        """
+        smaller = apart(part, error)
+        if len(smaller) > 1:
+            return smaller
+        if not isinstance(error, Overloaded):
+            return []
+        self._calm = 0
+        if await self._alone(group):
+            return [part]
+        seconds = max(error.retry_after or 0.0, LEAST_WAIT)
+        group.waited += seconds
+        if group.waited > self._admission.bounds.read_seconds or sum(each.size for each in part) > REQUEST_BYTES:
+            return []
+        await asyncio.sleep(seconds)
+        return halves(part)
+
+    def _recover(self) -> None:
+        """After a group that was answered."""
+        self._calm += 1
+        if self._calm >= CALM:
+            self._at_once, self._calm = min(self._at_once + 1, GROUPS), 0
+
+    def _let_go(self, messages: Sequence[_Message[M]]) -> None:
+        size = sum(each.size for each in messages)
+        self._held.let_go(size)
+        self._answered(len(messages), size)
 
     async def _alone(self, group: _Group[M]) -> bool:
         """Waits until no other group of this stream is under way; False where none was.
@@ -169,6 +214,12 @@ async def _ended(groups: Sequence[_Group[Any]]) -> None:
         await asyncio.wait(tasks)
 
 
+def halves(part: Sequence[M]) -> list[Sequence[M]]:
+    """Both, or a single message alone."""
+    middle = len(part) // 2
+    return [each for each in (part[:middle], part[middle:]) if each]
+
+
 def apart(part: Sequence[M], error: SelvageError) -> list[Sequence[M]]:
     """Smaller parts, of which those without the message that is to blame have no such error; or the same one."""
     place = PLACE.fullmatch(error.field)
@@ -176,7 +227,7 @@ def apart(part: Sequence[M], error: SelvageError) -> list[Sequence[M]]:
         at = int(place[1])
         found = [part[:at], part[at : at + 1], part[at + 1 :]]
     elif isinstance(error, OF_INPUTS):
-        found = [part[: len(part) // 2], part[len(part) // 2 :]]
+        found = halves(part)
     else:
         found = [part]
     return [each for each in found if each]

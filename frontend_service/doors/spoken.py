@@ -63,11 +63,13 @@ class Doors:
     def needs_worker(self, caller: Caller) -> bool:
         """Whether a call waits for a worker."""
         service = _service(caller.method)
-        return service not in self._doors[service].known_here
+        door = self._doors.get(service)
+        return door is None or service not in door.known_here
 
     def tell(self, method: str, error: SelvageError) -> SelvageError:
         """An error in the words of the door that has this method."""
-        return self._doors[_service(method)].tell(method, error)
+        door = self._doors.get(_service(method))
+        return error if door is None else door.tell(method, error)
 
 
 def _service(method: str) -> str:

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from shared.admission.bounds import Bounds
+from shared.admission.holding import Holding
 from shared.admission.pool import Pool, Pools
 from shared.admission.reads import Reads
 from shared.admission.refusals import Refusals
@@ -50,6 +51,7 @@ class Admission:
         self._called, self._streamed = (
             Pools(Pool(whose, bounds.size), Pool(whose, bounds.results)) for whose in ("others", "streams")
         )
+        self._gathered = Pool("others that come by streams", bounds.size)
         self.streams = Streams(lambda: self._stream_memory(bounds.memory * STREAM_MEMORY))
         self.stream_requests = asyncio.Semaphore(max(1, bounds.requests // 2))
         self.requests = self.unread = 0
@@ -57,7 +59,7 @@ class Admission:
     @property
     def size(self) -> int:
         """Bytes of requests that are there."""
-        return self._called.requests.held + self._streamed.requests.held
+        return self._called.requests.held + self._streamed.requests.held + self._gathered.held
 
     @property
     def results(self) -> int:
@@ -127,23 +129,18 @@ class Admission:
     def hold(self, size: int) -> Iterator[Callable[[int], None]]:
         """From the time that a message of so many bytes is there until it is answered. What this gives tells that so
         many of them are no longer held. Raises Overloaded."""
-        pool = self._pools.requests
-        full = pool.full(size)
-        if full is not None:
-            raise self.refusals.overloaded(
-                "bytes", f"the request has {size} bytes, {full.whose} hold {full.held}, the limit is {full.most}"
-            )
-        pool.add(held := size)
+        with self.holding() as holding:
+            holding.add(size)
+            yield holding.let_go
 
-        def let_go(part: int) -> None:
-            nonlocal held
-            pool.add(-part)
-            held -= part
-
+    @contextmanager
+    def holding(self, *, gathered: bool = False) -> Iterator[Holding]:
+        """Around messages that come and go, or that are `gathered` until they are one request."""
+        holding = Holding(self._gathered if gathered else self._pools.requests, self.refusals)
         try:
-            yield let_go
+            yield holding
         finally:
-            let_go(held)
+            holding.let_go(holding.held)
 
     @property
     def _pools(self) -> Pools:

@@ -15,11 +15,11 @@ class Pool:
     of_all: "Pool | None" = None
     held: int = 0
 
-    def full(self, size: int) -> "Pool | None":
-        """The pool that has no room for so many bytes more, None where all have."""
-        if self.held and self.held + size > self.most:
+    def full(self, size: int, own: int = 0) -> "Pool | None":
+        """The pool that has no room for so many bytes more, None where all have. `own`: bytes of the same request."""
+        if self.held > own and self.held + size > self.most:
             return self
-        return self.of_all.full(size) if self.of_all is not None else None
+        return self.of_all.full(size, own) if self.of_all is not None else None
 
     def add(self, size: int) -> None:
         """So many bytes more, or less."""

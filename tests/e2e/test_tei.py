@@ -242,6 +242,8 @@ async def test_tokens_are_those_of_selvage(bert: Stack) -> None:
         assert token.text == (prompt + text)[token.start : token.stop]
     assert not any(token.HasField("start") for token in full.tokens if token.special)
     assert len((await tei.tokenize.Tokenize(pb.EncodeRequest(inputs=LONG))).tokens) == 1000
+    accented = (await tei.tokenize.Tokenize(pb.EncodeRequest(inputs="é w1", prompt_name="document"))).tokens[-1]
+    assert "é w1".encode()[accented.start : accented.stop] == b"w1"
     requests = [pb.EncodeRequest(inputs=each) for each in TEXTS]
     streamed = await all_of(tei.tokenize.TokenizeStream(iter(requests)))
     assert streamed[17] == await tei.tokenize.Tokenize(requests[17])
@@ -303,6 +305,8 @@ async def test_bad_input_is_refused_in_the_words_of_the_contract(bert: Stack, cr
     found = await told(tei.rerank.Rerank(pb.RerankRequest(query="w1", texts=["w1", LONG])))
     assert found == (invalid, "INPUT_TOO_LONG", "texts[1]")
     assert await told(tei.tokenize.Decode(pb.DecodeRequest(ids=[10**9]))) == (invalid, "INVALID_INPUT", "ids")
+    assert await told(tei.tokenize.Decode(pb.DecodeRequest())) == (invalid, "INVALID_INPUT", "ids")
+    assert await told(tei.tokenize.Tokenize(pb.EncodeRequest())) == (invalid, "INVALID_INPUT", "inputs")
     assert await told(pairs.predict.Predict(pb.PredictRequest())) == (invalid, "INVALID_INPUT", "inputs")
     found = await told(pairs.predict.PredictPair(pb.PredictPairRequest(inputs=["w1", LONG])))
     assert found == (invalid, "INPUT_TOO_LONG", "inputs[1]")
@@ -319,10 +323,10 @@ async def test_what_it_took_stands_beside_a_reply(bert: Stack) -> None:
     """With the request id of the caller."""
     call = Tei(bert.channel).embed.Embed(pb.EmbedRequest(inputs="w1 w2"), metadata=(("x-request-id", "mine-9"),))
     reply = await call
-    trailers = dict(await call.trailing_metadata())
-    assert trailers["x-request-id"] == "mine-9"
-    assert (trailers["x-compute-tokens"], trailers["x-compute-characters"]) == ("4", "5")
-    assert int(trailers["x-total-time"]) == reply.metadata.total_time_ns // 1_000_000
+    assert dict(await call.trailing_metadata())["x-request-id"] == "mine-9"
+    headers = dict(await call.initial_metadata())
+    assert (headers["x-compute-tokens"], headers["x-compute-characters"]) == ("4", "5")
+    assert int(headers["x-total-time"]) == reply.metadata.total_time_ns // 1_000_000
     assert reply.metadata.total_time_ns >= reply.metadata.inference_time_ns > 0
 
 
@@ -343,8 +347,40 @@ async def test_it_is_found_by_reflection_and_told_by_health(bert: Stack) -> None
         assert found.status == health_pb2.HealthCheckResponse.SERVING
 
 
+async def test_without_a_worker_calls_are_unavailable_and_streams_end() -> None:
+    """What waits for no worker too, since the model is not known; with it they are answered."""
+    async with stack("random:tiny-bert") as running:
+        tei = Tei(running.channel)
+        stream = tei.embed.EmbedStream()
+        await stream.write(pb.EmbedRequest(inputs="w1"))
+        assert len((await stream.read()).embeddings) == 64
+        await running.workers[0].stop()
+        await stream.write(pb.EmbedRequest(inputs="w1"))
+        assert (await told(stream.read()))[:2] == ("UNAVAILABLE", "WORKER_UNAVAILABLE")
+        assert (await told(tei.embed.Embed(pb.EmbedRequest(inputs="w1"))))[0] == "UNAVAILABLE"
+        ranked = [pb.RerankStreamRequest(query="w1", text="w2")]
+        assert (await told(tei.rerank.RerankStream(iter(ranked))))[0] == "UNAVAILABLE"
+        assert (await told(tei.info.Info(pb.InfoRequest())))[0] == "UNAVAILABLE"
+
+
+async def test_too_much_is_refused_as_overload() -> None:
+    """More streams than may be open."""
+    async with stack("random:tiny-bert", frontend={"max-streams": 1}) as running:
+        tei = Tei(running.channel)
+        first = tei.embed.EmbedStream()
+        await first.write(pb.EmbedRequest(inputs="w1"))
+        assert len((await first.read()).embeddings) == 64
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await all_of(tei.embed.EmbedStream(embeds("w1")))
+        assert refusal(raised.value)[:2] == ("RESOURCE_EXHAUSTED", "OVERLOADED")
+        assert str(raised.value.details()).startswith("Model is overloaded: 1 streams are open")
+        first.cancel()
+
+
 async def test_a_door_that_was_not_chosen_is_closed() -> None:
     """And health knows nothing of it."""
+    async with stack("random:tiny-bert", frontend={"doors": "grpc"}) as running:
+        assert (await told(Tei(running.channel).embed.Embed(pb.EmbedRequest(inputs="w1"))))[0] == "UNIMPLEMENTED"
     async with stack("random:tiny-bert", frontend={"doors": "tei"}) as running:
         assert len((await Tei(running.channel).embed.Embed(pb.EmbedRequest(inputs="w1"))).embeddings) == 64
         found = await told(Calls(running.channel).embedding.Embed(embedding_pb2.EmbedRequest(texts=["w1"])))

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
@@ -16,32 +17,53 @@ from frontend_service.frontend import Frontend
 from shared.admission.streams import OpenStream
 from shared.calls import Caller
 from shared.deadline import Deadline
+from shared.terms import Terms
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Message)
+Q = TypeVar("Q")
 Told = TypeVar("Told", bound=Answer | Finished)
+OBJECTS = 16
+"""How much longer it takes to put a byte of scores into messages one by one than to copy it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written(Generic[R]):
+    """A reply for each message; `size`: of all, in bytes that take as long to copy, about."""
+
+    replies: list[R]
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[M, R]):
     """How messages of equal `options` are answered: with a reply each."""
 
-    answer: Callable[[Sequence[M], Caller], Awaitable[list[R]]]
+    answer: Callable[[Sequence[M], Caller], Awaitable[Written[R]]]
     options: Callable[[M], Hashable] = options
 
 
 def timed(
-    frontend: Frontend, exchange: Exchange[Sequence[M], Any, Told, list[R]]
-) -> Callable[[Sequence[M], Caller], Awaitable[list[R]]]:
-    """Answers by an exchange, whose replies tell their times."""
+    frontend: Frontend,
+    read: Callable[[Sequence[M]], Q],
+    ask: Callable[[Q, Terms], Awaitable[Told]],
+    write: Callable[[Q, Told], list[R]],
+    weight: int = 1,
+) -> Callable[[Sequence[M], Caller], Awaitable[Written[R]]]:
+    """Answers by an exchange, whose replies tell their times. `weight`: see `Exchange`."""
+    exchange = Exchange(read=read, ask=ask, write=partial(_written, write, weight), weight=weight)
 
-    async def answer(messages: Sequence[M], caller: Caller) -> list[R]:
+    async def answer(messages: Sequence[M], caller: Caller) -> Written[R]:
         start = time.monotonic()
-        replies, timing = await frontend.exchange(exchange, messages, size_of(messages), caller)
-        put_times(replies, timing, time.monotonic() - start)  # type: ignore[arg-type]  # each of these has metadata
-        return replies
+        written, timing = await frontend.exchange(exchange, messages, size_of(messages), caller)
+        put_times(written.replies, timing, time.monotonic() - start)  # type: ignore[arg-type]  # each has metadata
+        return written
 
     return answer
+
+
+def _written(write: Callable[[Q, Told], list[R]], weight: int, request: Q, told: Told) -> Written[R]:
+    return Written(write(request, told), weight * told.size)
 
 
 def size_of(messages: Sequence[Message]) -> int:
@@ -70,9 +92,8 @@ class Grouped(Generic[M, R]):
             caller = replace(caller, remaining=self._deadline.remaining())
         with calls.running(caller):
             async with calls.timeout(caller):
-                with calls.admission.hold(size_of(messages)):
-                    replies = await self._method.answer(messages, caller)
-                    return await self._frontend.offload(calls.admission.reserved, _serialised, replies)
+                written = await self._method.answer(messages, caller)
+                return await self._frontend.offload(written.size, _serialised, written.replies)
 
 
 def _serialised(replies: Sequence[Message]) -> list[bytes]:

@@ -1,7 +1,6 @@
 """The services of tei.v1: messages -> exchange -> messages. Decides nothing; `Interceptor` tells errors."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -13,19 +12,19 @@ from frontend_service.doors.over_grpc import begun
 from frontend_service.doors.tei_v1.codec import embedding, info, prediction, ranking, tokenization
 from frontend_service.doors.tei_v1.codec.fields import headers
 from frontend_service.doors.tei_v1.gathering import Gathering
-from frontend_service.doors.tei_v1.grouped import Grouped, Method, size_of, timed
-from frontend_service.exchange import Exchange
+from frontend_service.doors.tei_v1.grouped import OBJECTS, Grouped, Method, Written, size_of, timed
 from frontend_service.frontend import Frontend
 from shared.calls import Caller
 from shared.deadline import Deadline
 from shared.rpc.interceptor import CALLER
-from shared.rpc.metadata import REQUEST_ID
 from tei.v1 import tei_pb2 as pb
 from tei.v1 import tei_pb2_grpc as services
 
 Context = grpc.aio.ServicerContext[Any, Any]
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Message)
+SPARSE = 4
+"""The same of an index and its weight, which numpy writes and protobuf reads."""
 
 
 def register(frontend: Frontend, server: grpc.aio.Server) -> None:
@@ -42,10 +41,10 @@ class _Servicer:
         self._frontend = frontend
 
     async def _one(self, method: Method[M, R], message: M, context: Context) -> R:
-        """The reply to a message, and beside it what it took."""
-        device, caller = self._frontend.models.get("").card.device, CALLER.get()
-        (reply,) = await method.answer([message], caller)
-        context.set_trailing_metadata(((REQUEST_ID, caller.request_id), *headers(reply.metadata, device)))  # type: ignore[attr-defined]
+        """The reply to a message, and before it what it took."""
+        device = self._frontend.models.get("").card.device
+        (reply,) = (await method.answer([message], CALLER.get())).replies
+        await context.send_initial_metadata(headers(reply.metadata, device))  # type: ignore[attr-defined]
         return reply
 
     async def _many(self, method: Method[M, R], messages: Any, context: Context) -> None:
@@ -72,9 +71,9 @@ class EmbedServicer(_Servicer, services.EmbedServicer):
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
         ask, codec = frontend.embedding.embed, embedding
-        self._dense = Method(timed(frontend, Exchange(read=codec.dense_request, ask=ask, write=codec.dense_replies)))
-        self._sparse = Method(timed(frontend, Exchange(read=codec.sparse_request, ask=ask, write=codec.sparse_replies)))
-        self._all = Method(timed(frontend, Exchange(read=codec.all_request, ask=ask, write=codec.all_replies)))
+        self._dense = Method(timed(frontend, codec.dense_request, ask, codec.dense_replies))
+        self._sparse = Method(timed(frontend, codec.sparse_request, ask, codec.sparse_replies, SPARSE))
+        self._all = Method(timed(frontend, codec.all_request, ask, codec.all_replies))
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         return await self._one(self._dense, request, context)
@@ -101,12 +100,9 @@ class PredictServicer(_Servicer, services.PredictServicer):
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
         ask, codec = frontend.classification.texts, prediction
-        self._single = Method(
-            timed(frontend, Exchange(read=codec.predict_request, ask=ask, write=codec.predict_replies))
-        )
+        self._single = Method(timed(frontend, codec.predict_request, ask, codec.predict_replies, OBJECTS))
         self._pair = Method(
-            timed(frontend, Exchange(read=codec.pair_request, ask=ask, write=codec.predict_replies)),
-            codec.pair_options,
+            timed(frontend, codec.pair_request, ask, codec.predict_replies, OBJECTS), codec.pair_options
         )
 
     async def Predict(self, request: pb.PredictRequest, context: Context) -> pb.PredictResponse:
@@ -127,8 +123,8 @@ class RerankServicer(_Servicer, services.RerankServicer):
 
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
-        exchange = Exchange(read=ranking.rerank_request, ask=frontend.ranking.rerank, write=ranking.rerank_replies)
-        self._rerank = Method(timed(frontend, exchange))
+        ask = frontend.ranking.rerank
+        self._rerank = Method(timed(frontend, ranking.rerank_request, ask, ranking.rerank_replies))
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         return await self._one(self._rerank, request, context)
@@ -136,7 +132,7 @@ class RerankServicer(_Servicer, services.RerankServicer):
     async def RerankStream(self, request_iterator: Any, context: Context) -> pb.RerankResponse:
         calls, caller, models = self._frontend.calls, CALLER.get(), self._frontend.models
         deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
-        with ExitStack() as held, calls.stream(caller) as stream:
+        with calls.stream(caller) as stream, calls.admission.holding(gathered=True) as held:
             gathering = Gathering(calls.admission, stream, models.get("").limits, held)
             request = await gathering.all(request_iterator)
             if deadline is not None:
@@ -152,25 +148,28 @@ class TokenizeServicer(_Servicer, services.TokenizeServicer):
         super().__init__(frontend)
         self._encode, self._decode = Method(self._encoded), Method(self._decoded)
 
-    async def _encoded(self, messages: Sequence[pb.EncodeRequest], _: Caller) -> list[pb.EncodeResponse]:
+    async def _encoded(self, messages: Sequence[pb.EncodeRequest], _: Caller) -> Written[pb.EncodeResponse]:
         offload = self._frontend.offload
         request = await offload(size_of(messages), tokenization.encode_request, messages)
         shown = await self._frontend.models.tokenize(request)
-        return await offload(shown.size, partial(tokenization.encode_replies, messages), shown)
+        self._frontend.calls.admission.reserve(shown.size)
+        replies = await offload(OBJECTS * shown.size, partial(tokenization.encode_replies, messages), shown)
+        return Written(replies, shown.size)
 
-    async def _decoded(self, messages: Sequence[pb.DecodeRequest], _: Caller) -> list[pb.DecodeResponse]:
-        request = await self._frontend.offload(size_of(messages), tokenization.decode_request, messages)
-        return tokenization.decode_replies(await self._frontend.models.detokenize(request))
+    async def _decoded(self, messages: Sequence[pb.DecodeRequest], _: Caller) -> Written[pb.DecodeResponse]:
+        size = size_of(messages)
+        request = await self._frontend.offload(size, tokenization.decode_request, messages)
+        return Written(tokenization.decode_replies(await self._frontend.models.detokenize(request)), size)
 
     async def Tokenize(self, request: pb.EncodeRequest, context: Context) -> pb.EncodeResponse:
-        (reply,) = await self._encoded([request], CALLER.get())
+        (reply,) = (await self._encoded([request], CALLER.get())).replies
         return reply
 
     async def TokenizeStream(self, request_iterator: Any, context: Context) -> None:
         await self._many(self._encode, request_iterator, context)
 
     async def Decode(self, request: pb.DecodeRequest, context: Context) -> pb.DecodeResponse:
-        (reply,) = await self._decoded([request], CALLER.get())
+        (reply,) = (await self._decoded([request], CALLER.get())).replies
         return reply
 
     async def DecodeStream(self, request_iterator: Any, context: Context) -> None:

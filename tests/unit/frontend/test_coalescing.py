@@ -188,7 +188,10 @@ async def test_who_reads_nothing_for_long_is_let_go() -> None:
     caller.reads.clear()
     with pytest.raises(NotRead):
         await caller.run()
-    assert (caller.under_way, len(caller.admission.streams)) == (0, 0)
+    assert (caller.under_way, len(caller.admission.streams), caller.admission.size) == (0, 0, 0)
+    for ended in caller.at_end:
+        ended(None)
+    assert caller.admission.results == 0
 
 
 @pytest.mark.parametrize("place", [0, 1, 13, 299])
@@ -275,12 +278,53 @@ async def test_a_stream_does_not_refuse_itself(later_first: bool) -> None:
     assert caller.replies == list(range(200))
 
 
-async def test_what_others_fill_is_told() -> None:
-    """A group that is alone and finds no room ends the stream."""
-    caller = Caller(5)
-    caller.errors = [Overloaded("full", retry_after=1.0)]
+async def test_where_others_leave_no_room_a_group_waits_and_becomes_smaller() -> None:
+    """As long as a request may take to arrive; then it is told, and all that was held is free."""
+    caller = Caller(*range(40))
+    caller.errors = [Overloaded("full", retry_after=0.01)] * 7
+    await caller.run()
+    assert caller.replies == list(range(40))
+    assert min(map(len, caller.groups)) == 1
+    longer = Caller(*range(40), bounds=Bounds(read_seconds=0.25))
+    longer.errors = [Overloaded("full", retry_after=0.01)] * 1000
     with pytest.raises(Overloaded):
+        await longer.run()
+    assert 0 < len(longer.groups) < 8
+    assert (longer.admission.size, longer.admission.results) == (0, 0)
+
+
+async def test_a_large_message_does_not_wait_in_memory() -> None:
+    """It ends the stream where others leave no room for its answer, or hold too many bytes when it comes."""
+    caller = Caller(1, 2, size=both_ways.REQUEST_BYTES + 1)
+    caller.errors = [Overloaded("full", retry_after=0.01)]
+    with pytest.raises(Overloaded, match="full"):
         await caller.run()
+    other = Caller(1, 2, 3, bounds=Bounds(size=2 * both_ways.REQUEST_BYTES), size=both_ways.REQUEST_BYTES + 1)
+    with other.admission.stream(), other.admission.hold(both_ways.REQUEST_BYTES), pytest.raises(Overloaded):
+        await other.run()
+    assert (other.taken, other.admission.size) == (1, 0)
+
+
+async def test_groups_are_under_way_together_again_after_a_refusal() -> None:
+    """Not at once."""
+    caller = Caller(*range(100, 2600))
+    caller.errors = [Overloaded("full", retry_after=0.01)]
+    running = asyncio.create_task(caller.run())
+    await running
+    assert caller.replies == list(range(100, 2600))
+    assert caller.most_under_way == GROUPS
+
+
+async def test_what_waits_is_held() -> None:
+    """From the time that it comes until it is answered."""
+    caller = Caller(*range(50), size=100)
+    caller.holds = {0: asyncio.Event()}
+    running = asyncio.create_task(caller.run())
+    await settled()
+    assert caller.admission.size == 50 * 100
+    caller.holds[0].set()
+    await running
+    assert caller.admission.size == 0
 
 
 async def test_a_drain_answers_what_was_read_and_reads_no_more() -> None:

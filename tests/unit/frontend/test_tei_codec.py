@@ -9,7 +9,7 @@ from fakes import card
 
 from frontend_service.answer import Answer, Timing
 from frontend_service.classification import Classified
-from frontend_service.doors.tei_v1.codec import embedding, fields, info, prediction, ranking
+from frontend_service.doors.tei_v1.codec import embedding, fields, info, prediction, ranking, tokenization
 from frontend_service.doors.tei_v1.codec.errors import told
 from frontend_service.limits import Limits
 from frontend_service.models import Description
@@ -95,6 +95,7 @@ def test_messages_come_together_where_all_but_the_text_is_equal() -> None:
         (prediction.predict_request, [pb.PredictRequest(inputs="a"), pb.PredictRequest()]),
         (prediction.pair_request, [pb.PredictPairRequest(inputs=["a"]), pb.PredictPairRequest(inputs=[""])]),
         (prediction.pair_request, [pb.PredictPairRequest(inputs=["a", ""]), pb.PredictPairRequest(inputs=["", ""])]),
+        (tokenization.encode_request, [pb.EncodeRequest(inputs="a"), pb.EncodeRequest()]),
     ],
 )
 def test_an_empty_text_is_refused_by_its_place(read: Any, messages: Any) -> None:
@@ -102,6 +103,19 @@ def test_an_empty_text_is_refused_by_its_place(read: Any, messages: Any) -> None
     with pytest.raises(InvalidInput) as raised:
         read(messages)
     assert raised.value.field == "texts[1]"
+
+
+def test_no_ids_are_refused_by_their_place() -> None:
+    """As an empty text is."""
+    with pytest.raises(InvalidInput) as raised:
+        tokenization.decode_request([pb.DecodeRequest(ids=[1]), pb.DecodeRequest()])
+    assert raised.value.field == "tokenized[1]"
+
+
+@pytest.mark.parametrize("text", ["", "plain", "é w1", "日本語 and 🙂 end", "🙂"])
+def test_places_in_bytes(text: str) -> None:
+    """Of every character, and of the end."""
+    assert list(tokenization.byte_places(text)) == [len(text[:place].encode()) for place in range(len(text) + 1)]
 
 
 def test_vectors_of_each_text() -> None:
@@ -300,6 +314,7 @@ PREFIX = "Input validation error: "
             "",
             "FAILED_PRECONDITION",
         ),
+        ("Embed/EmbedAll", UnsupportedTask("no output", field="outputs"), "no output", "", "FAILED_PRECONDITION"),
         ("Rerank/Rerank", UnsupportedTask("no method", field="method"), "no method", "", "FAILED_PRECONDITION"),
         ("Predict/Predict", UnsupportedTask("no task", field="model"), "no task", "", "FAILED_PRECONDITION"),
         ("Embed/Embed", UnknownModel("several", field="model"), "several", "", "FAILED_PRECONDITION"),

@@ -4,7 +4,7 @@ import re
 
 from shared.errors import InvalidInput, Overloaded, SelvageError, UnknownModel, UnsupportedTask
 
-OF_THE_MODEL = frozenset({"model", "method", "outputs[0]"})
+OF_THE_MODEL = frozenset({"model", "method", "outputs", "outputs[0]"})
 """Fields of UNSUPPORTED_TASK where the model is of another kind: no request of tei.v1 has them."""
 BEGINNINGS = {InvalidInput: "Input validation error: ", Overloaded: "Model is overloaded: "}
 _INPUT = ((r"text_pairs", "inputs"), (r"\btexts(\[\d+\])?", "inputs"))
