@@ -105,7 +105,11 @@ async def main(settings: WorkerSettings) -> None:
     await _warmed_up(server, scheduler, serving, model, settings)
     card = card_of(model)
     servicer.ready = Ready(
-        card=card, tokenizer=model.tokenizer.content, scheduler=scheduler, queued_tokens=settings.queued_tokens
+        card=card,
+        tokenizer=model.tokenizer.content,
+        scheduler=scheduler,
+        queued_tokens=settings.queued_tokens,
+        queue_seconds=settings.queue_seconds,
     )
     if metrics:
         metrics.read(lambda: replace(servicer.figures, memory=model.placement.memory))
