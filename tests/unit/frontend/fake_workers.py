@@ -37,7 +37,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.fails: SelvageError | None = None
         self.loading = self.hangs = self.silent = False
         self.holds: asyncio.Event | None = None
-        self.load = Load()
+        self.load, self.queue_seconds = Load(), 0.0
         self.reached, self.cancelled = asyncio.Event(), asyncio.Event()
         self.messages: list[pb.AttachRequest] = []
         self.server = grpc.aio.server()
@@ -47,7 +47,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:
         if self.loading:
             await abort(context, WorkerUnavailable("it loads"), "id")
-        return pb.DescribeResponse(card=codec.card_to_pb(self.card), queued_tokens=1000)
+        return pb.DescribeResponse(
+            card=codec.card_to_pb(self.card), queued_tokens=1000, queue_seconds=self.queue_seconds
+        )
 
     async def GetTokenizer(
         self, request: pb.GetTokenizerRequest, context: Any

@@ -70,10 +70,10 @@ async def test_what_metrics_read_of_the_fleet() -> None:
         await world.until(True)
         await eventually(lambda: world.fleet.workers == {one.card.id: 2})
         await eventually(lambda: world.fleet.waits.get(one.card.id, 0) > 0)
-        assert world.fleet.refused == {"deadline": 0}
+        assert world.fleet.refused == {"deadline": 0, "queue_seconds": 0}
         with pytest.raises(Overloaded):
             world.fleet.check(Terms.within(world.fleet.waits[one.card.id]))
-        assert world.fleet.refused == {"deadline": 1}
+        assert world.fleet.refused == {"deadline": 1, "queue_seconds": 0}
         one.load = other.load = Load(draining=True)
         await eventually(lambda: world.fleet.workers == {one.card.id: 0})
         assert world.fleet.waits == {}
@@ -152,4 +152,22 @@ async def test_what_is_let_in_unread_is_hardly_ever_refused_once_it_is_read() ->
         assert (await world.run(small)).scores == b"1234"
         with pytest.raises(Overloaded, match=r"an answer would take up to 1\d\.\d s, the deadline is in 2\d\.\d s"):
             await world.run(large)
-        assert world.fleet.refused == {"deadline": 1}
+        assert world.fleet.refused == {"deadline": 1, "queue_seconds": 0}
+
+
+@pytest.mark.parametrize(("seconds", "refused"), [(0.0, False), (9.0, True), (12.0, False)])
+async def test_what_a_worker_would_let_wait_too_long_is_refused_unread(seconds: float, refused: bool) -> None:
+    """Whatever its deadline: ten seconds of its class wait. Zero is no bound."""
+    worker = FakeWorker()
+    worker.load, worker.queue_seconds = replace(BUSY, turn=512), seconds
+    async with World(worker) as world:
+        await world.until(True)
+        await eventually(lambda: world.fleet.waits.get("fake", 0) > 0)
+        if not refused:
+            world.fleet.check(Terms.within(1000))
+            return
+        with pytest.raises(Overloaded, match=r"would wait up to 10\.0 s, the limit is 8\.55 s") as raised:
+            world.fleet.check(Terms.within(1000))
+        assert raised.value.retry_after == pytest.approx(1.45, abs=0.01)
+        world.fleet.check(replace(Terms.within(1000), priority=Priority.INTERACTIVE))
+        assert world.fleet.refused == {"deadline": 0, "queue_seconds": 1}
