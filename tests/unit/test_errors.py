@@ -4,7 +4,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 
-from frontend_service.doors.streaming import NotRead
+from frontend_service.doors.both_ways import NotRead
 from shared.codec import error_from_pb, error_to_pb
 from shared.errors import DeadlineExceeded, Overloaded, SelvageError, error_classes
 from shared.rpc.status import to_status
