@@ -20,6 +20,7 @@ from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from selvage.worker.v1 import worker_pb2
 from shared.rpc import channel_options
+from tei.v1 import tei_pb2
 
 MEBIBYTE = 1024 * 1024
 MOST = 500 * MEBIBYTE
@@ -188,6 +189,33 @@ async def test_sixteen_streams_that_send_a_giant_each(pair: Stack) -> None:
 
             found = await outcomes([one() for _ in range(16)])
         assert set(found) <= {"OK", "RESOURCE_EXHAUSTED", "INTERNAL"}  # grpc.aio's own word where it still wrote
+
+    await is_harmless(pair, bomb)
+
+
+@pytest.mark.parametrize("method", ["Embed/EmbedStream", "Rerank/RerankStream"])
+async def test_sixteen_streams_of_the_other_contract(pair: Stack, method: str) -> None:
+    """One giant text each, or 59 MiB of texts that nobody knows the end of."""
+    if method == "Embed/EmbedStream":
+        messages = [tei_pb2.EmbedRequest(inputs="w1 w2 " * (59 * MEBIBYTE // 6))]
+    else:
+        messages = [tei_pb2.RerankStreamRequest(query="w1", text="w1 w2 " * (MEBIBYTE // 7))] * 59
+    serialised = [each.SerializeToString() for each in messages]
+
+    async def bomb() -> None:
+        async with grpc.aio.insecure_channel(pair.frontends[0].address, options=channel_options()) as channel:
+
+            async def one() -> None:
+                call = channel.stream_stream(f"/tei.v1.{method}")()
+                with suppress(asyncio.InvalidStateError, TimeoutError):  # it was refused meanwhile; it waits for more
+                    for message in serialised:
+                        await call.write(message)
+                    async with asyncio.timeout(3):
+                        await call.read()
+                call.cancel()
+
+            found = await outcomes([one() for _ in range(16)])
+        assert set(found) <= {"OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "INTERNAL"}, found
 
     await is_harmless(pair, bomb)
 
