@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PEERS := $(VENV)-peers
+CLIENTS := $(VENV)-clients
 PEER_PIP := pip --disable-pip-version-check install --quiet
 
 # Linux wheels of PyTorch bring gigabytes of CUDA. Without a GPU, name PyTorch's CPU package index:
@@ -20,7 +21,7 @@ FRONTEND ?= 127.0.0.1:50051
 TOGETHER := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow models check format protos baseline peers bench gpu
+.PHONY: help setup demo serve test test-slow models check format protos baseline peers clients bench gpu
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +58,7 @@ serve: $(VENV)/demo ## leave one worker and one frontend running (MODEL, WORKER,
 	$(BIN)/python -m harness --model $(MODEL) --worker $(WORKER) --frontend $(FRONTEND)
 
 test: $(VENV)/dev ## run all tests that need no GPU
+	-@$(MAKE) --silent clients
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TOGETHER)
 
 test-slow: $(VENV)/dev ## run the long ones: every text architecture of transformers, kills and restarts, the soak; half an hour
@@ -105,7 +107,16 @@ $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntim
 
 peers: $(PEERS)/maxsim/ready $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntime/ready ## set up the peers that benchmarks compare with, each in a venv of its own
 
-bench: $(VENV)/dev peers ## measure against the peers in under ten minutes, render README's table and docs/measured.md
+# Released clients that tests run unchanged; without an index to install them from, those tests are skipped.
+$(CLIENTS)/%/ready: tests/clients/%.txt
+	@echo "Installing the client $* into $(CLIENTS)/$*"
+	$(PYTHON) -m venv $(CLIENTS)/$*
+	$(CLIENTS)/$*/bin/$(PEER_PIP) --only-binary :all: --requirement $<
+	@touch $@
+
+clients: $(CLIENTS)/haystack/ready ## set up the released clients that tests run, each in a venv of its own
+
+bench: $(VENV)/dev peers ## measure against the peers in ten minutes or so, render README's table and docs/measured.md
 	$(BIN)/python -m benchmarks offline
 	$(BIN)/python -m benchmarks maxsim
 	$(BIN)/python -m benchmarks services --against infinity

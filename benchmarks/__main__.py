@@ -16,11 +16,12 @@ from benchmarks import result
 from benchmarks.workloads import named
 
 ROUNDS = {
-    "offline": (4, 2),
-    "engine": (5, 1),
-    "maxsim": (8, 1),
+    "offline": (3, 2),
+    "engine": (4, 1),
+    "maxsim": (6, 1),
     "services": (3, 1),
     "overload": (1, 1),
+    "fairness": (1, 1),
     "parts": (1, 1),
     "ablations": (3, 1),
 }
@@ -56,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
             "--seconds",
             type=float,
             default=2.5,
-            help="of a load in a round; services and overload (default: %(default)s)",
+            help="of a load in a round; services, overload and fairness (default: %(default)s)",
         )
         add("--against", action="append", default=[], metavar="PATH", help="another checkout; or infinity (services)")
         add("--out", type=Path, help=f"where the JSON goes (default: benchmarks/results/{name}.json)")

@@ -187,5 +187,7 @@ def maxsim(
 
 
 def fast_linear(layer: nn.Linear) -> nn.Module:
-    """A linear layer as the worker runs it on a processor."""
-    return linear.PrepackedLinear(layer)
+    """A linear layer as the worker runs it on a processor: packed where that has such products in its number format."""
+    model = nn.Sequential(layer)
+    linear.prepack(model)
+    return model

@@ -1,89 +1,77 @@
-"""More than the services can do: goodput with deadlines, a rerank among many callers, an interactive caller among bulk.
+"""More than the services can do: goodput with deadlines, and what is refused.
 
 The peak is what 64 callers that wait for their answers get. Then 1.2, 1.5 and 3 times as many requests a second come,
 whatever the answers do, each with a deadline of 2 s, or of four times the peak's median where that is more. Goodput
 counts answers within it. Memory is the peak of each process. All on the same cores, clients included, so refusing takes
 from computing. What is left at best is measured beside: the same callers as for the peak, while a null grpc.aio server
 refuses, unread, as many calls as are too much.
+
+The peak is measured right before and right after each of these, since a machine's speed changes within minutes; "taken
+by other machines" is the share of its cores' time that its host gave to others meanwhile.
 """
 
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 from benchmarks.benchmark import OURS, Options
 from benchmarks.load.null_server import null_server
+from benchmarks.load.processor import Stolen
 from benchmarks.rounds import Figures, Turn
-from benchmarks.services import Server, generated, generator, pair
+from benchmarks.services import Server, generated, lasting, pair
 
 WHOSE, RATE, COMPARED = OURS, "tokens/s", ("goodput/s", "p50 ms", "p99 ms")
 PEERS: Mapping[str, Sequence[str]] = {}
 CLIENTS, WORKLOADS, TIMES = 64, ("128-tokens", "16-tokens"), (1.2, 1.5, 3)
 LEAST_DEADLINE, LATENCIES = 2.0, 4
 """Seconds; and medians of the peak."""
-KEYS = ",".join(f"key{number}" for number in range(CLIENTS))
 NULL, LEFT = "beside a null server that refuses", "of the peak, %"
 """A side; a figure."""
-LASTING, RAMP = 3600, 5
-"""Seconds: longer than any benchmark; until a load that lasts is in full swing."""
-RERANKS = {"requests": 3}
-"""Not for so many seconds: of 65 keys one rerank may wait for a minute."""
-Peaks = dict[str, Figures]
+STOLEN = "taken by other machines, % of the cores"
+NEAR = 10.0
+"""Seconds of a peak beside a load, or that load's own where they are fewer."""
 
 
-def peak(server: Server, workload: str, seconds: float, peaks: Peaks) -> Figures:
-    """Callers that wait; kept for what comes after."""
-    peaks[workload] = generated(server, workload, clients=CLIENTS, seconds=seconds)
-    return peaks[workload]
+def peak(server: Server, workload: str, seconds: float) -> Figures:
+    """Callers that wait."""
+    return generated(server, workload, clients=CLIENTS, seconds=seconds)
 
 
-def overload(server: Server, workload: str, times: float, seconds: float, peaks: Peaks, *, timed: bool) -> Figures:
+def overload(server: Server, workload: str, times: float, seconds: float, *, timed: bool) -> Figures:
     """So many times the peak, with deadlines or without; what kept to them against the peak."""
-    most = peaks[workload]
-    deadline = max(LEAST_DEADLINE, LATENCIES * most["p50 ms"] / 1e3)
-    asked: dict[str, Any] = {"rate": times * most["requests/s"], "warmup": deadline}
-    found = generated(server, workload, seconds=seconds, **asked, **({"deadline": deadline} if timed else {}))
-    arrived = sum(found.get(f"{name}/s", 0.0) for name in ("requests", "refused", "expired", "failed"))
-    accepted = arrived - found.get("refused/s", 0.0)
-    good = found["goodput/s" if timed else "requests/s"]
-    return {
-        **found,
-        LEFT: 100 * good / most["requests/s"],
-        "expired, % of accepted": 100 * found.get("expired/s", 0.0) / accepted,
-    }
+
+    def load(before: Figures) -> Figures:
+        deadline = max(LEAST_DEADLINE, LATENCIES * before["p50 ms"] / 1e3)
+        asked: dict[str, Any] = {"rate": times * before["requests/s"], "warmup": deadline}
+        return generated(server, workload, seconds=seconds, **asked, **({"deadline": deadline} if timed else {}))
+
+    found = against_the_peak(server, workload, seconds, load, "goodput/s" if timed else "requests/s")
+    accepted = sum(found.get(f"{name}/s", 0.0) for name in ("requests", "expired", "failed"))
+    return {**found, **({"expired, % of accepted": 100 * found.get("expired/s", 0.0) / accepted} if accepted else {})}
 
 
-def left(server: Server, bare: Server, workload: str, times: float, seconds: float, peaks: Peaks) -> Figures:
+def left(server: Server, bare: Server, workload: str, times: float, seconds: float) -> Figures:
     """Callers that wait, while the null server refuses what is more than the peak."""
-    most = peaks[workload]["requests/s"]
-    with lasting(bare, [{"workload": workload, "rate": (times - 1) * most}]):
-        found = generated(server, workload, clients=CLIENTS, seconds=seconds, warmup=1.0)
-    return {**found, LEFT: 100 * found["requests/s"] / most}
+
+    def load(before: Figures) -> Figures:
+        with lasting(bare, [{"workload": workload, "rate": (times - 1) * before["requests/s"]}]):
+            return generated(server, workload, clients=CLIENTS, seconds=seconds, warmup=1.0)
+
+    return against_the_peak(server, workload, seconds, load, "requests/s")
 
 
-def beside(
-    server: Server, workload: str, seconds: float, asked: Figures, others: Sequence[Mapping[str, Any]]
+def against_the_peak(
+    server: Server, workload: str, seconds: float, load: Callable[[Figures], Figures], answered: str
 ) -> Figures:
-    """One caller while others call without a pause; the figures are its own."""
-    with lasting(server, others):
-        found = generated(server, workload, clients=1, seconds=seconds, warmup=1.0, **asked)
-    return {name: found[name] for name in ("requests/s", "p50 ms", "p99 ms")}
-
-
-@contextmanager
-def lasting(server: Server, loads: Sequence[Mapping[str, Any]]) -> Iterator[None]:
-    """Loads that go on all the while."""
-    with ExitStack() as cleanup:
-        running = [cleanup.enter_context(generator(server, seconds=LASTING, **load)) for load in loads]
-        for process in running:
-            cleanup.callback(process.terminate)
-        time.sleep(RAMP)
-        yield
-        if any(process.poll() is not None for process in running):
-            sys.exit("a load that should have gone on has ended; what was measured beside it means nothing")
+    """What `load` gives, which is told the peak before it, and the share of the peak that was `answered` in it."""
+    before = peak(server, workload, min(NEAR, seconds))
+    share = Stolen()
+    found = load(before)
+    stolen = share.since()
+    after = peak(server, workload, min(NEAR, seconds))
+    most = (before["requests/s"] + after["requests/s"]) / 2
+    return {**found, "the peak, requests/s": most, LEFT: 100 * found[answered] / most, STOLEN: stolen}
 
 
 def finished(sides: Mapping[str, Sequence[Figures]]) -> Mapping[str, Sequence[Figures]]:
@@ -102,41 +90,21 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
     with ExitStack() as cleanup:
         servers = {name: cleanup.enter_context(pair(path, options.threads)) for name, path in options.checkouts.items()}
         found: dict[str, dict[str, Turn]] = {}
-        peaks: dict[str, Peaks] = {name: {} for name in servers}
         address, pid = cleanup.enter_context(null_server(refuse=True))
         bare = Server(address=address, pids={"null server": pid})
         for workload in WORKLOADS:
-            asked = {name: (server, workload, options.seconds, peaks[name]) for name, server in servers.items()}
-            found[f"{CLIENTS} callers, {workload}"] = {name: partial(peak, *each) for name, each in asked.items()}
+            found[f"{CLIENTS} callers, {workload}"] = {
+                name: partial(peak, server, workload, options.seconds) for name, server in servers.items()
+            }
             for times in TIMES:
                 sides: dict[str, Turn] = {
-                    name: partial(overload, server, workload, times, options.seconds, peaks[name], timed=True)
+                    name: partial(overload, server, workload, times, options.seconds, timed=True)
                     for name, server in servers.items()
                 }
-                sides[NULL] = partial(left, servers[OURS], bare, workload, times, options.seconds, peaks[OURS])
+                sides[NULL] = partial(left, servers[OURS], bare, workload, times, options.seconds)
                 found[f"{times:g} times that, {workload}, deadlines"] = sides
             found[f"{TIMES[-1]:g} times that, {workload}, no deadlines"] = {
-                name: partial(overload, server, workload, TIMES[-1], options.seconds, peaks[name], timed=False)
+                name: partial(overload, server, workload, TIMES[-1], options.seconds, timed=False)
                 for name, server in servers.items()
             }
-        yield found | fairness(servers[OURS], options.seconds)
-
-
-def fairness(server: Server, seconds: float) -> dict[str, dict[str, Turn]]:
-    """One caller alone, and among others: all of one key, or each of its own."""
-    callers: dict[str, Any] = {"workload": "128-tokens", "clients": CLIENTS}
-    rerank = partial(beside, server, "rerank-20", seconds)
-    many, huge = callers | {"priorities": "bulk"}, {"workload": "rerank-10000", "clients": 1}
-    interactive = partial(beside, server, "16-tokens", seconds)
-    return {
-        "a rerank of 20 documents beside 64 callers, 128 tokens": {
-            OURS: partial(rerank, RERANKS, [callers]),
-            "65 keys": partial(rerank, RERANKS | {"keys": "own"}, [callers | {"keys": KEYS}]),
-            "alone": partial(rerank, RERANKS, []),
-        },
-        "16 tokens beside 64 bulk callers and a rerank of 10,000 documents": {
-            OURS: partial(interactive, {"priorities": "interactive"}, [many, huge]),
-            "without priorities": partial(interactive, {}, [callers, huge]),
-            "alone": partial(interactive, {}, []),
-        },
-    }
+        yield found

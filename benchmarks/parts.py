@@ -25,7 +25,7 @@ CLIENTS, WARMUP, LOOKS = 64, 3.0, 200
 LIBRARIES = "gRPC and asyncio"
 PARTS = {
     LIBRARIES: ("grpc/", "asyncio/", "null_server.py"),
-    "calls: admission, limits, metrics": ("shared/rpc/", "calls.py", "admission.py", "memory.py", "request_id.py"),
+    "calls: admission, limits, metrics": ("shared/rpc/", "calls.py", "admission/", "memory.py", "request_id.py"),
     "messages": ("codec", "/doors/"),
     "tokenising": ("reader.py", "tokenization.py", "turns.py", "parting.py"),
     "link": ("frontend_service/worker/", "gpu_worker/link/", "gpu_worker/server.py", "shared/load.py"),

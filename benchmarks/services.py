@@ -11,11 +11,13 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.benchmark import INFINITY, OURS, Options
 from benchmarks.engine import peer_of, products
@@ -34,23 +36,29 @@ NULL, ENGINE = "null grpc.aio server", "engine alone"
 SHORT = "16-tokens"
 LOADS = ((1, "16-tokens"), (64, "16-tokens"), (1, "128-tokens"), (64, "128-tokens"))
 """Clients, and the workload of each."""
+LASTING, RAMP = 3600, 5
+"""Seconds: longer than any benchmark; until a load that lasts is in full swing."""
 READY = re.compile(r"Ready[.:] [Ww]orker (\S+)(?: \(process \d+\))?, frontend (\S+?)\.? (?:\(process|Ctrl)")
 """As `python -m harness` tells it, and as older checkouts do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A running side: where calls go, and the processes whose CPU is told, by name."""
+    """A running side: where calls go, the processes whose CPU is told, by name, and where its worker tells metrics."""
 
     address: str
     pids: Mapping[str, int]
+    metrics: str = ""
 
 
 @contextmanager
-def pair(checkout: Path, threads: int) -> Iterator[Server]:
-    """A worker and a frontend of a checkout on free ports, drained in the end. Exits where they do not start."""
+def pair(checkout: Path, threads: int, metrics: str = "") -> Iterator[Server]:
+    """A worker, which tells metrics at that address, and a frontend of a checkout on free ports, drained in the end.
+    Exits where they do not start."""
     ports = ("--worker", "127.0.0.1:0", "--frontend", "127.0.0.1:0")
     settings = {"SELVAGE_WORKER_THREADS": str(threads), "SELVAGE_WORKER_MAX_TOKENS": str(MAX_TOKENS)}
+    if metrics:
+        settings["SELVAGE_WORKER_METRICS"] = metrics
     environment = os.environ | settings | modules_of(checkout) | {"PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "harness", "--model", MINILM, *ports]
     with subprocess.Popen(command, cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -60,9 +68,8 @@ def pair(checkout: Path, threads: int) -> Iterator[Server]:
             if ready is None:
                 sys.exit(f"the services of {checkout} did not start")
             members = children(process.pid)
-            yield Server(
-                address=ready[2], pids={"worker": members["gpu_worker"], "frontend": members["frontend_service"]}
-            )
+            pids = {"worker": members["gpu_worker"], "frontend": members["frontend_service"]}
+            yield Server(address=ready[2], pids=pids, metrics=metrics)
         finally:
             process.terminate()
             process.communicate()  # it still writes while it drains
@@ -90,6 +97,19 @@ def generator(server: Server, workload: str, **options: object) -> "subprocess.P
     watched = [part for name, pid in server.pids.items() for part in ("--watch", f"{name}={pid}")]
     command = [sys.executable, "-m", "benchmarks", "load", "--json", *flags, *watched]
     return subprocess.Popen(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.PIPE, text=True)
+
+
+@contextmanager
+def lasting(server: Server, loads: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+    """Loads that go on all the while."""
+    with ExitStack() as cleanup:
+        running = [cleanup.enter_context(generator(server, seconds=LASTING, **load)) for load in loads]
+        for process in running:
+            cleanup.callback(process.terminate)
+        time.sleep(RAMP)
+        yield
+        if any(process.poll() is not None for process in running):
+            sys.exit("a load that should have gone on has ended; what was measured beside it means nothing")
 
 
 def closed(server: Server, workload: str, clients: int, seconds: float) -> Figures:

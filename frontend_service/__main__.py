@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from frontend_service.doors.selvage_v1.server import needs_worker, register
+from frontend_service.doors.spoken import Doors
 from frontend_service.frontend import Frontend
 from frontend_service.service import Service
 from frontend_service.settings import FrontendSettings
@@ -17,7 +17,6 @@ from shared.admission import Admission
 from shared.calls import Calls
 from shared.memory import give_back_large_blocks
 from shared.observers import FrontendFigures
-from shared.services import PUBLIC_SERVICES
 from shared.serving import Server, until_told_to_stop
 
 log = structlog.get_logger("frontend")
@@ -33,18 +32,21 @@ async def main(settings: FrontendSettings) -> None:
         log_calls=settings.log_calls,
         begin_span=spans.begin if spans else None,
     )
+    doors = Doors(settings.doors)
     server = Server(
-        PUBLIC_SERVICES,
+        doors.services,
         calls,
         threads=messages,
         reflect=settings.reflection,
         connection_age=True,
         rpcs=page.rpcs if page else None,
+        tell=doors.tell,
     )
     fleet = Fleet(settings.worker, messages, server.set_ready)
-    calls.check = lambda caller: fleet.check(calls.terms(caller)) if needs_worker(caller) else None
+    calls.check = lambda caller: fleet.check(calls.terms(caller)) if doors.needs_worker(caller) else None
     service = Service(fleet, settings.limits, threads, messages, reserve=calls.admission.reserve)
-    register(Frontend(service, calls, [each.times for each in (metrics, spans) if each]), server.grpc)
+    told_times = [each.times for each in (metrics, spans) if each]
+    doors.register(Frontend(service, calls, told_times, settings.thread_count), server.grpc)
     if metrics:
         metrics.read(lambda: figures_of(calls.admission, fleet))
     gc.collect()

@@ -23,9 +23,10 @@ T = TypeVar("T")
 class Frontend:
     """A door enters its calls at `calls`, and asks the services by an Exchange each."""
 
-    def __init__(self, service: Service, calls: Calls, tell_times: Sequence[TellTimes] = ()) -> None:
-        """`tell_times`: told where the time of each exchange went."""
+    def __init__(self, service: Service, calls: Calls, tell_times: Sequence[TellTimes] = (), threads: int = 1) -> None:
+        """`tell_times`: told where the time of each exchange went. `threads`: how many tokenise."""
         self.calls = calls
+        self.threads = threads
         self.embedding = Embedding(service)
         self.ranking = Ranking(service)
         self.classification = Classification(service)

@@ -29,9 +29,10 @@ class Description:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownTexts:
-    """Texts as the model `model` sees them."""
+    """Texts as the model `model` sees them, each after the `prompt`."""
 
     model: str
+    prompt: str
     texts: list[TokenizedText]
 
     @property
@@ -80,7 +81,7 @@ class Models:
                 yield tokens
             return shown
 
-        return ShownTexts(model=model.card.id, texts=await service.tokenising(slices(), letters))
+        return ShownTexts(model=model.card.id, prompt=prompt, texts=await service.tokenising(slices(), letters))
 
     async def detokenize(self, request: DetokenizeRequest) -> Detokenized:
         """Texts of ids. Raises LimitExceeded for more lists or ids than a request may have."""

@@ -24,6 +24,8 @@ MATCH_BYTES = 9
 """A winner and its similarity, at most."""
 TOKEN_MATCH_BYTES = 32
 """The same with both tokens as texts; most have a few letters."""
+RANK_BYTES = 64
+"""Of a place in the ranking with its score: a message takes as long to make as so many bytes to copy."""
 Ranked = list[tuple[int, float]]
 """Documents by number with their scores, best first."""
 
@@ -42,9 +44,9 @@ class Reranked(Finished):
 
     @property
     def size(self) -> int:
-        """Bytes of texts and of what explains, about; scores alone are few."""
+        """Bytes of texts, of places and of what explains, about."""
         matches = TOKEN_MATCH_BYTES * sum(map(len, self.explanations))
-        return matches + sum(len(text) for text in self.texts if text is not None)
+        return matches + RANK_BYTES * len(self.ranking) + sum(len(text) for text in self.texts if text is not None)
 
     @property
     def texts(self) -> Iterator[str | None]:
@@ -119,13 +121,14 @@ class Ranking:
             seconds=request.documents,
             matrix=request.layout is Layout.MATRIX,
             entry=DOCUMENT,
-            cut=Cut(truncate=request.document_cut.truncate),
+            cut=Cut(truncate=request.document_cut.truncate, side=request.document_cut.side),
             first_cut=request.query_cut,
             second_cut=request.document_cut,
             prompt=PromptChoice(literal=request.instruction),
         )
         self._check_sides(request, model.tokenization.prompt(texts.prompt), "")
-        return await self._service.classify_pairs(model, texts, request.normalize, terms)
+        normalize = request.normalize if request.activated is None else request.activated
+        return await self._service.classify_pairs(model, texts, normalize, terms)
 
     def _check_sides(self, request: ScoreRequest, before_query: str, before_document: str) -> int:
         """Letters of both together."""

@@ -14,7 +14,10 @@ QUERY_CUT, DOCUMENT_CUT = Cut(field="max_tokens_per_query"), Cut(field="max_toke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
-    """Queries and documents to compare. `query_entry` is what errors call one of the queries."""
+    """Queries and documents to compare. `query_entry` is what errors call one of the queries.
+
+    `activated`: of a cross-encoder alone, whether scores are activated or logits; None: as `normalize` says.
+    """
 
     model: str = ""
     queries: tuple[str, ...]
@@ -28,6 +31,7 @@ class ScoreRequest:
     query_entry: str = "queries[{}]"
     weights: HybridWeights | None = None
     explain: bool = False
+    activated: bool | None = None
 
     def __post_init__(self) -> None:
         for field, texts in (("queries", self.queries), ("documents", self.documents)):

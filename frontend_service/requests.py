@@ -19,13 +19,15 @@ class PromptChoice:
 class Cut:
     """What to do with texts over the limit. `side` None is the model's own.
 
-    `max_tokens` lowers the model's limit; `field` is its name in errors.
+    `max_tokens` lowers the model's limit; `field` is its name in errors. Not `limited`: for texts that are only shown,
+    however long.
     """
 
     truncate: bool = False
     side: TruncationSide | None = None
     max_tokens: int | None = None
     field: str = "max_tokens"
+    limited: bool = True
 
 
 UNPROMPTED, WHOLE = PromptChoice(), Cut()

@@ -1,7 +1,7 @@
 """All settings of the frontend."""
 
 import os
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode, SettingsConfigDict
@@ -25,6 +25,8 @@ def _listed(value: object) -> object:
 
 Target = Annotated[str, AfterValidator(_target)]
 Targets = Annotated[tuple[Target, ...], NoDecode, BeforeValidator(_listed), Field(min_length=1)]
+Door = Literal["grpc", "tei"]
+ChosenDoors = Annotated[tuple[Door, ...], NoDecode, BeforeValidator(_listed), Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 _DEFAULTS, _BOUNDS = Limits(), Bounds()
 
@@ -43,6 +45,11 @@ class FrontendSettings(ServiceSettings):
         "several times, or with commas between.",
     )
     listen: Address = Field("127.0.0.1:50051", description="HOST:PORT to serve on; port 0 takes a free one.")
+    doors: ChosenDoors = Field(
+        ("grpc", "tei"),
+        description="What clients may speak on this port, with commas between. grpc: selvage.v1, which has everything. "
+        "tei: tei.v1, the gRPC contract of text-embeddings-inference, for clients that were written for it.",
+    )
     threads: Annotated[int, Field(ge=0)] = Field(
         0, description="Threads that tokenise and finish results; 0: one a core, 8 at most."
     )
@@ -61,7 +68,9 @@ class FrontendSettings(ServiceSettings):
     max_slow_reads: Count = Field(
         _BOUNDS.slow_reads, description="Requests that take over 10 ms to arrive, at once, likewise."
     )
-    max_streams: Count = Field(_BOUNDS.streams, description="EmbedStreams that are open, likewise.")
+    max_streams: Count = Field(
+        _BOUNDS.streams, description="Streams that are open (EmbedStream, and those of tei.v1), likewise."
+    )
     max_texts: Count = Field(_DEFAULTS.texts, description="Texts in one Embed, Tokenize or list of queries.")
     max_documents: Count = Field(_DEFAULTS.documents, description="Documents in one Rerank, Score or MaxSim.")
     max_text_bytes: Count = Field(_DEFAULTS.text_bytes, description="UTF-8 bytes of one text.")

@@ -5,6 +5,9 @@ from shared.card import ModelCard
 from shared.errors import InvalidInput, LimitExceeded
 from shared.vectors import InputType
 
+UNLIMITED = 2**31 - 1
+"""Tokens; a text has fewer, since its bytes are limited."""
+
 
 class TokenLimits:
     """Of one model."""
@@ -17,6 +20,8 @@ class TokenLimits:
     def of(self, cut: Cut, side: InputType = InputType.UNSPECIFIED) -> int:
         """Tokens that a text may have, special ones included. Raises InvalidInput, LimitExceeded."""
         asked = cut.max_tokens
+        if not cut.limited:
+            return UNLIMITED
         if asked is None:
             return self._longest(side)
         self.check(cut, side)

@@ -26,6 +26,7 @@ from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
 from gpu_worker.link.unread import Unread
+from gpu_worker.loop import Observe
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.rehearsal import check, rehearsal
@@ -91,28 +92,24 @@ async def main(settings: WorkerSettings) -> None:
     device = ThreadPoolExecutor(1, "device")
     model = await _loaded(server, device, settings)
 
+    # On a processor what the device's thread computes has arrived; an accelerator is waited for beside it.
+    arrivals = ThreadPoolExecutor(1, "arrivals") if model.placement.device.type != "cpu" else None
+    host = ThreadPoolExecutor(1, "host")
+
     def tell_step(seconds: float, tokens: int, sequences: int) -> None:
         if metrics and servicer.ready:  # before, steps are of the rehearsal: slow, and nobody's
             metrics.step(seconds, tokens, sequences)
 
-    host = ThreadPoolExecutor(1, "host")
-    # On a processor what the device's thread computes has arrived; an accelerator is waited for beside it.
-    arrivals = ThreadPoolExecutor(1, "arrivals") if model.placement.device.type != "cpu" else None
-    scheduler = Scheduler(
-        ModelEngine(model, device, arrivals),
-        host,
-        step_tokens=settings.step_tokens or model.placement.step_tokens,
-        queued_tokens=settings.queued_tokens,
-        queue_seconds=settings.queue_seconds or inf,
-        step_seconds=settings.step_seconds(model.placement.step_seconds),
-        probe=replace(next(rehearsal(model)), id=getrandbits(63), priority=Priority.INTERACTIVE),
-        observe=tell_step,
-    )
+    scheduler = _scheduler(ModelEngine(model, device, arrivals), model, host, settings, tell_step)
     serving = asyncio.create_task(scheduler.run())
     await _warmed_up(server, scheduler, serving, model, settings)
     card = card_of(model)
     servicer.ready = Ready(
-        card=card, tokenizer=model.tokenizer.content, scheduler=scheduler, queued_tokens=settings.queued_tokens
+        card=card,
+        tokenizer=model.tokenizer.content,
+        scheduler=scheduler,
+        queued_tokens=settings.queued_tokens,
+        queue_seconds=settings.queue_seconds,
     )
     if metrics:
         metrics.read(lambda: replace(servicer.figures, memory=model.placement.memory))
@@ -141,6 +138,22 @@ async def _loaded(server: Server, device: ThreadPoolExecutor, settings: WorkerSe
         await server.stop()
         print(f"--model = {settings.model!r}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _scheduler(
+    engine: ModelEngine, model: Model, host: ThreadPoolExecutor, settings: WorkerSettings, observe: Observe
+) -> Scheduler:
+    """What the files and the machine suggest, unless a setting says otherwise."""
+    return Scheduler(
+        engine,
+        host,
+        step_tokens=settings.step_tokens or model.placement.step_tokens,
+        queued_tokens=settings.queued_tokens,
+        queue_seconds=settings.queue_seconds or inf,
+        step_seconds=settings.step_seconds(model.placement.step_seconds),
+        probe=replace(next(rehearsal(model)), id=getrandbits(63), priority=Priority.INTERACTIVE),
+        observe=observe,
+    )
 
 
 async def _warmed_up(

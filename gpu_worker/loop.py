@@ -9,7 +9,6 @@ import concurrent.futures
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from math import inf
 
 from gpu_worker.deadlines import Deadlines
@@ -18,26 +17,17 @@ from gpu_worker.planning.fair_queue import FairQueue
 from gpu_worker.planning.pace import Pace
 from gpu_worker.retries import Report, Retries
 from gpu_worker.step.flight import Engine, Flight, Part
-from gpu_worker.under_way import Held, Launched, NotLaunched, Planned
+from gpu_worker.under_way import Answer, Held, Launched, NotLaunched, Outcome, Planned
 from shared.errors import DeadlineExceeded, Internal, InvalidInput, SelvageError
-from shared.jobs import Job, JobResult
+from shared.jobs import Job
 from shared.load import Load
 
 LEAD_SECONDS = 0.02
 """Before a step is expected to end, the next one may be launched: enough to pack it meanwhile."""
 LEAST_TOKENS = 256
 """Of a step that is bounded in time: less would be mostly the step's own cost."""
-Outcome = JobResult | SelvageError
 Observe = Callable[[float, int, int], None]
 """Told of each step that ended: seconds, tokens, sequences."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The one answer of a job, by its id."""
-
-    id: int
-    outcome: Outcome
 
 
 def silent(event: str, error: Exception, parts: int) -> None:
@@ -225,7 +215,7 @@ class Loop:
         if not launched.failed:
             self._learn(launched, end - begin)
         return [
-            self._answer(held, self._timed(held, outcome, end))
+            self._answer(held, held.timed(outcome, end))
             for held, outcome in ended
             if self._held.get(held.job.id) is held  # else it was cancelled, or another job has taken the id since
         ]
@@ -284,12 +274,6 @@ class Loop:
         except Exception as error:
             self._report("result failed", error, 1)
             return Internal("the result could not be made; the log of the worker has it")
-
-    def _timed(self, held: Held, outcome: Outcome, end: float) -> Outcome:
-        if isinstance(outcome, SelvageError):
-            return outcome
-        started = held.submitted if held.started is None else held.started
-        return replace(outcome, queue=started - held.submitted, compute=end - started)
 
     def _answer(self, held: Held, outcome: Outcome) -> Answer:
         self._forget(held.job.id)

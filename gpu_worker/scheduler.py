@@ -10,8 +10,9 @@ from typing import TypeVar
 
 import structlog
 
-from gpu_worker.loop import Answer, Loop, Observe, Outcome, unobserved
+from gpu_worker.loop import Loop, Observe, unobserved
 from gpu_worker.step.flight import Engine
+from gpu_worker.under_way import Answer, Outcome
 from gpu_worker.watchdog import LOST_SECONDS, DeviceLost, overdue, stalled
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult

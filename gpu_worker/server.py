@@ -33,12 +33,13 @@ log = structlog.get_logger("link")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """What there is once the model is loaded."""
+    """What there is once the model is loaded. `queue_seconds`: 0 for no bound."""
 
     card: ModelCard
     tokenizer: bytes
     scheduler: Scheduler
     queued_tokens: int
+    queue_seconds: float
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
@@ -59,7 +60,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:
         ready = self._ready()
         return pb.DescribeResponse(
-            card=codec.card_to_pb(ready.card), message_bytes=MESSAGE_BYTES, queued_tokens=ready.queued_tokens
+            card=codec.card_to_pb(ready.card),
+            message_bytes=MESSAGE_BYTES,
+            queued_tokens=ready.queued_tokens,
+            queue_seconds=ready.queue_seconds,
         )
 
     async def GetTokenizer(

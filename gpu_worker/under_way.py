@@ -1,12 +1,22 @@
 """What the loop holds of a job, and of a step from its plan to its answers. Knows no torch, no asyncio and no gRPC."""
 
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_worker.step.flight import Flight, Part, Progress
-from shared.jobs import Job
+from shared.errors import SelvageError
+from shared.jobs import Job, JobResult
 
 BRIEF_TOKENS, BRIEF_UNITS = 4096, 128
+Outcome = JobResult | SelvageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The one answer of a job, by its id."""
+
+    id: int
+    outcome: Outcome
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -21,6 +31,13 @@ class Held:
     submitted: float
     planned: bool = False
     started: float | None = None
+
+    def timed(self, outcome: Outcome, end: float) -> Outcome:
+        """With how long it waited and was computed, if it did not fail."""
+        if isinstance(outcome, SelvageError):
+            return outcome
+        started = self.submitted if self.started is None else self.started
+        return replace(outcome, queue=started - self.submitted, compute=end - started)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

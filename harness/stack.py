@@ -12,7 +12,7 @@ import grpc
 
 from harness.member import Member
 from shared.rpc import channel_options
-from shared.services import PUBLIC_SERVICES, WORKER_SERVICES
+from shared.services import PUBLIC_SERVICES, TEI_SERVICES, WORKER_SERVICES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ async def stack(
         fronts = [
             Member(
                 "frontend_service",
-                PUBLIC_SERVICES,
+                PUBLIC_SERVICES if "grpc" in str((frontend or {}).get("doors", "grpc")) else TEI_SERVICES,
                 {
                     "worker": [each.address for each in holders],
                     "drain-delay": 0.5 if frontends > 1 else 0,

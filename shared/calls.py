@@ -91,7 +91,7 @@ class Calls:
         self._refuses = True
 
     def end_streams(self) -> None:
-        """No stream is read any more; what was read is answered."""
+        """No stream's request is begun any more, for good; those that were are answered."""
         self.admission.streams.end(_draining())
 
     def terms(self, caller: Caller) -> Terms:
@@ -121,14 +121,15 @@ class Calls:
     def stream(self, caller: Caller) -> Iterator[OpenStream]:
         """Around a stream of calls, each of which is answered as one of its own.
 
-        It is no call: it has no bound on its time, and a drain waits for what it has read, not for what may come.
+        It is no call: it has no bound on its time. `end_streams` ends it, so a drain waits for what it has read.
         Raises WorkerUnavailable while refusing, Overloaded where too many are open; a bug inside becomes Internal.
         """
         request_id.bind(caller.request_id, trace.trace_id(caller.traceparent))
         try:
-            self._check_refuses()
-            with self.admission.stream() as stream:
-                yield stream
+            with self._counted():
+                self._check_refuses()
+                with self.admission.stream() as stream:
+                    yield stream
         except SelvageError:
             raise
         except Exception as raised:
@@ -146,14 +147,13 @@ class Calls:
         traceparent = caller.traceparent if span is None else span.traceparent
         trace.CURRENT.set(traceparent)
         request_id.bind(caller.request_id, trace.trace_id(traceparent))
-        self._running += 1
-        self._idle.clear()
         try:
-            self._check_refuses()
-            if self.check is not None:
-                self.check(caller)
-            with self.admission.request():
-                yield
+            with self._counted():
+                self._check_refuses()
+                if self.check is not None:
+                    self.check(caller)
+                with self.admission.request():
+                    yield
             outcome = {"code": "OK"}
         except SelvageError as error:
             outcome = _told(error)
@@ -168,6 +168,15 @@ class Calls:
             if self._log_calls:
                 milliseconds = round((time.monotonic() - start) * 1e3, 2)
                 log.info("call", method=caller.method, **outcome, milliseconds=milliseconds)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Until then, the process is not idle."""
+        self._running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
             self._running -= 1
             if not self._running:
                 self._idle.set()

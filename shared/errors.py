@@ -27,10 +27,11 @@ class SelvageError(Exception):
     """Base of all errors that a caller may see.
 
     `message` is for a person; `field` is the path of the request field at fault (`texts[3]`) or empty;
-    `retry_after` is in seconds, or None where a retry is no remedy.
+    `retry_after` is in seconds, or None where a retry is no remedy. `status` is that of the class, unless a door's
+    protocol has another for this one.
     """
 
-    status: ClassVar[str]
+    status: str
     reason: ClassVar[str]
 
     def __init__(self, message: str, *, field: str = "", retry_after: float | None = None) -> None:
@@ -114,8 +115,8 @@ def clip(name: str, letters: int = 64) -> str:
 
 
 def error_classes(base: type[SelvageError] = SelvageError) -> dict[str, type[SelvageError]]:
-    """All errors by reason."""
-    classes = {base.reason: base} if base is not SelvageError else {}
+    """All errors by reason. A class without one of its own is its base to whoever hears of it."""
+    classes = {base.reason: base} if "reason" in vars(base) else {}
     for subclass in base.__subclasses__():
         classes |= error_classes(subclass)
     return classes

@@ -106,6 +106,12 @@ class Load:
             return 0.0
         return self.busy + self.ahead(tokens, priority, own) / self.tokens_per_second
 
+    def queue_seconds(self, tokens: int, priority: Priority, own: int = 0) -> float:
+        """Seconds of `queue`, and of the steps under way; 0 while the speed is unknown."""
+        if not self.tokens_per_second:
+            return 0.0
+        return self.busy + self.queue(tokens, priority, own) / self.tokens_per_second
+
     def _above(self, priority: Priority) -> int:
         return sum(each.tokens for other, each in self.backlogs.items() if other < priority)
 

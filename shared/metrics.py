@@ -23,7 +23,7 @@ CODES = {"OK": "OK", "CANCELLED": "Canceled"}
 """As go-grpc-prometheus, whose names the convention is, spells what no rule makes."""
 FRONTEND_REASONS = (
     *("requests", "bytes", "results", "unread", "streams", "slow_reads", "memory", "read_seconds"),
-    *("draining", "deadline"),
+    *("draining", "deadline", "queue_seconds"),
 )
 WORKER_REASONS = ("queued_tokens", "queue_seconds", "deadline")
 

@@ -49,7 +49,10 @@ TellTimes = Callable[[Times], None]
 
 
 class Rpcs(Protocol):
-    """Told of each rpc. `kind`: unary, server_stream or bidi_stream; `code`: as gRPC's status codes are named."""
+    """Told of each rpc.
+
+    `kind`: unary, client_stream, server_stream or bidi_stream; `code`: as gRPC's status codes are named.
+    """
 
     def started(self, method: str, kind: str) -> None: ...
     def ended(self, method: str, kind: str, code: str, seconds: float) -> None: ...

@@ -7,6 +7,7 @@ from typing import Any
 
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from selvage.worker.v1 import worker_pb2
+from tei.v1 import tei_pb2
 
 
 def _services(*contracts: Any) -> tuple[str, ...]:
@@ -16,7 +17,10 @@ def _services(*contracts: Any) -> tuple[str, ...]:
 
 
 PUBLIC_SERVICES = _services(embedding_pb2, ranking_pb2, classification_pb2, model_pb2)
-"""Of a frontend."""
+"""Of a frontend's own contract."""
+
+TEI_SERVICES = _services(tei_pb2)
+"""Of a frontend's door for clients of text-embeddings-inference."""
 
 WORKER_SERVICES = _services(worker_pb2)
 """Of a worker."""

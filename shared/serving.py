@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection
 from shared.calls import Calls
 from shared.observers import Rpcs
 from shared.rpc import server_options
-from shared.rpc.interceptor import Interceptor
+from shared.rpc.interceptor import Interceptor, Tell, unchanged
 
 LAST_WORDS = 0.2
 """Seconds for what is already written to reach its client."""
@@ -36,12 +36,14 @@ class Server:
         reflect: bool,
         connection_age: bool,
         rpcs: Rpcs | None = None,
+        tell: Tell = unchanged,
     ) -> None:
         """`services`: full names; `calls`: of the process, shared with its other doors; others as in `rpc`."""
         self._services = list(services)
         self._calls = calls
         self.grpc = grpc.aio.server(
-            interceptors=[Interceptor(calls, threads, rpcs)], options=server_options(connection_age=connection_age)
+            interceptors=[Interceptor(calls, threads, rpcs, tell)],
+            options=server_options(connection_age=connection_age),
         )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)

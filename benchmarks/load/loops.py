@@ -1,7 +1,8 @@
 """The closed and the open loop on any target, by the running event loop's clock (which tests may replace).
 
-A closed loop's client sends its next request when the last is answered. The open loop sends when a request is due,
-whatever the answers do, and times each from that moment: one that was due in a stall counts with the whole stall.
+A closed loop's client sends its next request when the last is answered, and a moment later where that was refused. The
+open loop sends when a request is due, whatever the answers do, and times each from that moment: one that was due in a
+stall counts with the whole stall.
 """
 
 import asyncio
@@ -9,6 +10,10 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+REFUSED = "RESOURCE_EXHAUSTED"
+BACKOFF = 0.5
+"""Seconds: who is refused and asks again at once does nothing else, and takes the cores from those who compute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,8 @@ async def closed(
                 return
             status = await target.call(request, sender)
             calls.append(Call(due=due, ended=clock(), status=status, request=request, sender=sender))
+            if status == REFUSED:
+                await asyncio.sleep(BACKOFF)
 
     await asyncio.gather(*(client(senders[number % len(senders)]) for number in range(clients)))
     return calls

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.load.loops import Call
+from benchmarks.load.loops import REFUSED, Call
 
-OK, REFUSED, EXPIRED = "OK", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"
+OK, EXPIRED = "OK", "DEADLINE_EXCEEDED"
 NAMES = {REFUSED: "refused", EXPIRED: "expired"}
 
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import grpc
 
-from benchmarks.load.loops import Sender, Target
-from benchmarks.load.outcome import EXPIRED, OK, REFUSED, LoadFailed
+from benchmarks.load.loops import REFUSED, Sender, Target
+from benchmarks.load.outcome import EXPIRED, OK, LoadFailed
 from benchmarks.peers import infinity
 from benchmarks.workloads import Workload, text
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
@@ -50,6 +50,10 @@ def bodies(workload: Workload, seed: int) -> list[bytes]:
     return [infinity.body(texts, rerank=workload.kind == "rerank") for texts in texts_of(workload, seed)]
 
 
+FIRST = 60.0
+"""Seconds that the first call may take at least, whatever the deadline of those that count."""
+
+
 class GrpcTarget:
     """One channel a server; calls take turns among them."""
 
@@ -63,7 +67,7 @@ class GrpcTarget:
         """One call ahead of all, whose reply must count the tokens that its texts were made of. Raises LoadFailed."""
         kind = ranking_pb2.RerankResponse if self._workload.kind == "rerank" else embedding_pb2.EmbedResponse
         try:
-            reply = kind.FromString(await self._calls[0](self._messages[0], timeout=60))
+            reply = kind.FromString(await self._calls[0](self._messages[0], timeout=max(FIRST, self._deadline)))
         except grpc.aio.AioRpcError as error:
             raise LoadFailed(f"the first call ended with {error.code().name}: {error.details()}") from None
         told, made = reply.usage.prompt_tokens, sum(self._workload.requests[0])

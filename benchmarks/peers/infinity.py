@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.peers.process import KEEP_FREED_MEMORY, POOLS, VENVS
+from benchmarks.peers.process import KEEP_FREED_MEMORY, POOLS, VENVS, free_port
 
 PROGRAM = VENVS / "infinity" / "bin" / "infinity_emb"
 MODEL = "minilm"
@@ -34,9 +33,7 @@ def served(folder: Path, *, threads: int) -> Iterator[tuple[str, int]]:
     """
     if not PROGRAM.is_file():
         sys.exit(f"{PROGRAM} is not there; `make peers` sets it up")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command: list[str | Path] = [PROGRAM, "v2", "--model-id", folder, "--port", str(port), *FLAGS]
     environment = os.environ | QUIET | KEEP_FREED_MEMORY | dict.fromkeys(POOLS, str(threads))
     environment.pop("PYTHONPATH", None)  # of another Python

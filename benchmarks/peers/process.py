@@ -5,6 +5,7 @@ The peer times itself, so nobody is charged for being asked, and it waits while 
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,14 @@ SPIN = {"GOMP_SPINCOUNT": "10000"}
 def modules_of(checkout: Path) -> dict[str, str]:
     """The environment in which Python finds a checkout's modules before all others."""
     return {"PYTHONPATH": os.pathsep.join((str(checkout), str(checkout / "protos")))}
+
+
+def free_port() -> int:
+    """On this host, for whoever cannot take one by itself."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 def python_of(venv: str) -> Path:

@@ -1,6 +1,7 @@
 """What a worker tells of itself. Knows nothing of health and jobs."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import grpc
@@ -16,14 +17,19 @@ TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """The model, and how many tokens may wait for it."""
+    """The model, how many tokens may wait for it, and how many seconds a job."""
 
     card: ModelCard
     queued_tokens: int
+    queue_seconds: float
 
 
 async def describe(channel: grpc.aio.Channel) -> Description:
     """Raises grpc's AioRpcError, and ValueError where the card holds what this version does not know."""
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
     message = await stub.Describe(pb.DescribeRequest(), timeout=TIMEOUT)
-    return Description(card=codec.card_from_pb(message.card), queued_tokens=message.queued_tokens)
+    return Description(
+        card=codec.card_from_pb(message.card),
+        queued_tokens=message.queued_tokens,
+        queue_seconds=message.queue_seconds or inf,
+    )

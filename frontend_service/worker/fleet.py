@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from math import inf
 
 import structlog
 
@@ -18,8 +19,11 @@ from shared.jobs import Job, JobResult, Priority
 from shared.terms import Terms
 from shared.together import either
 
-MARGIN = 0.5
-"""Of the time that is left: an estimate may be wrong by a factor of two. Half of it keeps a worker busy."""
+MARGIN, READ_MARGIN = 0.5, 0.575
+"""Of the time that is left: an estimate may be wrong by a factor of two. Half of it keeps a worker busy. What has been
+read and tokenised has more: under load the wait stays at the margin, and most would be refused only then."""
+QUEUE_MARGIN = 0.95
+"""Of the seconds that a worker lets wait: it hardly ever refuses what was let in here."""
 LEAST_RETRY, LONGEST_RETRY = 0.1, 60.0
 """Seconds."""
 
@@ -44,7 +48,7 @@ class Fleet:
         self._waiting: set[str] = set()
         self._changed = asyncio.Event()
         self._unresolved = ""
-        self.refused = Counter(deadline=0)
+        self.refused = Counter(deadline=0, queue_seconds=0)
         """Requests and jobs so far, because nobody could answer them in time."""
 
     @property
@@ -109,7 +113,7 @@ class Fleet:
         tokens = job.tokens.total
         waits = {link: link.wait(tokens, job.priority, job.key) for link in able}
         best = min(able, key=lambda link: waits[link] + link.takes(tokens))
-        self._check(waits[best], best.takes(tokens), job.remaining)
+        self._check(waits[best], READ_MARGIN, job.remaining, best.takes(tokens))
         head = splitting.shared_head(job)
         if head is None or len(able) == 1 or tokens < 2 * splitting.LEAST_TOKENS:
             return await _ask(best, job, refusing)
@@ -117,9 +121,13 @@ class Fleet:
 
     def check(self, terms: Terms) -> None:
         """Refuses a request that nobody could answer in time, however small it is. Raises Overloaded."""
-        waits = [link.wait(1, terms.priority, terms.key) for link in self._links.values() if link.serving is not None]
+        waits = {
+            link: link.wait(1, terms.priority, terms.key) for link in self._links.values() if link.serving is not None
+        }
         if waits:
-            self._check(min(waits), 0.0, terms.deadline.remaining())
+            best = min(waits, key=waits.__getitem__)
+            self._check(waits[best], MARGIN, terms.deadline.remaining())
+            self._check_queue(best, waits[best], terms)
 
     async def supervise(self) -> None:
         """Never returns."""
@@ -180,14 +188,24 @@ class Fleet:
             self._changed.set()
             await asyncio.sleep(REFRESH_SECONDS)
 
-    def _check(self, wait: float, takes: float, remaining: float | None) -> None:
+    def _check(self, wait: float, margin: float, remaining: float | None, takes: float = 0.0) -> None:
         """Raises Overloaded where other work makes an answer too late. A job's own size never does: it is tried."""
         end = wait + takes
-        if wait and remaining is not None and end > MARGIN * remaining:
+        if wait and remaining is not None and end > margin * remaining:
             self.refused["deadline"] += 1
             raise Overloaded(
                 f"an answer would take up to {end:.1f} s, the deadline is in {remaining:.1f} s",
                 retry_after=min(max(wait, LEAST_RETRY), LONGEST_RETRY),
+            )
+
+    def _check_queue(self, link: Link, wait: float, terms: Terms) -> None:
+        """Raises Overloaded where a worker would, whatever the deadline. `wait`: at least that of its class."""
+        longest = QUEUE_MARGIN * link.model.queue_seconds if link.model is not None else inf
+        if wait > longest and (queue := link.queue(1, terms.priority, terms.key)) > longest:
+            self.refused["queue_seconds"] += 1
+            raise Overloaded(
+                f"it would wait up to {queue:.1f} s, the limit is {longest:g} s",
+                retry_after=min(max(queue - longest, LEAST_RETRY), LONGEST_RETRY),
             )
 
     def _why(self) -> str:

@@ -18,6 +18,7 @@ from frontend_service.worker.tokenizer import tokenization_of
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.errors import GivenBack, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult, Priority
+from shared.load import Load
 from shared.rpc import LINK_VERSION, channel_options
 from shared.rpc.status import to_domain_error
 from shared.services import WORKER_SERVICES
@@ -55,12 +56,21 @@ class Link:
 
         By the load that the worker told last, what was sent since, and what this frontend has there for the same key.
         """
+        return self._expected(Load.wait, tokens, priority, key)
+
+    def queue(self, tokens: int, priority: Priority, key: str) -> float:
+        """The part of it that the worker bounds: without lower classes, and what is served beside because it fits."""
+        return self._expected(Load.queue_seconds, tokens, priority, key)
+
+    def _expected(
+        self, seconds: Callable[[Load, int, Priority, int], float], tokens: int, priority: Priority, key: str
+    ) -> float:
         stream = self._stream
         if stream is None or not stream.load.tokens_per_second:
             return 0.0
         # What is there for the same key may be under way already, and then the key waits for nothing.
-        waits = max(stream.load.wait(tokens, priority, own) for own in {0, stream.keys[key]})
-        return waits + stream.unheard(tokens) / stream.load.tokens_per_second
+        known = max(seconds(stream.load, tokens, priority, own) for own in {0, stream.keys[key]})
+        return known + stream.unheard(tokens) / stream.load.tokens_per_second
 
     @property
     def speed(self) -> float:
@@ -108,7 +118,12 @@ class Link:
                 tokenization = await tokenization_of(channel, card, self._threads)
             call = await _hello(channel, card.fingerprint)
             stream = Stream(call, card.fingerprint, self._threads, self._on_change)
-            self.model = ServedModel(card=card, tokenization=tokenization, queued_tokens=told.queued_tokens)
+            self.model = ServedModel(
+                card=card,
+                tokenization=tokenization,
+                queued_tokens=told.queued_tokens,
+                queue_seconds=told.queue_seconds,
+            )
             self._stream = stream
             log.info("worker ready", target=self.target, model=card.id, fingerprint=card.fingerprint)
             self._on_change()

@@ -1,6 +1,7 @@
 """The workers as the service sees them. Knows no transport; tests pass a fake of a dozen lines."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from frontend_service.tokenization import Tokenization
@@ -10,11 +11,12 @@ from shared.jobs import Job, JobResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A model behind a ready worker, which refuses jobs over `queued_tokens` waiting tokens."""
+    """A model behind a ready worker, which refuses jobs where so many tokens wait, or that would wait so long."""
 
     card: ModelCard
     tokenization: Tokenization
     queued_tokens: int
+    queue_seconds: float = inf
 
 
 class Worker(Protocol):

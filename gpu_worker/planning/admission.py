@@ -37,7 +37,7 @@ class Admission:
             raise self._refusal("queued_tokens", f"{waits} has {cost}, the limit is {limits.queued_tokens}", wait)
         if not speed or not (load.queued_tokens or load.busy):
             return
-        wait = load.busy + load.queue(cost, job.priority, own) / speed
+        wait = load.queue_seconds(cost, job.priority, own)
         if wait > limits.queue_seconds:
             message = f"{waits} would wait up to {wait:.1f} s, the limit is {limits.queue_seconds:g} s"
             raise self._refusal("queue_seconds", message, wait)

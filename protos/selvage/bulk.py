@@ -97,7 +97,9 @@ class Bulk:
     def patience(self) -> float | None:
         """Seconds to listen before looking again: none while texts are wanted or all is done; None: until something
         comes."""
-        return 0.0 if self.wants or self.done else self.pause()
+        if self.wants or self.done:
+            return 0.0
+        return max(0.0, self._resume - self._clock()) if self._unsent else None
 
     def received(self, reply: EmbedStreamResponse, request_id: str) -> None:
         """A reply, or a part of one. Raises the error of a batch that no other try helps."""

@@ -140,6 +140,9 @@ class Client:
                     under_way.add(self._send(attempt, ended))
                 if flight.done:
                     return
+                if not under_way:
+                    time.sleep(flight.pause() or 0)
+                    continue
                 try:
                     attempt, call, request_id = ended.get(timeout=flight.pause())
                 except queue.Empty:

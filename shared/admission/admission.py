@@ -5,6 +5,7 @@ reading, `hold` once it knows the size. What a door does not ask about, such as 
 """
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,48 +13,63 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from shared.admission.bounds import Bounds
+from shared.admission.holding import Holding
+from shared.admission.pool import Pool, Pools
 from shared.admission.reads import Reads
 from shared.admission.refusals import Refusals
-from shared.admission.result_pool import ResultPool
 from shared.admission.streams import OpenStream, Streams
 from shared.errors import SelvageError
 from shared.memory import memory_taken
 
-STREAM_SHARE, STREAM_MEMORY = 4, 4
-"""A stream's results take at most one part in four of what all streams' may. Streams are not read on where the process
-takes four times the memory at which slow reads end: by then it is likely that one of them sends what fills it."""
+STREAM_SHARE, STREAM_MEMORY, COPIES = 8, 2, 3
+"""A stream's results take at most one part in eight of what all streams' may. Streams are not read on where the process
+takes twice the memory at which slow reads end, and three copies of each request that has been read explain no more of
+it: by then it is likely that one of them sends what fills it."""
 
 
 @dataclass(slots=True)
 class _Ledger:
     """What one request has reserved, and where."""
 
-    pool: ResultPool
+    pool: Pool
     results: int = 0
 
 
 _LEDGER: ContextVar[_Ledger] = ContextVar("ledger")
-_POOL: ContextVar[ResultPool | None] = ContextVar("pool", default=None)
+_POOLS: ContextVar[Pools | None] = ContextVar("pools", default=None)
 """Of the stream that a request came by."""
 
 
 class Admission:
-    """Refuses with Overloaded, before the work is done. `requests` and `size`: what is there now."""
+    """Refuses with Overloaded, before the work is done. `requests`, `unread`: what is there now."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self.refusals = Refusals()
         self.reads = Reads(bounds, self.refusals, lambda: self.memory, lambda: bool(self.size))
         self._idle_memory = memory_taken()
-        self._results, self._streamed = ResultPool("others", bounds.results), ResultPool("streams", bounds.results)
+        self._called, self._streamed = (
+            Pools(Pool(whose, bounds.size), Pool(whose, bounds.results)) for whose in ("others", "streams")
+        )
+        self._gathered = Pool("others that come by streams", bounds.size)
         self.streams = Streams(lambda: self._stream_memory(bounds.memory * STREAM_MEMORY))
         self.stream_requests = asyncio.Semaphore(max(1, bounds.requests // 2))
-        self.requests = self.size = self.unread = 0
+        self.requests = self.unread = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of requests that are there."""
+        return self._called.requests.held + self._streamed.requests.held + self._gathered.held
 
     @property
     def results(self) -> int:
         """Bytes of results that are there."""
-        return self._results.held + self._streamed.held
+        return self._called.results.held + self._streamed.results.held
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of results that this request has reserved."""
+        return _LEDGER.get().results
 
     @property
     def refused(self) -> Counter[str]:
@@ -66,13 +82,15 @@ class Admission:
         if len(self.streams) >= self.bounds.streams:
             why = f"{len(self.streams)} streams are open, the limit is {self.bounds.streams}"
             raise self.refusals.overloaded("streams", why)
-        share = ResultPool("others of this stream", self.bounds.results // STREAM_SHARE, self._streamed)
-        token = _POOL.set(share)
+        if not self.requests and not self.streams:
+            self._idle_memory = memory_taken()
+        share = Pool("others of this stream", self.bounds.results // STREAM_SHARE, self._streamed.results)
+        token = _POOLS.set(Pools(self._streamed.requests, share))
         try:
-            with self.streams.opened() as stream:
+            with self.streams.opened(share) as stream:
                 yield stream
         finally:
-            _POOL.reset(token)
+            _POOLS.reset(token)
 
     @contextmanager
     def request(self) -> Iterator[None]:
@@ -82,9 +100,10 @@ class Admission:
                 "requests", f"{self.requests} requests are being answered, the limit is {self.bounds.requests}"
             )
         if not self.requests:
-            self._idle_memory = memory_taken()
+            # what an open stream may hold at this moment is not the process's own
+            self._idle_memory = min(memory_taken(), self._idle_memory if self.streams else sys.maxsize)
         self.requests += 1
-        ledger = _Ledger(_POOL.get() or self._results)
+        ledger = _Ledger(self._pools.results)
         _LEDGER.set(ledger)
         try:
             yield
@@ -107,17 +126,25 @@ class Admission:
         ledger.results += size
 
     @contextmanager
-    def hold(self, size: int) -> Iterator[None]:
-        """From the time that a message of so many bytes is there until it is answered."""
-        if self.size and self.size + size > self.bounds.size:
-            raise self.refusals.overloaded(
-                "bytes", f"the request has {size} bytes, others hold {self.size}, the limit is {self.bounds.size}"
-            )
-        self.size += size
+    def hold(self, size: int) -> Iterator[Callable[[int], None]]:
+        """From the time that a message of so many bytes is there until it is answered. What this gives tells that so
+        many of them are no longer held. Raises Overloaded."""
+        with self.holding() as holding:
+            holding.add(size)
+            yield holding.let_go
+
+    @contextmanager
+    def holding(self, *, gathered: bool = False) -> Iterator[Holding]:
+        """Around messages that come and go, or that are `gathered` until they are one request."""
+        holding = Holding(self._gathered if gathered else self._pools.requests, self.refusals)
         try:
-            yield
+            yield holding
         finally:
-            self.size -= size
+            holding.let_go(holding.held)
+
+    @property
+    def _pools(self) -> Pools:
+        return _POOLS.get() or self._called
 
     def hold_reply(self, size: int) -> Callable[[], None]:
         """From the time that a reply is there until its caller has read it, which the door tells by what this returns.
@@ -147,7 +174,8 @@ class Admission:
 
     def _stream_memory(self, most: int) -> SelvageError | None:
         """Why streams that wait for their next request end, if they do."""
-        memory = self.memory
+        memory = self.memory - COPIES * self.size
         if memory <= most:
             return None
-        return self.refusals.overloaded("memory", f"requests take {memory} bytes, the limit is {most}", retry_after=1.0)
+        why = f"requests that arrive take {memory} bytes, the limit is {most}"
+        return self.refusals.overloaded("memory", why, retry_after=1.0)

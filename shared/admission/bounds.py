@@ -12,7 +12,8 @@ class Bounds:
     `slow_reads`: of requests that take over 10 ms to arrive, and `memory`: bytes that the process may take above what
     it did at first, where one such read goes on; `read_seconds`: how long one may take, and how long its caller may
     take to read the reply; `unread`: bytes of replies that are not read yet; `streams`: of requests, that are open.
-    What comes by streams has half of the requests, and as many bytes of results again.
+    What comes by streams has half of the requests, as many bytes of requests and of results again, and what is
+    gathered from many messages as many bytes once more.
     """
 
     requests: int = 2048

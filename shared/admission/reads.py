@@ -110,21 +110,19 @@ class _Gate:
     """Open, but for a moment after it was closed, in which timers run."""
 
     def __init__(self) -> None:
-        self._opens: asyncio.Future[None] | None = None
+        self._open = asyncio.Event()
+        self._open.set()
+        self._timer: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._opens = loop.create_future()
-        loop.call_later(BREATH_SECONDS, self._open, self._opens)
-
-    def _open(self, opens: "asyncio.Future[None]") -> None:
-        if self._opens is opens:
-            self._opens = None
-        opens.set_result(None)
+        self._open.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(BREATH_SECONDS, self._open.set)
 
     def __await__(self) -> Generator[Any, None, None]:
-        while self._opens is not None:
-            yield from self._opens
+        while not self._open.is_set():
+            yield from self._open.wait().__await__()
 
 
 class _Taken(Generic[T]):

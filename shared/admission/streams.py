@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from shared.admission.pool import Pool
 from shared.errors import SelvageError, WorkerUnavailable
 
 LIFETIME = 540.0
@@ -12,22 +14,23 @@ LOOK_SECONDS = 0.01
 
 
 class OpenStream:
-    """One of them, of the task that made it."""
+    """One of them, of the task that made it. `results`: what it may hold of them, replies that wait included."""
 
-    def __init__(self) -> None:
+    def __init__(self, results: Pool) -> None:
+        self.results = results
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        self._ending = asyncio.get_running_loop().create_future()
+        self._ending: asyncio.Future[SelvageError] = asyncio.get_running_loop().create_future()
         self._broken: SelvageError | None = None
 
     @property
     def ending(self) -> bool:
-        """Whether no request is to be read any more."""
+        """Whether no request is to be begun any more."""
         return self._ending.done()
 
     def end(self, error: SelvageError) -> None:
-        """No request is read any more; those that were are answered, and then it ends with this error."""
+        """No request is begun any more; those that were are answered, and then it ends with this error."""
         if not self._ending.done():
             self._ending.set_result(error)
 
@@ -37,10 +40,14 @@ class OpenStream:
             self._broken = error
             self._task.cancel()
 
-    async def ended(self, reading: "asyncio.Future[SelvageError | None]") -> SelvageError | None:
-        """What `reading` returns, or earlier the error with which the stream is to end. Neither is cancelled."""
-        done, _ = await asyncio.wait({reading, self._ending}, return_when=asyncio.FIRST_COMPLETED)
-        return (self._ending if self._ending in done else reading).result()
+    async def ended(self, reading: "asyncio.Future[None]") -> SelvageError | None:
+        """Once `reading` is done, or earlier the error with which the stream is to end. Neither is cancelled."""
+        either: set[asyncio.Future[Any]] = {reading, self._ending}
+        done, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if self._ending in done:
+            return self._ending.result()
+        reading.result()  # a bug
+        return None
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -69,17 +76,20 @@ class Streams:
         self._open: set[OpenStream] = set()
         self._reading: dict[OpenStream, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._ended: SelvageError | None = None
 
     def __len__(self) -> int:
         return len(self._open)
 
     @contextmanager
-    def opened(self) -> Iterator[OpenStream]:
-        """Around a stream."""
-        stream = OpenStream()
+    def opened(self, results: Pool) -> Iterator[OpenStream]:
+        """Around a stream; one that is opened after `end` ends at once."""
+        stream = OpenStream(results)
         too_old = WorkerUnavailable(f"the stream is {LIFETIME:g} s old; go on in another one", retry_after=0.0)
         timer = asyncio.get_running_loop().call_later(LIFETIME, stream.end, too_old)
         self._open.add(stream)
+        if self._ended is not None:
+            stream.end(self._ended)
         try:
             with stream.running():
                 yield stream
@@ -100,7 +110,8 @@ class Streams:
             self._reading.pop(stream, None)
 
     def end(self, error: SelvageError) -> None:
-        """All of them, once what was read is answered."""
+        """All of them, once what was read is answered, for good."""
+        self._ended = error
         for stream in self._open:
             stream.end(error)
 
@@ -110,8 +121,9 @@ class Streams:
             return
         self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
         _, *others = self._reading
-        error = self._out_of_memory() if others else None
-        if error is not None:
-            for stream in others:
-                stream.break_off(error)
-                del self._reading[stream]
+        for stream in others:
+            error = self._out_of_memory()
+            if error is None:
+                return
+            stream.break_off(error)
+            del self._reading[stream]

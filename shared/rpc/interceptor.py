@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import grpc
@@ -23,7 +24,8 @@ from shared.rpc.metadata import REQUEST_ID, caller_of, request_id_of
 from shared.rpc.status import abort
 from shared.rpc.wire import check_entries
 
-OURS = "/selvage."
+OURS = ("/selvage.", "/tei.")
+"""What the methods of all doors begin with."""
 TRIM_SECONDS = 0.02
 """How soon after a large request what is free goes back to the system."""
 LARGE_REPLY = 64 * 1024
@@ -33,7 +35,14 @@ CALLER: ContextVar[Caller] = ContextVar("caller")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Serve = Callable[[AsyncIterator[bytes], Context, Caller], Awaitable[Any]]
+Tell = Callable[[str, SelvageError], SelvageError]
+"""An error in the words of the door that has this method."""
 CODES = {code.value[0]: code.name for code in grpc.StatusCode}
+
+
+def unchanged(_: str, error: SelvageError) -> SelvageError:
+    """As it was raised."""
+    return error
 
 
 class Interceptor(grpc.aio.ServerInterceptor):
@@ -44,9 +53,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
     are not read before a handler asks: a call that is refused is never read.
     """
 
-    def __init__(self, calls: Calls, threads: Executor, rpcs: Rpcs | None = None) -> None:
+    def __init__(self, calls: Calls, threads: Executor, rpcs: Rpcs | None = None, tell: Tell = unchanged) -> None:
         """`threads`: where large messages are parsed and serialised. `rpcs`: told of each rpc of ours."""
-        self._calls, self._threads, self._rpcs = calls, threads, rpcs
+        self._calls, self._threads, self._rpcs, self._tell = calls, threads, rpcs, tell
         self._trimming: asyncio.TimerHandle | None = None
 
     async def intercept_service(
@@ -58,9 +67,11 @@ class Interceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None or not method.startswith(OURS):
             return handler  # type: ignore[no-any-return]
-        if handler.request_streaming:
+        if handler.request_streaming and handler.response_streaming:
             both_ways = self._told(self._both_ways(handler), method, "bidi_stream")
             return grpc.stream_stream_rpc_method_handler(both_ways)
+        if handler.request_streaming:
+            return grpc.stream_unary_rpc_method_handler(self._told(self._up(handler), method, "client_stream"))
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(self._told(self._down(handler), method, "server_stream"))
         return grpc.stream_unary_rpc_method_handler(self._told(self._unary(handler), method, "unary"))
@@ -73,7 +84,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             try:
                 return await serve(requests, context, _caller(method, request_id, context))
             except SelvageError as error:
-                await abort(context, error, request_id)
+                await abort(context, self._tell(method, error), request_id)
 
         return told if self._rpcs is None else _observed(told, self._rpcs, method, kind)
 
@@ -91,8 +102,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 finally:
                     if size >= LARGE_REQUEST:
                         self._trim_soon()
-                if len(reply) > LARGE_REPLY:
-                    self._until_read(context, len(reply))
+                self._until_read(context, len(reply))
                 return reply
 
             return await self._calls.answer(caller, work)
@@ -118,38 +128,51 @@ class Interceptor(grpc.aio.ServerInterceptor):
         """
 
         async def both_ways(_: AsyncIterator[bytes], context: Context, __: Caller) -> None:
-            async def requests() -> AsyncIterator[Message]:
-                while (raw := await self._calls.admission.reads.taken(context.read)) is not grpc.aio.EOF:
-                    size = len(raw)
-                    try:
-                        request = await self._parse(handler.request_deserializer, raw)
-                        del raw  # a large one is held once, not twice
-                        yield request
-                        del request
-                    finally:
-                        if size >= LARGE_REQUEST:
-                            self._trim_soon()
-
-            try:
-                await handler.stream_stream(requests(), context)
-            except SelvageError:
-                self._trim_soon()  # of what was sent next, much may have come
-                raise
+            await self._streamed(handler, handler.stream_stream, context)
 
         return both_ways
 
+    def _up(self, handler: Any) -> Serve:
+        """The same with one response, a message."""
+
+        async def up(_: AsyncIterator[bytes], context: Context, __: Caller) -> bytes:
+            reply = await self._serialise(await self._streamed(handler, handler.stream_unary, context))
+            self._until_read(context, len(reply))
+            return reply
+
+        return up
+
+    async def _streamed(self, handler: Any, serve: Callable[..., Awaitable[Any]], context: Context) -> Any:
+        messages = _Messages(
+            partial(self._calls.admission.reads.taken, context.read),
+            partial(self._parse, handler.request_deserializer),
+            self._trim_soon,
+        )
+        context.add_done_callback(lambda _: self._ended(messages))  # type: ignore[arg-type]
+        try:
+            return await serve(messages, context)
+        except SelvageError:
+            self._let_go_unread(context)
+            raise
+
     def _until_read(self, context: Context, size: int) -> None:
         """Counts a large reply until its caller has it, and lets a caller go that does not read."""
+        if size <= LARGE_REPLY:
+            return
         is_read = self._calls.admission.hold_reply(size)
+        context.add_done_callback(lambda _: is_read())  # type: ignore[arg-type]
+        self._let_go_unread(context)
+
+    def _let_go_unread(self, context: Context) -> None:
+        """Ends the call where its caller does not read how it ended."""
         task = asyncio.current_task()
         assert task is not None  # of the whole call: it ends when the reply has left
         timer = asyncio.get_running_loop().call_later(self._calls.admission.bounds.read_seconds, task.cancel)
+        context.add_done_callback(lambda _: timer.cancel())  # type: ignore[arg-type]
 
-        def ended(_: object) -> None:
-            timer.cancel()
-            is_read()
-
-        context.add_done_callback(ended)  # type: ignore[arg-type]
+    def _ended(self, messages: _Messages) -> None:
+        if messages.size >= LARGE_REQUEST or (messages.arriving and self._calls.admission.memory > LARGE_REQUEST):
+            self._trim_soon()
 
     def _trim_soon(self) -> None:
         """After a large request, or one that was refused while it came: its memory would stay with this process."""
@@ -175,6 +198,39 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
     async def _serialise(self, message: Message) -> bytes:
         return await offload(self._threads, message.ByteSize(), type(message).SerializeToString, message)
+
+
+class _Messages:
+    """Requests of a stream, parsed. After one that is none it goes on.
+
+    `size` of the last one, in bytes; `arriving`: whether one is being waited for, of which much may have come.
+    """
+
+    def __init__(
+        self,
+        receive: Callable[[], Awaitable[Any]],
+        parse: Callable[[Any], Awaitable[Message]],
+        after_large: Callable[[], None],
+    ) -> None:
+        """`after_large`: called when what large messages took is likely to be free."""
+        self._receive, self._parse, self._after_large = receive, parse, after_large
+        self.arriving = False
+        self.size = 0
+
+    def __aiter__(self) -> _Messages:
+        return self
+
+    async def __anext__(self) -> Message:
+        """Raises InvalidInput, InputTooLarge."""
+        if self.size >= LARGE_REQUEST:
+            self._after_large()
+        self.arriving, self.size = True, 0
+        raw = await self._receive()
+        self.arriving = False
+        if raw is grpc.aio.EOF:
+            raise StopAsyncIteration
+        self.size = len(raw)
+        return await self._parse(raw)
 
 
 def _observed(serve: Callable[..., Awaitable[Any]], rpcs: Rpcs, method: str, kind: str) -> Any:

@@ -45,14 +45,18 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: SelvageError
     with it every frame of the way, such as that with a request of 60 MiB.
     """
     error.__traceback__ = error.__cause__ = error.__context__ = None
-    trailers = ((REQUEST_ID, request_id), *_details(error.reason, error.message, error.field, error.retry_after))
+    details = _details(error.status, error.reason, error.message, error.field, error.retry_after)
+    trailers = ((REQUEST_ID, request_id), *details)
     await context.abort(grpc.StatusCode[error.status], error.message[:MESSAGE_LETTERS], trailers)
 
 
 @lru_cache(256)
-def _details(reason: str, message: str, field: str, retry_after: float | None) -> tuple[tuple[str, str | bytes], ...]:
+def _details(
+    code: str, reason: str, message: str, field: str, retry_after: float | None
+) -> tuple[tuple[str, str | bytes], ...]:
     """Kept, since under overload a few refusals are told a thousand times a second."""
     error = error_classes()[reason](message, field=field, retry_after=retry_after)
+    error.status = code
     found = tuple(rpc_status.to_status(to_status(error)).trailing_metadata)
     if retry_after is None:
         return found

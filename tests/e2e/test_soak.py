@@ -10,8 +10,9 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 import pytest
@@ -25,6 +26,7 @@ from harness.member import Member
 from harness.stack import Stack, stack
 from selvage.v1 import model_pb2
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
+from tei.v1 import tei_pb2, tei_pb2_grpc
 
 CALLS = 400
 SECONDS = float(os.environ.get("SELVAGE_SOAK_SECONDS", "60"))
@@ -35,6 +37,7 @@ GROWTH = 1.05
 LATE = {"DEADLINE_EXCEEDED", "CANCELLED", "RESOURCE_EXHAUSTED"}
 """The last: told that there is no time."""
 METRICS = {"metrics": "127.0.0.1:0"}
+DIMENSIONS = 64
 EXPECTED = {"DEADLINE_EXCEEDED", "OVERLOADED"}
 """Reasons of jobs that failed as they should."""
 
@@ -130,8 +133,22 @@ async def callers(pair: Stack, outcomes: Counter[str], count: int = 8) -> AsyncI
 
 @asynccontextmanager
 async def streams(pair: Stack, outcomes: Counter[str], count: int = 2) -> AsyncIterator[None]:
-    """EmbedStreams one after the other, one in five given up; of the others each batch is answered once."""
+    """EmbedStreams of both contracts one after the other, one in five given up; of the others each batch, or text, is
+    answered once."""
     generator, stopped = random.Random(14), asyncio.Event()
+
+    async def followed(call: Any, take: Callable[[Any], None]) -> bool:
+        """Whether it has ended well."""
+        if generator.random() < 0.2:
+            asyncio.get_running_loop().call_later(generator.uniform(0, 0.5), call.cancel)
+        try:
+            async for reply in call:
+                take(reply)
+        except (grpc.aio.AioRpcError, asyncio.CancelledError):
+            outcomes[(await call.code()).name] += 1
+            return False
+        outcomes["ended"] += 1
+        return True
 
     async def stream(calls: Calls) -> None:
         sizes = [generator.randint(1, 8) for _ in range(50)]
@@ -139,29 +156,36 @@ async def streams(pair: Stack, outcomes: Counter[str], count: int = 2) -> AsyncI
             EmbedStreamRequest(id=number, request=EmbedRequest(texts=[text(generator) for _ in range(size)]))
             for number, size in enumerate(sizes)
         ]
-        call = calls.embedding.EmbedStream(iter(batches), timeout=120)
-        if generator.random() < 0.2:
-            asyncio.get_running_loop().call_later(generator.uniform(0, 0.5), call.cancel)
         seen = Counter[int]()
-        try:
-            async for reply in call:
-                seen[reply.id] += 1
-                right = reply.response.dense.count == sizes[reply.id]
-                outcomes["OK" if right else reply.error.reason or "WRONG"] += 1
-        except (grpc.aio.AioRpcError, asyncio.CancelledError):
-            outcomes[(await call.code()).name] += 1
-        else:
-            outcomes["ended"] += 1
+
+        def take(reply: Any) -> None:
+            seen[reply.id] += 1
+            right = reply.response.dense.count == sizes[reply.id]
+            outcomes["OK" if right else reply.error.reason or "WRONG"] += 1
+
+        if await followed(calls.embedding.EmbedStream(iter(batches), timeout=120), take):
             assert seen == Counter(range(len(batches)))
 
-    async def caller(calls: Calls) -> None:
+    async def tei_stream(stub: Any) -> None:
+        words = [text(generator) or "w1" for _ in range(200)]
+        found: list[int] = []
+
+        def take(reply: Any) -> None:
+            found.append(reply.metadata.compute_chars)
+            outcomes["OK" if len(reply.embeddings) == DIMENSIONS else "WRONG"] += 1
+
+        if await followed(stub.EmbedStream((tei_pb2.EmbedRequest(inputs=each) for each in words), timeout=120), take):
+            assert found == list(map(len, words))
+
+    async def caller(channel: grpc.aio.Channel) -> None:
         while not stopped.is_set():
-            await stream(calls)
+            await stream(Calls(channel))
+            await tei_stream(tei_pb2_grpc.EmbedStub(channel))
             await asyncio.sleep(0.1)
 
     async with asyncio.TaskGroup() as group:
         for number in range(count):
-            group.create_task(caller(Calls(pair.channels[number % 2])))
+            group.create_task(caller(pair.channels[number % 2]))
         try:
             yield
         finally:

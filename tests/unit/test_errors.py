@@ -4,9 +4,16 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 
+from frontend_service.doors.both_ways import NotRead
 from shared.codec import error_from_pb, error_to_pb
-from shared.errors import Overloaded, SelvageError, error_classes
+from shared.errors import DeadlineExceeded, Overloaded, SelvageError, error_classes
 from shared.rpc.status import to_status
+
+
+def test_a_class_of_its_own_is_told_as_its_base() -> None:
+    """NotRead ends a stream where it is raised; a worker's DEADLINE_EXCEEDED is not one."""
+    assert issubclass(NotRead, DeadlineExceeded)
+    assert error_classes()[NotRead.reason] is DeadlineExceeded
 
 
 @pytest.mark.parametrize("reason", error_classes())
@@ -26,8 +33,17 @@ def test_the_tree_is_complete() -> None:
     def below(kind: type[SelvageError]) -> set[type[SelvageError]]:
         return {kind}.union(*map(below, kind.__subclasses__())) if kind.__subclasses__() else {kind}
 
-    classes = below(SelvageError) - {SelvageError}
+    classes = {kind for kind in below(SelvageError) if kind.__module__ == SelvageError.__module__} - {SelvageError}
     assert len(classes) == len(error_classes()) == 14
+
+
+def test_a_class_without_a_reason_of_its_own_is_its_base() -> None:
+    """What another service tells is never read as something that only this process knows."""
+
+    class Nearer(DeadlineExceeded):
+        """In this process."""
+
+    assert error_classes()[Nearer.reason] is DeadlineExceeded
 
 
 @pytest.mark.parametrize("reason", error_classes())

@@ -114,7 +114,7 @@ RULES = {
             ),
             *(path for path in files("frontend_service/*.py") if path.name != "__main__.py"),
         ],
-        {"grpc", "grpc_health", "google", "selvage", "frontend_service.doors", "shared.rpc", "shared.serving"},
+        {"grpc", "grpc_health", "google", "selvage", "tei", "frontend_service.doors", "shared.rpc", "shared.serving"},
     ),
     "doors know no worker but through the services": (
         files("frontend_service/doors/**/*.py"),
@@ -205,7 +205,7 @@ def test_no_room_holds_a_quarter_of_the_worker() -> None:
 def test_protobuf_and_grpc_stop_at_the_edge() -> None:
     """Generated code and grpc only where messages come and go."""
     inner = set(files("shared/**/*.py", "frontend_service/**/*.py", "gpu_worker/**/*.py")) - set(EDGE)
-    assert offenders(sorted(inner), {"grpc", "grpc_health", "selvage", "google"}) == []
+    assert offenders(sorted(inner), {"grpc", "grpc_health", "selvage", "tei", "google"}) == []
 
 
 BARE = files(
@@ -238,7 +238,7 @@ def test_shared_is_ours() -> None:
     [
         ("frontend_service.__main__", ["torch", "transformers", "gpu_worker", "prometheus_client", "opentelemetry"]),
         ("gpu_worker.__main__", ["frontend_service", "prometheus_client", "opentelemetry"]),
-        ("frontend_service.frontend", ["grpc", "grpc_health", "google", "selvage", "torch", "gpu_worker"]),
+        ("frontend_service.frontend", ["grpc", "grpc_health", "google", "selvage", "tei", "torch", "gpu_worker"]),
         ("gpu_worker.engine", ["grpc", "google", "structlog", "pydantic", "pydantic_settings", "triton"]),
         ("benchmarks.accelerator", ["grpc", "google", "structlog", "pydantic_settings", "rich", "aiohttp", "scipy"]),
         ("benchmarks.__main__", ["torch", "transformers", "grpc", "structlog", "rich"]),

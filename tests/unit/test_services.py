@@ -3,18 +3,19 @@
 import importlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from frontend_service.doors.selvage_v1.server import register
+from frontend_service.doors.spoken import DOORS, Doors
 from frontend_service.frontend import Frontend
 from frontend_service.limits import Limits
 from frontend_service.service import Service
+from frontend_service.settings import Door, FrontendSettings
 from frontend_service.worker import link, stream
 from gpu_worker.link import outbox
-from shared.calls import Calls
-from shared.services import PUBLIC_SERVICES, WORKER_SERVICES
+from shared.calls import Caller, Calls
+from shared.services import PUBLIC_SERVICES, TEI_SERVICES, WORKER_SERVICES
 
 PROTOS = Path(__file__).parents[2] / "protos"
 
@@ -28,7 +29,10 @@ def services_below(folder: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(("folder", "names"), [("selvage/v1", PUBLIC_SERVICES), ("selvage/worker/v1", WORKER_SERVICES)])
+@pytest.mark.parametrize(
+    ("folder", "names"),
+    [("selvage/v1", PUBLIC_SERVICES), ("tei/v1", TEI_SERVICES), ("selvage/worker/v1", WORKER_SERVICES)],
+)
 def test_no_service_of_a_contract_is_forgotten(folder: str, names: tuple[str, ...]) -> None:
     """Health tells of every one, and the harness waits for it."""
     assert services_below(folder) == set(names)
@@ -47,12 +51,34 @@ class Registrar:
         assert name in self.names
 
 
-async def test_the_frontend_registers_just_these() -> None:
+@pytest.mark.parametrize("chosen", [["grpc"], ["tei"], ["grpc", "tei"]])
+async def test_the_frontend_registers_just_these(chosen: list[str]) -> None:
     """A service that health tells of answers."""
     server, threads = Registrar(), ThreadPoolExecutor(1)
     worker: Any = None
-    register(Frontend(Service(worker, Limits(), threads, threads), Calls(timeout=1)), server)  # type: ignore[arg-type]
-    assert server.names == list(PUBLIC_SERVICES)
+    frontend, doors = Frontend(Service(worker, Limits(), threads, threads), Calls(timeout=1)), Doors(chosen)
+    doors.register(frontend, server)  # type: ignore[arg-type]
+    assert server.names == list(doors.services) == [name for each in chosen for name in DOORS[each].services]
+
+
+def test_every_door_can_be_chosen() -> None:
+    """By default all are open."""
+    assert set(get_args(Door)) == set(DOORS) == set(FrontendSettings().doors)
+
+
+@pytest.mark.parametrize(
+    ("method", "needed"),
+    [
+        ("/selvage.v1.EmbeddingService/Embed", True),
+        ("/selvage.v1.ModelService/Tokenize", False),
+        ("/tei.v1.Embed/EmbedStream", True),
+        ("/tei.v1.Info/Info", False),
+        ("/tei.v1.Tokenize/Decode", False),
+    ],
+)
+def test_what_a_frontend_knows_by_itself_waits_for_no_worker(method: str, needed: bool) -> None:
+    """So it is not refused where no worker could answer in time."""
+    assert Doors(["grpc", "tei"]).needs_worker(Caller(method=method, request_id="mine")) is needed
 
 
 def test_a_worker_speaks_more_often_than_it_is_given_up() -> None:

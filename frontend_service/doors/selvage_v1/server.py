@@ -1,12 +1,12 @@
 """The public services over gRPC: message -> exchange -> message. Decides nothing; `Interceptor` tells errors."""
 
-from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any, TypeVar
 
 import grpc
 
 from frontend_service.answer import Answer, Finished
+from frontend_service.doors.over_grpc import begun
 from frontend_service.doors.selvage_v1.bulk import Bulk
 from frontend_service.doors.selvage_v1.codec import classification, embedding, fields, model, ranking
 from frontend_service.exchange import Exchange
@@ -22,7 +22,6 @@ from selvage.v1.ranking_pb2_grpc import RankingServiceServicer, add_RankingServi
 from shared.calls import Caller
 from shared.codec import card_to_pb
 from shared.rpc.interceptor import CALLER
-from shared.services import PUBLIC_SERVICES
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Q = TypeVar("Q")
@@ -47,18 +46,16 @@ def register(frontend: Frontend, server: grpc.aio.Server) -> None:
     add_ModelServiceServicer_to_server(ModelServicer(frontend), server)
 
 
-def needs_worker(caller: Caller) -> bool:
-    """Whether a call waits for a worker; what ModelService tells is known here."""
-    return not caller.method.startswith(f"/{PUBLIC_SERVICES[-1]}/")
-
-
 class _Timed:
     def __init__(self, frontend: Frontend) -> None:
         self._frontend = frontend
 
-    async def _reply(self, exchange: Exchange[Any, Q, A, R], message: Any, caller: Caller | None = None) -> R:
-        """`caller`: of a part of a stream; otherwise whose call runs."""
-        reply, timing = await self._frontend.exchange(exchange, message, message.ByteSize(), caller or CALLER.get())
+    async def _reply(self, exchange: Exchange[Any, Q, A, R], message: Any) -> R:
+        return await self._answer(exchange, message, message.ByteSize(), CALLER.get())
+
+    async def _answer(self, exchange: Exchange[Any, Q, A, R], message: Any, size: int, caller: Caller) -> R:
+        """A message of about so many bytes."""
+        reply, timing = await self._frontend.exchange(exchange, message, size, caller)
         reply.timing.CopyFrom(fields.timing_to_pb(timing))
         return reply
 
@@ -75,10 +72,12 @@ class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
     async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> embedding_pb2.EmbedResponse:
         return await self._reply(self._embed, request)
 
-    async def EmbedStream(
-        self, request_iterator: AsyncIterator[embedding_pb2.EmbedStreamRequest], context: Context
-    ) -> None:
-        await Bulk(self._frontend, partial(self._reply, self._embed), CALLER.get(), context.write).run(request_iterator)
+    async def EmbedStream(self, request_iterator: Any, context: Context) -> None:
+        """What comes are `Requests`."""
+        caller, embed = CALLER.get(), partial(self._answer, self._embed)
+        with self._frontend.calls.stream(caller) as stream:
+            bulk = Bulk(self._frontend, embed, caller, stream, await begun(context))
+            await bulk.run(request_iterator)
 
 
 class RankingServicer(_Timed, RankingServiceServicer):

@@ -62,7 +62,12 @@ class EmbeddingServiceServicer(object):
     def EmbedStream(self, request_iterator, context):
         """Bulk: each message a batch under the caller's id; replies come as batches finish, in any order, each
         with its own outcome. Batches are read as fast as they are computed and replies are read, so a caller
-        may write as many as there are. A batch of one text is as fast as a larger one.
+        may write as many as there are. A batch has the deadline of the stream, or by default that of a call.
+
+        A stream lasts nine minutes at most. Then, or when the service drains, it answers what it has read and
+        ends with UNAVAILABLE: what has no reply goes into another stream. It ends likewise, with
+        INVALID_ARGUMENT, after a message that is no batch. It ends at once with DEADLINE_EXCEEDED where no
+        reply is read for half a minute, and with RESOURCE_EXHAUSTED where too many are open or memory runs out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from benchmarks.load import loops, outcome
 from benchmarks.load.generator import Load, drive
-from benchmarks.load.loops import Call, Sender
+from benchmarks.load.loops import REFUSED, Call, Sender
 from benchmarks.load.outcome import LoadFailed
 from benchmarks.load.processor import CpuSeconds
 from benchmarks.load.target import EMBED, HttpTarget
@@ -75,6 +75,20 @@ def test_a_closed_loop_never_has_more_than_its_clients_under_way(clients: int, r
     calls = in_fake_time(loops.closed(target, iter(range(requests)), NOBODY, clients, float("inf")))
     assert target.most == min(clients, requests)
     assert sorted(each.request for each in calls) == list(range(requests))
+
+
+def test_who_is_refused_waits_a_moment() -> None:
+    """A caller that is refused at once does not ask a thousand times a second; one that is answered does."""
+
+    class Full(FakeTarget):
+        async def call(self, request: int, sender: Sender) -> str:
+            await super().call(request, sender)
+            return REFUSED
+
+    for made, expected in ((Full, 3), (FakeTarget, 100)):
+        target = made(lambda now: 0.01)
+        calls = in_fake_time(loops.closed(target, cycle([0]), NOBODY, 1, 1001.0))
+        assert len(calls) == pytest.approx(expected, abs=1)
 
 
 def test_an_open_loop_sends_at_the_rate_whatever_the_answers_do() -> None:

@@ -1,7 +1,8 @@
 """Batches of a stream: each its own outcome, in parts where its reply would be too large."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,53 @@ from fakes import FakeWorker
 from google.rpc.code_pb2 import Code
 from test_service import service
 
+from frontend_service.doors.both_ways import Replies
+from frontend_service.doors.selvage_v1 import bulk
 from frontend_service.doors.selvage_v1.bulk import Bulk, Embed
 from frontend_service.doors.selvage_v1.codec import embedding, fields
 from frontend_service.exchange import Exchange
 from frontend_service.frontend import Frontend
 from frontend_service.limits import Limits
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamRequest, EmbedStreamResponse
+from shared.admission import Bounds
 from shared.calls import Caller, Calls
-from shared.errors import Internal, Overloaded
+from shared.errors import Internal, Overloaded, ResultTooLarge, SelvageError, WorkerUnavailable
 
 HERE = Caller(method="/selvage.v1.EmbeddingService/EmbedStream", request_id="mine", remaining=60.0)
+
+
+class Batches:
+    """Come one after the other."""
+
+    def __init__(self, *batches: EmbedStreamRequest) -> None:
+        self._batches = iter(batches)
+        self.size = 0
+
+    async def __anext__(self) -> EmbedStreamRequest:
+        await asyncio.sleep(0)
+        for each in self._batches:
+            self.size = each.ByteSize()
+            return each
+        raise StopAsyncIteration
+
+
+async def through(
+    embed: Embed,
+    *batches: EmbedStreamRequest,
+    frontend: Frontend | None = None,
+    write: Callable[[bytes], Awaitable[None]] | None = None,
+) -> list[EmbedStreamResponse]:
+    """All replies."""
+    replies = list[EmbedStreamResponse]()
+
+    async def keep(reply: bytes) -> None:
+        replies.append(EmbedStreamResponse.FromString(reply))
+
+    frontend = frontend or Frontend(service()[0], Calls(timeout=60))
+    with frontend.calls.stream(HERE) as stream:
+        replies_of = Replies(write or keep, lambda _: None)
+        await Bulk(frontend, embed, HERE, stream, replies_of).run(Batches(*batches))
+    return replies
 
 
 async def answered(
@@ -27,23 +65,15 @@ async def answered(
 ) -> tuple[list[EmbedStreamResponse], FakeWorker]:
     """All replies, and the worker."""
     made, worker = service(limits, **changes)
-    frontend, replies = Frontend(made, Calls(timeout=60)), list[EmbedStreamResponse]()
+    frontend = Frontend(made, Calls(timeout=60))
     exchange = Exchange(read=embedding.embed_request, ask=frontend.embedding.embed, write=embedding.embed_response)
 
-    async def embed(request: EmbedRequest, caller: Caller) -> EmbedResponse:
-        reply, timing = await frontend.exchange(exchange, request, request.ByteSize(), caller)
+    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+        reply, timing = await frontend.exchange(exchange, request, size, caller)
         reply.timing.CopyFrom(fields.timing_to_pb(timing))
         return reply
 
-    async def write(reply: bytes) -> None:
-        replies.append(EmbedStreamResponse.FromString(reply))
-
-    async def requests() -> AsyncIterator[EmbedStreamRequest]:
-        for batch in batches:
-            yield batch
-
-    await Bulk(frontend, embed, HERE, write).run(requests())
-    return replies, worker
+    return await through(embed, *batches, frontend=frontend), worker
 
 
 def batch(identity: int, *texts: str, **options: Any) -> EmbedStreamRequest:
@@ -96,7 +126,7 @@ class Counted:
         self.at_once, self.running, self.refused = at_once, 0, 0
         self.remaining = list[float]()
 
-    async def embed(self, request: EmbedRequest, caller: Caller) -> EmbedResponse:
+    async def embed(self, request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
         assert caller.remaining is not None
         self.remaining.append(caller.remaining)
         if self.running >= self.at_once:
@@ -110,22 +140,6 @@ class Counted:
         return EmbedResponse(model=request.model)
 
 
-async def through(embed: Embed, *batches: EmbedStreamRequest) -> list[EmbedStreamResponse]:
-    """All replies."""
-    replies = list[EmbedStreamResponse]()
-
-    async def write(reply: bytes) -> None:
-        replies.append(EmbedStreamResponse.FromString(reply))
-
-    async def requests() -> AsyncIterator[EmbedStreamRequest]:
-        for each in batches:
-            yield each
-
-    made, _ = service()
-    await Bulk(Frontend(made, Calls(timeout=60)), embed, HERE, write).run(requests())
-    return replies
-
-
 async def test_a_stream_does_not_refuse_itself() -> None:
     """What is too much at once comes one after the other, within what is left of the stream's own time."""
     counted = Counted(at_once=3)
@@ -134,6 +148,122 @@ async def test_a_stream_does_not_refuse_itself() -> None:
     assert all(reply.HasField("response") for reply in replies)
     assert counted.refused < 3 * 40
     assert counted.remaining[0] > counted.remaining[-1] > 50
+
+
+async def test_streams_together_are_answered_half_of_what_may_be_at_once() -> None:
+    """They wait for one another, and leave the others' half; what is read by its caller holds no place."""
+    frontend = Frontend(service()[0], Calls(timeout=60, bounds=Bounds(requests=8)))
+    running = most = 0
+
+    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return EmbedResponse()
+
+    unread = asyncio.Event()
+
+    async def wait(_: bytes) -> None:
+        await unread.wait()
+
+    many = [batch(number, "a") for number in range(20)]
+    slow = asyncio.create_task(through(embed, *many, frontend=frontend, write=wait))
+    found = await asyncio.gather(*(through(embed, *many, frontend=frontend) for _ in range(3)))
+    assert [len(replies) for replies in found] == [20] * 3
+    assert most == 4
+    unread.set()
+    await slow
+
+
+async def test_a_slow_reader_of_parts_holds_back_only_itself() -> None:
+    """What of its batch is not computed yet leaves the room of others, and what is computed is no longer held."""
+    frontend = Frontend(service()[0], Calls(timeout=60, bounds=Bounds(size=1000)))
+    admission, reads = frontend.calls.admission, asyncio.Event()
+
+    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+        if len(request.texts) > 1:
+            raise ResultTooLarge("too large")
+        return EmbedResponse()
+
+    async def write(_: bytes) -> None:
+        await reads.wait()
+
+    large = batch(1, *["a" * 100] * 9)
+    slow = asyncio.create_task(through(embed, large, frontend=frontend, write=write))
+    await asyncio.sleep(0.01)
+    assert 700 < admission.size < large.ByteSize()
+    with admission.hold(1000):
+        pass
+    reads.set()
+    await slow
+    assert admission.size == 0
+
+
+@pytest.mark.parametrize("error", [None, ResultTooLarge, Overloaded])
+async def test_nothing_of_a_batch_is_held_while_its_last_reply_waits(error: type[SelvageError] | None) -> None:
+    """However it was answered: nobody may read it for long."""
+
+    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+        if error is not None:
+            raise error("for a reason")
+        if len(request.texts) > 2:
+            raise ResultTooLarge("too large")
+        return EmbedResponse()
+
+    held = list[int]()
+
+    async def write(_: bytes) -> None:
+        held.append(sum(type(each) is bulk._Part for each in gc.get_objects()))
+
+    await through(embed, batch(1, *"abcd" if error is None else "a"), write=write)
+    assert held == ([1, 0] if error is None else [0])
+
+
+async def test_abandoned_streams_leave_no_place_taken() -> None:
+    """Whether their batches were begun or not."""
+    frontend = Frontend(service()[0], Calls(timeout=60, bounds=Bounds(requests=8)))
+
+    async def never(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+        await asyncio.Event().wait()
+        raise AssertionError("not reached")
+
+    for turns in range(40):
+        stream = asyncio.create_task(through(never, *(batch(number, "a") for number in range(9)), frontend=frontend))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        stream.cancel()
+        await asyncio.wait([stream])
+    admission = frontend.calls.admission
+    assert (admission.requests, admission.size, admission.results, len(admission.streams)) == (0, 0, 0, 0)
+    replies = await through(Counted(at_once=9).embed, batch(1, "a"), frontend=frontend)
+    assert replies[0].HasField("response")
+
+
+async def test_a_drain_waits_for_what_was_read() -> None:
+    """For all parts of it, which are calls one after the other."""
+    frontend = Frontend(service()[0], Calls(timeout=60))
+    replies, begun = list[EmbedStreamResponse](), asyncio.Event()
+
+    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+        begun.set()
+        await asyncio.sleep(0.001)
+        if len(request.texts) > 1:
+            raise ResultTooLarge("too large")
+        return EmbedResponse()
+
+    async def write(reply: bytes) -> None:
+        await asyncio.sleep(0.001)
+        replies.append(EmbedStreamResponse.FromString(reply))
+
+    stream = asyncio.create_task(through(embed, batch(1, *"abcdefgh"), frontend=frontend, write=write))
+    await begun.wait()
+    frontend.calls.end_streams()
+    await frontend.calls.idle()
+    assert [reply.start for reply in replies] == list(range(8))
+    with pytest.raises(WorkerUnavailable, match="draining"):
+        await stream
 
 
 async def test_what_others_fill_is_told() -> None:
@@ -146,7 +276,7 @@ async def test_what_others_fill_is_told() -> None:
 async def test_a_bug_ends_its_batch_alone() -> None:
     """As INTERNAL, without a word of it."""
 
-    async def embed(request: EmbedRequest, caller: Caller) -> EmbedResponse:
+    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
         if request.texts[0] == "bad":
             raise ZeroDivisionError("a secret")
         return EmbedResponse()
@@ -163,12 +293,8 @@ async def test_a_bug_outside_of_batches_is_internal() -> None:
     async def write(reply: bytes) -> None:
         raise ZeroDivisionError("a secret")
 
-    async def requests() -> AsyncIterator[EmbedStreamRequest]:
-        yield batch(1, "a")
-
-    made, _ = service()
     with pytest.raises(Internal) as raised:
-        await Bulk(Frontend(made, Calls(timeout=60)), Counted(at_once=1).embed, HERE, write).run(requests())
+        await through(Counted(at_once=1).embed, batch(1, "a"), write=write)
     assert "secret" not in str(raised.value)
 
 

@@ -219,7 +219,7 @@ async def test_both_doors_carry_the_request_id_and_log_a_line_a_call(house: Hous
 
 def test_the_second_door_needs_no_grpc() -> None:
     """It runs where neither gRPC nor protobuf is installed: what is behind a door needs neither."""
-    absent = ["grpc", "grpc_health", "grpc_status", "google", "selvage"]
+    absent = ["grpc", "grpc_health", "grpc_status", "google", "selvage", "tei"]
     program = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\nimport plain_door\n"
     folder = Path(plain_door.__file__).parent
     root = folder.parents[2]

@@ -1,12 +1,13 @@
 """A stream both ways: what it holds, in what order it answers, and how it ends."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 
 import pytest
 
-from frontend_service.doors import streaming
-from frontend_service.doors.streaming import REQUESTS, NotRead, Streaming
+from frontend_service.doors import both_ways
+from frontend_service.doors.both_ways import NotRead, Replies
+from frontend_service.doors.streaming import REQUESTS, Streaming
 from shared.admission import Admission, Bounds, streams
 from shared.admission.streams import OpenStream
 from shared.errors import InvalidInput, Overloaded, WorkerUnavailable
@@ -25,24 +26,28 @@ class Caller:
         self.holds: dict[int, asyncio.Event] = {}
         self.ended: list[int] = []
         self.admission = Admission(bounds)
-        self.stream = Streaming[int](self.admission, lambda _: size, self.answer, self.write)
+        self.size, self.at_end = size, list[Callable[[object], None]]()
+        self.stream: Streaming[int]
         self.open: OpenStream
 
-    async def requests(self) -> AsyncIterator[int]:
-        """Waits at the end while `more` is not set."""
-        for number in self.numbers:
-            await asyncio.sleep(0)  # as bytes arrive: others have their turn
-            self.taken += 1
-            if isinstance(number, Exception):
-                raise number
-            yield number
-        await self.more.wait()
+    async def __anext__(self) -> int:
+        """The next number. Waits at the end while `more` is not set."""
+        await asyncio.sleep(0)  # as bytes arrive: others have their turn
+        if self.taken == len(self.numbers):
+            await self.more.wait()
+            raise StopAsyncIteration
+        number = self.numbers[self.taken]
+        self.taken += 1
+        if isinstance(number, Exception):
+            raise number
+        return number
 
     async def write(self, reply: bytes) -> None:
         await self.reads.wait()
         self.replies.append(reply)
 
-    async def answer(self, number: int) -> None:
+    async def answer(self, number: int, size: int) -> None:
+        assert size == self.size
         try:
             if number in self.holds:
                 await self.holds[number].wait()
@@ -52,7 +57,8 @@ class Caller:
 
     async def run(self) -> None:
         with self.admission.stream() as self.open:
-            await self.stream.run(self.open, self.requests())
+            self.stream = Streaming(self.admission, self.open, Replies(self.write, self.at_end.append), self.answer)
+            await self.stream.run(self)
 
 
 async def settled() -> None:
@@ -86,21 +92,9 @@ async def test_no_more_is_read_than_is_answered_at_once(size: int, begun: int) -
     assert len(caller.replies) == 2000
 
 
-async def test_streams_together_answer_half_of_what_may_be_answered() -> None:
-    """They wait for one another, and leave the others' half."""
-    caller = Caller(*([0] * 20), bounds=Bounds(requests=8))
-    caller.holds[0] = asyncio.Event()
-    running = asyncio.create_task(caller.run())
-    await settled()
-    assert caller.taken == 8 // 2 + 1  # one is read and waits
-    caller.holds[0].set()
-    await running
-    assert len(caller.replies) == 20
-
-
 async def test_who_does_not_read_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it reads on."""
-    monkeypatch.setattr(streaming, "UNWRITTEN_BYTES", 1000)
+    monkeypatch.setattr(both_ways, "UNWRITTEN_BYTES", 1000)
     caller = Caller(*([7] * 200))
     caller.reads.clear()
     running = asyncio.create_task(caller.run())
@@ -112,7 +106,7 @@ async def test_who_does_not_read_is_not_read_from(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_who_reads_nothing_for_long_is_let_go() -> None:
-    """Nothing of it goes on."""
+    """Nothing of it goes on; the reply that lies unread counts until the call ends, and none is written after it."""
     caller = Caller(1, 2, bounds=Bounds(read_seconds=0.05))
     caller.reads.clear()
     with pytest.raises(NotRead, match=r"no reply was read for 0\.05 s"):
@@ -120,18 +114,40 @@ async def test_who_reads_nothing_for_long_is_let_go() -> None:
     assert sorted(caller.ended) == [1, 2]
     assert caller.stream._unwritten == 0
     assert len(caller.admission.streams) == 0
+    caller.reads.set()
+    with pytest.raises(asyncio.CancelledError):
+        await caller.stream.send(b"another")
+    assert not caller.replies
+    assert caller.admission.results == 100
+    (end,) = caller.at_end
+    end(None)
+    assert caller.admission.results == 0
+
+
+async def test_replies_that_wait_count_until_they_are_read() -> None:
+    """Among the results of the stream."""
+    caller = Caller(1, 2, 3)
+    caller.reads.clear()
+    running = asyncio.create_task(caller.run())
+    await settled()
+    assert caller.admission.results == caller.open.results.held == 300
+    caller.reads.set()
+    await running
+    assert caller.admission.results == 0
 
 
 async def test_what_is_no_request_ends_the_stream_after_those_before_it() -> None:
-    """They are answered first."""
-    caller = Caller(1, 2, InvalidInput("no batch"), 3)
+    """They are answered first; what comes after it is read, so that its caller hears of it, and let go."""
+    caller = Caller(1, 2, InvalidInput("no batch"), 3, InvalidInput("another"), 4)
     caller.holds[1] = asyncio.Event()
     running = asyncio.create_task(caller.run())
     await settled()
     assert not running.done()
+    assert caller.taken == 3  # a caller is not to send for nothing, as fast as it can
     caller.holds[1].set()
     with pytest.raises(InvalidInput, match="no batch"):
         await running
+    assert caller.taken == 6
     assert sorted(reply[0] for reply in caller.replies) == [1, 2]
 
 
@@ -145,6 +161,7 @@ async def test_a_caller_that_goes_ends_what_was_asked() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert sorted(caller.ended) == [1, 2, 3]
+    assert (caller.stream._requests, caller.stream._bytes) == (0, 0)
 
 
 async def test_a_drain_answers_what_was_read_and_reads_no_more() -> None:
@@ -161,6 +178,9 @@ async def test_a_drain_answers_what_was_read_and_reads_no_more() -> None:
     with pytest.raises(WorkerUnavailable, match="draining"):
         await running
     assert sorted(reply[0] for reply in caller.replies) == [1, 2]
+    caller.taken = 0
+    with pytest.raises(WorkerUnavailable, match="draining"):  # as does one that is opened too late
+        await caller.run()
 
 
 async def test_a_stream_ends_before_its_connection_must(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +208,14 @@ async def test_without_memory_streams_end_but_for_the_one_that_has_waited_longes
     """Nobody knows which of them is sent something large."""
     taken = 0
     callers = [Caller() for _ in range(3)]
-    opened = streams.Streams(lambda: Overloaded(f"{taken} bytes") if taken else None)
+    told = list[Overloaded]()
+
+    def out_of_memory() -> Overloaded | None:
+        if taken:
+            told.append(Overloaded(f"{taken} bytes"))
+        return told[-1] if taken else None
+
+    opened = streams.Streams(out_of_memory)
     for caller in callers:
         caller.more.clear()
         caller.admission.streams = opened
@@ -201,19 +228,20 @@ async def test_without_memory_streams_end_but_for_the_one_that_has_waited_longes
     for task in done:
         with pytest.raises(Overloaded, match="7 bytes"):
             await task
+    assert len(told) == 2  # one for each
     callers[0].more.set()
     await rest
 
 
 async def test_results_of_a_stream_have_a_pool_of_their_own() -> None:
-    """A stream's share is a quarter; what streams hold leaves the room of other calls."""
+    """A stream's share is an eighth; what streams hold leaves the room of other calls."""
     admission = Admission(Bounds(results=100))
     with admission.stream():
         with admission.request():
-            admission.reserve(20)
-            with pytest.raises(Overloaded, match="others of this stream have 20, the limit is 25"):
+            admission.reserve(10)
+            with pytest.raises(Overloaded, match="others of this stream have 10, the limit is 12"):
                 admission.reserve(10)
-            admission.reserve(5)
+            admission.reserve(2)
         assert admission.results == 0
         with admission.request():
             admission.reserve(70)  # one always may be
@@ -248,3 +276,22 @@ async def test_another_that_ends_wakes_one_that_waits() -> None:
         each.set()
     await running
     assert all(await asyncio.gather(*waiting))
+
+
+async def test_what_a_stream_holds_is_not_the_process_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that come one after the other beside it do not forget it."""
+    taken = 1000
+    monkeypatch.setattr("shared.admission.admission.memory_taken", lambda: taken)
+    admission = Admission(ROOMY)
+    taken = 2000  # a tokenizer, perhaps
+    with admission.stream():
+        assert admission.memory == 0
+        taken = 5000
+        with admission.request():
+            assert admission.memory == 3000
+        taken = 700
+        with admission.request():
+            assert admission.memory == 0
+    taken = 5000
+    with admission.request():
+        assert admission.memory == 0

@@ -1,6 +1,7 @@
-"""What tests of the worker share, made once a run: the cells of the parity table."""
+"""What tests of the worker share: the cells of the parity table, made once a run, and a thread that computes."""
 
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -52,3 +53,10 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def device() -> Iterator[Executor]:
+    """A thread that computes."""
+    with ThreadPoolExecutor(1) as made:
+        yield made

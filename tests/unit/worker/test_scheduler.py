@@ -1,20 +1,12 @@
 """Every accepted job is answered exactly once, whatever the engine does."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from typing import Any
+from concurrent.futures import Executor
 
 import pytest
+from threaded_engine import MARK, FakeEngine, FakeProgress, ask, job, outcome, scheduler
 
-from gpu_worker import watchdog
 from gpu_worker.device.inline import Inline
-from gpu_worker.loop import Outcome
-from gpu_worker.scheduler import Scheduler
-from gpu_worker.step.flight import OutOfMemory, Part
-from gpu_worker.watchdog import DeviceLost
 from shared.errors import (
     DeadlineExceeded,
     GivenBack,
@@ -22,98 +14,9 @@ from shared.errors import (
     Internal,
     InvalidInput,
     Overloaded,
-    SelvageError,
     WorkerUnavailable,
 )
-from shared.jobs import Encode, Job, JobResult
-from shared.ragged import RaggedTokens
-from shared.vectors import OutputKind
-
-WORK = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
-MARK = 666
-
-
-class FakeProgress:
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.costs: Sequence[int] = job.tokens.lengths
-        self.served: list[int] = []
-
-    def result(self) -> JobResult:
-        return JobResult(row_lengths=tuple(self.served))
-
-
-class FakeFlight:
-    """Arrives when it was computed; gives lengths to its jobs when it is collected."""
-
-    def __init__(self, chosen: list[tuple[FakeProgress, Sequence[int]]], arrived: Future[None]) -> None:
-        self.chosen, self.arrived = chosen, arrived
-
-    def collect(self) -> None:
-        self.arrived.result()
-        for progress, costs in self.chosen:
-            progress.served.extend(costs)
-
-
-class FakeEngine:
-    """Serves lengths; a step whose tokens pass `room` is out of memory, a sequence of length 13 is a bug."""
-
-    def __init__(self, device: Executor, room: int = 10**9) -> None:
-        self.device, self.room = device, room
-        self.steps: list[list[tuple[int, int]]] = []
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def open(self, job: Job) -> FakeProgress:
-        if MARK in job.tokens.lengths:
-            raise InvalidInput("refused at the door")
-        return FakeProgress(job)
-
-    def launch(self, parts: Sequence[Part]) -> FakeFlight:
-        chosen = [(part.progress, part.progress.costs[part.start : part.stop]) for part in parts]
-        return FakeFlight(chosen, self.device.submit(self.compute, chosen))
-
-    def compute(self, chosen: list[tuple[FakeProgress, Sequence[int]]]) -> None:
-        self.gate.wait()
-        if sum(sum(costs) for _, costs in chosen) > self.room:
-            raise OutOfMemory
-        if any(13 in costs for _, costs in chosen):
-            raise RuntimeError("a bug")
-        self.steps.append([(progress.job.id, len(costs)) for progress, costs in chosen])
-
-
-def job(identity: int, *lengths: int, remaining: float | None = None) -> Job:
-    tokens = RaggedTokens.of([[0] * length for length in lengths])
-    return Job(id=identity, work=WORK, tokens=tokens, remaining=remaining)
-
-
-@pytest.fixture
-def device() -> Iterator[Executor]:
-    with ThreadPoolExecutor(1) as made:
-        yield made
-
-
-@asynccontextmanager
-async def scheduler(engine: FakeEngine, **options: Any) -> AsyncIterator[Scheduler]:
-    with ThreadPoolExecutor(1) as host:
-        made = Scheduler(engine, host, **{"step_tokens": 100, "queued_tokens": 10_000} | options)
-        running = asyncio.create_task(made.run())
-        yield made
-        engine.gate.set()
-        running.cancel()
-        made.close()
-
-
-def ask(running: Scheduler, asked: Job) -> asyncio.Future[Outcome]:
-    """Raises what is known at once."""
-    future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-    running.submit(asked, future.set_result)
-    return future
-
-
-async def outcome(future: asyncio.Future[Outcome]) -> tuple[int, ...] | type[SelvageError]:
-    told = await future
-    return type(told) if isinstance(told, SelvageError) else told.row_lengths
+from shared.jobs import JobResult
 
 
 async def test_jobs_of_any_size_are_answered(device: Executor) -> None:
@@ -256,88 +159,3 @@ async def test_calls_come_in_between_two_steps() -> None:
             turns += 1
         assert await outcome(future) == (50,) * 200
         assert turns > len(engine.steps)
-
-
-class Broken(FakeEngine):
-    """Fails at every step from some moment on, as CUDA does after some errors."""
-
-    def __init__(self, device: Executor) -> None:
-        super().__init__(device)
-        self.broken = False
-
-    def compute(self, chosen: list[tuple[FakeProgress, Sequence[int]]]) -> None:
-        if self.broken:
-            raise RuntimeError("an illegal memory access was encountered")
-        super().compute(chosen)
-
-
-async def test_a_device_that_fails_at_everything_is_lost(device: Executor) -> None:
-    """The job that met it gets Internal; then the loop ends, so that the process can be started again."""
-    engine = Broken(device)
-    with ThreadPoolExecutor(1) as host:
-        made = Scheduler(engine, host, step_tokens=100, queued_tokens=10_000, probe=job(99, 1))
-        running = asyncio.create_task(made.run())
-        assert await outcome(ask(made, job(1, 5))) == (5,)
-        engine.broken = True
-        assert await outcome(ask(made, job(2, 5))) is Internal
-        with pytest.raises(DeviceLost):
-            await asyncio.wait_for(running, 20)
-
-
-async def test_a_job_that_fails_alone_loses_no_device(device: Executor) -> None:
-    """The probe that follows it succeeds."""
-    engine = FakeEngine(device)
-    async with scheduler(engine, probe=job(99, 1)) as running:
-        assert await outcome(ask(running, job(1, 13))) is Internal
-        assert await outcome(ask(running, job(2, 5))) == (5,)
-        assert any(identity == 99 for step in engine.steps for identity, _ in step)
-
-
-async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
-    device: Executor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its jobs are unavailable at once, new ones too; once it has ended, jobs are served again."""
-    monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.5)  # a busy machine may keep an honest step for a tenth
-    monkeypatch.setattr("gpu_worker.scheduler.WATCH_SECONDS", 0.01)
-    engine, told = FakeEngine(device), asyncio.Queue[bool]()
-    async with scheduler(engine) as running:
-        watching = asyncio.create_task(running.watch(told.put))
-        engine.gate.clear()
-        hanging = ask(running, job(1, 5))
-        assert await asyncio.wait_for(told.get(), 10) is True
-        assert await outcome(hanging) is WorkerUnavailable
-        assert "a step of 5 tokens" in running.load.stalled
-        with pytest.raises(GivenBack, match="stalled"):
-            ask(running, job(2, 5))
-        engine.gate.set()
-        assert await asyncio.wait_for(told.get(), 10) is False
-        assert await outcome(ask(running, job(3, 5))) == (5,)
-        watching.cancel()
-
-
-async def test_a_step_that_never_ends_is_given_up(device: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watch ends, and with it the process."""
-    monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.05)
-    monkeypatch.setattr("gpu_worker.scheduler.LOST_SECONDS", 0.1)
-    monkeypatch.setattr("gpu_worker.scheduler.WATCH_SECONDS", 0.01)
-    engine = FakeEngine(device)
-    async with scheduler(engine) as running:
-        engine.gate.clear()
-        ask(running, job(1, 5))
-        with pytest.raises(DeviceLost, match="a step of 5 tokens"):
-            await asyncio.wait_for(running.watch(_nobody), 10)
-
-
-async def _nobody(stalls: bool) -> None:
-    """Is told nothing."""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "tokens", "speed", "late"),
-    [(4.9, 10, 1000.0, False), (5.1, 10, 1000.0, True), (19, 2000, 1000.0, False), (21, 2000, 1000.0, True)],
-)
-def test_a_step_is_late_at_ten_times_what_its_tokens_predict(
-    seconds: float, tokens: int, speed: float, late: bool
-) -> None:
-    """And not before five seconds."""
-    assert (watchdog.overdue(seconds, tokens, speed) > 0) is late

@@ -1,7 +1,8 @@
 """Classify and ClassifyTokens: public messages <-> domain types, both directions side by side."""
 
 from frontend_service.classification import Classified, ClassifiedTokens
-from frontend_service.doors.selvage_v1.codec.fields import cut, optional, prompt, put_floats, usage
+from frontend_service.doors.packed import put_floats
+from frontend_service.doors.selvage_v1.codec.fields import cut, optional, prompt, usage
 from frontend_service.requests import ClassifyRequest, ClassifyTokensRequest
 from selvage.v1 import classification_pb2 as pb
 

@@ -5,15 +5,14 @@ from typing import Any
 from google.rpc.code_pb2 import Code
 
 from frontend_service.answer import Answer
+from frontend_service.doors.packed import integers, put_floats
 from frontend_service.doors.selvage_v1.codec.fields import (
     cut,
     enum,
     id_lists,
-    integers,
     optional,
     positive,
     prompt,
-    put_floats,
     usage,
 )
 from frontend_service.requests import EmbedRequest, Pooling

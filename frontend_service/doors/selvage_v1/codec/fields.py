@@ -4,18 +4,13 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, TypeVar
 
-from google.protobuf.message import Message
-
 from frontend_service.answer import Answer, Timing
 from frontend_service.requests import Cut, PromptChoice
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, usage_pb2
 from shared.codec import duration_to_pb
 from shared.errors import InvalidInput
-from shared.jobs import Packed
-from shared.rpc.wire import varint
 from shared.vectors import InputType, TruncationSide
 
-LENGTH_DELIMITED = 2
 E = TypeVar("E", bound=IntEnum)
 
 
@@ -84,18 +79,3 @@ def timing_to_pb(timing: Timing) -> usage_pb2.Timing:
         transfer=duration_to_pb(timing.transfer),
         postprocess=duration_to_pb(timing.postprocess),
     )
-
-
-def put_floats(message: Message, field: str, data: Packed) -> None:
-    """Fills a packed float field with little-endian float32.
-
-    On the wire they are just these bytes. As a list, sixteen million scores would be so many Python objects first.
-    """
-    if len(data):
-        tag = message.DESCRIPTOR.fields_by_name[field].number << 3 | LENGTH_DELIMITED
-        message.MergeFromString(b"".join([varint(tag), varint(len(data)), data]))
-
-
-def integers(ids: bytes) -> Any:
-    """int32 as a packed field takes them."""
-    return memoryview(ids).cast("i")

@@ -3,7 +3,8 @@
 from typing import Any
 
 from frontend_service.answer import Answer
-from frontend_service.doors.selvage_v1.codec.fields import enum, integers, optional, positive, put_floats, usage
+from frontend_service.doors.packed import integers, put_floats
+from frontend_service.doors.selvage_v1.codec.fields import enum, optional, positive, usage
 from frontend_service.ranking import Reranked
 from frontend_service.ranking_requests import MaxSimRequest, RerankRequest, ScoreRequest
 from frontend_service.requests import Cut

@@ -52,14 +52,16 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("card", "message_bytes", "queued_tokens")
+    __slots__ = ("card", "message_bytes", "queued_tokens", "queue_seconds")
     CARD_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     card: _model_pb2.ModelCard
     message_bytes: int
     queued_tokens: int
-    def __init__(self, card: _Optional[_Union[_model_pb2.ModelCard, _Mapping]] = ..., message_bytes: _Optional[int] = ..., queued_tokens: _Optional[int] = ...) -> None: ...
+    queue_seconds: float
+    def __init__(self, card: _Optional[_Union[_model_pb2.ModelCard, _Mapping]] = ..., message_bytes: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., queue_seconds: _Optional[float] = ...) -> None: ...
 
 class GetTokenizerRequest(_message.Message):
     __slots__ = ()

@@ -1,0 +1,1 @@
+"""tei.v1, the contract of text-embeddings-inference, over gRPC."""

@@ -1,0 +1,71 @@
+"""Haystack's embedders as a program: texts in, one JSON line out. Runs in a venv of its own, with its own packages.
+
+Knows nothing of this project: only the address.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from haystack.dataclasses import Document
+from haystack_integrations.components.embedders.huggingface_api import (
+    HuggingFaceAPIDocumentEmbedder,
+    HuggingFaceAPITextEmbedder,
+    HuggingFaceTEISparseDocumentEmbedder,
+    HuggingFaceTEISparseTextEmbedder,
+)
+
+Told = dict[str, Any]
+
+
+def dense(address: str, texts: list[str], options: Told) -> Told:
+    """Documents by one stream, by several at once, and one text alone."""
+    choice: Told = {"api_type": "text_embeddings_inference", "api_params": {"url": address}, "use_grpc": True}
+    documents = [Document(content=text) for text in texts]
+    embedder = HuggingFaceAPIDocumentEmbedder(**choice, **options, progress_bar=False)
+    return {
+        "documents": vectors(embedder.run(documents)),
+        "concurrently": vectors(asyncio.run(embedder.run_async(documents))),
+        "text": HuggingFaceAPITextEmbedder(**choice, **options).run(texts[0])["embedding"],
+    }
+
+
+def timed(address: str, texts: list[str], options: Told) -> Told:
+    """Seconds of each run of one stream, and of this process's CPU."""
+    choice: Told = {"api_type": "text_embeddings_inference", "api_params": {"url": address}, "use_grpc": True}
+    documents, seconds, cpu = [Document(content=text) for text in texts], [], []
+    embedder = HuggingFaceAPIDocumentEmbedder(**choice, progress_bar=False)
+    for _ in range(options["runs"]):
+        start, spent = time.perf_counter(), time.process_time()
+        embedder.run(documents)
+        seconds.append(time.perf_counter() - start)
+        cpu.append(time.process_time() - spent)
+    return {"seconds": seconds, "cpu": cpu}
+
+
+def vectors(told: Any) -> list[list[float]]:
+    return [document.embedding for document in told["documents"]]
+
+
+def sparse(address: str, texts: list[str], _: Told) -> Told:
+    """The same with sparse vectors."""
+    documents = [Document(content=text) for text in texts]
+    embedder = HuggingFaceTEISparseDocumentEmbedder(api_base_url=address, use_grpc=True, progress_bar=False)
+    text = HuggingFaceTEISparseTextEmbedder(api_base_url=address, use_grpc=True).run(texts[0])["sparse_embedding"]
+    found = [document.sparse_embedding for document in embedder.run(documents)["documents"]]
+    return {"documents": [[each.indices, each.values] for each in found], "text": [text.indices, text.values]}
+
+
+DOES: dict[str, Callable[[str, list[str], Told], Told]] = {"dense": dense, "sparse": sparse, "timed": timed}
+
+
+if __name__ == "__main__":
+    asked = json.load(sys.stdin)
+    try:
+        told = DOES[asked["does"]](asked["address"], asked["texts"], asked["options"])
+    except Exception as error:
+        told = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(told))

@@ -1,0 +1,140 @@
+"""Fake workers over real channels, and a fleet of links to them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import fakes
+import grpc
+
+from frontend_service.worker.fleet import Fleet
+from frontend_service.worker.stream import Stream
+from selvage.worker.v1 import worker_pb2 as pb
+from selvage.worker.v1 import worker_pb2_grpc
+from shared import codec
+from shared.errors import SelvageError, WorkerUnavailable
+from shared.jobs import Classify, Job, JobResult, Priority
+from shared.load import Load
+from shared.load_codec import load_to_pb
+from shared.ragged import RaggedTokens
+from shared.result_codec import Sending
+from shared.rpc import LINK_VERSION
+from shared.rpc.status import abort
+
+TOKENS = RaggedTokens.of([[1, 2]])
+JOB = Job(id=7, work=Classify(), tokens=TOKENS, remaining=60, request_id="mine-7", key="k", priority=Priority.BULK)
+
+
+class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
+    """Answers each job with four bytes of its own, with `fails`, or never."""
+
+    def __init__(self, scores: bytes = b"1234", **card: object) -> None:
+        self.card, self.scores = fakes.card(**card), scores
+        self.tokenizer = fakes.tokenizer_json()
+        self.fetched = 0
+        self.fails: SelvageError | None = None
+        self.loading = self.hangs = self.silent = False
+        self.holds: asyncio.Event | None = None
+        self.load, self.queue_seconds = Load(), 0.0
+        self.reached, self.cancelled = asyncio.Event(), asyncio.Event()
+        self.messages: list[pb.AttachRequest] = []
+        self.server = grpc.aio.server()
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self.server)
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+
+    async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:
+        if self.loading:
+            await abort(context, WorkerUnavailable("it loads"), "id")
+        return pb.DescribeResponse(
+            card=codec.card_to_pb(self.card), queued_tokens=1000, queue_seconds=self.queue_seconds
+        )
+
+    async def GetTokenizer(
+        self, request: pb.GetTokenizerRequest, context: Any
+    ) -> AsyncIterator[pb.GetTokenizerResponse]:
+        self.fetched += 1
+        half = len(self.tokenizer) // 2
+        yield pb.GetTokenizerResponse(name="tokenizer.json", data=self.tokenizer[:half])
+        yield pb.GetTokenizerResponse(name="another.json", data=b"not for us")
+        yield pb.GetTokenizerResponse(name="tokenizer.json", data=self.tokenizer[half:])
+
+    async def Attach(self, requests: AsyncIterator[pb.AttachRequest], context: Any) -> None:
+        hello = (await anext(requests)).hello
+        assert hello.fingerprint == self.card.fingerprint
+        await context.write(pb.AttachResponse(welcome=pb.Welcome(version=LINK_VERSION)))
+        writing = asyncio.Lock()
+        beating = asyncio.create_task(self._beat(context, writing))
+        try:
+            async for request in requests:
+                self.messages.append(request)
+                self.reached.set()
+                if request.cancels:
+                    self.cancelled.set()
+                if self.holds is not None:
+                    await self.holds.wait()
+                for job in [] if self.hangs else request.jobs:
+                    answer = pb.AttachResponse()
+                    Sending(job.id, self.fails or JobResult(scores=self.scores)).take(answer, 100)
+                    async with writing:
+                        await context.write(answer)
+        finally:
+            beating.cancel()
+
+    async def _beat(self, context: Any, writing: asyncio.Lock) -> None:
+        while True:
+            async with writing:
+                if not self.silent:
+                    await context.write(pb.AttachResponse(load=load_to_pb(self.load)))
+            await asyncio.sleep(0.02)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Returns once it holds; what happens in a process of its own time has no event to wait for."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+class World:
+    """Workers, a fleet of links to them, and what it told of itself."""
+
+    def __init__(self, *workers: FakeWorker) -> None:
+        self.workers = workers
+        self.told: asyncio.Queue[bool] = asyncio.Queue()
+        self.fleet = Fleet([each.address for each in workers], ThreadPoolExecutor(1), self.told.put)
+
+    async def until(self, ready: bool) -> None:
+        """Returns when the fleet tells so."""
+        async with asyncio.timeout(20):
+            while await self.told.get() is not ready:
+                pass
+
+    async def until_scores(self, scores: bytes) -> None:
+        """Returns when a worker answers with these."""
+        async with asyncio.timeout(20):
+            while True:
+                with suppress(WorkerUnavailable):
+                    if (await self.run()).scores == scores:
+                        return
+                await asyncio.sleep(0.02)
+
+    async def run(self, job: Job = JOB, name: str = "") -> JobResult:
+        return await self.fleet.run(self.fleet.model(name), job)
+
+    async def __aenter__(self) -> "World":
+        for each in self.workers:
+            await each.server.start()
+        self.supervising = asyncio.create_task(self.fleet.supervise())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.supervising.cancel()
+        for each in self.workers:
+            await each.server.stop(0)
+
+
+def streams(fleet: Fleet) -> list[Stream]:
+    """Those that are open."""
+    return [each._stream for each in fleet._links.values() if each._stream is not None]

@@ -1,0 +1,173 @@
+"""Several workers: who gets what, who is asked next, which model a name stands for, and what is refused."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from fake_workers import JOB, FakeWorker, World, eventually, streams
+
+from frontend_service.worker import fleet
+from shared.errors import GivenBack, InvalidInput, Overloaded, UnknownModel, WorkerUnavailable
+from shared.jobs import Classify, Job, Priority
+from shared.load import Backlog, Load
+from shared.ragged import RaggedTokens
+from shared.terms import Terms
+
+BUSY = Load(
+    queued_tokens=1000,
+    queued_jobs=1,
+    tokens_per_second=100,
+    backlogs={Priority.DEFAULT: Backlog(keys=1, tokens=1000, jobs=(0,) * 9 + (1,))},
+    turn=8,
+)
+
+
+async def test_another_model_waits_for_the_last_worker_of_the_first() -> None:
+    """Then it takes over by itself; in between no answer is of the other."""
+    first, second = FakeWorker(b"1111"), FakeWorker(b"2222", fingerprint="another")
+    async with World(first) as world:
+        await world.until(True)
+        world.fleet._targets = [first.address, second.address]
+        await second.server.start()
+        await eventually(lambda: second.fetched > 0)
+        old = world.fleet.model("")
+        assert {(await world.run()).scores for _ in range(20)} == {b"1111"}
+        await first.server.stop(0)
+        await world.until_scores(b"2222")
+        with pytest.raises(WorkerUnavailable, match="no worker with this model"):
+            await world.fleet.run(old, JOB)
+        await second.server.stop(0)
+
+
+async def test_models_of_several_names_are_chosen_by_name() -> None:
+    """Without a name the request is refused, with an unknown one too."""
+    one, two = FakeWorker(b"1111", id="one"), FakeWorker(b"2222", id="two", fingerprint="g")
+    async with World(one, two) as world:
+        await eventually(lambda: len(world.fleet._served) == 2)
+        assert [model.card.id for model in world.fleet.models()] == ["one", "two"]
+        assert [(await world.run(name=name)).scores for name in ("one", "two")] == [b"1111", b"2222"]
+        for name in ("", "three"):
+            with pytest.raises(UnknownModel, match=r"one, two|two, one"):
+                world.fleet.model(name)
+
+
+async def test_jobs_go_where_the_wait_is_least() -> None:
+    """By the load that the workers tell, and by what was sent since."""
+    busy, free = FakeWorker(b"1111"), FakeWorker(b"2222")
+    waiting = Backlog(keys=1, tokens=10_000, jobs=(0,) * 13 + (1,))
+    busy.load = Load(queued_tokens=10_000, tokens_per_second=1000.0, backlogs={Priority.BULK: waiting})
+    free.load = Load(tokens_per_second=1000.0)
+    async with World(busy, free) as world:
+        await eventually(lambda: sum(each.load.tokens_per_second > 0 for each in streams(world.fleet)) == 2)
+        assert {(await world.run()).scores for _ in range(10)} == {b"2222"}
+
+
+async def test_what_metrics_read_of_the_fleet() -> None:
+    """Workers that serve, by model; the least wait; what was refused because nobody could answer in time."""
+    one, other = FakeWorker(), FakeWorker()
+    one.load = other.load = BUSY
+    async with World(one, other) as world:
+        await world.until(True)
+        await eventually(lambda: world.fleet.workers == {one.card.id: 2})
+        await eventually(lambda: world.fleet.waits.get(one.card.id, 0) > 0)
+        assert world.fleet.refused == {"deadline": 0, "queue_seconds": 0}
+        with pytest.raises(Overloaded):
+            world.fleet.check(Terms.within(world.fleet.waits[one.card.id]))
+        assert world.fleet.refused == {"deadline": 1, "queue_seconds": 0}
+        one.load = other.load = Load(draining=True)
+        await eventually(lambda: world.fleet.workers == {one.card.id: 0})
+        assert world.fleet.waits == {}
+
+
+async def test_a_worker_that_drains_and_has_left_its_name_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rolling restart: the address goes from DNS while jobs are under way."""
+    monkeypatch.setattr(fleet, "REFRESH_SECONDS", 0.02)
+    one, other = FakeWorker(), FakeWorker()
+    one.holds = asyncio.Event()
+    async with World(one, other) as world:
+        world.fleet._targets = [one.address]
+        await world.until(True)
+        running = asyncio.ensure_future(world.run())
+        await one.reached.wait()
+        one.load = Load(draining=True)
+        await eventually(lambda: not world.fleet._served)
+        world.fleet._targets = [other.address]
+        await eventually(lambda: other.address in world.fleet._links)
+        await asyncio.sleep(0.1)
+        one.holds.set()
+        assert (await running).scores == b"1234"
+
+
+async def test_a_job_that_a_worker_gives_back_goes_to_another() -> None:
+    """Whole or in part: it ends, and has not begun. If all do, the caller is told."""
+    one, other = FakeWorker(b"1111"), FakeWorker(b"2222")
+    large = Job(id=9, work=Classify(), tokens=RaggedTokens.of([[1] * 100] * 100))
+    async with World(one, other) as world:
+        await eventually(lambda: len(streams(world.fleet)) == 2)
+        one.fails = GivenBack("it ends")
+        for job in (JOB, large):
+            assert (await world.run(job)).scores == b"2222"
+        other.fails = one.fails
+        with pytest.raises(WorkerUnavailable, match="it ends"):
+            await world.run()
+
+
+async def test_a_job_that_a_worker_stalled_with_goes_to_no_other() -> None:
+    """It may have been the job that did it."""
+    one, other = FakeWorker(), FakeWorker()
+    one.fails = other.fails = WorkerUnavailable("stalled")
+    async with World(one, other) as world:
+        await eventually(lambda: len(streams(world.fleet)) == 2)
+        with pytest.raises(WorkerUnavailable, match="stalled"):
+            await world.run()
+        assert len(one.messages) + len(other.messages) == 1
+
+
+async def test_a_large_rerank_is_split_and_fails_as_its_part_does() -> None:
+    """Over two workers that share a model; the error of one part is the job's own, not a group of errors."""
+    one, other = FakeWorker(), FakeWorker()
+    job = Job(id=9, work=Classify(), tokens=RaggedTokens.of([[1] * 100] * 100))
+    async with World(one, other) as world:
+        await eventually(lambda: len(streams(world.fleet)) == 2)
+        assert (await world.run(job)).scores == b"1234" * 2
+        assert [sum(each.sequences for each in worker.messages[-1].jobs) for worker in (one, other)] == [50, 50]
+        other.fails = InvalidInput("bad", field="f")
+        with pytest.raises(InvalidInput, match="bad"):
+            await world.run(job)
+
+
+async def test_what_is_let_in_unread_is_hardly_ever_refused_once_it_is_read() -> None:
+    """The wait is a little longer for it than for the smallest one, and less time is left: refused is what is large."""
+    worker = FakeWorker()
+    worker.load = replace(BUSY, turn=512)
+    async with World(worker) as world:
+        await world.until(True)
+        await eventually(lambda: world.fleet.waits.get("fake", 0) > 0)
+        seconds = 2 * world.fleet.waits["fake"] + 0.01
+        world.fleet.check(Terms.within(seconds))
+        small, large = (
+            Job(id=size, work=Classify(), tokens=RaggedTokens.of([[1] * size]), remaining=seconds - 0.02)
+            for size in (16, 512)
+        )
+        assert (await world.run(small)).scores == b"1234"
+        with pytest.raises(Overloaded, match=r"an answer would take up to 1\d\.\d s, the deadline is in 2\d\.\d s"):
+            await world.run(large)
+        assert world.fleet.refused == {"deadline": 1, "queue_seconds": 0}
+
+
+@pytest.mark.parametrize(("seconds", "refused"), [(0.0, False), (9.0, True), (12.0, False)])
+async def test_what_a_worker_would_let_wait_too_long_is_refused_unread(seconds: float, refused: bool) -> None:
+    """Whatever its deadline: ten seconds of its class wait. Zero is no bound."""
+    worker = FakeWorker()
+    worker.load, worker.queue_seconds = replace(BUSY, turn=512), seconds
+    async with World(worker) as world:
+        await world.until(True)
+        await eventually(lambda: world.fleet.waits.get("fake", 0) > 0)
+        if not refused:
+            world.fleet.check(Terms.within(1000))
+            return
+        with pytest.raises(Overloaded, match=r"would wait up to 10\.0 s, the limit is 8\.55 s") as raised:
+            world.fleet.check(Terms.within(1000))
+        assert raised.value.retry_after == pytest.approx(1.45, abs=0.01)
+        world.fleet.check(replace(Terms.within(1000), priority=Priority.INTERACTIVE))
+        assert world.fleet.refused == {"deadline": 0, "queue_seconds": 1}

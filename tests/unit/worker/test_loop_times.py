@@ -1,0 +1,190 @@
+"""What the loop does by its clock: whom it refuses, how large steps are, and what it tells of them."""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+
+import pytest
+from synchronous_engine import FakeEngine, FakeFlight, job, shown
+
+from gpu_worker.loop import Loop
+from gpu_worker.step.flight import Part
+from shared.errors import DeadlineExceeded, Internal, Overloaded
+from shared.jobs import JobResult, Priority
+
+
+def test_waiting_behind_the_older_step_is_no_computing() -> None:
+    """Times and speed count from when the device was free."""
+    seconds = count()
+    loop = Loop(FakeEngine(), step_tokens=100, queued_tokens=1000, clock=lambda: float(next(seconds)))
+    for each in (1, 2, 3):
+        loop.submit(job(each, 100))
+    outcomes = [answer.outcome for answer in loop.until_idle()]
+    assert all(isinstance(outcome, JobResult) for outcome in outcomes)
+    spans = [outcome.compute for outcome in outcomes if isinstance(outcome, JobResult)]
+    waits = [outcome.queue for outcome in outcomes if isinstance(outcome, JobResult)]
+    assert waits == sorted(waits)
+    assert max(spans[1:]) <= spans[0]
+
+
+class Device:
+    """A clock, and an engine whose steps take `overhead` seconds and a second for `speed` tokens."""
+
+    def __init__(self, speed: float = 100.0, overhead: float = 0.0) -> None:
+        self.now, self.steps, self.engine = 0.0, list[int](), FakeEngine()
+        honest = self.engine.launch
+
+        def launch(parts: Sequence[Part]) -> FakeFlight:
+            self.steps.append(sum(sum(part.progress.costs[part.start : part.stop]) for part in parts))
+            self.now += overhead + self.steps[-1] / speed
+            return honest(parts)
+
+        self.engine.launch = launch
+
+    def loop(self, **settings: float) -> Loop:
+        given = {"step_tokens": 100, "queued_tokens": 10**9} | settings
+        return Loop(self.engine, clock=lambda: self.now, **given)
+
+    def warm_loop(self, **settings: float) -> Loop:
+        """One that has computed a step, and has one of 100 tokens, a second, under way."""
+        loop = self.loop(**settings)
+        loop.submit(job(-1, *[10] * 10))
+        list(loop.until_idle())
+        loop.submit(job(-2, *[10] * 10))
+        planned = loop.plan()
+        assert planned is not None
+        loop.launch(planned)
+        self.now -= 1.0  # it has only begun
+        return loop
+
+
+def test_a_job_that_would_be_late_is_refused() -> None:
+    """What is under way, what goes before it and itself count; who has more time, or a higher class, is taken."""
+    loop = Device().warm_loop()
+    loop.submit(job(1, *[10] * 50))
+    with pytest.raises(Overloaded, match=r"500 tokens wait, .* take up to 6\.2 s, its deadline is in 3\.0 s") as late:
+        loop.submit(job(2, 20, remaining=3.0))
+    assert late.value.retry_after == pytest.approx(6.0, abs=0.05)
+    loop.submit(job(3, 20, remaining=10.0))
+    loop.submit(job(4, 20, remaining=4.0, priority=Priority.INTERACTIVE))
+    assert loop.refused == {"deadline": 1}
+
+
+def test_its_own_size_alone_refuses_no_job() -> None:
+    """An idle worker takes it, whatever it predicts; it may be wrong."""
+    device = Device()
+    loop = device.loop(queued_tokens=10, queue_seconds=0.001)
+    loop.submit(job(1, 100))
+    list(loop.until_idle())
+    loop.submit(job(2, *[10] * 50, remaining=1.0))
+    assert [shown(answer) for answer in loop.until_idle()] == [(2, DeadlineExceeded)]
+
+
+def test_a_job_that_would_wait_too_long_is_refused() -> None:
+    """Though it has no deadline. Its own size does not count, nor do lower classes, nor what goes after it."""
+    loop = Device().warm_loop(queue_seconds=10.0)
+    loop.submit(job(1, *[10] * 1000))
+    with pytest.raises(Overloaded, match=r"this job would wait up to .* s, the limit is 10 s") as refused:
+        loop.submit(job(2, *[10] * 1000))
+    assert refused.value.retry_after == 60.0
+    loop.submit(job(3, *[10] * 10))
+    loop.submit(job(4, *[10] * 1000, priority=Priority.INTERACTIVE))
+    assert loop.refused == {"queue_seconds": 1}
+
+
+def test_too_many_tokens_are_refused() -> None:
+    """Those of jobs that are set aside count, since they take up room."""
+    loop = Device().loop(queued_tokens=100)
+    loop.submit(job(1, 60))
+    loop.set_aside(1)
+    assert (loop.load.queued_tokens, loop.load.backlogs, loop.plan(), loop.worth_a_launch) == (60, {}, None, False)
+    with pytest.raises(Overloaded, match="60 tokens wait, this job has 50, the limit is 100") as refused:
+        loop.submit(job(2, 50))
+    assert (refused.value.retry_after, loop.refused) == (1.0, {"queued_tokens": 1})
+    loop.bring_back(1)
+    assert [shown(answer) for answer in loop.until_idle()] == [(1, (60,))]
+
+
+def test_a_job_that_is_cancelled_before_it_is_computed_is_counted() -> None:
+    """One that is under way, or answered, is not."""
+    loop = Device().loop()
+    for each in (1, 2):
+        loop.submit(job(each, 100))
+    loop.turn()
+    assert [loop.cancel(each) for each in (1, 2, 2)] == [True, True, False]
+    assert loop.cancelled_waiting == 1
+
+
+@pytest.mark.parametrize("overhead", [0.0, 0.2])
+def test_a_step_is_bounded_in_time(overhead: float) -> None:
+    """Once the speed is known, whatever a step costs by itself; single requests in between make steps no shorter."""
+    device = Device(speed=1000.0, overhead=overhead)
+    loop = device.loop(step_tokens=5000, step_seconds=1.0)
+    for each in range(50):
+        loop.submit(job(each, 10))
+        list(loop.until_idle())
+    before = len(device.steps)
+    loop.submit(job(100, *[10] * 5000))
+    list(loop.until_idle())
+    seconds = [overhead + tokens / 1000.0 for tokens in device.steps[before:]]
+    assert max(seconds) <= 1.3
+    assert all(each >= 0.7 for each in seconds[-20:-1])
+
+
+def test_a_slow_device_computes_small_steps_but_not_tiny_ones() -> None:
+    """A step has costs of its own."""
+    device = Device(speed=10.0)
+    loop = device.loop(step_tokens=5000, step_seconds=0.1)
+    loop.submit(job(1, *[8] * 500))
+    list(loop.until_idle())
+    assert set(device.steps[:-1]) == {256}
+
+
+def test_each_step_that_ended_is_observed() -> None:
+    """Seconds, tokens, sequences."""
+    seen: list[tuple[float, int, int]] = []
+    observe: Callable[[float, int, int], None] = lambda *step: seen.append(step)  # noqa: E731
+    device = Device()
+    loop = Loop(device.engine, step_tokens=100, queued_tokens=1000, observe=observe, clock=lambda: device.now)
+    loop.submit(job(1, *[10] * 15))
+    list(loop.until_idle())
+    assert [(tokens, sequences) for _, tokens, sequences in seen] == [(100, 10), (50, 5)]
+    assert sum(each for each, _, _ in seen) == pytest.approx(1.5)
+
+
+def test_jobs_are_planned_by_their_class_key_and_deadline() -> None:
+    """As they say."""
+    loop = Device().loop(step_tokens=10)
+    loop.submit(job(1, 10, priority=Priority.BULK))
+    loop.submit(job(2, *[10] * 10, key="a"))
+    loop.submit(job(3, 10, key="b"))
+    loop.submit(job(4, 10, key="c", remaining=1000.0))
+    loop.submit(job(5, 10, priority=Priority.INTERACTIVE))
+    order = [answer.id for answer in loop.until_idle()]
+    assert order[:2] == [5, 4]
+    assert order.index(3) < order.index(2)
+
+
+def test_deadlines_of_answered_jobs_do_not_pile_up() -> None:
+    """A day each; only jobs that are held count."""
+    loop = Device().loop(queued_tokens=10**9)
+    for number in range(1000):
+        loop.submit(job(number, 1, remaining=86_400.0))
+        list(loop.until_idle())
+    assert len(loop._deadlines) < 100
+
+
+def test_a_step_that_failed_tells_nothing_of_the_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took no time at all; later jobs would be promised the impossible."""
+    device = Device()
+    loop = device.loop()
+    loop.submit(job(1, 100))
+    list(loop.until_idle())
+    before = loop.load.tokens_per_second
+
+    def broken(parts: Sequence[Part]) -> FakeFlight:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(device.engine, "launch", broken)
+    loop.submit(job(2, 100))
+    assert [shown(answer) for answer in loop.until_idle()] == [(2, Internal)]
+    assert loop.load.tokens_per_second == before

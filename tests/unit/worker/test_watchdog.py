@@ -1,0 +1,102 @@
+"""Devices that fail, stall or hang below the scheduler."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+import pytest
+from threaded_engine import FakeEngine, FakeProgress, ask, job, outcome, scheduler
+
+from gpu_worker import watchdog
+from gpu_worker.scheduler import Scheduler
+from gpu_worker.watchdog import DeviceLost
+from shared.errors import (
+    GivenBack,
+    Internal,
+    WorkerUnavailable,
+)
+
+
+class Broken(FakeEngine):
+    """Fails at every step from some moment on, as CUDA does after some errors."""
+
+    def __init__(self, device: Executor) -> None:
+        super().__init__(device)
+        self.broken = False
+
+    def compute(self, chosen: list[tuple[FakeProgress, Sequence[int]]]) -> None:
+        if self.broken:
+            raise RuntimeError("an illegal memory access was encountered")
+        super().compute(chosen)
+
+
+async def test_a_device_that_fails_at_everything_is_lost(device: Executor) -> None:
+    """The job that met it gets Internal; then the loop ends, so that the process can be started again."""
+    engine = Broken(device)
+    with ThreadPoolExecutor(1) as host:
+        made = Scheduler(engine, host, step_tokens=100, queued_tokens=10_000, probe=job(99, 1))
+        running = asyncio.create_task(made.run())
+        assert await outcome(ask(made, job(1, 5))) == (5,)
+        engine.broken = True
+        assert await outcome(ask(made, job(2, 5))) is Internal
+        with pytest.raises(DeviceLost):
+            await asyncio.wait_for(running, 20)
+
+
+async def test_a_job_that_fails_alone_loses_no_device(device: Executor) -> None:
+    """The probe that follows it succeeds."""
+    engine = FakeEngine(device)
+    async with scheduler(engine, probe=job(99, 1)) as running:
+        assert await outcome(ask(running, job(1, 13))) is Internal
+        assert await outcome(ask(running, job(2, 5))) == (5,)
+        assert any(identity == 99 for step in engine.steps for identity, _ in step)
+
+
+async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
+    device: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its jobs are unavailable at once, new ones too; once it has ended, jobs are served again."""
+    monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.5)  # a busy machine may keep an honest step for a tenth
+    monkeypatch.setattr("gpu_worker.scheduler.WATCH_SECONDS", 0.01)
+    engine, told = FakeEngine(device), asyncio.Queue[bool]()
+    async with scheduler(engine) as running:
+        watching = asyncio.create_task(running.watch(told.put))
+        engine.gate.clear()
+        hanging = ask(running, job(1, 5))
+        assert await asyncio.wait_for(told.get(), 10) is True
+        assert await outcome(hanging) is WorkerUnavailable
+        assert "a step of 5 tokens" in running.load.stalled
+        with pytest.raises(GivenBack, match="stalled"):
+            ask(running, job(2, 5))
+        engine.gate.set()
+        assert await asyncio.wait_for(told.get(), 10) is False
+        assert await outcome(ask(running, job(3, 5))) == (5,)
+        watching.cancel()
+
+
+async def test_a_step_that_never_ends_is_given_up(device: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch ends, and with it the process."""
+    monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.05)
+    monkeypatch.setattr("gpu_worker.scheduler.LOST_SECONDS", 0.1)
+    monkeypatch.setattr("gpu_worker.scheduler.WATCH_SECONDS", 0.01)
+    engine = FakeEngine(device)
+    async with scheduler(engine) as running:
+        engine.gate.clear()
+        ask(running, job(1, 5))
+        with pytest.raises(DeviceLost, match="a step of 5 tokens"):
+            await asyncio.wait_for(running.watch(_nobody), 10)
+
+
+async def _nobody(stalls: bool) -> None:
+    """Is told nothing."""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "tokens", "speed", "late"),
+    [(4.9, 10, 1000.0, False), (5.1, 10, 1000.0, True), (19, 2000, 1000.0, False), (21, 2000, 1000.0, True)],
+)
+def test_a_step_is_late_at_ten_times_what_its_tokens_predict(
+    seconds: float, tokens: int, speed: float, late: bool
+) -> None:
+    """And not before five seconds."""
+    assert (watchdog.overdue(seconds, tokens, speed) > 0) is late
