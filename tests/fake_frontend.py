@@ -149,7 +149,8 @@ ANSWERS: dict[str, Callable[[Any], Any]] = {
 class FakeFrontend:
     """`refuse` says what is wrong with a request, None where nothing is; `stream` answers a whole EmbedStream.
 
-    `asked`: all requests, as they came; `metadata`: of each; `most_at_once`: how many were being answered at a time.
+    `asked`: all requests, as they came; `metadata`: of each; `most_at_once`: how many were being answered at a time;
+    `cancelled`: of how many the caller had gone.
     """
 
     def __init__(self, credentials: Any = None) -> None:
@@ -158,7 +159,7 @@ class FakeFrontend:
         self.refusals: deque[SelvageError] = deque()
         self.refuse: Callable[[Any], SelvageError | None] = lambda _: None
         self.stream: Callable[[Iterator[Any], int], Iterator[Any]] = lambda requests, _: map(answer_batch, requests)
-        self.streams = 0
+        self.streams = self.cancelled = 0
         self.seconds = 0.0
         self.at_once = self.most_at_once = 0
         self._lock = threading.Lock()
@@ -187,10 +188,11 @@ class FakeFrontend:
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             error = self.refusals.popleft() if self.refusals else self.refuse(request)
-        if self.seconds:
+        if self.seconds and error is None:
             time.sleep(self.seconds)
         with self._lock:
             self.at_once -= 1
+            self.cancelled += not context.is_active()
         if error is not None:
             tell(error, context)
         return ANSWERS[type(request).__name__](request)

@@ -12,7 +12,7 @@ import grpc
 from selvage import methods
 from selvage.bulk import Bulk
 from selvage.connection import TLS, Settings
-from selvage.errors import Cancelled, SelvageError, Unavailable, from_call, from_ended_stream
+from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
 from selvage.flight import Attempt, Flight, Operation
 from selvage.progress import shown
 from selvage.retries import Retries
@@ -24,6 +24,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 """What writing raises where the stream has ended; reading tells how."""
+LAST = 5.0
+"""Seconds for a stream to end once everything is answered."""
 
 
 def awaited(
@@ -83,6 +85,7 @@ class AsyncClient:
         )
         self._retries = Retries(retries)
         self._opened: Any = None
+        self._closed = False
 
     embed = awaited(methods.embed)
     rerank = awaited(methods.rerank)
@@ -98,6 +101,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Ends calls that are under way, and the connection."""
+        self._closed = True
         if self._opened is not None:
             await self._opened.close()
 
@@ -114,7 +118,9 @@ class AsyncClient:
 
     @property
     def _channel(self) -> Any:
-        """Made by the first call: a channel belongs to the loop that runs then."""
+        """Made by the first call: a channel belongs to the loop that runs then. Raises Cancelled."""
+        if self._closed:
+            raise Cancelled("the client was closed")
         if self._opened is None:
             self._opened = self.settings.channel(grpc.aio)
         return self._opened
@@ -141,6 +147,8 @@ class AsyncClient:
                 ended, _ = await asyncio.wait(under_way, timeout=flight.pause(), return_when=asyncio.FIRST_COMPLETED)
                 for task in ended:
                     attempt, request_id = under_way.pop(task)
+                    if task.cancelled():  # by nobody who waits for it: the client was closed
+                        raise Cancelled("the client was closed", request_id=request_id)
                     try:
                         reply = task.result()
                     except grpc.aio.AioRpcError as error:
@@ -221,12 +229,14 @@ class _Stream:
 
     async def close(self, *, cancel: bool = True) -> None:
         """Nothing more is sent; `cancel`: nor is anything more to come."""
-        if cancel:
+        try:
+            if not cancel:
+                with suppress(*ENDED):
+                    await self._call.done_writing()
+                await asyncio.wait([self._reading], timeout=LAST)
+        finally:
             self._call.cancel()
-        else:
-            with suppress(*ENDED):
-                await self._call.done_writing()
-        await self._reading
+        await asyncio.wait([self._reading])
 
     async def _wait(self, seconds: float | None) -> None:
         """Until something has been heard; where there is no time, others have their turn all the same."""
@@ -245,8 +255,10 @@ class _Stream:
                 self._tell(reply)
         except grpc.aio.AioRpcError as error:
             self._tell(from_ended_stream(error, self._request_id))
-        except asyncio.CancelledError:  # of the call; this task is never cancelled
+        except asyncio.CancelledError:  # of the call; nobody cancels this task
             self._tell(Cancelled("the stream was cancelled", request_id=self._request_id))
+        except Exception as error:  # else whoever listens would wait for ever
+            self._tell(Internal(f"the stream could not be read: {error!r}", request_id=self._request_id))
         else:
             self._tell(Unavailable("the stream was ended", retry_after=0.0, request_id=self._request_id))
 

@@ -104,7 +104,6 @@ class Bulk:
     def received(self, reply: EmbedStreamResponse, request_id: str) -> None:
         """A reply, or a part of one. Raises the error of a batch that no other try helps."""
         batch = self._batches[reply.id]
-        self._losses = 0
         if reply.WhichOneof("outcome") == "error":
             batch.found.clear()
             batch.failures += 1
@@ -113,12 +112,15 @@ class Bulk:
             self._unsent.appendleft(reply.id)
             return
         batch.found[reply.start] = one_of(reply.response, self._output)
-        batch.answered = not reply.more
+        if not reply.more:
+            batch.answered, self._losses = True, 0
 
     def lost(self, error: SelvageError) -> None:
         """The stream has ended: what has no whole reply goes into another one. Raises where that will not help."""
-        self._losses += 1
         unanswered = [identity for identity, batch in self._batches.items() if not batch.answered]
+        if not unanswered:
+            return
+        self._losses += 1
         for identity in unanswered:
             self._batches[identity].found.clear()
         self._unsent = deque(unanswered)

@@ -38,8 +38,8 @@ class Classify:
         return len(self._inputs)
 
     def parts(self) -> Iterator[Part]:
-        longest = max(map(len, self._pairs), default=0)
-        yield from self._inputs.parts(most=TEXTS, letters=LETTERS, common=longest + len(self._template.prompt))
+        prompt = len(self._template.prompt)
+        yield from self._inputs.parts(most=TEXTS, letters=LETTERS, common=prompt, beside=self._pairs)
 
     def message(self, part: Part) -> classification_pb2.ClassifyRequest:
         message = classification_pb2.ClassifyRequest(

@@ -12,7 +12,7 @@ import grpc
 from selvage import methods
 from selvage.bulk import Bulk
 from selvage.connection import TLS, Settings
-from selvage.errors import SelvageError, Unavailable, from_call, from_ended_stream
+from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
 from selvage.flight import Attempt, Flight, Operation
 from selvage.progress import shown
 from selvage.retries import Retries
@@ -85,6 +85,7 @@ class Client:
             metadata=metadata,
         )
         self._retries = Retries(retries)
+        self._closed = False
         self._channel = self.settings.channel(grpc)
         self._calls = {
             kind: self._channel.unary_unary(
@@ -113,6 +114,7 @@ class Client:
 
     def close(self) -> None:
         """Ends calls that are under way, and the connection."""
+        self._closed = True
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -159,10 +161,15 @@ class Client:
                 call.cancel()
 
     def _send(self, attempt: Attempt, ended: "queue.SimpleQueue[tuple[Attempt, Any, str]]") -> Any:
+        self._check_open()
         request_id, metadata = self.settings.headers()
         call = self._calls[type(attempt.message)].future(attempt.message, timeout=attempt.seconds, metadata=metadata)
         call.add_done_callback(lambda done: ended.put((attempt, done, request_id)))
         return call
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Cancelled("the client was closed")
 
     def _pour(self, bulk: Bulk) -> Iterator[Any]:
         source, stream = iter(bulk.source), None
@@ -177,6 +184,7 @@ class Client:
                     except StopIteration:
                         bulk.finish()
                 while (batch := bulk.next()) is not None:
+                    self._check_open()
                     stream = stream or _Stream(self._stream, self.settings)
                     stream.send(batch)
                 if stream is None:
@@ -227,5 +235,7 @@ class _Stream:
                 self._heard.put(reply)
         except grpc.RpcError:
             self._heard.put(from_ended_stream(self._call, self._request_id))
+        except Exception as error:  # else whoever listens would wait for ever
+            self._heard.put(Internal(f"the stream could not be read: {error!r}", request_id=self._request_id))
         else:
             self._heard.put(Unavailable("the stream was ended", retry_after=0.0, request_id=self._request_id))

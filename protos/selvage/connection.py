@@ -86,6 +86,9 @@ class Settings:
             warnings.warn(f"the key goes to {target} in plain text; give tls=True", UserWarning, stacklevel=3)
         own = {AUTHORIZATION: f"Bearer {key}" if key else "", KEY: fairness_key, PRIORITY: priority}
         given = metadata.items() if isinstance(metadata, Mapping) else metadata
+        sent = (*((name, value) for name, value in own.items() if value), *given)
+        for name, value in sent:
+            _check_header(name, value)
         return cls(
             target=target,
             model=model,
@@ -94,7 +97,7 @@ class Settings:
             timeout=timeout,
             retries=retries,
             in_flight=in_flight,
-            metadata=(*((name, value) for name, value in own.items() if value), *given),
+            metadata=sent,
         )
 
     def channel(self, module: Any) -> Any:
@@ -117,6 +120,17 @@ class Settings:
         secured = "TLS" if self.tls else "plain text"
         model = f", model={self.model!r}" if self.model else ""
         return f"{self.target!r}, {secured}{model}, timeout={self.timeout:g}"
+
+
+def _check_header(name: str, value: str | bytes) -> None:
+    """Raises ValueError, without the value, for what gRPC would refuse with every call."""
+    if name != name.lower():
+        raise ValueError(f"the metadata {name!r} is to be in small letters")
+    if name.endswith("-bin"):
+        return
+    letters = value.encode(errors="replace") if isinstance(value, str) else value
+    if not all(0x20 <= each <= 0x7E for each in letters) or (isinstance(value, str) and not value.isascii()):
+        raise ValueError(f"the value of the metadata {name!r} has characters that a header may not have")
 
 
 LOCAL = (".local", ".localhost", ".internal", ".lan", ".home.arpa", ".svc")

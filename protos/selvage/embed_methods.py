@@ -80,7 +80,7 @@ def embed(
 
     `texts`: strings, or lists of token ids (special tokens included where wanted), as many as you like: they are sent
     in requests of 512 at most, several at a time. A single string, or the ids of a single text, gives its result
-    alone, without the axis of texts.
+    alone, without the axis of texts; where `output` is a list the axis stays.
 
     `output` says what comes back:
 
@@ -160,8 +160,8 @@ def embed_stream(
     `texts`: strings, or lists of token ids; they are read while vectors are taken, 32 batches ahead at most. An
     AsyncClient takes asynchronous iterators too. `output` says what comes of each text: "dense" an ndarray
     [dimensions], "multi_vector" an ndarray [rows, dimensions], "sparse" a dict {token id: weight}. `batch_size`: texts
-    that are sent together; fewer where texts come slowly, since a batch waits until it is full. The other options are
-    those of `embed`.
+    that are sent together. Where texts come slowly choose fewer: a batch waits until it is full, and vectors that have
+    come are handed on when the next text has been read. The other options are those of `embed`.
 
     It has no deadline. Where a stream ends after its time, or because a frontend or a connection goes, what has no
     reply is sent again through another one. Raises as `embed` does, as soon as the error comes.

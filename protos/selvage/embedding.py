@@ -68,6 +68,11 @@ class Embed:
     """All requests and replies of one `embed`. Rows are put where they belong as they come."""
 
     def __init__(self, template: Template, inputs: Inputs, *, csr: bool, seconds: float | None, progress: bool) -> None:
+        """`csr`: sparse rows as one matrix. Raises ImportError where there is no scipy for it."""
+        if csr:
+            from scipy.sparse import csr_array
+
+            self._matrix = csr_array
         self.seconds, self.progress = seconds, progress
         self._template, self._inputs, self._csr = template, inputs, csr
         self._replies: dict[int, Any] = {}
@@ -124,11 +129,9 @@ class Embed:
         pairs = [pair for each in messages for pair in vectors.sparse(each)]
         if not self._csr:
             return [dict(zip(ids.tolist(), weights.tolist(), strict=True)) for ids, weights in pairs]
-        from scipy.sparse import csr_array
-
         starts = np.cumsum([0, *(len(ids) for ids, _ in pairs)])
         ids, weights = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
-        return csr_array((weights, ids, starts), shape=(len(pairs), self._vocabulary))
+        return self._matrix((weights, ids, starts), shape=(len(pairs), self._vocabulary))
 
 
 class One:
@@ -145,7 +148,7 @@ class One:
 
     def result(self) -> Any:
         found = getattr(self._embed.result(), self._output)
-        return found[[0]] if self._single and _is_matrix(found) else found[0] if self._single else found
+        return found[0] if self._single and not _is_matrix(found) else found
 
 
 def one_of(reply: embedding_pb2.EmbedResponse, output: str) -> list[Any]:

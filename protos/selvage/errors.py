@@ -171,7 +171,7 @@ def from_call(call: Any, request_id: str) -> SelvageError:
             retry_after = _pushback(value)
     code, message = call.code(), call.details() or call.code().name
     known = {"reason": reason, "field": field, "retry_after": retry_after, "request_id": request_id, "code": code}
-    return (BY_REASON.get(reason) or _by_status(code, retry_after))(message, **known)
+    return (BY_REASON.get(reason) or _by_status(code, message))(message, **known)
 
 
 def from_ended_stream(call: Any, request_id: str) -> SelvageError:
@@ -191,7 +191,7 @@ def from_stream(message: Any, request_id: str) -> SelvageError:
     """The error of one batch of a bulk stream, a `selvage.v1.StreamError`."""
     code = next((each for each in grpc.StatusCode if each.value[0] == message.code), grpc.StatusCode.UNKNOWN)
     wait = message.retry_after.ToMicroseconds() / 1e6 if message.HasField("retry_after") else None
-    kind = BY_REASON.get(message.reason) or _by_status(code, wait)
+    kind = BY_REASON.get(message.reason) or _by_status(code, message.message)
     return kind(
         message.message, reason=message.reason, field=message.field, retry_after=wait, request_id=request_id, code=code
     )
@@ -221,8 +221,8 @@ def _pushback(value: str | bytes) -> float | None:
     return milliseconds / 1000 if milliseconds >= 0 else None
 
 
-def _by_status(code: grpc.StatusCode, retry_after: float | None) -> type[SelvageError]:
-    """RESOURCE_EXHAUSTED is what transports say of a message that is too large as well."""
+def _by_status(code: grpc.StatusCode, message: str) -> type[SelvageError]:
+    """RESOURCE_EXHAUSTED is what gRPC says of a message that is too large as well."""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return LimitExceeded if retry_after is None else Overloaded
+        return LimitExceeded if "larger than max" in message else Overloaded
     return BY_STATUS.get(code.name, SelvageError)

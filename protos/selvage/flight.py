@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from selvage.errors import DeadlineExceeded, SelvageError
+from selvage.errors import DeadlineExceeded, InvalidInput, SelvageError
 from selvage.parts import Part
 from selvage.retries import Retries
 
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
-HALVED = {"", "texts", "tokenized", "documents", "queries", "queries.data", "documents.data", "query_texts"}
+HALVED = {"", "texts", "tokenized", "documents", "queries", "queries.data", "documents.data", "query_texts", "explain"}
 """Fields of a LIMIT_EXCEEDED that fewer entries would mend."""
 
 
@@ -71,7 +71,12 @@ class Flight(Generic[R]):
         told: Callable[[int], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`seconds` for the whole, which may be infinite; `told` hears of each part how many results it brought."""
+        """`seconds` for the whole, which may be infinite; `told` hears of each part how many results it brought.
+
+        Raises InvalidInput where `seconds` are no time.
+        """
+        if not seconds >= 0:
+            raise InvalidInput(f"timeout is {seconds}, must be at least 0", field="timeout")
         self._operation, self._retries, self._told, self._clock = operation, retries, told, clock
         self._seconds = seconds
         self._deadline = clock() + seconds
@@ -79,7 +84,7 @@ class Flight(Generic[R]):
         self._again: deque[tuple[Part, int]] = deque()
         self._under_way = 0
         self._all_begun = False
-        self._resume = -math.inf
+        self._resume, self._paused = -math.inf, False
 
     @property
     def done(self) -> bool:
@@ -88,7 +93,8 @@ class Flight(Generic[R]):
 
     def next(self) -> Attempt | None:
         """What to send now; None where nothing is left, or all have to wait. Raises DeadlineExceeded."""
-        if self._clock() < self._resume:
+        self._paused = self._clock() < self._resume
+        if self._paused:
             return None
         found = self._next_part()
         if found is None:
@@ -103,9 +109,8 @@ class Flight(Generic[R]):
         return Attempt(part=part, message=message, seconds=seconds, failures=failures)
 
     def pause(self) -> float | None:
-        """Seconds until `next` may have more, where nothing comes of what is under way; None: only that may."""
-        wait = self._resume - self._clock()
-        return wait if wait > 0 else None
+        """After `next` had nothing: seconds until it may have more; None: not before something under way ends."""
+        return max(0.0, self._resume - self._clock()) if self._paused else None
 
     def answered(self, attempt: Attempt, reply: Any) -> None:
         """The reply to an attempt."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from selvage.errors import InvalidInput
@@ -14,6 +15,8 @@ ENTRY_LETTERS = 16
 """Of work, a text counts as if it had so many letters more."""
 ID_LETTERS = 4
 """A token id counts like so many letters."""
+MOST_ID = 2**31
+"""Ids are below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,28 +29,38 @@ class Inputs:
 
     @classmethod
     def of(cls, texts: Any, field: str = "texts") -> "Inputs":
-        """Raises InvalidInput where something is neither a string nor token ids, or both kinds are there."""
+        """Raises InvalidInput where something is neither a string nor token ids, or both kinds are there, or one that
+        no message may hold."""
+        if isinstance(texts, bytes | bytearray):
+            raise InvalidInput(f"{field} are bytes; wanted are strings or token ids", field=field)
         if isinstance(texts, str):
-            return cls(entries=[texts], tokenized=False, single=True)
+            return cls(entries=[text(texts, field)], tokenized=False, single=True)
         entries = list(texts)
         if all(map(_is_string, entries)):
+            for place, each in enumerate(entries):
+                text(each, f"{field}[{place}]")
             return cls(entries=entries, tokenized=False, single=False)
         if all(_is_number(each) for each in entries):
+            _check_ids(entries, field)
             return cls(entries=[entries], tokenized=True, single=True)
         wanted = _is_string if isinstance(entries[0], str) else _is_ids
         for place, each in enumerate(entries):
             if not wanted(each):
                 told = f"{field}[{place}] is of type {type(each).__name__}; wanted are strings only, or token ids only"
                 raise InvalidInput(told, field=f"{field}[{place}]")
+            if wanted is _is_ids:
+                _check_ids(each, f"{field}[{place}]")
         return cls(entries=entries, tokenized=True, single=False)
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    def parts(self, *, most: int, letters: int, common: int = 0) -> Iterable[Part]:
-        """Of so many entries and letters each; `common`: letters that are added to each, as by a prompt."""
+    def parts(self, *, most: int, letters: int, common: int = 0, beside: Sequence[str] = ()) -> Iterable[Part]:
+        """Of so many entries and letters each; `common`: letters that are added to each, as by a prompt; `beside`: a
+        second text of each, or none at all."""
         each = ID_LETTERS if self.tokenized else 1
-        sizes = (len(entry) * each + ENTRY_LETTERS + common for entry in self.entries)
+        both = zip_longest(self.entries, beside, fillvalue="")
+        sizes = (len(entry) * each + len(second) + ENTRY_LETTERS + common for entry, second in both)
         return (Part(start=start, stop=stop) for start, stop in runs(sizes, most=most, room=letters))
 
     def put(self, message: Any, rows: slice) -> None:
@@ -66,6 +79,16 @@ def strings(texts: Iterable[str] | str, field: str) -> tuple[list[str], bool]:
     return list(inputs.entries), inputs.single
 
 
+def text(value: str, field: str) -> str:
+    """The same. Raises InvalidInput where UTF-8 cannot hold it."""
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"{field} has half of a character at {error.start}", field=field) from None
+    return value
+
+
 def given(**fields: Any) -> dict[str, Any]:
     """Those fields of a request that are not None. Raises InvalidInput for a prompt that has a name as well."""
     if fields.get("prompt") is not None and fields.get("prompt_name") is not None:
@@ -79,6 +102,12 @@ def _is_string(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return hasattr(value, "__index__") and not hasattr(value, "__len__")
+
+
+def _check_ids(ids: Sequence[int], field: str) -> None:
+    """Raises InvalidInput where one fits into no message."""
+    if len(ids) and not (min(ids) >= 0 and max(ids) < MOST_ID):
+        raise InvalidInput(f"{field} has an id that is below 0, or {MOST_ID} and above", field=field)
 
 
 def _is_ids(value: Any) -> bool:

@@ -13,7 +13,7 @@ from selvage.classification import Classify, ClassifyTokens
 from selvage.embed_methods import HasSettings, embed, embed_stream
 from selvage.errors import InvalidInput
 from selvage.flight import Operation
-from selvage.inputs import Inputs, given, strings
+from selvage.inputs import Inputs, given, strings, text
 from selvage.model_card import ModelCard
 from selvage.ranking import MaxSim, Rerank, Score, weights_to_pb
 from selvage.results import Array, Classes, RankedDocument
@@ -66,7 +66,7 @@ def rerank(
     """
     template = ranking_pb2.RerankRequest(
         model=model or self.settings.model,
-        query=query,
+        query=text(query, "query"),
         top_n=top_n,
         method=names.number_or_none(vectors_pb2.ScoringMethod, method, "method"),
         weights=weights_to_pb(weights),

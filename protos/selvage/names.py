@@ -8,10 +8,10 @@ from selvage.errors import InvalidInput
 
 def number(enum: Any, name: str, field: str) -> Any:
     """Of a name such as "late_interaction". Raises InvalidInput for one that there is not."""
-    found = enum.DESCRIPTOR.values_by_name.get(_prefix(enum) + str(name).upper())
-    if found is None or not found.number:
-        raise InvalidInput(f"{field} is {name!r}; there are {', '.join(names(enum))}", field=field)
-    return found.number
+    known = names(enum)
+    if name not in known:
+        raise InvalidInput(f"{field} is {name!r}; there are {', '.join(known)}", field=field)
+    return enum.DESCRIPTOR.values_by_name[_prefix(enum) + name.upper()].number
 
 
 def number_or_none(enum: Any, name: str | None, field: str) -> Any:

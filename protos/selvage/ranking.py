@@ -142,6 +142,9 @@ class MaxSim(Scores):
     ) -> None:
         self._template, self._queries, self._documents = template, queries, documents
         self._texts = bool(queries) and isinstance(queries[0], str)
+        if not self._texts:
+            vectors.check_multi_vectors(queries, "queries")
+        vectors.check_multi_vectors(documents, "documents")
         self._pairs = template.layout == vectors_pb2.LAYOUT_PAIRS
         if self._pairs:
             _check_pairs(queries, documents)
@@ -154,12 +157,12 @@ class MaxSim(Scores):
 
     def message(self, part: Part) -> ranking_pb2.MaxSimRequest:
         documents = self._documents[part.rows if self._pairs else part.columns]
-        message = ranking_pb2.MaxSimRequest(documents=vectors.to_multi_vectors(documents, "documents"))
+        message = ranking_pb2.MaxSimRequest(documents=vectors.to_multi_vectors(documents))
         message.MergeFrom(self._template)
         if self._texts:
             message.query_texts.extend(self._queries[part.rows])
         else:
-            message.queries.CopyFrom(vectors.to_multi_vectors(self._queries[part.rows], "queries"))
+            message.queries.CopyFrom(vectors.to_multi_vectors(self._queries[part.rows]))
         return message
 
     def places(self, part: Part) -> Mapping[str, int]:

@@ -60,11 +60,8 @@ def sparse(message: Any) -> list[tuple[Array, Array]]:
     return list(zip(parted(ids, lengths), parted(weights, lengths), strict=True))
 
 
-def to_multi_vectors(arrays: Sequence[Array], field: str) -> pb.MultiVectors:
-    """Arrays of [rows, dimensions] each: as float16 where all are, else as float32.
-
-    Raises InvalidInput where they are no such arrays, or differ in their dimensions.
-    """
+def check_multi_vectors(arrays: Sequence[Array], field: str) -> None:
+    """Raises InvalidInput where they are no arrays of [rows, dimensions] each, or differ in their dimensions."""
     widths = set()
     for place, each in enumerate(arrays):
         if each.ndim != 2 or each.dtype.kind != "f":
@@ -73,8 +70,12 @@ def to_multi_vectors(arrays: Sequence[Array], field: str) -> pb.MultiVectors:
         widths.add(each.shape[1])
     if len(widths) > 1:
         raise InvalidInput(f"{field} have {' and '.join(map(str, sorted(widths)))} dimensions", field=field)
+
+
+def to_multi_vectors(arrays: Sequence[Array]) -> pb.MultiVectors:
+    """Arrays that were checked: as float16 where all are, else as float32."""
     half = bool(arrays) and all(each.dtype == np.float16 for each in arrays)
     kind = pb.DATA_TYPE_FLOAT16 if half else pb.DATA_TYPE_FLOAT32
     data = b"".join(np.ascontiguousarray(each, dtype=WIRE[kind]).tobytes() for each in arrays)
     lengths = [len(each) for each in arrays]
-    return pb.MultiVectors(data_type=kind, dimensions=max(widths, default=0), lengths=lengths, data=data)
+    return pb.MultiVectors(data_type=kind, dimensions=arrays[0].shape[1] if arrays else 0, lengths=lengths, data=data)

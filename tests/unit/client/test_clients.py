@@ -1,8 +1,8 @@
 """Both clients against a frontend whose answers are scripted: splitting, retries, errors, deadlines, metadata."""
 
-import asyncio
 import inspect
 import math
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -238,7 +238,15 @@ async def test_where_nobody_listens_it_is_unavailable(kind: str) -> None:
         ({"texts": ["a", 5]}, "texts[1]"),
         ({"texts": ["a", [5]]}, "texts[1]"),
         ({"texts": [[5], None]}, "texts[1]"),
+        ({"texts": b"abc"}, "texts"),
+        ({"texts": ["a", "half \ud83d of a smile"]}, "texts[1]"),
+        ({"texts": "\ud83d"}, "texts"),
+        ({"texts": [[5], [-1]]}, "texts[1]"),
+        ({"texts": [2**31]}, "texts"),
         ({"texts": ["a"], "output": "colbert"}, "output"),
+        ({"texts": ["a"], "output": "Dense"}, "output"),
+        ({"texts": ["a"], "output": ["SPARSE"]}, "output"),
+        ({"texts": ["a"], "timeout": math.nan}, "timeout"),
         ({"texts": ["a"], "data_type": "int4"}, "data_type"),
         ({"texts": ["a"], "prompt": "p", "prompt_name": "n"}, "prompt"),
         ({"texts": ["a"], "sparse_format": "coo"}, "sparse_format"),
@@ -263,6 +271,42 @@ async def test_a_string_is_no_list_of_documents(fake: FakeFrontend, kind: str) -
                 await ask
         with pytest.raises(errors.InvalidInput, match="no pairs"):
             await client.score(["a"], ["b", "c"], pairs=True)
+        with pytest.raises(errors.InvalidInput, match="weights is 'Dense'"):
+            await client.rerank("q", ["d"], method="hybrid", weights={"Dense": 1})
+        with pytest.raises(errors.InvalidInput) as raised:
+            await client.rerank("\ud83d", ["d"])
+    assert raised.value.field == "query"
+
+
+async def test_arrays_are_looked_at_before_any_is_sent(fake: FakeFrontend, kind: str) -> None:
+    """The place counts in all of them, however many requests they take."""
+    good = [np.ones((2, 3), dtype=np.float32)] * 2100
+    for bad in (np.ones((2, 4), dtype=np.float32), np.ones(3), np.ones((2, 3), dtype=int)):
+        async with connected(kind, fake.address) as client:
+            with pytest.raises(errors.InvalidInput) as raised:
+                await client.max_sim(good[:2], [*good, bad])
+        assert raised.value.field == ("documents" if bad.shape == (2, 4) else "documents[2100]")
+    assert not fake.asked
+
+
+async def test_a_matrix_without_scipy_is_refused_before_it_is_asked_for(
+    fake: FakeFrontend, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after everything was computed."""
+    monkeypatch.setitem(sys.modules, "scipy.sparse", None)
+    async with connected(kind, fake.address) as client:
+        with pytest.raises(ImportError):
+            await client.embed(MANY, output="sparse", sparse_format="csr")
+        assert not fake.asked
+        assert await client.embed("quiet", output="sparse") == sparse_row("quiet")
+
+
+async def test_one_long_pair_makes_one_request_more(fake: FakeFrontend, kind: str) -> None:
+    """Each text counts with its own pair."""
+    async with connected(kind, fake.address) as client:
+        classes = await client.classify(MANY[:300], ["b"] * 299 + ["c" * 300_000])
+    assert classes.scores.shape[0] == 300
+    assert len(fake.asked) == 2
 
 
 async def test_a_client_of_no_sense_is_refused(kind: str) -> None:
@@ -270,6 +314,10 @@ async def test_a_client_of_no_sense_is_refused(kind: str) -> None:
     for options in ({"timeout": -1}, {"timeout": math.nan}, {"retries": -1}, {"in_flight": 0}):
         with pytest.raises(ValueError, match="must be at least"):
             KINDS[kind]("127.0.0.1:1", **options)
+    for options in ({"key": "secret\n"}, {"fairness_key": "Zoë"}, {"metadata": {"X-Own": "1"}}):
+        with pytest.raises(ValueError, match="metadata") as raised:
+            KINDS[kind]("127.0.0.1:1", **options)
+        assert "secret" not in str(raised.value)
 
 
 async def test_a_key_in_plain_text_is_warned_of(kind: str) -> None:
@@ -317,8 +365,13 @@ def test_methods_show_what_they_take(kind: str) -> None:
     }
 
 
-async def test_progress_is_shown_on_request(fake: FakeFrontend, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Up to the last text, on standard error; else nothing is."""
+@pytest.mark.parametrize("tqdm", [True, False])
+async def test_progress_is_shown_on_request(
+    fake: FakeFrontend, kind: str, tqdm: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to the last text, on standard error, with tqdm and without; else nothing is."""
+    if not tqdm:
+        monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     async with connected(kind, fake.address) as client:
         await client.embed(MANY)
         assert capsys.readouterr() == ("", "")
@@ -326,21 +379,3 @@ async def test_progress_is_shown_on_request(fake: FakeFrontend, kind: str, capsy
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "1300" in shown.err.replace(",", "")
-
-
-async def test_cancelling_ends_what_is_under_way(fake: FakeFrontend, kind: str) -> None:
-    """A task's calls end with it; an error that one part brings ends the others."""
-    fake.seconds = 0.2
-    if kind == "AsyncClient":
-        async with connected(kind, fake.address) as client:
-            asking = asyncio.ensure_future(client.embed(MANY))
-            await asyncio.sleep(0.1)
-            asking.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asking
-    else:
-        fake.refusals.append(served.Internal("a bug"))
-        async with connected(kind, fake.address, in_flight=2) as client:
-            with pytest.raises(errors.Internal):
-                await client.embed(MANY)
-            assert len(fake.asked) <= 3

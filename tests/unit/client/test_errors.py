@@ -42,14 +42,14 @@ def test_an_error_survives_pickling(kind: type[errors.SelvageError]) -> None:
 class Call:
     """A failed call as gRPC tells it."""
 
-    def __init__(self, code: grpc.StatusCode, *trailers: tuple[str, str]) -> None:
-        self._code, self._trailers = code, trailers
+    def __init__(self, code: grpc.StatusCode, *trailers: tuple[str, str], details: str = "") -> None:
+        self._code, self._trailers, self._details = code, trailers, details
 
     def code(self) -> grpc.StatusCode:
         return self._code
 
     def details(self) -> str:
-        return ""
+        return self._details
 
     def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
         return self._trailers
@@ -63,7 +63,7 @@ class Call:
         ("UNAUTHENTICATED", errors.Denied),
         ("PERMISSION_DENIED", errors.Denied),
         ("CANCELLED", errors.Cancelled),
-        ("RESOURCE_EXHAUSTED", errors.LimitExceeded),
+        ("RESOURCE_EXHAUSTED", errors.Overloaded),
         ("UNIMPLEMENTED", errors.SelvageError),
     ],
 )
@@ -78,7 +78,13 @@ def test_pushback_says_when(told: str, wait: float | None) -> None:
     """In milliseconds; a negative number, or none, asks not to come back."""
     error = errors.from_call(Call(grpc.StatusCode.RESOURCE_EXHAUSTED, ("grpc-retry-pushback-ms", told)), "")
     assert error.retry_after == wait
-    assert type(error) is (errors.LimitExceeded if wait is None else errors.Overloaded)
+    assert type(error) is errors.Overloaded
+
+
+def test_a_message_over_grpcs_limit_is_no_overload() -> None:
+    """It is sent again in halves."""
+    told = "CLIENT: Sent message larger than max (67108870 vs. 67108864)"
+    assert type(errors.from_call(Call(grpc.StatusCode.RESOURCE_EXHAUSTED, details=told), "")) is errors.LimitExceeded
 
 
 @pytest.mark.parametrize(

@@ -99,11 +99,37 @@ def test_tries_are_bounded() -> None:
     for _ in range(2):
         assert attempt is not None
         flying.failed(attempt, errors.Unavailable("gone"))
+        assert flying.next() is None
         clock.now += flying.pause() or 0.0
         attempt = flying.next()
     assert attempt is not None
     with pytest.raises(errors.Unavailable, match="gone"):
         flying.failed(attempt, errors.Unavailable("gone"))
+
+
+def test_a_wait_that_ends_between_two_looks_is_no_wait_without_end() -> None:
+    """Though another part is under way, which may take for ever."""
+    clock = Clock()
+    flying = flight(2, clock)
+    first, second = flying.next(), flying.next()
+    assert first is not None
+    assert second is not None
+    flying.failed(first, errors.Overloaded("full", retry_after=2.0))
+    clock.now += 1.999
+    assert flying.next() is None
+    clock.now += 0.002
+    assert flying.pause() == 0.0
+    assert flying.next() is not None
+    assert flying.pause() is None
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan])
+def test_a_timeout_is_a_time(seconds: float) -> None:
+    """Zero is one, and over at once."""
+    with pytest.raises(errors.InvalidInput, match="timeout is"):
+        flight(1, Clock(), seconds=seconds)
+    with pytest.raises(errors.DeadlineExceeded):
+        flight(1, Clock(), seconds=0.0).next()
 
 
 def test_a_wait_beyond_the_deadline_is_not_begun() -> None:

@@ -49,7 +49,7 @@ def test_every_data_type_is_read_back(values: np.ndarray) -> None:
 def test_arrays_are_sent_as_the_service_reads_them(dtype: str, sent: str) -> None:
     """Rows, lengths and widths, empty texts included."""
     given = [np.arange(6, dtype=dtype).reshape(2, 3), np.zeros((0, 3), dtype=dtype), np.ones((1, 3), dtype=dtype)]
-    read = vectors_from_pb(vectors.to_multi_vectors(given, "queries"), "queries")
+    read = vectors_from_pb(vectors.to_multi_vectors(given), "queries")
     assert (read.data_type, read.dimensions, read.lengths) == (domain.DataType[sent], 3, (2, 0, 1))
     wire = np.frombuffer(read.data, dtype="<f2" if sent == "FLOAT16" else "<f4").reshape(-1, 3)
     assert np.array_equal(wire, np.concatenate(given).astype(wire.dtype))
@@ -66,7 +66,7 @@ def test_arrays_are_sent_as_the_service_reads_them(dtype: str, sent: str) -> Non
 def test_other_arrays_are_refused_by_their_place(arrays: list[np.ndarray], field: str) -> None:
     """Before anything is sent."""
     with pytest.raises(InvalidInput) as raised:
-        vectors.to_multi_vectors(arrays, "queries")
+        vectors.check_multi_vectors(arrays, "queries")
     assert raised.value.field == field
 
 
