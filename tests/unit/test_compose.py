@@ -233,8 +233,9 @@ def test_every_other_install_is_constrained(image: str) -> None:
 def test_the_build_context_holds_every_package_and_little_else() -> None:
     """It is a list of what is let in."""
     lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
-    folders = {package.rstrip("*").replace("selvage", "protos") for package in packages}
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packages = [package.rstrip("*") for package in tool["packages"]["find"]["include"]]
+    folders = {tool["package-dir"].get(package, package).partition("/")[0] for package in packages}
     assert lines[0] == "*"
     assert {f"!{name}" for name in folders | {"pyproject.toml", "constraints.txt", "README.md"}} == {
         line for line in lines if line.startswith("!")
