@@ -13,7 +13,7 @@ from harness.stack import stack
 from selvage.v1 import embedding_pb2 as pb
 from selvage.v1 import vectors_pb2 as v
 
-TEXTS = [words(1 + index * 5 % 600, seed=index) for index in range(119)] + [""]
+TEXTS = [words(1 + index * 11 % 600, seed=index) for index in range(59)] + [""]
 
 
 @pytest.fixture(scope="module")

@@ -116,6 +116,7 @@ async def test_it_serves(image: Image) -> None:
         assert (checked.returncode, checked.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_its_unit_tests_pass(image: Image) -> None:
     """Those of the frontend need nothing but the frontend, and the tools of testing; few examples show it."""
     assert "No module named 'torch'" in image.run(image.python, "-c", "import torch").stderr
