@@ -24,7 +24,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Message)
 SPARSE = 4
-"""The same of an index and its weight, which numpy writes and protobuf reads."""
+"""How much longer an index and its weight take into a message than to be copied: numpy writes, protobuf reads."""
 
 
 def register(frontend: Frontend, server: grpc.aio.Server) -> None:
