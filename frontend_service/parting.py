@@ -7,6 +7,9 @@ That is before a single space between two letters or digits, if all stages of th
   vocabulary has no piece that goes on after a space, so that no merge can cross it;
 - no added token holds such a space, nor takes the space after it.
 
+BERT's normalizer puts every ideograph between spaces. With it, texts may also be parted between two ideographs, as long
+as no added token holds one.
+
 A tokenizer of which anything else is seen is not parted at all. Knows nothing of limits and requests.
 """
 
@@ -17,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from tokenizers import Tokenizer, models
+from tokenizers import AddedToken, Tokenizer, models
 
 SEARCHED = 4096
 """Letters in which a place is looked for; where words are longer, texts are not parted."""
@@ -28,6 +31,11 @@ _PREPEND = re.compile(
     "\U0001193f\U00011941\U00011a3a\U00011a84-\U00011a89\U00011d46\U00011f02]"
 )
 """Letters that make one grapheme with whatever follows (Grapheme_Cluster_Break=Prepend)."""
+
+_IDEOGRAPH = "[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0002a6df]"
+"""Of those that BERT's normalizer knows, the ones that nothing else changes."""
+_TWO_IDEOGRAPHS = re.compile(f"{_IDEOGRAPH}(?={_IDEOGRAPH})")
+_LAST_TWO_IDEOGRAPHS = re.compile(f"(?s:.*){_TWO_IDEOGRAPHS.pattern}")
 
 _LOCAL = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Precompiled", "StripAccents"}
 """Normalizers that look no further than a grapheme."""
@@ -50,16 +58,12 @@ class Parting:
     def __init__(self, tokenizer: Tokenizer) -> None:
         normalizers = list(_stages(tokenizer.normalizer))
         self._known = _stops_at_spaces(tokenizer, normalizers) and not _holds_spaces(tokenizer)
+        self._ideographs = self._known and _spaces_ideographs(normalizers) and not _holds_ideographs(tokenizer)
 
     def before(self, text: str, letters: int) -> int | None:
         """How long the first half is, about `letters`; None: the text cannot be parted there."""
-        lowest = max(0, letters - SEARCHED)
-        place = text.rfind(SPACE, lowest, letters + 1)
-        while self._known and place >= 0:
-            if _parts(text[place - 1 : place], text[place + 1 : place + 2]):
-                return place
-            place = text.rfind(SPACE, lowest, place)
-        return None
+        place = self._last(text, max(0, letters - SEARCHED), letters + 1)
+        return place if place >= 0 else None
 
     def after(self, text: str, letters: int) -> tuple[int, int] | None:
         """Where the second half begins, about `letters` from the end, and where its first word ends.
@@ -76,7 +80,16 @@ class Parting:
         place = text.find(SPACE, start, stop) if self._known else -1
         while place >= 0 and not _parts(text[place - 1 : place], text[place + 1 : place + 2]):
             place = text.find(SPACE, place + 1, stop)
-        return place
+        found = _TWO_IDEOGRAPHS.search(text, max(0, start - 1), stop) if self._ideographs else None
+        return place if found is None or 0 <= place < found.end() else found.end()
+
+    def _last(self, text: str, start: int, stop: int) -> int:
+        """The last place before `stop`, or -1."""
+        place = text.rfind(SPACE, start, stop) if self._known else -1
+        while place >= 0 and not _parts(text[place - 1 : place], text[place + 1 : place + 2]):
+            place = text.rfind(SPACE, start, place)
+        found = _LAST_TWO_IDEOGRAPHS.match(text, start, stop) if self._ideographs else None
+        return place if found is None else max(place, found.end())
 
 
 def _parts(before: str, after: str) -> bool:
@@ -174,14 +187,29 @@ def _merges_within_words(model: Any, vocabulary: Iterable[str]) -> bool:
     return plain and MARK in vocabulary and not any(MARK in piece.lstrip(MARK) for piece in vocabulary)
 
 
+def _spaces_ideographs(normalizers: list[Mapping[str, Any]]) -> bool:
+    """Whether each ideograph becomes a word of its own."""
+    return any(each["type"] == "BertNormalizer" and each.get("handle_chinese_chars") is True for each in normalizers)
+
+
+def _holds_ideographs(tokenizer: Tokenizer) -> bool:
+    """Whether some added token does."""
+    return any(re.search(_IDEOGRAPH, form) for _, forms in _added(tokenizer) for form in forms)
+
+
 def _holds_spaces(tokenizer: Tokenizer) -> bool:
-    """Whether some added token reaches over a space between letters, as it is written or as it is normalised."""
-    normalizer = tokenizer.normalizer
-    for token in tokenizer.get_added_tokens_decoder().values():
-        written = {token.content, normalizer.normalize_str(token.content) if normalizer else token.content}
-        for form in written:
+    """Whether some added token reaches over a space between letters."""
+    for token, forms in _added(tokenizer):
+        for form in forms:
             if any(first.isalnum() and second in (SPACE, MARK) for first, second in pairwise(form)):
                 return True
             if token.rstrip and form[-1:].isalnum():
                 return True
     return False
+
+
+def _added(tokenizer: Tokenizer) -> Iterator[tuple[AddedToken, set[str]]]:
+    """Each added token, as it is written and as it is normalised."""
+    normalizer = tokenizer.normalizer
+    for token in tokenizer.get_added_tokens_decoder().values():
+        yield token, {token.content, normalizer.normalize_str(token.content) if normalizer else token.content}

@@ -29,6 +29,11 @@ PIECES = [
         "\u0301",
         "中文",
         "字",
+        "漢字仮名",
+        "一",
+        "𠀀",
+        "か",
+        "豈",
         "don't",
         "ﷺ",
         "ﹰ",
@@ -143,6 +148,22 @@ def test_no_more_is_read_than_about_what_is_needed(kind: str, cut: TruncationSid
     read = Counted(tokenizer_of(kind, True)).read("other the words " * 1000, Need(tokens=9, cut=cut))
     assert not read.whole
     assert sum(asked) < 200
+
+
+@pytest.mark.parametrize("cut", TruncationSide)
+def test_of_a_text_without_spaces_no_more_is_read_than_about_what_is_needed(cut: TruncationSide) -> None:
+    """BERT's tokenizers split between ideographs, unless told not to, or where an added token holds one."""
+    text, need = "中文字漢" * 1000, Need(tokens=9, cut=cut)
+    tokenizer = made("BERT", markers=False)
+    found = Reader(tokenizer).read(text, need)
+    assert not found.whole
+    assert len(found.encoding) < 200
+    assert kept(found.encoding, need)[0] == kept(tokenizer.encode(text), need)[0]
+    held, other = made("BERT", markers=False), made("BERT", markers=False)
+    held.add_tokens([AddedToken("字", single_word=True)])
+    other.normalizer = normalizers.BertNormalizer(handle_chinese_chars=False)
+    for each in (held, other):
+        assert Reader(each).read(text, need).whole
 
 
 HARMLESS = {"normalizer": normalizers.NFC(), "pre_tokenizer": pre_tokenizers.WhitespaceSplit()}
