@@ -22,7 +22,7 @@ def test_everything_shown_is_there() -> None:
     """The same for people, for type checkers and at run time."""
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     (checked,) = (node for node in tree.body if isinstance(node, ast.If))
-    seen = {alias.name: f"selvage.{node.module}" for node in checked.body for alias in node.names}  # type: ignore
+    seen = {alias.name: f"selvage.{node.module}" for node in checked.body for alias in node.names}
     seen = {name: module.removeprefix("selvage.") for name, module in seen.items()}
     assert set(seen) == set(selvage.__all__)
     for name in selvage.__all__:
