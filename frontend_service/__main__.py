@@ -7,14 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from frontend_service.api_keys import ApiKeys
 from frontend_service.doors.spoken import Doors
 from frontend_service.frontend import Frontend
 from frontend_service.service import Service
 from frontend_service.settings import FrontendSettings
 from frontend_service.worker.fleet import Fleet
-from shared import logs, observers
+from frontend_service.worker.way import Way
+from shared import guards, logs, observers
 from shared.admission import Admission
 from shared.calls import Calls
+from shared.link_secret import LinkSecret
 from shared.memory import give_back_large_blocks
 from shared.observers import FrontendFigures
 from shared.serving import Server, until_told_to_stop
@@ -26,12 +29,15 @@ async def main(settings: FrontendSettings) -> None:
     threads, messages = ThreadPoolExecutor(settings.thread_count, "text"), ThreadPoolExecutor(2, "message")
     page, spans = observers.page(settings), observers.spans(settings, "selvage-frontend")
     metrics = page.frontend() if page else None
+    keys = api_keys_of(settings)
     calls = Calls(
         timeout=settings.default_timeout,
         bounds=settings.bounds,
+        identify=keys.identify if keys else None,
         log_calls=settings.log_calls,
         begin_span=spans.begin if spans else None,
     )
+    tls, secret = guards.tls_of(settings), guards.link_secret_of(settings)
     doors = Doors(settings.doors)
     server = Server(
         doors.services,
@@ -41,8 +47,9 @@ async def main(settings: FrontendSettings) -> None:
         connection_age=True,
         rpcs=page.rpcs if page else None,
         tell=doors.tell,
+        tls=tls,
     )
-    fleet = Fleet(settings.worker, messages, server.set_ready)
+    fleet = Fleet(settings.worker, messages, server.set_ready, way_to_workers(settings, secret))
     calls.check = lambda caller: fleet.check(calls.terms(caller)) if doors.needs_worker(caller) else None
     service = Service(fleet, settings.limits, threads, messages, reserve=calls.admission.reserve)
     told_times = [each.times for each in (metrics, spans) if each]
@@ -51,6 +58,7 @@ async def main(settings: FrontendSettings) -> None:
         metrics.read(lambda: figures_of(calls.admission, fleet))
     gc.collect()
     gc.freeze()  # what is there now stays; each full collection would look at all of it, and stop every request
+    guards.warn_if_open(settings.listen, {"--tls-certificate": tls, "--api-keys or --tls-ca": keys or settings.tls_ca})
     await server.start(settings.listen)
     supervising = asyncio.create_task(fleet.supervise())
     told = asyncio.create_task(until_told_to_stop())
@@ -69,6 +77,25 @@ async def main(settings: FrontendSettings) -> None:
     if spans:
         spans.stop()
     log.info("stopped")
+
+
+def api_keys_of(settings: FrontendSettings) -> ApiKeys | None:
+    """None: everybody may ask."""
+    path = settings.api_keys
+    return guards.read("api-keys", path, lambda: ApiKeys(path)) if path else None
+
+
+def way_to_workers(settings: FrontendSettings, secret: LinkSecret | None) -> Way:
+    """Ends the process with status 2 and a line where a file of it is not there."""
+    way = Way(
+        ca=settings.worker_ca,
+        certificate=settings.worker_certificate,
+        key=settings.worker_key,
+        name=settings.worker_name,
+        secret=secret,
+    )
+    guards.read("worker-ca", way.ca, way.credentials)
+    return way
 
 
 def figures_of(admission: Admission, fleet: Fleet) -> FrontendFigures:

@@ -10,7 +10,8 @@ from frontend_service.exchange import Exchange
 from frontend_service.models import Models
 from frontend_service.ranking import Ranking
 from frontend_service.service import Service
-from shared.calls import Caller, Calls
+from shared.caller import Caller
+from shared.calls import Calls
 from shared.observers import TellTimes
 
 M = TypeVar("M")

@@ -1,9 +1,9 @@
 """All settings of the frontend."""
 
 import os
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from frontend_service.limits import Limits
@@ -50,6 +50,21 @@ class FrontendSettings(ServiceSettings):
         description="What clients may speak on this port, with commas between. grpc: selvage.v1, which has everything. "
         "tei: tei.v1, the gRPC contract of text-embeddings-inference, for clients that were written for it.",
     )
+    api_keys: str = Field(
+        "",
+        description="File with the hashes of the API keys that may ask, and what each may have; see python -m "
+        "frontend_service.new_key. It is read again when it changes. Default: everybody may ask.",
+    )
+    worker_ca: str = Field(
+        "",
+        description="File of PEM with who signs for workers, which are then spoken to over TLS. This file and the next "
+        "two are read anew for each connection. Default: plain text.",
+    )
+    worker_certificate: str = Field("", description="File of PEM with the certificate that workers ask for (--tls-ca).")
+    worker_key: str = Field("", description="File of PEM with its private key.")
+    worker_name: str = Field(
+        "", description="The name in the workers' certificates. Default: the one that --worker finds them by."
+    )
     threads: Annotated[int, Field(ge=0)] = Field(
         0, description="Threads that tokenise and finish results; 0: one a core, 8 at most."
     )
@@ -88,6 +103,11 @@ class FrontendSettings(ServiceSettings):
         "text at a time, and half of its time nothing else runs in the frontend: about 40 MiB and 0.1 s for 2,048, "
         "160 MiB and 0.5 s for 4,096, 650 MiB and 3 s for 8,192.",
     )
+
+    @model_validator(mode="after")
+    def _way(self) -> Self:
+        pairs = (("worker_certificate", "worker_key"), ("worker_key", "worker_certificate"))
+        return self._needs(*pairs, ("worker_certificate", "worker_ca"), ("worker_name", "worker_ca"))
 
     @property
     def bounds(self) -> Bounds:

@@ -35,7 +35,7 @@ from gpu_worker.server import Ready, WorkerServicer
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.watchdog import EXIT_STATUS, DeviceLost
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
-from shared import logs, observers
+from shared import guards, logs, observers
 from shared.calls import Calls
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Priority
@@ -77,15 +77,20 @@ async def main(settings: WorkerSettings) -> None:
         log_jobs=settings.log_calls,
         tell_job=[each.job for each in (metrics, spans) if each],
     )
+    tls, secret = guards.tls_of(settings), guards.link_secret_of(settings)
     server = Server(
         WORKER_SERVICES,
-        Calls(timeout=None, log_calls=settings.log_calls),
+        Calls(timeout=None, identify=secret.identify if secret else None, log_calls=settings.log_calls),
         threads=threads,
         reflect=settings.reflection,
         connection_age=False,
         rpcs=page.rpcs if page else None,
+        tls=tls,
     )
     add_WorkerServiceServicer_to_server(servicer, server.grpc)
+    guards.warn_if_open(
+        settings.listen, {"--tls-certificate": tls, "--link-secret-file or --tls-ca": secret or settings.tls_ca}
+    )
     await server.start(settings.listen)
     # Loading shares the thread with computing: OpenMP keeps a pool for every thread that ever used it, and more pools
     # than cores make each parallel region go to sleep.

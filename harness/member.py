@@ -21,6 +21,15 @@ class MemberFailed(RuntimeError):
     """A process that ended, or did not become ready in time; the message holds the end of its log."""
 
 
+OpenChannel = Callable[[str], grpc.aio.Channel]
+"""Of an address."""
+
+
+def plain_channel(address: str) -> grpc.aio.Channel:
+    """Without TLS."""
+    return grpc.aio.insecure_channel(address, options=channel_options())
+
+
 class Member:
     """A worker or a frontend. `address` is known once it listens; `log` holds its lines, the newest last."""
 
@@ -35,7 +44,10 @@ class Member:
         *,
         python: str = sys.executable,
         environment: Mapping[str, str] | None = None,
+        channel: OpenChannel = plain_channel,
     ) -> None:
+        """`channel`: what asks it how it is."""
+        self._channel = channel
         self.module = module
         self.services = services
         self.arguments = dict(arguments)
@@ -78,7 +90,7 @@ class Member:
         """Returns when health reports every service as SERVING."""
 
         async def watch() -> None:
-            async with grpc.aio.insecure_channel(self.address, options=channel_options()) as channel:
+            async with self._channel(self.address) as channel:
                 health: Any = health_pb2_grpc.HealthStub(channel)
                 for service in self.services:
                     request = health_pb2.HealthCheckRequest(service=service)

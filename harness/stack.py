@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from harness.member import Member
+from harness.member import Member, OpenChannel, plain_channel
 from shared.rpc import channel_options
 from shared.services import PUBLIC_SERVICES, TEI_SERVICES, WORKER_SERVICES
 
@@ -76,14 +76,16 @@ async def stack(
     worker: Mapping[str, object] | None = None,
     frontend: Mapping[str, object] | None = None,
     python: str | None = None,
+    channel: OpenChannel = plain_channel,
 ) -> AsyncIterator[Stack]:
     """Starts the pair, waits for health, drains it at the end.
 
     `worker` and `frontend` are further flags by name (`{"max-tokens": 512}`); `python` another interpreter for the
-    frontends. Raises MemberFailed where a process does not become ready.
+    frontends; `channel` opens one to an address of either. Raises MemberFailed where a process does not become ready.
     """
     async with AsyncExitStack() as cleanup:
-        holders = [Member("gpu_worker", WORKER_SERVICES, {"model": model, **(worker or {})}) for _ in range(workers)]
+        flags = {"model": model, **(worker or {})}
+        holders = [Member("gpu_worker", WORKER_SERVICES, flags, channel=channel) for _ in range(workers)]
         await asyncio.gather(*(_start(member, cleanup) for member in holders))
         fronts = [
             Member(
@@ -95,15 +97,13 @@ async def stack(
                     **(frontend or {}),
                 },
                 python=python or sys.executable,
+                channel=channel,
             )
             for _ in range(frontends)
         ]
         await asyncio.gather(*(_start(member, cleanup) for member in fronts))
         await asyncio.gather(*(member.wait_ready() for member in (*holders, *fronts)))
-        channels = [
-            await cleanup.enter_async_context(grpc.aio.insecure_channel(member.address, options=channel_options()))
-            for member in fronts
-        ]
+        channels = [await cleanup.enter_async_context(channel(member.address)) for member in fronts]
         yield Stack(workers=holders, frontends=fronts, channels=channels)
 
 

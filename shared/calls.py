@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import structlog
@@ -17,8 +16,9 @@ from shared import request_id
 from shared import traceparent as trace
 from shared.admission import Admission, Bounds
 from shared.admission.streams import OpenStream
+from shared.caller import Caller
 from shared.deadline import Deadline
-from shared.errors import DeadlineExceeded, Internal, SelvageError, WorkerUnavailable
+from shared.errors import DeadlineExceeded, Internal, SelvageError, Unauthenticated, WorkerUnavailable
 from shared.jobs import Priority
 from shared.terms import Terms
 
@@ -29,24 +29,6 @@ BOUNDS = Bounds()
 
 T = TypeVar("T")
 log = structlog.get_logger("calls")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """What a door knows of a call before it reads it.
-
-    `method` is what the log calls it; `remaining`: seconds that the caller waits, None where it did not say; `key`:
-    for whom it is, callers of different keys share the workers evenly; `priority`: how urgent it is; `traceparent`,
-    `tracestate`: its place in a trace as W3C Trace Context writes it, valid ones or empty.
-    """
-
-    method: str
-    request_id: str
-    remaining: float | None = None
-    key: str = ""
-    priority: Priority = Priority.DEFAULT
-    traceparent: str = ""
-    tracestate: str = ""
 
 
 class Span(Protocol):
@@ -66,17 +48,20 @@ class Calls:
         timeout: float | None,
         bounds: Bounds = BOUNDS,
         check: Callable[[Caller], None] | None = None,
+        identify: Callable[[Caller], Caller] | None = None,
         log_calls: bool = False,
         begin_span: Callable[[Caller], Span] | None = None,
     ) -> None:
         """`timeout`: seconds for a call that brings no deadline; None: calls take as long as they take.
 
-        `check` may refuse a call by what is known before it is read. `log_calls`: a line in the log for each;
+        `check` may refuse a call by what is known before it is read. `identify` gives the caller with what belongs to
+        its secret, or raises Unauthenticated; None: everybody may ask. `log_calls`: a line in the log for each;
         `begin_span`: a span in a trace for each.
         """
         self._timeout, self._log_calls, self._begin_span = timeout, log_calls, begin_span
         self.admission = Admission(bounds)
         self.check = check
+        self._identify = identify
         self._refuses = False
         self._running = 0
         self._idle = asyncio.Event()
@@ -94,6 +79,16 @@ class Calls:
         """No stream's request is begun any more, for good; those that were are answered."""
         self.admission.streams.end(_draining())
 
+    def identified(self, caller: Caller) -> Caller:
+        """Who asks, by its secret; a door asks this before anything else. Raises Unauthenticated."""
+        if self._identify is None:
+            return caller
+        try:
+            return self._identify(caller)
+        except Unauthenticated:
+            self.admission.refused["unauthenticated"] += 1
+            raise
+
     def terms(self, caller: Caller) -> Terms:
         """On what terms a call is served; whoever did not say how long it waits gets the default."""
         seconds = self._timeout if caller.remaining is None else caller.remaining
@@ -102,7 +97,7 @@ class Calls:
         return Terms(
             deadline=deadline,
             key=caller.key,
-            priority=caller.priority,
+            priority=caller.priority or Priority.DEFAULT,
             request_id=caller.request_id,
             traceparent=trace.CURRENT.get(),
         )
@@ -152,7 +147,7 @@ class Calls:
                 self._check_refuses()
                 if self.check is not None:
                     self.check(caller)
-                with self.admission.request():
+                with self._quota(caller), self.admission.request():
                     yield
             outcome = {"code": "OK"}
         except SelvageError as error:
@@ -180,6 +175,22 @@ class Calls:
             self._running -= 1
             if not self._running:
                 self._idle.set()
+
+    @contextmanager
+    def _quota(self, caller: Caller) -> Iterator[None]:
+        """Counts a request of those to whom the caller belongs, if there is a limit for them. Raises Overloaded."""
+        quota = caller.quota
+        if quota is None:
+            yield
+            return
+        if quota.running >= quota.most:
+            why = f"{quota.running} requests with this API key are being answered, the limit is {quota.most}"
+            raise self.admission.refusals.overloaded("quota", why)
+        quota.running += 1
+        try:
+            yield
+        finally:
+            quota.running -= 1
 
     def _check_refuses(self) -> None:
         if self._refuses:

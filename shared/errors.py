@@ -8,6 +8,7 @@ SelvageError
  |   |- UnsupportedTask     an output, method or prompt that the model does not have
  |   |- DimensionMismatch   query and document vectors of different widths
  |   '- ResultTooLarge      the reply would not fit into a message
+ |- Unauthenticated         no key, or one that is not known
  |- UnknownModel
  |- Overloaded              try again after `retry_after` seconds
  |- InputTooLarge           the device ran out of memory on this input alone; no retry helps
@@ -68,6 +69,11 @@ class DimensionMismatch(InvalidInput):
 
 class ResultTooLarge(InvalidInput):
     reason = "RESULT_TOO_LARGE"
+
+
+class Unauthenticated(SelvageError):
+    status = "UNAUTHENTICATED"
+    reason = "UNAUTHENTICATED"
 
 
 class UnknownModel(SelvageError):

@@ -17,6 +17,10 @@ class Priority(IntEnum):
     BULK = 3
 
 
+PRIORITIES = {each.name.lower(): each for each in Priority}
+"""By the words that callers use."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encode:
     """Vectors of each sequence. `dimensions` 0 means all, `sparse_top_k` 0 all weights above zero.

@@ -12,9 +12,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from shared.calls import Calls
+from shared.fresh import Fresh
 from shared.observers import Rpcs
 from shared.rpc import server_options
+from shared.rpc.credentials import server_credentials
 from shared.rpc.interceptor import Interceptor, Tell, unchanged
+from shared.tls import Identity
 
 LAST_WORDS = 0.2
 """Seconds for what is already written to reach its client."""
@@ -37,8 +40,13 @@ class Server:
         connection_age: bool,
         rpcs: Rpcs | None = None,
         tell: Tell = unchanged,
+        tls: Fresh[Identity] | None = None,
     ) -> None:
-        """`services`: full names; `calls`: of the process, shared with its other doors; others as in `rpc`."""
+        """`services`: full names; `calls`: of the process, shared with its other doors; others as in `rpc`.
+
+        `tls`: what the server proves that it is itself with; None: plain text.
+        """
+        self._tls = tls
         self._services = list(services)
         self._calls = calls
         self.grpc = grpc.aio.server(
@@ -55,7 +63,7 @@ class Server:
     async def start(self, listen: str) -> None:
         """Binds and tells the address; ends the process with status 2 where that cannot be had."""
         try:
-            port = self.grpc.add_insecure_port(listen)
+            port = self._bound(listen)
         except RuntimeError:
             await self.stop()
             print(f"--listen = {listen!r}: the address cannot be bound", file=sys.stderr)
@@ -64,6 +72,11 @@ class Server:
         await self.set_ready(False)
         await self.grpc.start()
         log.info("listening", address=f"{listen.rpartition(':')[0]}:{port}")
+
+    def _bound(self, listen: str) -> int:
+        if self._tls is None:
+            return self.grpc.add_insecure_port(listen)
+        return self.grpc.add_secure_port(listen, server_credentials(self._tls))
 
     async def set_ready(self, ready: bool) -> None:
         """What health says of the services; the empty name says that the process lives."""

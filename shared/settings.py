@@ -3,7 +3,7 @@
 import sys
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.logs import Format
@@ -45,9 +45,36 @@ class ServiceSettings(BaseSettings):
         "the extra trace. Default: OTEL_EXPORTER_OTLP_ENDPOINT of the environment, else no spans are sent.",
     )
     reflection: bool = Field(True, description="Whether clients may list the services (gRPC reflection).")
+    tls_certificate: str = Field(
+        "",
+        description="File of PEM with the certificate to serve TLS with, and those between it and its root. This file "
+        "and the next two are read again when they change. Default: plain text.",
+    )
+    tls_key: str = Field("", description="File of PEM with its private key, not encrypted.")
+    tls_ca: str = Field(
+        "",
+        description="File of PEM with who signs for clients: only they connect, each with its own certificate.",
+    )
+    link_secret_file: str = Field(
+        "",
+        description="File with a secret, which workers ask for and frontends show. It is read again when it changes; "
+        "to change it, workers take several, one a line, and frontends show the first.",
+    )
     drain_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         30.0, description="After SIGTERM, time for accepted requests to finish, in seconds."
     )
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        pairs = (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate"), ("tls_ca", "tls_certificate"))
+        return self._needs(*pairs)
+
+    def _needs(self, *pairs: tuple[str, str]) -> Self:
+        """Raises ValueError where the first of a pair of settings is given without the second."""
+        for given, needed in pairs:
+            if getattr(self, given) and not getattr(self, needed):
+                raise ValueError(f"--{given.replace('_', '-')} needs --{needed.replace('_', '-')}")
+        return self
 
     @classmethod
     def read(cls, arguments: list[str]) -> Self:
@@ -56,7 +83,9 @@ class ServiceSettings(BaseSettings):
             return cls(_cli_parse_args=arguments)  # type: ignore[call-arg]
         except ValidationError as error:
             for problem in error.errors():
-                key = str(problem["loc"][0]) if problem["loc"] else "settings"
-                flag = key.replace("_", "-")
+                if not problem["loc"]:  # of several settings together
+                    print(problem["msg"].removeprefix("Value error, "), file=sys.stderr)
+                    continue
+                flag = str(problem["loc"][0]).replace("_", "-")
                 print(f"--{flag} = {problem['input']!r}: {problem['msg']}", file=sys.stderr)
             raise SystemExit(2) from None

@@ -14,9 +14,9 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from shared.calls import Caller
+from shared.caller import Caller
 from shared.errors import SelvageError
-from shared.jobs import Job, JobResult
+from shared.jobs import Job, JobResult, Priority
 from shared.observers import Times
 
 HEADERS = TraceContextTextMapPropagator()
@@ -62,7 +62,10 @@ class Spans:
             caller.method.lstrip("/"),
             context=HEADERS.extract({"traceparent": caller.traceparent, "tracestate": caller.tracestate}),
             kind=trace.SpanKind.SERVER,
-            attributes={"selvage.request_id": caller.request_id, "selvage.priority": caller.priority.name.lower()},
+            attributes={
+                "selvage.request_id": caller.request_id,
+                "selvage.priority": (caller.priority or Priority.DEFAULT).name.lower(),
+            },
         )
         CURRENT.set(span)
         return CallSpan(span)

@@ -10,7 +10,7 @@ from frontend_service.doors.tei_v1.codec.errors import told as told_as_tei
 from frontend_service.doors.tei_v1.server import register as register_tei
 from frontend_service.frontend import Frontend
 from selvage.v1 import model_pb2
-from shared.calls import Caller
+from shared.caller import Caller
 from shared.errors import SelvageError
 from shared.rpc.interceptor import Tell, unchanged
 from shared.services import PUBLIC_SERVICES, TEI_SERVICES

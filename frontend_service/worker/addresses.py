@@ -8,6 +8,11 @@ REFRESH_SECONDS = 2.0
 """Between two looks at a name."""
 
 
+def host_of(target: str) -> str:
+    """The name or address in it, without the port."""
+    return target.removeprefix(DNS).rpartition(":")[0].strip("[]")
+
+
 async def addresses_of(target: str) -> set[str]:
     """HOST:PORT as it is; of dns:///NAME:PORT every address of the name. Raises OSError where it has none."""
     if not target.startswith(DNS):

@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 
+from frontend_service.worker.way import Metadata
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
 from shared import codec
@@ -24,10 +25,10 @@ class Description:
     queue_seconds: float
 
 
-async def describe(channel: grpc.aio.Channel) -> Description:
+async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> Description:
     """Raises grpc's AioRpcError, and ValueError where the card holds what this version does not know."""
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
-    message = await stub.Describe(pb.DescribeRequest(), timeout=TIMEOUT)
+    message = await stub.Describe(pb.DescribeRequest(), timeout=TIMEOUT, metadata=metadata)
     return Description(
         card=codec.card_from_pb(message.card),
         queued_tokens=message.queued_tokens,

@@ -10,9 +10,10 @@ from math import inf
 import structlog
 
 from frontend_service.worker import splitting
-from frontend_service.worker.addresses import REFRESH_SECONDS, addresses_of
+from frontend_service.worker.addresses import REFRESH_SECONDS, addresses_of, host_of
 from frontend_service.worker.link import Link
 from frontend_service.worker.protocol import ServedModel
+from frontend_service.worker.way import Way
 from shared.deadline import Deadline
 from shared.errors import GivenBack, Overloaded, UnknownModel, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult, Priority
@@ -24,6 +25,7 @@ MARGIN, READ_MARGIN = 0.5, 0.575
 read and tokenised has more: under load the wait stays at the margin, and most would be refused only then."""
 QUEUE_MARGIN = 0.95
 """Of the seconds that a worker lets wait: it hardly ever refuses what was let in here."""
+PLAIN = Way()
 LEAST_RETRY, LONGEST_RETRY = 0.1, 60.0
 """Seconds."""
 
@@ -37,10 +39,17 @@ class Fleet:
     two models are never mixed.
     """
 
-    def __init__(self, targets: Sequence[str], threads: Executor, on_ready: Callable[[bool], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        targets: Sequence[str],
+        threads: Executor,
+        on_ready: Callable[[bool], Awaitable[None]],
+        way: Way = PLAIN,
+    ) -> None:
         """`targets`: HOST:PORT or dns:///NAME:PORT, each address of the name a worker. `on_ready` is told whether any
         model is served, whenever that changes.
         """
+        self._way = way
         self._targets, self._threads, self._on_ready = targets, threads, on_ready
         self._links: dict[str, Link] = {}
         self._following: dict[str, asyncio.Task[None]] = {}
@@ -172,16 +181,16 @@ class Fleet:
     async def _resolve(self) -> None:
         """Follows every address of every target, and lets those go that have left both their name and us."""
         while True:
-            found: set[str] = set()
+            found: dict[str, str] = {}
             for target in self._targets:
                 try:
-                    found |= await addresses_of(target)
+                    found |= dict.fromkeys(await addresses_of(target), host_of(target))
                 except (OSError, ValueError) as error:  # the latter where the name is none
                     self._unresolved = f"{target} has no address: {error}"
-            for address in found - set(self._links):
-                link = self._links[address] = Link(address, self._threads, self._changed.set)
+            for address in set(found) - set(self._links):
+                link = self._links[address] = Link(address, found[address], self._way, self._threads, self._changed.set)
                 self._following[address] = asyncio.create_task(link.follow())
-            for address in set(self._links) - found:
+            for address in set(self._links) - set(found):
                 if not self._links[address].attached and found:
                     self._following.pop(address).cancel()
                     del self._links[address]

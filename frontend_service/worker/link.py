@@ -15,11 +15,12 @@ from frontend_service.worker.description import describe
 from frontend_service.worker.protocol import ServedModel
 from frontend_service.worker.stream import SILENCE, Stream
 from frontend_service.worker.tokenizer import tokenization_of
+from frontend_service.worker.way import Metadata, Way
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.errors import GivenBack, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult, Priority
 from shared.load import Load
-from shared.rpc import LINK_VERSION, channel_options
+from shared.rpc import LINK_VERSION
 from shared.rpc.status import to_domain_error
 from shared.services import WORKER_SERVICES
 
@@ -32,9 +33,9 @@ log = structlog.get_logger("worker")
 class Link:
     """`model` is what the worker had when it was last attached, None before; `why` says why it does not serve."""
 
-    def __init__(self, target: str, threads: Executor, on_change: Callable[[], None]) -> None:
-        """`target`: HOST:PORT. `on_change` is called whenever `serving` has changed."""
-        self.target = target
+    def __init__(self, target: str, host: str, way: Way, threads: Executor, on_change: Callable[[], None]) -> None:
+        """`target`: HOST:PORT, found by the name `host`. `on_change` is called whenever `serving` has changed."""
+        self.target, self._host, self._way = target, host, way
         self._threads, self._on_change = threads, on_change
         self.model: ServedModel | None = None
         self._stream: Stream | None = None
@@ -97,6 +98,8 @@ class Link:
                 why = to_domain_error(error).message
             except SelvageError as error:
                 why = error.message
+            except OSError as error:  # a certificate that is not there
+                why = str(error)
             except Exception as error:  # a card or tokenizer of another version: stay alive, and say so
                 log.error("worker not understood", target=self.target, exc_info=error)
                 why = "its card or tokenizer is not understood; the log of the frontend has it"
@@ -108,15 +111,15 @@ class Link:
 
     async def _attach(self) -> None:
         """Until the worker is lost; always raises. A channel of its own each time: what is dead stays behind."""
-        channel = grpc.aio.insecure_channel(self.target, options=channel_options())
+        channel, metadata = self._way.channel(self.target, self._host), self._way.metadata
         try:
-            told = await describe(channel)
+            told = await describe(channel, metadata)
             known, card = self.model, told.card
             if known is not None and known.card.fingerprint == card.fingerprint:
                 tokenization = known.tokenization
             else:
-                tokenization = await tokenization_of(channel, card, self._threads)
-            call = await _hello(channel, card.fingerprint)
+                tokenization = await tokenization_of(channel, metadata, card, self._threads)
+            call = await _hello(channel, metadata, card.fingerprint)
             stream = Stream(call, card.fingerprint, self._threads, self._on_change)
             self.model = ServedModel(
                 card=card,
@@ -138,13 +141,13 @@ class Link:
         self._on_change()
 
 
-async def _hello(channel: grpc.aio.Channel, fingerprint: str) -> Any:
+async def _hello(channel: grpc.aio.Channel, metadata: Metadata, fingerprint: str) -> Any:
     """An attached call. Raises WorkerUnavailable where the worker speaks another version or does not answer."""
     attach: Any = channel.stream_stream(
         f"/{WORKER_SERVICES[0]}/Attach",  # takes bytes: large jobs are serialised in a thread
         response_deserializer=pb.AttachResponse.FromString,
     )
-    call = attach()
+    call = attach(metadata=metadata)
     name = f"{socket.gethostname()}:{os.getpid()}"
     hello = pb.Hello(version=LINK_VERSION, name=name, fingerprint=fingerprint)
     try:

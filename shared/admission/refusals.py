@@ -6,15 +6,16 @@ from shared.errors import DeadlineExceeded, Overloaded
 
 RETRY_AFTER = 0.5
 """Seconds, where nothing better is known."""
-REASONS = ("requests", "bytes", "results", "unread", "streams", "slow_reads", "memory", "read_seconds", "draining")
-"""All but the last are bounds."""
+REASONS = ("requests", "bytes", "results", "unread", "streams", "slow_reads", "memory", "read_seconds")
+"""Bounds."""
+OTHERS = ("quota", "unauthenticated", "draining")
 
 
 class Refusals:
     """`counts`: requests so far, by reason."""
 
     def __init__(self) -> None:
-        self.counts = Counter(dict.fromkeys(REASONS, 0))
+        self.counts = Counter(dict.fromkeys((*REASONS, *OTHERS), 0))
 
     def overloaded(self, reason: str, message: str, retry_after: float = RETRY_AFTER) -> Overloaded:
         """Counted, to be raised."""

@@ -15,12 +15,13 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from shared.admission.reads import LARGE_REQUEST
-from shared.calls import CANCELLED, Caller, Calls
+from shared.caller import REQUEST_ID, Caller
+from shared.calls import CANCELLED, Calls
 from shared.errors import InputTooLarge, InvalidInput, SelvageError
 from shared.memory import give_back_what_is_free
 from shared.observers import Rpcs
 from shared.offload import THREAD_BYTES, offload
-from shared.rpc.metadata import REQUEST_ID, caller_of, request_id_of
+from shared.rpc.metadata import caller_in, request_id_of
 from shared.rpc.status import abort
 from shared.rpc.wire import check_entries
 
@@ -82,7 +83,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
         async def told(requests: AsyncIterator[bytes], context: Context) -> Any:
             request_id = _named(context)
             try:
-                return await serve(requests, context, _caller(method, request_id, context))
+                caller = self._calls.identified(caller_in(method, request_id, context))
+                CALLER.set(caller)
+                return await serve(requests, context, caller)
             except SelvageError as error:
                 await abort(context, self._tell(method, error), request_id)
 
@@ -264,13 +267,6 @@ def _named(context: Context) -> str:
     request_id = request_id_of(context.invocation_metadata())
     context.set_trailing_metadata(((REQUEST_ID, request_id),))
     return request_id
-
-
-def _caller(method: str, request_id: str, context: Context) -> Caller:
-    """Who calls, for all below. Raises InvalidInput."""
-    caller = caller_of(method, request_id, context)
-    CALLER.set(caller)
-    return caller
 
 
 def _size(raw: Any) -> int:

@@ -11,9 +11,9 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from shared.caller import REQUEST_ID
 from shared.codec import duration_from_pb, duration_to_pb
 from shared.errors import DeadlineExceeded, Internal, LimitExceeded, SelvageError, WorkerUnavailable, error_classes
-from shared.rpc.metadata import REQUEST_ID
 from shared.rpc.options import MESSAGE_BYTES
 
 MESSAGE_LETTERS = 1000

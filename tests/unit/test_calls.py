@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from shared.calls import SLACK, Caller, Calls
+from shared.caller import Caller
+from shared.calls import SLACK, Calls
 from shared.errors import DeadlineExceeded, Internal, InvalidInput
 
 CALLER = Caller(method="Embed", request_id="id")

@@ -148,6 +148,7 @@ EDGE = files(
     "frontend_service/worker/link.py",
     "frontend_service/worker/stream.py",
     "frontend_service/worker/tokenizer.py",
+    "frontend_service/worker/way.py",
     "gpu_worker/link/*.py",
     "gpu_worker/server.py",
     "gpu_worker/__main__.py",

@@ -14,7 +14,8 @@ from frontend_service.service import Service
 from frontend_service.settings import Door, FrontendSettings
 from frontend_service.worker import link, stream
 from gpu_worker.link import outbox
-from shared.calls import Caller, Calls
+from shared.caller import Caller
+from shared.calls import Calls
 from shared.services import PUBLIC_SERVICES, TEI_SERVICES, WORKER_SERVICES
 
 PROTOS = Path(__file__).parents[2] / "protos"

@@ -16,7 +16,8 @@ from structlog.testing import capture_logs
 from frontend_service.answer import Timing
 from frontend_service.settings import FrontendSettings
 from shared import observers
-from shared.calls import Caller, Calls
+from shared.caller import Caller
+from shared.calls import Calls
 from shared.errors import InvalidInput, Overloaded
 from shared.jobs import Classify, Job, JobResult
 from shared.ragged import RaggedTokens

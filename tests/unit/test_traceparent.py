@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from shared import traceparent
-from shared.calls import Caller, Calls
+from shared.caller import Caller
+from shared.calls import Calls
 from shared.job_codec import jobs_from_pb, jobs_to_pb
 from shared.jobs import Classify, Job
 from shared.ragged import RaggedTokens
-from shared.rpc.metadata import caller_of
+from shared.rpc.metadata import caller_in
 from shared.terms import Terms
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -63,15 +64,15 @@ class Context:
 
 def test_the_caller_has_its_trace() -> None:
     """The state's parts are joined in their order."""
-    caller = caller_of("m", "id", Context(("tracestate", "a=1"), ("traceparent", GOOD), ("tracestate", "b=2")))
+    caller = caller_in("m", "id", Context(("tracestate", "a=1"), ("traceparent", GOOD), ("tracestate", "b=2")))
     assert (caller.traceparent, caller.tracestate) == (GOOD, "a=1,b=2")
 
 
 @pytest.mark.parametrize("state", ["a=1", "x" * 513])
 def test_a_state_without_a_trace_is_nothing(state: str) -> None:
     """And one that is too long never travels."""
-    assert caller_of("m", "id", Context(("traceparent", "bad"), ("tracestate", state))).tracestate == ""
-    assert caller_of("m", "id", Context(("traceparent", GOOD), ("tracestate", "x" * 513))).tracestate == ""
+    assert caller_in("m", "id", Context(("traceparent", "bad"), ("tracestate", state))).tracestate == ""
+    assert caller_in("m", "id", Context(("traceparent", GOOD), ("tracestate", "x" * 513))).tracestate == ""
 
 
 async def test_a_call_passes_its_trace_on() -> None:

@@ -10,7 +10,7 @@ from frontend_service.doors.streaming import Streaming
 from frontend_service.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamRequest, EmbedStreamResponse
 from shared.admission.streams import OpenStream
-from shared.calls import Caller
+from shared.caller import Caller
 from shared.deadline import Deadline
 from shared.errors import Overloaded, ResultTooLarge, SelvageError
 

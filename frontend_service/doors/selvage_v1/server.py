@@ -19,7 +19,7 @@ from selvage.v1.classification_pb2_grpc import (
 from selvage.v1.embedding_pb2_grpc import EmbeddingServiceServicer, add_EmbeddingServiceServicer_to_server
 from selvage.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
 from selvage.v1.ranking_pb2_grpc import RankingServiceServicer, add_RankingServiceServicer_to_server
-from shared.calls import Caller
+from shared.caller import Caller
 from shared.codec import card_to_pb
 from shared.rpc.interceptor import CALLER
 

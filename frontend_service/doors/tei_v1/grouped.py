@@ -15,7 +15,7 @@ from frontend_service.doors.tei_v1.codec.fields import options, put_times
 from frontend_service.exchange import Exchange
 from frontend_service.frontend import Frontend
 from shared.admission.streams import OpenStream
-from shared.calls import Caller
+from shared.caller import Caller
 from shared.deadline import Deadline
 from shared.terms import Terms
 

@@ -14,7 +14,7 @@ from frontend_service.doors.tei_v1.codec.fields import headers
 from frontend_service.doors.tei_v1.gathering import Gathering
 from frontend_service.doors.tei_v1.grouped import OBJECTS, Grouped, Method, Written, size_of, timed
 from frontend_service.frontend import Frontend
-from shared.calls import Caller
+from shared.caller import Caller
 from shared.deadline import Deadline
 from shared.rpc.interceptor import CALLER
 from tei.v1 import tei_pb2 as pb

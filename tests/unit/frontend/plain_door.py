@@ -10,7 +10,7 @@ from frontend_service.ranking import Reranked
 from frontend_service.ranking_requests import RerankRequest
 from frontend_service.requests import EmbedRequest
 from shared import request_id
-from shared.calls import Caller
+from shared.caller import Caller
 from shared.errors import SelvageError
 
 Body = dict[str, Any]

@@ -20,7 +20,8 @@ from frontend_service.frontend import Frontend
 from frontend_service.limits import Limits
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamRequest, EmbedStreamResponse
 from shared.admission import Bounds
-from shared.calls import Caller, Calls
+from shared.caller import Caller
+from shared.calls import Calls
 from shared.errors import Internal, Overloaded, ResultTooLarge, SelvageError, WorkerUnavailable
 
 HERE = Caller(method="/selvage.v1.EmbeddingService/EmbedStream", request_id="mine", remaining=60.0)

@@ -17,7 +17,8 @@ from frontend_service.limits import Limits
 from frontend_service.service import Service
 from frontend_service.worker.protocol import ServedModel
 from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2, vectors_pb2
-from shared.calls import Caller, Calls
+from shared.caller import Caller
+from shared.calls import Calls
 from shared.jobs import Job, JobResult, Rows
 from shared.rpc.interceptor import CALLER
 from shared.vectors import OutputKind, ScoringMethod, Task

@@ -1,0 +1,242 @@
+"""TLS, API keys and the link's secret, with real processes: who is let in, who is not, and what changes meanwhile."""
+
+import asyncio
+import datetime
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from certificates import Authority, Files
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from frontend_service.api_keys import hashed
+from harness.member import Member, MemberFailed
+from harness.stack import Stack, stack
+from selvage import TLS, AsyncClient, errors
+from shared.rpc import channel_options
+
+ROOT = Path(__file__).parents[2]
+NAME = "selvage.test"
+KEY, OTHER_KEY, SECRET, NEW_SECRET = (
+    "sv-the-key-of-search",
+    "sv-another",
+    "the secret of the link",
+    "another such secret",
+)
+YESTERDAY = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A pair that lets in whom it knows, and the files by which it does."""
+
+    stack: Stack
+    authority: Authority
+    server: Files
+    keys: Path
+    secret: Path
+
+    def client(self, key: str = KEY, **changed: Any) -> AsyncClient:
+        tls = {"ca": self.authority.file.read_bytes(), "name": NAME, **changed}
+        return AsyncClient(self.stack.frontends[0].address, key=key, tls=TLS(**tls), retries=0, timeout=20)
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """Of one who has a certificate, as the worker asks for."""
+        return open_channel(self.authority, self.server)(address)
+
+    def logs(self) -> str:
+        return "\n".join(line for member in self.stack.members for line in member.log)
+
+
+def open_channel(authority: Authority, own: Files) -> Any:
+    def opened(address: str) -> grpc.aio.Channel:
+        credentials = grpc.ssl_channel_credentials(
+            authority.file.read_bytes(), own.key.read_bytes(), own.certificate.read_bytes()
+        )
+        options = [*channel_options(), ("grpc.ssl_target_name_override", NAME)]
+        return grpc.aio.secure_channel(address, credentials, options=options)
+
+    return opened
+
+
+def entry(key: str, name: str, more: str = "") -> str:
+    return f'[[keys]]\nname = "{name}"\nsha256 = "{hashed(key)}"\n{more}\n'
+
+
+@pytest.fixture(scope="module")
+async def guarded(tmp_path_factory: pytest.TempPathFactory, nursery: object) -> AsyncIterator[Guarded]:
+    """The frontend asks for a key, the worker for a certificate and for the secret."""
+    folder = tmp_path_factory.mktemp("guarded")
+    authority = Authority(folder)
+    server, own = authority.files("server", NAME), authority.files("frontend", "frontend")
+    keys, secret = folder / "keys.toml", folder / "secret"
+    keys.write_text(entry(KEY, "search"))
+    secret.write_text(f"{SECRET}\n")
+    tls = {"tls-certificate": server.certificate, "tls-key": server.key}
+    worker = {**tls, "tls-ca": authority.file, "link-secret-file": secret}
+    way = {"worker-ca": authority.file, "worker-certificate": own.certificate, "worker-key": own.key}
+    frontend = {**tls, "api-keys": keys, "link-secret-file": secret, **way, "worker-name": NAME, "log-calls": True}
+    async with stack("minilm", worker=worker, frontend=frontend, channel=open_channel(authority, own)) as running:
+        yield Guarded(running, authority, server, keys, secret)
+
+
+async def test_who_has_a_key_is_answered(guarded: Guarded) -> None:
+    async with guarded.client() as client:
+        assert (await client.embed(["a", "b"])).shape == (2, 384)
+        assert len([row async for row in client.embed_stream(["a", "b", "c"])]) == 3
+
+
+@pytest.mark.parametrize("key", ["", "sv-wrong", hashed(KEY)], ids=["none", "wrong", "the hash"])
+async def test_without_a_known_key_nothing_is_answered(guarded: Guarded, key: str) -> None:
+    """Every rpc but health is refused, and no log holds what was shown."""
+    async with guarded.client(key) as client:
+        with pytest.raises(errors.Denied, match="API key"):
+            await client.embed("a")
+        with pytest.raises(errors.Denied):
+            await anext(aiter(client.embed_stream(["a"])))
+        with pytest.raises(errors.Denied):
+            await client.model()
+    async with guarded.channel(guarded.stack.frontends[0].address) as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        answer = await health.Check(health_pb2.HealthCheckRequest(service="selvage.v1.EmbeddingService"))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    assert KEY not in guarded.logs()
+    assert "sv-wrong" not in guarded.logs()
+    assert SECRET not in guarded.logs()
+
+
+@pytest.mark.parametrize("changed", [{"name": "another.test"}, {"ca": None}], ids=["another name", "another authority"])
+async def test_a_client_speaks_to_nobody_else(guarded: Guarded, changed: dict[str, Any]) -> None:
+    async with guarded.client(**changed) as client:
+        with pytest.raises(errors.Unavailable):
+            await client.embed("a")
+
+
+async def test_a_plain_client_gets_nowhere(guarded: Guarded) -> None:
+    """Neither at the frontend nor at the worker, nor does one without a certificate at the latter."""
+    addresses = [member.address for member in guarded.stack.members]
+    for address in addresses:
+        async with grpc.aio.insecure_channel(address, options=channel_options()) as channel:
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await health.Check(health_pb2.HealthCheckRequest(), timeout=10)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    probe = [sys.executable, "-m", "shared.probe", guarded.stack.worker.address, "--name", NAME, "--timeout", "10"]
+    ca = ["--ca", str(guarded.authority.file)]
+    own = ["--certificate", str(guarded.server.certificate), "--key", str(guarded.server.key)]
+    for flags, status in (([], 1), (ca, 1), ([*ca, *own], 0)):
+        answer = await asyncio.to_thread(subprocess.run, [*probe, *flags], cwd=ROOT, capture_output=True, check=False)
+        assert answer.returncode == status, answer.stdout.decode() + answer.stderr.decode()
+
+
+@pytest.mark.parametrize("shown", ["", "wrong"], ids=["none", "wrong"])
+async def test_the_worker_takes_whoever_has_the_secret(guarded: Guarded, shown: str) -> None:
+    """A certificate alone does not attach."""
+    async with guarded.channel(guarded.stack.worker.address) as channel:
+        describe = channel.unary_unary("/selvage.worker.v1.WorkerService/Describe")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await describe(b"", timeout=10, metadata=[("authorization", f"Bearer {shown}")])
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert await describe(b"", timeout=10, metadata=[("authorization", f"Bearer {SECRET}")])
+
+
+async def test_new_files_are_taken_without_a_lost_call(guarded: Guarded) -> None:
+    """Certificate, keys and secret change while calls run; each is in force a second or so later."""
+    answered = 0
+    ended = asyncio.Event()
+
+    async def calls() -> None:
+        nonlocal answered
+        while not ended.is_set():
+            async with guarded.client() as client:  # a new connection each
+                await client.embed("a")
+                answered += 1
+
+    running = asyncio.create_task(calls())
+    try:
+        new = guarded.authority.issue(NAME, "new.test")
+        guarded.server.write(new)
+        guarded.keys.write_text(entry(KEY, "search") + entry(OTHER_KEY, "other"))
+        guarded.secret.write_text(f"{NEW_SECRET}\n{SECRET}\n")
+        async with asyncio.timeout(20):
+            while not await is_answered(guarded, OTHER_KEY, name="new.test"):  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+        before = answered
+        async with asyncio.timeout(20):
+            while answered < before + 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    finally:
+        ended.set()
+        await running
+    guarded.keys.write_text(entry(KEY, "search"))
+    guarded.secret.write_text(f"{SECRET}\n")
+    async with asyncio.timeout(20):
+        while await is_answered(guarded, OTHER_KEY):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+
+
+async def is_answered(guarded: Guarded, key: str, **changed: Any) -> bool:
+    try:
+        async with guarded.client(key, **changed) as client:
+            await client.embed("a")
+    except (errors.Denied, errors.Unavailable):
+        return False
+    return True
+
+
+async def test_an_expired_certificate_is_not_trusted(guarded: Guarded, tmp_path: Path) -> None:
+    """A frontend shows the worker one that ended yesterday: it never attaches, and calls are told so."""
+    authority = guarded.authority
+    old = authority.files("old", "frontend", ends=YESTERDAY)
+    flags = {
+        "worker": guarded.stack.worker.address,
+        "worker-ca": authority.file,
+        "worker-certificate": old.certificate,
+        "worker-key": old.key,
+        "worker-name": NAME,
+        "link-secret-file": guarded.secret,
+    }
+    member = Member("frontend_service", ["selvage.v1.EmbeddingService"], flags)
+    await member.start()
+    try:
+        with pytest.raises(MemberFailed):
+            await member.wait_ready(4)
+        async with AsyncClient(member.address, retries=0) as client:
+            with pytest.raises(errors.Unavailable, match="the worker is not ready"):
+                await client.embed("a")
+    finally:
+        await member.stop()
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--tls-certificate", "/none"], "--tls-certificate needs --tls-key"),
+        (["--tls-certificate", "/none", "--tls-key", "/none"], "--tls-certificate = '/none': [Errno 2]"),
+        (["--api-keys", "/none"], "--api-keys = '/none': [Errno 2]"),
+        (["--worker-ca", "/none"], "--worker-ca = '/none': [Errno 2]"),
+        (["--link-secret-file", "/dev/null"], "--link-secret-file = '/dev/null': a secret must be"),
+        (["--worker-name", "x"], "--worker-name needs --worker-ca"),
+    ],
+)
+def test_a_wrong_file_is_told_at_the_start(flags: list[str], told: str) -> None:
+    command = [sys.executable, "-m", "frontend_service", "--listen", "127.0.0.1:0", *flags]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert told in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+async def test_an_open_address_is_told(guarded: Guarded) -> None:
+    """In the log, with what is missing; a guarded one on loopback is not."""
+    assert not any("other machines" in line for line in guarded.stack.frontends[0].log)
+    member = Member("frontend_service", [], {"listen": "0.0.0.0:0", "worker": guarded.stack.worker.address})
+    await member.start()
+    await member.stop()
+    warned = [event for event in member.events if event["event"] == "other machines reach this address"]
+    assert [each["without"] for each in warned] == [["--tls-certificate", "--api-keys or --tls-ca"]]
