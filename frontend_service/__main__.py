@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from frontend_service.api_keys import ApiKeys
+from frontend_service.doors.http.door import http_server
 from frontend_service.doors.spoken import Doors
 from frontend_service.frontend import Frontend
 from frontend_service.service import Service
@@ -16,6 +17,7 @@ from frontend_service.worker.fleet import Fleet
 from frontend_service.worker.way import Way
 from shared import guards, logs, observers
 from shared.admission import Admission
+from shared.caller import Caller
 from shared.calls import Calls
 from shared.link_secret import LinkSecret
 from shared.memory import give_back_large_blocks
@@ -27,7 +29,8 @@ log = structlog.get_logger("frontend")
 
 async def main(settings: FrontendSettings) -> None:
     threads, messages = ThreadPoolExecutor(settings.thread_count, "text"), ThreadPoolExecutor(2, "message")
-    page, spans = observers.page(settings), observers.spans(settings, "selvage-frontend")
+    page = observers.page(settings, shown="http" in settings.doors)
+    spans = observers.spans(settings, "selvage-frontend")
     metrics = page.frontend() if page else None
     keys = api_keys_of(settings)
     calls = Calls(
@@ -50,24 +53,47 @@ async def main(settings: FrontendSettings) -> None:
         tls=tls,
     )
     fleet = Fleet(settings.worker, messages, server.set_ready, way_to_workers(settings, secret))
-    calls.check = lambda caller: fleet.check(calls.terms(caller)) if doors.needs_worker(caller) else None
     service = Service(fleet, settings.limits, threads, messages, reserve=calls.admission.reserve)
     told_times = [each.times for each in (metrics, spans) if each]
-    doors.register(Frontend(service, calls, told_times, settings.thread_count), server.grpc)
+    frontend = Frontend(service, calls, told_times, settings.thread_count)
+    doors.register(frontend, server.grpc)
+    http = None
+    if page and metrics and "http" in settings.doors:
+        http = http_server(
+            frontend,
+            keys=keys is not None,
+            metrics=page.text,
+            tell=metrics.http,
+            tls=tls,
+            drain_seconds=settings.drain_seconds,
+        )
+
+    def check(caller: Caller) -> None:
+        known_here = doors.known_here(caller.method) or (http is not None and http.known_here(caller.method))
+        if not known_here:
+            fleet.check(calls.terms(caller))
+
+    calls.check = check
     if metrics:
         metrics.read(lambda: figures_of(calls.admission, fleet))
     gc.collect()
     gc.freeze()  # what is there now stays; each full collection would look at all of it, and stop every request
-    guards.warn_if_open(settings.listen, {"--tls-certificate": tls, "--api-keys or --tls-ca": keys or settings.tls_ca})
+    strangers = {"--tls-certificate": tls, "--api-keys or --tls-ca": keys or settings.tls_ca}
+    guards.warn_if_open(settings.listen, strangers)
     await server.start(settings.listen)
+    if http:
+        guards.warn_if_open(settings.http_listen, strangers)
+        await http.start(settings.http_listen)
     supervising = asyncio.create_task(fleet.supervise())
     told = asyncio.create_task(until_told_to_stop())
     await asyncio.wait([told, supervising], return_when=asyncio.FIRST_COMPLETED)
     if supervising.done():
         supervising.result()  # a bug of ours: supervision never ends by itself
     await server.announce_drain()
+    if http:
+        http.announce_drain()
     await asyncio.sleep(settings.drain_delay)
-    await server.stop(settings.drain_seconds)
+    await asyncio.gather(server.stop(settings.drain_seconds), *([http.stop()] if http else []))
     calls.refuse()  # the link to the worker ends next: what a door still lets in is refused by name, not lost in it
     service.close()
     supervising.cancel()

@@ -25,7 +25,7 @@ def _listed(value: object) -> object:
 
 Target = Annotated[str, AfterValidator(_target)]
 Targets = Annotated[tuple[Target, ...], NoDecode, BeforeValidator(_listed), Field(min_length=1)]
-Door = Literal["grpc", "tei"]
+Door = Literal["grpc", "tei", "http"]
 ChosenDoors = Annotated[tuple[Door, ...], NoDecode, BeforeValidator(_listed), Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 _DEFAULTS, _BOUNDS = Limits(), Bounds()
@@ -47,8 +47,9 @@ class FrontendSettings(ServiceSettings):
     listen: Address = Field("127.0.0.1:50051", description="HOST:PORT to serve on; port 0 takes a free one.")
     doors: ChosenDoors = Field(
         ("grpc", "tei"),
-        description="What clients may speak on this port, with commas between. grpc: selvage.v1, which has everything. "
-        "tei: tei.v1, the gRPC contract of text-embeddings-inference, for clients that were written for it.",
+        description="What clients may speak, with commas between. grpc: selvage.v1, which has everything. tei: tei.v1, "
+        "the gRPC contract of text-embeddings-inference, on the same port. http: JSON in the shapes of OpenAI, Cohere, "
+        "vLLM and text-embeddings-inference, on --http-listen.",
     )
     api_keys: str = Field(
         "",
@@ -65,6 +66,7 @@ class FrontendSettings(ServiceSettings):
     worker_name: str = Field(
         "", description="The name in the workers' certificates. Default: the one that --worker finds them by."
     )
+    http_listen: Address = Field("127.0.0.1:8080", description="HOST:PORT for the door http; port 0 takes a free one.")
     threads: Annotated[int, Field(ge=0)] = Field(
         0, description="Threads that tokenise and finish results; 0: one a core, 8 at most."
     )

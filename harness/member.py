@@ -70,6 +70,12 @@ class Member:
         """The log's lines that are JSON objects."""
         return [json.loads(line) for line in self.log if line.startswith("{")]
 
+    @property
+    def http_url(self) -> str:
+        """Where a frontend's door http is, once it is ready."""
+        told = (event["address"] for event in self.events if event["event"] == "listening over HTTP")
+        return f"http://{list(told)[-1]}"
+
     async def start(self) -> None:
         """Starts the process and waits until it listens; a restart takes the same address again."""
         listen = {"listen": self.address or self.arguments.get("listen", "127.0.0.1:0")}

@@ -87,13 +87,15 @@ async def stack(
         flags = {"model": model, **(worker or {})}
         holders = [Member("gpu_worker", WORKER_SERVICES, flags, channel=channel) for _ in range(workers)]
         await asyncio.gather(*(_start(member, cleanup) for member in holders))
+        doors = str((frontend or {}).get("doors", "grpc"))
         fronts = [
             Member(
                 "frontend_service",
-                PUBLIC_SERVICES if "grpc" in str((frontend or {}).get("doors", "grpc")) else TEI_SERVICES,
+                PUBLIC_SERVICES if "grpc" in doors else TEI_SERVICES,
                 {
                     "worker": [each.address for each in holders],
                     "drain-delay": 0.5 if frontends > 1 else 0,
+                    **({"http-listen": "127.0.0.1:0"} if "http" in doors else {}),
                     **(frontend or {}),
                 },
                 python=python or sys.executable,

@@ -7,8 +7,16 @@ Never a fairness key, a request id or a text. What is a state, not an event, is 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+    start_http_server,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
@@ -23,7 +31,7 @@ CODES = {"OK": "OK", "CANCELLED": "Canceled"}
 """As go-grpc-prometheus, whose names the convention is, spells what no rule makes."""
 FRONTEND_REASONS = (
     *("requests", "bytes", "results", "unread", "streams", "slow_reads", "memory", "read_seconds"),
-    *("draining", "deadline", "queue_seconds"),
+    *("quota", "unauthenticated", "draining", "deadline", "queue_seconds"),
 )
 WORKER_REASONS = ("queued_tokens", "queue_seconds", "deadline")
 
@@ -51,6 +59,10 @@ class Page:
         host, _, port = address.rpartition(":")
         self._server, _ = start_http_server(int(port), host.strip("[]"), self.registry)
         return f"{host}:{self._server.server_port}"
+
+    def text(self) -> tuple[bytes, str]:
+        """The page as it is now, and its content type."""
+        return generate_latest(self.registry), CONTENT_TYPE_PLAIN_0_0_4
 
     def stop(self) -> None:
         """Serves no more."""
@@ -104,6 +116,16 @@ class FrontendMetrics:
         self._tokenize = seconds("tokenize", "Tokenising a request.")
         self._transfer = seconds("transfer", "The way to the worker and back, without its queue and compute.")
         self._postprocess = seconds("postprocess", "From the worker's answer to the reply.")
+        labels = ("route", "status")
+        self._http = Counter("selvage_http_requests", "Requests over HTTP that ended.", labels, registry=registry)
+        self._http_seconds = Histogram(
+            "selvage_http_request_seconds",
+            "From a request's head to its reply.",
+            labels[:1],
+            registry=registry,
+            buckets=SECONDS,
+        )
+        self._http_of: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._registry = registry
 
     def times(self, times: Times) -> None:
@@ -111,6 +133,15 @@ class FrontendMetrics:
         self._tokenize.observe(times.tokenize)
         self._transfer.observe(times.transfer)
         self._postprocess.observe(times.postprocess)
+
+    def http(self, route: str, status: int, seconds: float) -> None:
+        """Of a request over HTTP; `route`: its method and path, of those that there are."""
+        known = self._http_of.get((route, status))
+        if known is None:
+            known = self._http.labels(route, str(status)), self._http_seconds.labels(route)
+            self._http_of[route, status] = known
+        known[0].inc()
+        known[1].observe(seconds)
 
     def read(self, figures: Callable[[], FrontendFigures]) -> None:
         """From now on Prometheus also gets these; called in the page's thread."""

@@ -94,13 +94,18 @@ class WorkerFigures:
     memory: Mapping[str, int] = field(default_factory=dict)
 
 
-def page(settings: ServiceSettings) -> Page | None:
-    """The page that Prometheus reads, served from now on; ends the process with status 2 where it cannot be."""
-    if not settings.metrics:
+def page(settings: ServiceSettings, *, shown: bool = False) -> Page | None:
+    """The page that Prometheus reads, served from now on; ends the process with status 2 where it cannot be.
+
+    `shown`: whether somebody else shows it, so that it is made even where it has no port of its own.
+    """
+    if not (settings.metrics or shown):
         return None
     from shared.metrics import Page
 
     made = Page()
+    if not settings.metrics:
+        return made
     try:
         log.info("metrics", address=made.start(settings.metrics))
     except OSError:

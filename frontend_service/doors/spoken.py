@@ -10,7 +10,6 @@ from frontend_service.doors.tei_v1.codec.errors import told as told_as_tei
 from frontend_service.doors.tei_v1.server import register as register_tei
 from frontend_service.frontend import Frontend
 from selvage.v1 import model_pb2
-from shared.caller import Caller
 from shared.errors import SelvageError
 from shared.rpc.interceptor import Tell, unchanged
 from shared.services import PUBLIC_SERVICES, TEI_SERVICES
@@ -46,7 +45,7 @@ class Doors:
     """Those that were chosen."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        chosen = [DOORS[name] for name in dict.fromkeys(names)]
+        chosen = [DOORS[name] for name in dict.fromkeys(names) if name in DOORS]
         self._registers = [door.register for door in chosen]
         self._doors = {service: door for door in chosen for service in door.services}
 
@@ -60,11 +59,11 @@ class Doors:
         for register in self._registers:
             register(frontend, server)
 
-    def needs_worker(self, caller: Caller) -> bool:
-        """Whether a call waits for a worker."""
-        service = _service(caller.method)
+    def known_here(self, method: str) -> bool:
+        """Whether calls of a method wait for no worker."""
+        service = _service(method)
         door = self._doors.get(service)
-        return door is None or service not in door.known_here
+        return door is not None and service in door.known_here
 
     def tell(self, method: str, error: SelvageError) -> SelvageError:
         """An error in the words of the door that has this method."""

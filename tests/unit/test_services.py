@@ -14,7 +14,6 @@ from frontend_service.service import Service
 from frontend_service.settings import Door, FrontendSettings
 from frontend_service.worker import link, stream
 from gpu_worker.link import outbox
-from shared.caller import Caller
 from shared.calls import Calls
 from shared.services import PUBLIC_SERVICES, TEI_SERVICES, WORKER_SERVICES
 
@@ -79,7 +78,7 @@ def test_every_door_can_be_chosen() -> None:
 )
 def test_what_a_frontend_knows_by_itself_waits_for_no_worker(method: str, needed: bool) -> None:
     """So it is not refused where no worker could answer in time."""
-    assert Doors(["grpc", "tei"]).needs_worker(Caller(method=method, request_id="mine")) is needed
+    assert Doors(["grpc", "tei"]).known_here(method) is not needed
 
 
 def test_a_worker_speaks_more_often_than_it_is_given_up() -> None:

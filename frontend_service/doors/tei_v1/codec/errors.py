@@ -1,7 +1,6 @@
 """Errors in the words of tei.v1: its statuses, its fields, and how it begins a message of each kind."""
 
-import re
-
+from frontend_service.doors.renaming import renamed
 from shared.errors import InvalidInput, Overloaded, SelvageError, UnknownModel, UnsupportedTask
 
 OF_THE_MODEL = frozenset({"model", "method", "outputs", "outputs[0]"})
@@ -28,7 +27,7 @@ FIELDS = {
 def told(method: str, error: SelvageError) -> SelvageError:
     """The same error of an rpc of tei.v1, whose full name is `method`. Where it came from is lost."""
     names = FIELDS.get(method.rpartition("/")[2].removesuffix("Stream"), _INPUT)
-    field, message = _renamed(error.field, names), _renamed(error.message, names)
+    field, message = renamed(error.field, names), renamed(error.message, names)
     beginning = next((each for kind, each in BEGINNINGS.items() if isinstance(error, kind)), "")
     wrong_model = isinstance(error, UnknownModel) or (isinstance(error, UnsupportedTask) and field in OF_THE_MODEL)
     if wrong_model:
@@ -37,9 +36,3 @@ def told(method: str, error: SelvageError) -> SelvageError:
     if wrong_model:
         found.status = "FAILED_PRECONDITION"
     return found
-
-
-def _renamed(text: str, names: tuple[tuple[str, str], ...]) -> str:
-    for ours, theirs in names:
-        text = re.sub(ours, theirs, text)
-    return text

@@ -1,0 +1,14 @@
+"""HTTP with JSON, in the shapes that people's clients speak. ASGI on uvicorn; msgspec reads, orjson writes.
+
+door.py       all of it, from what the frontend is
+server.py     the port: uvicorn on the frontend's loop
+app.py        one call: route, caller, body, answer, reply
+route.py      what there is to be asked for
+body.py       bytes to what a route takes
+reply.py      what goes back
+errors.py     an error in the words of a shape
+page.py       what there is to be looked at: health, metrics, and
+openapi.py    the OpenAPI document,
+manual.py     the same as a page for a person
+shapes/       OpenAI's, Cohere's, vLLM's and text-embeddings-inference's requests and replies, a file each
+"""

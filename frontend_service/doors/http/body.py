@@ -1,0 +1,78 @@
+"""The body of a request: JSON to a struct. msgspec."""
+
+import re
+from typing import Annotated, Generic, TypeVar
+
+import msgspec
+
+from shared.errors import InvalidInput
+
+T = TypeVar("T")
+LETTERS = 300
+"""Of a message of msgspec's, which may name a word of the caller's."""
+AT = re.compile(r"(?P<what>.*) - at `\$(?:\.)?(?P<path>.*)`", re.DOTALL)
+MISSING = re.compile(r"Object missing required field `(\w+)`")
+LARGEST = 2**31 - 1
+Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+Id = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+Inputs = Annotated[
+    str | list[str | Id | list[Id]],
+    msgspec.Meta(description="A text, a list of texts, the token ids of a text, or a list of such lists."),
+]
+Texts = Annotated[str | list[str], msgspec.Meta(description="A text, or a list of texts.")]
+
+
+class Body(Generic[T]):
+    """What a route takes. Fields that it does not know are ignored, since clients send some of their own."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self.kind = kind
+        self._decoder = msgspec.json.Decoder(kind)
+
+    def read(self, raw: bytes) -> T:
+        """Raises InvalidInput, with the place in the body as its field."""
+        try:
+            return self._decoder.decode(raw)
+        except msgspec.ValidationError as error:
+            raise _wrong(str(error)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise NoJson(f"the body is no JSON: {str(error)[:LETTERS]}") from None
+        except RecursionError:
+            raise NoJson("the body is nested too deeply") from None
+
+
+class NoJson(InvalidInput):
+    """The body cannot be read at all."""
+
+
+def _wrong(message: str) -> InvalidInput:
+    found = AT.fullmatch(message)
+    what, path = (found["what"], found["path"]) if found else (message, "")
+    missing = MISSING.match(what)
+    if missing:
+        field = f"{path}.{missing[1]}".lstrip(".")
+        return InvalidInput(f"{field} is missing", field=field)
+    told = f"{path}: {what}" if path else what
+    return InvalidInput(told[:LETTERS], field=path[:LETTERS])
+
+
+def texts_of(given: str | list[str]) -> tuple[str, ...]:
+    """One or many."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def inputs_of(
+    given: str | list[str | int | list[int]], field: str
+) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+    """Texts, or lists of token ids; the other one is empty. Raises InvalidInput where they are mixed or none."""
+    if isinstance(given, str):
+        return (given,), ()
+    if not given:
+        raise InvalidInput(f"{field} is empty", field=field)
+    kind = type(given[0])
+    for place, each in enumerate(given):
+        if type(each) is not kind:
+            raise InvalidInput(f"{field}[{place}] is of another kind than {field}[0]", field=f"{field}[{place}]")
+    if kind is str:
+        return tuple(given), ()  # type: ignore[arg-type]
+    return (), (tuple(given),) if kind is int else tuple(map(tuple, given))  # type: ignore[arg-type]

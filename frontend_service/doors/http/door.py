@@ -1,0 +1,34 @@
+"""The whole door."""
+
+from collections.abc import Callable
+
+from frontend_service.doors.http import page
+from frontend_service.doors.http.app import App, TellCall
+from frontend_service.doors.http.server import HttpServer
+from frontend_service.doors.http.shapes import cohere, openai, tei, vllm
+from frontend_service.frontend import Frontend
+from shared.fresh import Fresh
+from shared.tls import Identity
+
+SHAPES = (openai, cohere, vllm, tei)
+
+
+def http_server(
+    frontend: Frontend,
+    *,
+    keys: bool,
+    metrics: Callable[[], tuple[bytes, str]],
+    tell: TellCall | None = None,
+    tls: Fresh[Identity] | None = None,
+    drain_seconds: float,
+) -> HttpServer:
+    """Not started yet. `keys`: whether callers need one; `metrics`: the page for Prometheus and its content type."""
+    answered = [route for shape in SHAPES for route in shape.routes(frontend)]
+
+    def is_draining() -> bool:
+        return server.draining
+
+    looked_at = page.routes(frontend, answered, keys=keys, is_draining=is_draining, metrics=metrics)
+    app = App(frontend, [*answered, *looked_at], tell)
+    server = HttpServer(app, tls, drain_seconds)
+    return server

@@ -1,0 +1,103 @@
+"""What there is to be asked for."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from frontend_service.answer import Answer, Finished
+from frontend_service.doors.http.body import Body
+from frontend_service.doors.http.errors import Shape
+from frontend_service.doors.http.reply import Reply
+from frontend_service.exchange import Exchange
+from frontend_service.frontend import Frontend
+from shared.caller import Caller
+from shared.terms import Terms
+
+B = TypeVar("B")
+Q = TypeVar("Q")
+A = TypeVar("A", bound=Answer | Finished)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One that has been read. `rest`: of the path, where the route takes more than its own."""
+
+    caller: Caller
+    body: bytes = b""
+    rest: str = ""
+
+
+Serve = Callable[[Call], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A method and a path; one that ends with / takes all below it.
+
+    `takes`: the struct in the body, None for no body; `gives`: what a reply looks like, as an example; `waits`: whether
+    a worker is asked; `open`: whether no key is needed.
+    """
+
+    method: str
+    path: str
+    serve: Serve
+    shape: Shape
+    summary: str
+    takes: Any = None
+    gives: Any = None
+    waits: bool = True
+    open: bool = False
+    names: tuple[tuple[str, str], ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """As logs and metrics call it."""
+        return f"{self.method} {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[B, Q]):
+    """A request with the body that it was read from. `name`: its id."""
+
+    body: B
+    name: str
+    request: Q
+
+
+def exchanged(
+    frontend: Frontend,
+    body: Body[B],
+    read: Callable[[B], Q],
+    ask: Callable[[Q, Terms], Awaitable[A]],
+    write: Callable[[Asked[B, Q], A], Reply],
+    weight: int = 1,
+) -> Serve:
+    """Serves by one of the frontend's services: `read` a body, `ask`, `write` a reply."""
+
+    def reads(given: tuple[B, str]) -> Asked[B, Q]:
+        return Asked(*given, read(given[0]))
+
+    exchange: Exchange[tuple[B, str], Asked[B, Q], A, Reply] = Exchange(
+        read=reads, ask=lambda asked, terms: ask(asked.request, terms), write=write, weight=weight
+    )
+
+    async def serve(call: Call) -> Reply:
+        given = await frontend.offload(len(call.body), body.read, call.body)
+        reply, timing = await frontend.exchange(exchange, (given, call.caller.request_id), 0, call.caller)
+        told = ", ".join(
+            f"{part};dur={1e3 * seconds:.2f}"
+            for part, seconds in (
+                ("tokenize", timing.tokenize),
+                ("queue", timing.queue),
+                ("compute", timing.compute),
+                ("transfer", timing.transfer),
+                ("postprocess", timing.postprocess),
+            )
+        )
+        return Reply(
+            body=reply.body,
+            content_type=reply.content_type,
+            headers=(*reply.headers, ("server-timing", told)),
+        )
+
+    return serve

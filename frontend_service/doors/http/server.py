@@ -1,0 +1,142 @@
+"""The port: uvicorn on the frontend's loop, with what it does not bound by itself."""
+
+import asyncio
+import math
+import socket
+import ssl
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from frontend_service.doors.http.app import App
+from shared.fresh import Fresh
+from shared.tls import Identity
+
+HEAD_SECONDS = 10.0
+"""For the head of a request to arrive, from its first byte or from the connection's beginning."""
+IDLE_SECONDS = 75
+"""Between two requests of a connection: more than what balancers in front keep theirs."""
+UNREAD_MILLISECONDS = 30_000
+"""After which a connection ends whose caller takes nothing of a reply."""
+BACKLOG = 2048
+
+log = structlog.get_logger("server")
+
+
+class Protocol(HttpToolsProtocol):
+    """A connection whose caller may not take for ever to say what it wants."""
+
+    _head: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._await_head()
+
+    def on_headers_complete(self) -> None:
+        self._has_head()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._has_head()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._has_head()
+        self._head = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _has_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+
+class _Uvicorn(uvicorn.Server):
+    """Signals are the frontend's."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    """Serves an App on an address, beside the frontend's gRPC server."""
+
+    def __init__(self, app: App, tls: Fresh[Identity] | None, drain_seconds: float) -> None:
+        """`tls`: what the server proves that it is itself with; None: plain text. `drain_seconds`: see `stop`."""
+        self._app = app
+        self._config = uvicorn.Config(
+            app,
+            http=Protocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=math.ceil(drain_seconds),
+        )
+        self._config.load()
+        self._config.ssl = _context(tls) if tls is not None else None
+        self._server = _Uvicorn(self._config)
+        self._serving: asyncio.Task[None] | None = None
+        self.draining = False
+
+    async def start(self, listen: str) -> None:
+        """Binds and tells the address; ends the process with status 2 where that cannot be had."""
+        host, _, port = listen.rpartition(":")
+        try:
+            bound = _bound(host.strip("[]"), int(port))
+        except OSError as error:
+            print(f"--http-listen = {listen!r}: the address cannot be bound: {error.strerror}", file=sys.stderr)
+            raise SystemExit(2) from None
+        self._serving = asyncio.create_task(self._server.serve(sockets=[bound]))
+        while not self._server.started:  # noqa: ASYNC110 - uvicorn tells it so
+            await asyncio.sleep(0.001)
+        log.info("listening over HTTP", address=f"{host}:{bound.getsockname()[1]}")
+
+    def known_here(self, method: str) -> bool:
+        """Whether calls of a route, by its name, wait for no worker."""
+        return method in self._app.known_here
+
+    def announce_drain(self) -> None:
+        """/health says 503 from now on, so that balancers look elsewhere."""
+        self.draining = True
+
+    async def stop(self) -> None:
+        """Takes no more connections; ends once those that are there have their replies, or the time is over."""
+        if self._serving is not None:
+            self._server.should_exit = True
+            await self._serving
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Raises OSError."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    bound = socket.create_server(
+        address[:2], family=family, backlog=BACKLOG, dualstack_ipv6=family == socket.AF_INET6 and host == "::"
+    )
+    if sys.platform == "linux":  # connections take it over
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MILLISECONDS)
+    return bound
+
+
+def _context(tls: Fresh[Identity]) -> ssl.SSLContext:
+    """For handshakes: each goes on with what the files hold by then."""
+
+    def renewed(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        connection.context = tls.value.context
+
+    first = tls.value.context
+    first.sni_callback = renewed
+    return first
