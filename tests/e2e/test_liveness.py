@@ -36,6 +36,7 @@ async def until_lost(channel: grpc.aio.Channel) -> None:
     """Every name is NOT_SERVING in time, and a call is unavailable at once."""
 
     async def lost() -> bool:
+        await asyncio.sleep(0.05)  # asked without a pause, it would take a core from other tests for seconds
         return await statuses(channel) == {health_pb2.HealthCheckResponse.NOT_SERVING}
 
     async with asyncio.timeout(IN_TIME):
