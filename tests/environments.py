@@ -40,11 +40,11 @@ def unpacked(wheel: Path, environment: Path) -> Path:
 
 
 def link(names: Iterable[str], packages: Path) -> None:
-    """Has installed distributions in another environment, and no others."""
+    """Has installed distributions in another environment, and no others; with what of them is compiled."""
     for name in names:
         for file in distribution(name).files or ():
             target, source = packages / file, Path(str(distribution(name).locate_file(file)))
-            if ".." not in file.parts and source.suffix != ".pyc" and source.exists():
+            if ".." not in file.parts and source.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.symlink_to(source)
 
