@@ -47,7 +47,7 @@ READY = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A running side: where calls go, and over HTTP; the processes whose CPU is told; where its worker tells metrics."""
+    """A running side: where calls go, and over HTTP; processes whose CPU is told; where its worker tells metrics."""
 
     address: str
     http: str = ""

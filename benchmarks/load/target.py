@@ -126,7 +126,7 @@ class HttpTarget:
 async def reached(
     address: str, workload: Workload, *, seed: int, deadline: float, encoding: str = "base64"
 ) -> AsyncIterator[Checked]:
-    """The target of http://..., tei:HOST:PORT, or HOST:PORT (several with commas); calls end after `deadline` seconds."""
+    """The target of http:..., tei:HOST:PORT, or HOST:PORT (several with commas); calls end after `deadline` seconds."""
     if address.startswith("http"):
         import aiohttp  # not everywhere
 
