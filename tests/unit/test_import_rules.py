@@ -101,6 +101,14 @@ RULES = {
         ],
         {"prometheus_client", "opentelemetry"},
     ),
+    "the libraries of HTTP are known to its door": (
+        [
+            path
+            for path in files("shared/**/*.py", "frontend_service/**/*.py", "gpu_worker/**/*.py")
+            if ROOT / "frontend_service" / "doors" / "http" not in path.parents
+        ],
+        {"uvicorn", "httptools", "msgspec", "orjson"},
+    ),
     "metrics know no traces": (files("shared/metrics.py"), {"opentelemetry"}),
     "traces know no metrics": (files("shared/spans.py"), {"prometheus_client"}),
     "policy and services know no door": (
