@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 NEEDS = {"grpcio", "protobuf", "googleapis-common-protos", "numpy"}
 THEIRS = {"typing-extensions"}
 """What these need in turn."""
+PLAYGROUND = ROOT / "frontend_service" / "doors" / "http" / "playground"
 SOURCES = ("frontend_service", "gpu_worker", "harness", "protos", "shared", "pyproject.toml", "README.md")
 PROGRAM = """
 import sys
@@ -72,6 +73,7 @@ async def test_the_wheel_serves_a_client_with_four_packages(pair: Stack, wheel: 
         assert {"selvage/py.typed", "selvage/client.py", "selvage/v1/embedding_pb2.pyi", "tei/v1/tei_pb2.py"} <= {
             *names
         }
+        assert {str(file.relative_to(ROOT)) for file in PLAYGROUND.glob("*.*")} <= {*names}
         venv.create(tmp_path / "empty", with_pip=False)
         (packages,) = (tmp_path / "empty").glob("lib/python*/site-packages")
         archive.extractall(packages)
