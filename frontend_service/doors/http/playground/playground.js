@@ -119,6 +119,7 @@ async function run(section, work) {
     section.querySelector(".result")?.replaceChildren(...shown);
   } catch (error) {
     if (!(error instanceof Refused)) console.error(error);
+    if (error.status === 401) byId("key-form").hidden = false;
     say(section, `Error ${error.message}`, true);
     section.querySelector(".result")?.replaceChildren();
   } finally {
