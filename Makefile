@@ -108,14 +108,15 @@ $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntim
 
 peers: $(PEERS)/maxsim/ready $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntime/ready ## set up the peers that benchmarks compare with, each in a venv of its own
 
-# Released clients that tests run unchanged; without an index to install them from, those tests are skipped.
+# Released clients that tests run unchanged; without an index to install them from, those tests are skipped. The
+# playground's brings no browser: it drives the system's Chromium (apt-get install chromium).
 $(CLIENTS)/%/ready: tests/clients/%.txt
 	@echo "Installing the client $* into $(CLIENTS)/$*"
 	$(PYTHON) -m venv $(CLIENTS)/$*
 	$(CLIENTS)/$*/bin/$(PEER_PIP) --only-binary :all: --requirement $<
 	@touch $@
 
-clients: $(CLIENTS)/haystack/ready ## set up the released clients that tests run, each in a venv of its own
+clients: $(CLIENTS)/haystack/ready $(CLIENTS)/playground/ready ## set up the released clients that tests run, each in a venv of its own
 
 bench: $(VENV)/dev peers ## measure against the peers in ten minutes or so, render README's table and docs/measured.md
 	$(BIN)/python -m benchmarks offline

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from environments import link, unpacked
 
+from harness.environment import ROOT
 from harness.stack import Stack
 
 NEEDS = {"grpcio", "protobuf", "googleapis-common-protos", "numpy"}
 THEIRS = {"typing-extensions"}
 """What these need in turn."""
+PLAYGROUND = ROOT / "frontend_service" / "doors" / "http" / "playground"
 PROGRAM = """
 import sys
 from selvage import Client, InvalidInput
@@ -41,6 +43,7 @@ async def test_the_wheel_serves_a_client_with_four_packages(pair: Stack, wheel: 
         assert {"selvage/py.typed", "selvage/client.py", "selvage/v1/embedding_pb2.pyi", "tei/v1/tei_pb2.py"} <= {
             *names
         }
+        assert {str(file.relative_to(ROOT)) for file in PLAYGROUND.glob("*.*")} <= {*names}
     link(NEEDS | THEIRS, unpacked(wheel, tmp_path / "empty"))
     python = tmp_path / "empty" / "bin" / "python"
     process = await asyncio.create_subprocess_exec(
