@@ -11,7 +11,7 @@ import numpy as np
 
 from frontend_service import packing
 from frontend_service.answer import Answer
-from frontend_service.doors.http.body import Body, Count
+from frontend_service.doors.http.body import FILLED, Body, Count
 from frontend_service.doors.http.errors import COHERE, OPENAI
 from frontend_service.doors.http.reply import FLOAT_WEIGHT, Floats, Reply, base64_of, rows_of, written
 from frontend_service.doors.http.route import Asked, Route, Serve, exchanged
@@ -35,11 +35,11 @@ class Document(msgspec.Struct):
     text: str
 
 
-class RerankBody(msgspec.Struct, kw_only=True):
+class CohereRerankBody(msgspec.Struct, kw_only=True):
     """POST /v2/rerank. Longer texts are cut, as Cohere does."""
 
     query: str
-    documents: list[str | Document]
+    documents: Annotated[list[str | Document], FILLED]
     model: str = ""
     top_n: Count | None = None
     max_tokens_per_doc: Count | None = None
@@ -50,20 +50,20 @@ class RerankBody(msgspec.Struct, kw_only=True):
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 
 
-class EmbedBody(msgspec.Struct, kw_only=True):
+class CohereEmbedBody(msgspec.Struct, kw_only=True):
     """POST /v2/embed."""
 
-    texts: list[str]
+    texts: Annotated[list[str], FILLED]
     model: str = ""
     input_type: str | None = None
-    embedding_types: list[EmbeddingType] = msgspec.field(default_factory=lambda: ["float"])
+    embedding_types: Annotated[list[EmbeddingType], FILLED] = msgspec.field(default_factory=lambda: ["float"])
     output_dimension: Count | None = None
     truncate: Literal["NONE", "START", "END"] = "END"
     max_tokens: Count | None = None
     images: Annotated[list[Any], msgspec.Meta(max_length=0, description="There is no model of images.")] = []
 
 
-def rerank_request(body: RerankBody) -> RerankRequest:
+def rerank_request(body: CohereRerankBody) -> RerankRequest:
     return RerankRequest(
         model=body.model,
         queries=(body.query,),
@@ -77,7 +77,7 @@ def rerank_request(body: RerankBody) -> RerankRequest:
     )
 
 
-def rerank_reply(asked: Asked[RerankBody, RerankRequest], reranked: Reranked) -> Reply:
+def rerank_reply(asked: Asked[CohereRerankBody, RerankRequest], reranked: Reranked) -> Reply:
     results: list[dict[str, Any]] = [{"index": index, "relevance_score": score} for index, score in reranked.ranking]
     if asked.body.return_documents:
         for result, text in zip(results, reranked.texts, strict=True):
@@ -103,7 +103,7 @@ CUTS = {
 }
 
 
-def embed_request(body: EmbedBody) -> EmbedRequest:
+def embed_request(body: CohereEmbedBody) -> EmbedRequest:
     if not body.texts:
         raise InvalidInput("texts is empty", field="texts")
     if not body.embedding_types:
@@ -140,7 +140,7 @@ TYPES: dict[str, Callable[[Floats], Any]] = {
 }
 
 
-def embed_reply(asked: Asked[EmbedBody, EmbedRequest], answer: Answer) -> Reply:
+def embed_reply(asked: Asked[CohereEmbedBody, EmbedRequest], answer: Answer) -> Reply:
     rows = rows_of(answer.result.dense)
     tokens = answer.tokens.total
     return Reply(
@@ -158,12 +158,14 @@ def embed_reply(asked: Asked[EmbedBody, EmbedRequest], answer: Answer) -> Reply:
 
 def reranks(frontend: Frontend) -> Serve:
     """Of every path that takes `documents`."""
-    return exchanged(frontend, Body(RerankBody), rerank_request, frontend.ranking.rerank, rerank_reply)
+    return exchanged(frontend, Body(CohereRerankBody), rerank_request, frontend.ranking.rerank, rerank_reply)
 
 
 def routes(frontend: Frontend) -> list[Route]:
     """All of this shape."""
-    embed = exchanged(frontend, Body(EmbedBody), embed_request, frontend.embedding.embed, embed_reply, FLOAT_WEIGHT)
+    embed = exchanged(
+        frontend, Body(CohereEmbedBody), embed_request, frontend.embedding.embed, embed_reply, FLOAT_WEIGHT
+    )
     ranked = {"results": [{"index": 1, "relevance_score": 0.97}, {"index": 0, "relevance_score": 0.02}]}
     return [
         *(
@@ -172,7 +174,7 @@ def routes(frontend: Frontend) -> list[Route]:
                 path=path,
                 shape=shape,
                 summary="Documents in the order in which they fit a query",
-                takes=RerankBody,
+                takes=CohereRerankBody,
                 gives=ranked,
                 names=RERANK_NAMES,
                 serve=reranks(frontend),
@@ -184,7 +186,7 @@ def routes(frontend: Frontend) -> list[Route]:
             path="/v2/embed",
             shape=COHERE,
             summary="A vector for each text, in several types at once",
-            takes=EmbedBody,
+            takes=CohereEmbedBody,
             gives={"embeddings": {"float": [[0.1, -0.2]]}, "texts": ["a text"]},
             names=EMBED_NAMES,
             serve=embed,

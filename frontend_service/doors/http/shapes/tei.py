@@ -12,7 +12,16 @@ import numpy as np
 
 from frontend_service.answer import Answer
 from frontend_service.classification import Classified
-from frontend_service.doors.http.body import Body, Count, Id, Inputs, Texts, inputs_of, texts_of
+from frontend_service.doors.http.body import (
+    FILLED,
+    Body,
+    Count,
+    FilledInputs,
+    Id,
+    Texts,
+    inputs_of,
+    texts_of,
+)
 from frontend_service.doors.http.errors import TEI
 from frontend_service.doors.http.reply import FLOAT_WEIGHT, Reply, rows_of, split, written
 from frontend_service.doors.http.route import Asked, Call, Route, Serve, exchanged
@@ -60,7 +69,7 @@ class Cuttable(msgspec.Struct, kw_only=True):
 class EmbedBody(Cuttable, kw_only=True):
     """POST /embed."""
 
-    inputs: Inputs
+    inputs: FilledInputs
     normalize: bool = True
     prompt_name: str | None = None
     dimensions: Count | None = None
@@ -69,7 +78,7 @@ class EmbedBody(Cuttable, kw_only=True):
 class EmbedAllBody(Cuttable, kw_only=True):
     """POST /embed_all and /embed_sparse."""
 
-    inputs: Inputs
+    inputs: FilledInputs
     prompt_name: str | None = None
 
 
@@ -83,7 +92,10 @@ class LabelParameters(msgspec.Struct):
 class PredictBody(Cuttable, kw_only=True):
     """POST /predict. With `parameters`, as huggingface_hub sends them, the reply is always a list of lists."""
 
-    inputs: str | list[str | list[str]]
+    inputs: Annotated[
+        str | Annotated[list[str | Annotated[list[str], FILLED]], FILLED],
+        msgspec.Meta(description="A text, a list of one text or two, or a list of such lists."),
+    ]
     raw_scores: bool = False
     parameters: LabelParameters | None = None
 
@@ -92,7 +104,7 @@ class RerankBody(Cuttable, kw_only=True):
     """POST /rerank, where it has `texts`."""
 
     query: str
-    texts: list[str]
+    texts: Annotated[list[str], FILLED]
     raw_scores: bool = False
     return_text: bool = False
 
@@ -101,7 +113,7 @@ class Sentences(msgspec.Struct):
     """What POST /similarity compares."""
 
     source_sentence: str
-    sentences: list[str]
+    sentences: Annotated[list[str], FILLED]
 
 
 class SimilarityParameters(Cuttable, kw_only=True):
@@ -130,7 +142,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
 class DecodeBody(msgspec.Struct, kw_only=True):
     """POST /decode: the ids of a text, or a list of such."""
 
-    ids: list[Id | list[Id]]
+    ids: Annotated[list[Id | list[Id]], FILLED]
     skip_special_tokens: bool = True
     model: str = ""
 
@@ -413,6 +425,8 @@ def routes(frontend: Frontend) -> list[Route]:
         ("/tokenize", "The tokens of texts", tokenize, TokenizeBody, [[{"id": 101, "text": "[CLS]"}]], INPUTS),
         ("/decode", "The texts of ids", decode, DecodeBody, ["a text"], ((r"\btokenized\b", "ids"),)),
     )
+    ranking = (cohere.CohereRerankBody,)
+    or_takes = {"/": (PredictBody, RerankBody, *ranking, SimilarityBody), "/rerank": ranking}
     return [
         *(
             Route(
@@ -421,6 +435,7 @@ def routes(frontend: Frontend) -> list[Route]:
                 shape=TEI,
                 summary=summary,
                 takes=takes,
+                or_takes=or_takes.get(path, ()),
                 gives=gives,
                 names=names,
                 waits=waits,
