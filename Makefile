@@ -114,7 +114,7 @@ $(CLIENTS)/%/ready: tests/clients/%.txt
 	$(CLIENTS)/$*/bin/$(PEER_PIP) --only-binary :all: --requirement $<
 	@touch $@
 
-clients: $(CLIENTS)/haystack/ready ## set up the released clients that tests run, each in a venv of its own
+clients: $(CLIENTS)/haystack/ready $(CLIENTS)/http/ready $(CLIENTS)/schemathesis/ready ## set up the released clients that tests run, each in a venv of its own
 
 bench: $(VENV)/dev peers ## measure against the peers in ten minutes or so, render README's table and docs/measured.md
 	$(BIN)/python -m benchmarks offline
