@@ -211,6 +211,19 @@ async def test_cohere_gets_the_vectors_of_embed(clients: Clients, bert: Stack, u
     assert told["tokens"] > len(TEXTS)
 
 
+async def test_cohere_sends_texts_as_inputs(clients: Clients, url: str, expected: Any) -> None:
+    """As its client does beside images, of which there is no model."""
+    asked = {"model": MODEL, "input_type": "search_document"}
+    inputs = [{"content": [{"type": "text", "text": text}]} for text in TEXTS]
+    told = await clients.ask("cohere_embed", url, inputs=inputs, **asked)
+    rows = await expected(texts=TEXTS, normalize=True, input_type=InputType.DOCUMENT)
+    near(np.array(told["plain"]["float"]), rows, 1e-6)
+    assert told["texts"] == TEXTS
+    picture = {"content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]}
+    told = await clients.ask("cohere_embed", url, inputs=[picture], **asked)
+    assert told["error"] == "cohere.BadRequestError", told
+
+
 async def test_cohere_gets_the_order_of_rerank(clients: Clients, bert: Stack) -> None:
     """Of a reranker and of a model of vectors: all documents and the best ones, by both versions of its API."""
     await reranks(clients, bert, MODEL)

@@ -50,10 +50,24 @@ class CohereRerankBody(msgspec.Struct, kw_only=True):
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 
 
-class CohereEmbedBody(msgspec.Struct, kw_only=True):
-    """POST /v2/embed."""
+class TextPart(msgspec.Struct):
+    """What an input may be made of; there is no model of images."""
 
-    texts: Annotated[list[str], FILLED]
+    text: str
+    type: Literal["text"] = "text"
+
+
+class Input(msgspec.Struct):
+    """A text as it stands beside images."""
+
+    content: Annotated[list[TextPart], msgspec.Meta(min_length=1, max_length=1)]
+
+
+class CohereEmbedBody(msgspec.Struct, kw_only=True):
+    """POST /v2/embed, with either `texts` or `inputs`."""
+
+    texts: Annotated[list[str], FILLED] = []
+    inputs: Annotated[list[Input], FILLED] = []
     model: str = ""
     input_type: str | None = None
     embedding_types: Annotated[list[EmbeddingType], FILLED] = msgspec.field(default_factory=lambda: ["float"])
@@ -104,14 +118,17 @@ CUTS = {
 
 
 def embed_request(body: CohereEmbedBody) -> EmbedRequest:
-    if not body.texts:
+    if body.texts and body.inputs:
+        raise InvalidInput("texts and inputs are both there", field="inputs")
+    texts = tuple(body.texts) or tuple(each.content[0].text for each in body.inputs)
+    if not texts:
         raise InvalidInput("texts is empty", field="texts")
     if not body.embedding_types:
         raise InvalidInput("embedding_types is empty", field="embedding_types")
     truncate, side = CUTS[body.truncate]
     return EmbedRequest(
         model=body.model,
-        texts=tuple(body.texts),
+        texts=texts,
         prompt=PromptChoice(input_type=side_of(body.input_type)),
         cut=Cut(truncate=truncate, side=side, max_tokens=body.max_tokens),
         outputs=(OutputKind.DENSE,),
@@ -148,7 +165,7 @@ def embed_reply(asked: Asked[CohereEmbedBody, EmbedRequest], answer: Answer) -> 
             {
                 "id": asked.name,
                 "embeddings": {kind: TYPES[kind](rows) for kind in dict.fromkeys(asked.body.embedding_types)},
-                "texts": asked.body.texts,
+                "texts": asked.request.texts,
                 "response_type": "embeddings_by_type",
                 "meta": META | {"billed_units": {"input_tokens": tokens}},
             }
