@@ -16,6 +16,7 @@ MODEL ?= minilm
 GPU ?=
 WORKER ?= 127.0.0.1:50061
 FRONTEND ?= 127.0.0.1:50051
+HTTP ?= 127.0.0.1:8080
 # A process a core, at most four: each loads PyTorch. Files stay whole, since their tests share services, and come in
 # the order of tests/conftest.py: pytest-xdist's own puts files of few tests last, however long these take.
 TOGETHER := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -54,8 +55,8 @@ setup: $(VENV)/dev ## install everything that the other targets need
 demo: $(VENV)/demo ## start a worker and two frontends, embed and rerank, print the tables, stop
 	$(BIN)/python -m demo
 
-serve: $(VENV)/demo ## leave one worker and one frontend running (MODEL, WORKER, FRONTEND)
-	$(BIN)/python -m harness --model $(MODEL) --worker $(WORKER) --frontend $(FRONTEND)
+serve: $(VENV)/demo ## leave one worker and one frontend running (MODEL, WORKER, FRONTEND, HTTP)
+	$(BIN)/python -m harness --model $(MODEL) --worker $(WORKER) --frontend $(FRONTEND) --http $(HTTP)
 
 test: $(VENV)/dev ## run all tests that need no GPU
 	-@$(MAKE) --silent clients
@@ -107,14 +108,16 @@ $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntim
 
 peers: $(PEERS)/maxsim/ready $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntime/ready ## set up the peers that benchmarks compare with, each in a venv of its own
 
-# Released clients that tests run unchanged; without an index to install them from, those tests are skipped.
+# Released clients that tests run unchanged; without an index to install them from, those tests are skipped. The
+# playground's brings no browser: it drives the system's Chromium (apt-get install chromium).
 $(CLIENTS)/%/ready: tests/clients/%.txt
 	@echo "Installing the client $* into $(CLIENTS)/$*"
 	$(PYTHON) -m venv $(CLIENTS)/$*
 	$(CLIENTS)/$*/bin/$(PEER_PIP) --only-binary :all: --requirement $<
 	@touch $@
 
-clients: $(CLIENTS)/haystack/ready $(CLIENTS)/http/ready $(CLIENTS)/schemathesis/ready ## set up the released clients that tests run, each in a venv of its own
+RELEASED := haystack http playground schemathesis
+clients: $(RELEASED:%=$(CLIENTS)/%/ready) ## set up the released clients that tests run, each in a venv of its own
 
 bench: $(VENV)/dev peers ## measure against the peers in ten minutes or so, render README's table and docs/measured.md
 	$(BIN)/python -m benchmarks offline

@@ -14,9 +14,12 @@ if __name__ == "__main__":
     parser.add_argument(
         "--frontend", default="127.0.0.1:50051", help="HOST:PORT of the frontend (default: %(default)s)"
     )
+    parser.add_argument(
+        "--http", default="", metavar="HOST:PORT", help="also speak HTTP on this address (default: gRPC only)"
+    )
     chosen = parser.parse_args()
     try:
-        raise SystemExit(run(serve(chosen.model, chosen.worker, chosen.frontend)))
+        raise SystemExit(run(serve(chosen.model, chosen.worker, chosen.frontend, chosen.http)))
     except MemberFailed as failed:  # before it was ready; the others have been stopped
         print(failed, file=sys.stderr)
         raise SystemExit(1) from None

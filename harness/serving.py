@@ -19,12 +19,14 @@ MEANINGS = {
 }
 
 
-async def serve(model: str, worker: str, frontend: str) -> int:
+async def serve(model: str, worker: str, frontend: str, http: str = "") -> int:
     """The exit status: 0 after Ctrl-C or SIGTERM, 1 where a process ended by itself. Nothing is started again."""
     print(f"Starting a worker with {model} and a frontend ...", flush=True)
-    async with stack(model, worker={"listen": worker}, frontend={"listen": frontend}) as pair:
+    doors = {"doors": "grpc,tei,http", "http-listen": http} if http else {}
+    async with stack(model, worker={"listen": worker}, frontend={"listen": frontend, **doors}) as pair:
         members = {"worker": pair.worker, "frontend": pair.frontends[0]}
         told = [f"{name} {member.address} (process {member.pid})" for name, member in members.items()]
+        told += [f"HTTP {pair.frontends[0].http_url}"] if http else []
         print(f"Ready: {', '.join(told)}. Ctrl-C stops.", flush=True)
         ended = await first_to_end(members)
         print(f"{ended}\nStopping ..." if ended else "Stopping ...", flush=True)

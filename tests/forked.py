@@ -1,10 +1,11 @@
-"""Services of tests, forked from processes that have imported what each of them would import for seconds.
+"""Services of tests, forked from processes that have imported, and loaded once, what each would take seconds for.
 
 Such a service is a process of its own that runs its module as `python -m` does: arguments, environment, signals and
 exit status are its own. Run as a program, this file is a process that forks.
 """
 
 import asyncio
+import gc
 import importlib
 import json
 import os
@@ -21,6 +22,20 @@ IMPORTED = {
     "frontend_service": ["frontend_service.__main__"],
     "gpu_worker": ["gpu_worker.__main__", "transformers.modeling_utils"],  # which transformers imports when it is used
 }
+
+
+def _load_once() -> None:
+    """What the first load of a process does beside loading: it imports, reads sources, measures ways of attention."""
+    import torch
+
+    from gpu_worker.device.placement import Placement
+    from gpu_worker.model.loading import load
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # OpenMP's threads would not be there in what is forked, and be waited for
+    for model in ("random:tiny-bert", "random:tiny-classifier"):
+        load(model, Placement.choose("cpu", "float32"))
+    torch.set_num_threads(threads)
 
 
 class Forked:
@@ -177,5 +192,9 @@ if __name__ == "__main__":
     _, wanted, place = sys.argv
     for name in IMPORTED[wanted]:
         importlib.import_module(name)
+    if wanted == "gpu_worker":
+        _load_once()
+    gc.collect()
+    gc.freeze()  # collections of what is forked would write to pages that are shared
     del sys.modules[f"{wanted}.__main__"]  # it runs again, as the program
     become(wanted, serve(place))

@@ -115,7 +115,11 @@ def ids_of(model: Model, texts: Sequence[str]) -> list[list[int]]:
 
 def embed(path: Path, texts: list[str]) -> np.ndarray:
     """Dense rows of texts by the repository at `path`, normalised as its files say, without services."""
-    model = load(str(path), CPU)
+    return rows(load(str(path), CPU), texts)
+
+
+def rows(model: Model, texts: list[str]) -> np.ndarray:
+    """Those of a model that is loaded."""
     assert model.recipe.dense is not None
     work = encode(DENSE, normalize=model.recipe.dense.normalize)
     return dense_rows(ask(ModelEngine(model), work, ids_of(model, texts)))

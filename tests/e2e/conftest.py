@@ -1,8 +1,10 @@
-"""One pair on real weights for all end-to-end tests that leave it as they found it."""
+"""Pairs for all end-to-end tests that leave them as they found them: one on real weights, one on tiny ones."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+from environments import built_wheel
 from forked import Nursery
 from references import Calls, mini_lm_path
 from sentence_transformers import SentenceTransformer
@@ -34,6 +36,26 @@ async def pair(nursery: Nursery) -> AsyncIterator[Stack]:
 def calls(pair: Stack) -> Calls:
     """The public rpcs of that pair."""
     return Calls(pair.channel)
+
+
+@pytest.fixture(scope="session")
+async def tiny(nursery: Nursery) -> AsyncIterator[Stack]:
+    """Dense and token vectors of tiny weights, 640 tokens."""
+    async with stack("random:tiny-bert") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+async def cross(nursery: Nursery) -> AsyncIterator[Stack]:
+    """A score of two texts."""
+    async with stack("random:tiny-cross-encoder") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `pip install` of this repository installs."""
+    return built_wheel(tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")

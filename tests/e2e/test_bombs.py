@@ -123,7 +123,7 @@ async def sender(pair: Stack, method: str) -> AsyncIterator[Callable[..., Any]]:
         yield channel.unary_unary(method)
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(128, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [4, pytest.param(128, marks=pytest.mark.slow)])
 async def test_compressed_messages_are_not_unpacked(pair: Stack, count: int) -> None:
     """60 MiB of zeros in 59 KB each."""
     zeros = bytes(60 * MEBIBYTE)

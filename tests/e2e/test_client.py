@@ -19,13 +19,6 @@ FEW = TEXTS[:40]
 
 
 @pytest.fixture(scope="module")
-async def small() -> AsyncIterator[Stack]:
-    """Dense vectors of tiny weights."""
-    async with stack("random:tiny-bert") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 async def every_output() -> AsyncIterator[Stack]:
     """Dense, sparse and token vectors of one pass."""
     async with stack("random:tiny-bge-m3") as running:
@@ -35,6 +28,13 @@ async def every_output() -> AsyncIterator[Stack]:
 @pytest.fixture(scope="module")
 async def classifier() -> AsyncIterator[Stack]:
     async with stack("random:tiny-classifier") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def one_at_a_time() -> AsyncIterator[Stack]:
+    """A frontend that refuses what comes beside a request."""
+    async with stack("random:tiny-bert", frontend={"max-requests-at-once": 1}) as running:
         yield running
 
 
@@ -50,11 +50,11 @@ async def in_thread(client: Asked, name: str, *arguments: Any, **options: Any) -
     return await asyncio.to_thread(lambda: asyncio.run(getattr(client, name)(*arguments, **options)))
 
 
-async def test_dense_vectors(small: Stack, kind: str) -> None:
+async def test_dense_vectors(tiny: Stack, kind: str) -> None:
     """In every data type, in parts and whole; the rows of one call within what batches differ by."""
-    calls = Calls(small.channel)
+    calls = Calls(tiny.channel)
     expected = dense(await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=TEXTS)))
-    async with connected(kind, small.frontends[0].address) as client:
+    async with connected(kind, tiny.frontends[0].address) as client:
         found = await in_thread(client, "embed", TEXTS)
         assert found.flags.writeable
         near(found, expected, 1e-6)
@@ -170,11 +170,11 @@ async def test_classes(classifier: Stack, kind: str) -> None:
             await in_thread(client, "classify_tokens", FEW)
 
 
-async def test_tokens_and_cards(small: Stack, kind: str) -> None:
+async def test_tokens_and_cards(tiny: Stack, kind: str) -> None:
     """What the model sees, back to text, and what the model is."""
-    calls = Calls(small.channel)
+    calls = Calls(tiny.channel)
     response = await calls.model.Tokenize(model_pb2.TokenizeRequest(texts=FEW))
-    async with connected(kind, small.frontends[0].address) as client:
+    async with connected(kind, tiny.frontends[0].address) as client:
         found = await in_thread(client, "tokenize", FEW)
         for ours, theirs in zip(found, response.texts, strict=True):
             assert (ours.ids.tolist(), list(ours.tokens)) == (list(theirs.ids), list(theirs.tokens))
@@ -190,10 +190,10 @@ async def test_tokens_and_cards(small: Stack, kind: str) -> None:
         assert (raised.value.field, raised.value.code.name) == ("model", "NOT_FOUND")
 
 
-async def test_errors_name_the_field(small: Stack, kind: str) -> None:
+async def test_errors_name_the_field(tiny: Stack, kind: str) -> None:
     """By its place in all texts, with the service's words."""
     long = [*TEXTS[:700], " ".join(f"w{each}" for each in range(1100)), *TEXTS[:100]]
-    async with connected(kind, small.frontends[0].address) as client:
+    async with connected(kind, tiny.frontends[0].address) as client:
         with pytest.raises(errors.InputTooLong, match=r"texts\[700\] has 1343 tokens") as raised:
             await in_thread(client, "embed", long)
         assert (raised.value.reason, raised.value.field) == ("INPUT_TOO_LONG", "texts[700]")
@@ -219,15 +219,15 @@ async def test_streams(every_output: Stack, kind: str) -> None:
             assert list(ours) == list(theirs)
 
 
-async def test_overload_is_waited_for(kind: str) -> None:
+async def test_overload_is_waited_for(one_at_a_time: Stack, kind: str) -> None:
     """A frontend that takes one request at a time refuses the others with a wait, and all come through."""
-    async with stack("random:tiny-bert", frontend={"max-requests-at-once": 1}) as pair:
-        async with connected(kind, pair.frontends[0].address, retries=0) as client:
-            with pytest.raises(errors.Overloaded) as raised:
-                await in_thread(client, "embed", TEXTS)
-            assert raised.value.retry_after is not None
-        async with connected(kind, pair.frontends[0].address, retries=50) as client:
-            assert (await in_thread(client, "embed", TEXTS * 3)).shape[0] == 3 * len(TEXTS)
+    address = one_at_a_time.frontends[0].address
+    async with connected(kind, address, retries=0) as client:
+        with pytest.raises(errors.Overloaded) as raised:
+            await in_thread(client, "embed", TEXTS)
+        assert raised.value.retry_after is not None
+    async with connected(kind, address, retries=50) as client:
+        assert (await in_thread(client, "embed", TEXTS)).shape[0] == len(TEXTS)
 
 
 async def test_a_stream_outlives_its_frontend(kind: str) -> None:

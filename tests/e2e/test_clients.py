@@ -34,30 +34,23 @@ async def haystack(pair: Stack, does: str, texts: list[str], **options: Any) -> 
     return told
 
 
-@pytest.fixture(scope="module")
-async def bert() -> Any:
-    """Dense vectors."""
-    async with stack("random:tiny-bert") as running:
-        yield running
-
-
-@pytest.mark.parametrize("normalize", [False, True, None])
-async def test_haystack_gets_the_vectors_of_embed(bert: Stack, normalize: bool | None) -> None:
+@pytest.mark.parametrize("normalize", [False, None, pytest.param(True, marks=pytest.mark.slow)])
+async def test_haystack_gets_the_vectors_of_embed(tiny: Stack, normalize: bool | None) -> None:
     """By one stream, by several, and for one text; unit length where it says nothing."""
     asked = EmbedRequest(texts=TEXTS, normalize=normalize is not False)
-    expected = dense(await Calls(bert.channel).embedding.Embed(asked))
-    told = await haystack(bert, "dense", TEXTS, normalize=normalize)
+    expected = dense(await Calls(tiny.channel).embedding.Embed(asked))
+    told = await haystack(tiny, "dense", TEXTS, normalize=normalize)
     near(np.array(told["documents"]), expected, 1e-6)
     near(np.array(told["concurrently"]), expected, 1e-6)
     near(np.array(told["text"]), expected[0], 1e-6)
 
 
-async def test_haystack_hears_why_it_is_refused(bert: Stack) -> None:
+async def test_haystack_hears_why_it_is_refused(tiny: Stack) -> None:
     """In the words of the contract."""
-    told = await haystack(bert, "dense", [*TEXTS, "", *TEXTS])
+    told = await haystack(tiny, "dense", [*TEXTS, "", *TEXTS])
     assert "INVALID_ARGUMENT" in told["error"]
     assert "Input validation error: inputs is empty" in told["error"]
-    told = await haystack(bert, "sparse", TEXTS)
+    told = await haystack(tiny, "sparse", TEXTS)
     assert "FAILED_PRECONDITION" in told["error"]
 
 

@@ -1,7 +1,7 @@
 """EmbedStream between real processes: the rows of Embed, out of order, whatever callers do."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import numpy as np
@@ -10,31 +10,25 @@ from references import Calls, dense, eventually, load_of
 
 from harness.stack import Stack, stack
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
+from selvage.v1.vectors_pb2 import OUTPUT_KIND_MULTI_VECTOR
 
 TEXTS = [f"w{number} w{number * 7 % 90} " * (1 + number % 9) for number in range(300)]
 
 
-@pytest.fixture(scope="module")
-async def small() -> AsyncIterator[Stack]:
-    """A pair of its own on tiny weights."""
-    async with stack("random:tiny-bert") as running:
-        yield running
-
-
-def batches(size: int, repeat: int = 1) -> list[EmbedStreamRequest]:
+def batches(size: int, repeat: int = 1, **options: Any) -> list[EmbedStreamRequest]:
     """All texts, so many a batch; the id is the place of the first."""
     places = range(0, len(TEXTS), size)
     return [
-        EmbedStreamRequest(id=place, request=EmbedRequest(texts=TEXTS[place : place + size]))
+        EmbedStreamRequest(id=place, request=EmbedRequest(texts=TEXTS[place : place + size], **options))
         for _ in range(repeat)
         for place in places
     ]
 
 
 @pytest.mark.parametrize("size", [1, 7, 300])
-async def test_the_rows_are_those_of_embed(small: Stack, size: int) -> None:
+async def test_the_rows_are_those_of_embed(tiny: Stack, size: int) -> None:
     """Whatever the size of the batches; each answered once."""
-    calls = Calls(small.channel)
+    calls = Calls(tiny.channel)
     expected = dense(await calls.embedding.Embed(EmbedRequest(texts=TEXTS)))
     found = {}
     async for reply in calls.embedding.EmbedStream(iter(batches(size))):
@@ -43,9 +37,9 @@ async def test_the_rows_are_those_of_embed(small: Stack, size: int) -> None:
     assert np.abs(np.concatenate([found[place] for place in sorted(found)]) - expected).max() < 1e-5
 
 
-async def test_a_caller_writes_and_reads_in_turn(small: Stack) -> None:
+async def test_a_caller_writes_and_reads_in_turn(tiny: Stack) -> None:
     """Replies come while the stream is open, and it ends with OK once nothing more is written."""
-    call = Calls(small.channel).embedding.EmbedStream()
+    call = Calls(tiny.channel).embedding.EmbedStream()
     for each in batches(100):
         await call.write(each)
         assert (await call.read()).id == each.id
@@ -54,9 +48,9 @@ async def test_a_caller_writes_and_reads_in_turn(small: Stack) -> None:
     assert await call.code() is grpc.StatusCode.OK
 
 
-async def test_what_is_no_batch_ends_the_stream_after_the_answers(small: Stack) -> None:
+async def test_what_is_no_batch_ends_the_stream_after_the_answers(tiny: Stack) -> None:
     """With INVALID_ARGUMENT."""
-    call = small.channel.stream_stream(
+    call = tiny.channel.stream_stream(
         "/selvage.v1.EmbeddingService/EmbedStream", response_deserializer=EmbedStreamResponse.FromString
     )()
     await call.write(batches(300)[0].SerializeToString())
@@ -67,15 +61,18 @@ async def test_what_is_no_batch_ends_the_stream_after_the_answers(small: Stack) 
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_slow_reader_holds_back_only_itself(small: Stack) -> None:
-    """It is read from no more, others are answered meanwhile, and it loses nothing in the end."""
-    calls = Calls(small.channel)
+async def test_a_slow_reader_holds_back_only_itself(tiny: Stack) -> None:
+    """It is read from no more, others are answered meanwhile, and it loses nothing in the end.
+
+    Rows of tokens: they fill what may wait for a reader with fewer texts.
+    """
+    calls = Calls(tiny.channel)
     slow = calls.embedding.EmbedStream()
-    written = 0
+    asked, written = batches(10, repeat=30, outputs=[OUTPUT_KIND_MULTI_VECTOR]), 0
 
     async def write() -> None:
         nonlocal written
-        for each in batches(10, repeat=200):
+        for each in asked:
             await slow.write(each)
             written += 1
         await slow.done_writing()
@@ -88,23 +85,23 @@ async def test_a_slow_reader_holds_back_only_itself(small: Stack) -> None:
         return written == before
 
     await eventually(stands)
-    assert written < 6000
+    assert written < len(asked)
     assert dense(await calls.embedding.Embed(EmbedRequest(texts=["w1"]), timeout=20)).shape[0] == 1
     seen = [reply.id async for reply in slow]
     await writing
-    assert len(seen) == 6000
+    assert len(seen) == len(asked)
 
 
-async def test_an_abandoned_stream_leaves_nothing_behind(small: Stack) -> None:
+async def test_an_abandoned_stream_leaves_nothing_behind(tiny: Stack) -> None:
     """Its jobs are cancelled."""
-    calls = Calls(small.channel)
+    calls = Calls(tiny.channel)
     call = calls.embedding.EmbedStream()
     for each in batches(300, repeat=20):
         await call.write(each)
     call.cancel()
 
     async def empty() -> bool:
-        load = await load_of(small)
+        load = await load_of(tiny)
         return (load.queued_tokens, load.queued_jobs) == (0, 0)
 
     await eventually(empty)

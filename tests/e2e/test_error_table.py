@@ -224,10 +224,10 @@ async def test_a_deadline_that_passes_frees_the_worker(pair: Stack, calls: Calls
 
 async def test_a_call_without_a_deadline_gets_one() -> None:
     """The server's own word on it, with its reason; the worker is free again."""
-    async with stack("random:tiny-bert", frontend={"default-timeout": 0.5}) as pair:
+    async with stack("random:tiny-bert", frontend={"default-timeout": 0.3}) as pair:
         calls = Calls(pair.channel)
         texts = [
-            f"w{index // 800} " + " ".join(f"w{(index + each) % 800}" for each in range(499)) for index in range(2000)
+            f"w{index // 800} " + " ".join(f"w{(index + each) % 800}" for each in range(499)) for index in range(600)
         ]
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await calls.embedding.Embed(embed(texts=texts))

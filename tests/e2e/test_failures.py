@@ -94,7 +94,7 @@ async def test_a_draining_worker_answers_what_it_accepted() -> None:
     """SIGTERM in the middle of a long request: it is answered in full, and the process ends with 0."""
     async with stack(TINY) as pair:
         calls = Calls(pair.channel)
-        texts = [" ".join(f"w{(index + each) % 800}" for each in range(300)) for index in range(400)]
+        texts = [" ".join(f"w{(index + each) % 800}" for each in range(300)) for index in range(150)]
         expected = dense(await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=texts[-1:])))
         long = asyncio.ensure_future(calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=texts), timeout=60))
         await until_queued(pair)
@@ -108,17 +108,17 @@ async def test_a_draining_worker_answers_what_it_accepted() -> None:
 async def test_a_draining_worker_waits_for_slow_readers() -> None:
     """A large result that its frontend takes slowly is delivered whole, however long ago it was computed."""
     async with stack("random:tiny-bert") as pair, attached(pair.worker.address) as link:
-        tokens = RaggedTokens.of([[5] * 500] * 300)
+        tokens = RaggedTokens.of([[5] * 500] * 150)
         work = Encode(outputs=frozenset({OutputKind.MULTI_VECTOR}), normalize=True, normalize_tokens=True)
         await link.ask(Job(id=1, work=work, tokens=tokens))
         while not link.parts:
             await link.read()
         stopping = asyncio.create_task(pair.worker.stop())
         await eventually(lambda: any("draining" in line for line in pair.worker.log))
-        await asyncio.wait([stopping], timeout=2)
+        await asyncio.wait([stopping], timeout=0.5)
         rows = (await link.answers(1))[1].tokens
         assert rows is not None
-        assert len(rows.data) == 300 * 500 * 64 * 4
+        assert len(rows.data) == 150 * 500 * 64 * 4
         assert await stopping == 0
 
 
@@ -134,14 +134,14 @@ async def test_a_full_worker_says_when_to_try_again() -> None:
     """OVERLOADED with RetryInfo and the pushback trailer, while the first job goes on."""
     async with stack(TINY, worker={"queued-tokens": 1000}) as pair:
         calls = Calls(pair.channel)
-        big = embedding_pb2.EmbedRequest(texts=[f"w{number} " + "w1 " * 499 for number in range(200)])
+        big = embedding_pb2.EmbedRequest(texts=[f"w{number} " + "w1 " * 499 for number in range(100)])
         first = asyncio.ensure_future(calls.embedding.Embed(big, timeout=60))
         await until_queued(pair)
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await calls.embedding.Embed(big)
         assert refusal(raised.value)[:2] == ("RESOURCE_EXHAUSTED", "OVERLOADED")
         assert int(dict(raised.value.trailing_metadata())["grpc-retry-pushback-ms"]) >= 100
-        assert (await first).dense.count == 200
+        assert (await first).dense.count == 100
 
 
 async def test_a_frontend_waits_for_its_worker() -> None:

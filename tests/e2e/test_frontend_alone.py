@@ -1,4 +1,8 @@
-"""The frontend in a venv made by the very steps of its image: without a model library it installs, starts, serves."""
+"""The frontend with nothing but what it asks for: without a model library it installs, starts, serves.
+
+In an environment that links what the wheel asks for, at every run; by `make test-slow` also in one that is made by the
+very steps of its image.
+"""
 
 import asyncio
 import os
@@ -10,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from environments import asked_for, link, unpacked
 
 from harness.stack import stack
 from selvage.v1 import embedding_pb2, ranking_pb2
@@ -20,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = ROOT / "deploy" / "frontend.Dockerfile"
 TEST_TOOLS = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis")
 
-pytestmark = [pytest.mark.timeout(900)]  # the first test waits for an installation
+pytestmark = [pytest.mark.timeout(900)]  # the first slow test waits for an installation
 
 
 class Image:
@@ -64,7 +69,16 @@ def context(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+def linked(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Image:
+    """What the wheel asks for with its extra `frontend`."""
+    image = Image(tmp_path_factory.mktemp("linked"))
+    packages = unpacked(wheel, image.venv)
+    link(asked_for(packages, "frontend"), packages)
+    return image
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Image:
     """Built by the RUN lines as they stand in the Dockerfile."""
     image = Image(tmp_path_factory.mktemp("frontend"))
     subprocess.run([sys.executable, "-m", "venv", str(image.venv)], check=True)
@@ -75,6 +89,18 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     for step in steps:
         image.must("sh", "-c", step, cwd=image.build)
     return image
+
+
+@pytest.fixture(params=["linked", pytest.param("installed", marks=pytest.mark.slow)])
+def image(request: pytest.FixtureRequest) -> Image:
+    """Either of them."""
+    made: Image = request.getfixturevalue(request.param)
+    return made
+
+
+def test_the_image_asks_for_what_is_linked() -> None:
+    """The same extra."""
+    assert "'.[frontend]'" in DOCKERFILE.read_text()
 
 
 @pytest.mark.parametrize("library", ["torch", "transformers", "safetensors", "sentence_transformers"])
@@ -117,10 +143,10 @@ async def test_it_serves(image: Image) -> None:
 
 
 @pytest.mark.slow
-def test_its_unit_tests_pass(image: Image) -> None:
+def test_its_unit_tests_pass(installed: Image) -> None:
     """Those of the frontend need nothing but the frontend, and the tools of testing; few examples show it."""
-    assert "No module named 'torch'" in image.run(image.python, "-c", "import torch").stderr
-    image.must("pip", "install", "--constraint", "constraints.txt", *TEST_TOOLS, cwd=image.build)
-    assert "No module named 'torch'" in image.run(image.python, "-c", "import torch").stderr
+    assert "No module named 'torch'" in installed.run(installed.python, "-c", "import torch").stderr
+    installed.must("pip", "install", "--constraint", "constraints.txt", *TEST_TOOLS, cwd=installed.build)
+    assert "No module named 'torch'" in installed.run(installed.python, "-c", "import torch").stderr
     options = ("-q", "-p", "no:cacheprovider", "--hypothesis-profile", "few")
-    image.must(image.python, "-m", "pytest", *options, "tests/unit/frontend", cwd=ROOT)
+    installed.must(installed.python, "-m", "pytest", *options, "tests/unit/frontend", cwd=ROOT)

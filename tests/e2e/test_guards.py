@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import grpc
 import pytest
 from certificates import Authority, Files
@@ -80,7 +82,15 @@ async def guarded(tmp_path_factory: pytest.TempPathFactory, nursery: object) -> 
     tls = {"tls-certificate": server.certificate, "tls-key": server.key}
     worker = {**tls, "tls-ca": authority.file, "link-secret-file": secret}
     way = {"worker-ca": authority.file, "worker-certificate": own.certificate, "worker-key": own.key}
-    frontend = {**tls, "api-keys": keys, "link-secret-file": secret, **way, "worker-name": NAME, "log-calls": True}
+    frontend = {
+        **tls,
+        "api-keys": keys,
+        "link-secret-file": secret,
+        **way,
+        "worker-name": NAME,
+        "log-calls": True,
+        "doors": "grpc,tei,http",
+    }
     async with stack("minilm", worker=worker, frontend=frontend, channel=open_channel(authority, own)) as running:
         yield Guarded(running, authority, server, keys, secret)
 
@@ -108,6 +118,33 @@ async def test_without_a_known_key_nothing_is_answered(guarded: Guarded, key: st
     assert KEY not in guarded.logs()
     assert "sv-wrong" not in guarded.logs()
     assert SECRET not in guarded.logs()
+
+
+async def asked(guarded: Guarded, key: str = KEY, **changed: Any) -> tuple[int, dict[str, Any]]:
+    """Status and body of POST /v1/embeddings over HTTPS."""
+    context = ssl.create_default_context(cafile=str(changed.get("ca", guarded.authority.file)))
+    url = guarded.stack.frontends[0].http_url.replace("http:", "https:") + "/v1/embeddings"
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    connector = aiohttp.TCPConnector(ssl=context)
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.post(url, json={"input": "a"}, headers=headers, server_hostname=changed.get("name", NAME)) as reply,
+    ):
+        return reply.status, await reply.json()
+
+
+async def test_the_same_over_http(guarded: Guarded) -> None:
+    """With a key; without one, with a wrong one, for another name, and in plain text."""
+    assert (await asked(guarded))[0] == 200
+    for key in ("", "sv-wrong"):
+        status, told = await asked(guarded, key)
+        assert (status, told["error"]["code"]) == (401, "invalid_api_key")
+    with pytest.raises(aiohttp.ClientConnectorCertificateError):
+        await asked(guarded, name="another.test")
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ClientError):
+            await session.get(guarded.stack.frontends[0].http_url + "/health")
+    assert "sv-wrong" not in guarded.logs()
 
 
 @pytest.mark.parametrize("changed", [{"name": "another.test"}, {"ca": None}], ids=["another name", "another authority"])
@@ -166,6 +203,7 @@ async def test_new_files_are_taken_without_a_lost_call(guarded: Guarded) -> None
         async with asyncio.timeout(20):
             while not await is_answered(guarded, OTHER_KEY, name="new.test"):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
+        assert (await asked(guarded, OTHER_KEY, name="new.test"))[0] == 200
         before = answered
         async with asyncio.timeout(20):
             while answered < before + 3:  # noqa: ASYNC110

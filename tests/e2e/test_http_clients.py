@@ -189,6 +189,12 @@ async def test_llama_index_gets_the_vectors_of_embed(clients: Clients, url: str,
         near(np.array(told["query"]), rows[0], 1e-6)
 
 
+async def test_llama_index_shows_what_was_wrong(clients: Clients, url: str) -> None:
+    """Its client of text-embeddings-inference looks at no status: our error is quoted where it wants a list."""
+    told = await clients.ask("llama_tei", url, model=MODEL, texts=["w1", ""])
+    assert "inputs[1] is e" in told["text"]
+
+
 async def test_cohere_gets_the_vectors_of_embed(clients: Clients, bert: Stack, url: str, expected: Any) -> None:
     """In every type at once, after the prompt that belongs to the texts."""
     types = ["float", "int8", "uint8", "binary", "ubinary", "base64"]

@@ -58,7 +58,7 @@ async def fuzz(running: Stack, folder: Path, *options: str) -> None:
 @needs_schemathesis
 async def test_nothing_that_is_sent_is_a_bug(bge: Stack, tmp_path: Path) -> None:
     """A few hundred requests, the same ones every time."""
-    await fuzz(bge, tmp_path, "--phases", "fuzzing", "--max-examples", "8", "--seed", "1")
+    await fuzz(bge, tmp_path, "--phases", "fuzzing", "--max-examples", "12", "--seed", "1")
 
 
 @needs_schemathesis
@@ -91,8 +91,8 @@ async def operations(url: str, session: aiohttp.ClientSession) -> tuple[dict[str
 
 def bad(path: str, method: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """The status that is due, the method, and how it is asked."""
-    other = "GET" if method == "POST" else "POST"
-    yield 405, other, {}
+    if path != "/":  # where GET shows the playground
+        yield 405, "GET" if method == "POST" else "POST", {}
     yield 405, "DELETE", {}
     yield 405, "PUT", {"json": {}}
     if method == "POST":
@@ -122,7 +122,7 @@ async def test_every_path_says_what_is_wrong_in_its_words(bge: Stack, session: a
                 assert reply.content_type == JSON
                 assert set(told) == wanted, (by, path, options, told)
                 if status == 405:
-                    assert reply.headers["allow"].startswith(method)
+                    assert method in reply.headers["allow"].split(", ")
                 else:
                     assert str(status) in documented
 

@@ -1,4 +1,7 @@
-"""Workers that are stopped or cut off: told in time, and used again when they answer again."""
+"""Workers that are stopped or cut off: told in time, and used again when they answer again.
+
+Both at once: each is silent for the seconds after which a worker is lost, and nothing shortens these.
+"""
 
 import asyncio
 import os
@@ -33,6 +36,7 @@ async def until_lost(channel: grpc.aio.Channel) -> None:
     """Every name is NOT_SERVING in time, and a call is unavailable at once."""
 
     async def lost() -> bool:
+        await asyncio.sleep(0.05)  # asked without a pause, it would take a core from other tests for seconds
         return await statuses(channel) == {health_pb2.HealthCheckResponse.NOT_SERVING}
 
     async with asyncio.timeout(IN_TIME):
@@ -54,8 +58,7 @@ async def until_found(channel: grpc.aio.Channel) -> None:
     await Calls(channel).embedding.Embed(REQUEST, timeout=30)
 
 
-async def test_a_stopped_worker_is_lost_and_found() -> None:
-    """SIGSTOP: its sockets live, nobody answers. What was under way gets UNAVAILABLE; SIGCONT brings it back."""
+async def stopped() -> None:
     async with stack(TINY) as pair:
         texts = [f"w{number} " + "w1 " * 499 for number in range(400)]
         waiting = asyncio.ensure_future(
@@ -113,8 +116,7 @@ class Wire:
         sink.close()
 
 
-async def test_a_worker_behind_a_dead_wire_is_lost_and_found() -> None:
-    """No connection ends, no packet comes: as with a firewall that forgot it."""
+async def cut_off() -> None:
     worker = Member("gpu_worker", WORKER_SERVICES, {"model": TINY})
     await worker.start()
     wire = Wire(worker.address)
@@ -132,3 +134,21 @@ async def test_a_worker_behind_a_dead_wire_is_lost_and_found() -> None:
         finally:
             await frontend.stop()
             await worker.stop()
+
+
+@pytest.fixture(scope="module")
+async def both() -> AsyncIterator[dict[str, asyncio.Task[None]]]:
+    """What happens to either, begun at once."""
+    begun = {each.__name__: asyncio.create_task(each()) for each in (stopped, cut_off)}
+    yield begun
+    await asyncio.wait(begun.values())
+
+
+async def test_a_stopped_worker_is_lost_and_found(both: dict[str, asyncio.Task[None]]) -> None:
+    """SIGSTOP: its sockets live, nobody answers. What was under way gets UNAVAILABLE; SIGCONT brings it back."""
+    await both["stopped"]
+
+
+async def test_a_worker_behind_a_dead_wire_is_lost_and_found(both: dict[str, asyncio.Task[None]]) -> None:
+    """No connection ends, no packet comes: as with a firewall that forgot it."""
+    await both["cut_off"]

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 import pytest
+from forked import Nursery
 from references import Calls, eventually
 from scraping import scrape
 
@@ -92,13 +93,14 @@ async def test_a_trace_stands_in_both_logs(pair: Stack) -> None:
         assert traces(member, event) == {"traced": TRACE, "untraced": None}
 
 
-async def test_an_address_that_is_taken_stops_the_start(pair: Stack) -> None:
+async def test_an_address_that_is_taken_stops_the_start(pair: Stack, nursery: Nursery) -> None:
     """In one line, with status 2."""
     [line] = [line for line in pair.worker.events if line["event"] == "metrics"]
-    process = await asyncio.create_subprocess_exec(
+    process = await nursery.start(
         *(sys.executable, "-m", "frontend_service", f"--metrics={line['address']}"),
         cwd=ROOT,
         env={"PYTHONPATH": python_path()},
+        stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     _, errors = await process.communicate()

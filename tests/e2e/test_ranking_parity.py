@@ -12,7 +12,7 @@ from selvage.v1 import ranking_pb2 as pb
 from selvage.v1 import vectors_pb2 as v
 
 QUERIES = [words(count, seed=100 + count) for count in (1, 7, 30)]
-DOCUMENTS = [words(1 + 5 * index, seed=index) for index in range(40)] + ["", QUERIES[1]]
+DOCUMENTS = [words(1 + 13 * index, seed=index) for index in range(16)] + ["", QUERIES[1]]
 
 
 @pytest.fixture(scope="module")

@@ -2,23 +2,18 @@
 
 import asyncio
 import re
-import shutil
-import subprocess
-import sys
-import venv
 import zipfile
-from importlib.metadata import distribution
 from pathlib import Path
 
-import pytest
+from environments import link, unpacked
 
+from harness.environment import ROOT
 from harness.stack import Stack
 
-ROOT = Path(__file__).parents[2]
 NEEDS = {"grpcio", "protobuf", "googleapis-common-protos", "numpy"}
 THEIRS = {"typing-extensions"}
 """What these need in turn."""
-SOURCES = ("frontend_service", "gpu_worker", "harness", "protos", "shared", "pyproject.toml", "README.md")
+PLAYGROUND = ROOT / "frontend_service" / "doors" / "http" / "playground"
 PROGRAM = """
 import sys
 from selvage import Client, InvalidInput
@@ -33,34 +28,10 @@ with Client(sys.argv[1]) as client:
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: a build leaves folders behind."""
-    copy, out = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheel")
-    for name in SOURCES:
-        source = ROOT / name
-        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-        shutil.copytree(source, copy / name, ignore=ignored) if source.is_dir() else shutil.copy(source, copy / name)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", out]
-    subprocess.run([*command, copy], check=True)
-    (built,) = out.glob("*.whl")
-    return built
-
-
 def requirements(metadata: str) -> set[str]:
     """Of the client alone: names of what no extra asks for."""
     lines = re.findall(r"^Requires-Dist: ([\w-]+)(.*)$", metadata, flags=re.MULTILINE)
     return {name for name, rest in lines if "extra ==" not in rest}
-
-
-def link(names: set[str], packages: Path) -> None:
-    """Has installed distributions in another environment, and no others."""
-    for name in names:
-        for file in distribution(name).files or ():
-            target, source = packages / file, Path(str(distribution(name).locate_file(file)))
-            if ".." not in file.parts and source.suffix != ".pyc" and source.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.symlink_to(source)
 
 
 async def test_the_wheel_serves_a_client_with_four_packages(pair: Stack, wheel: Path, tmp_path: Path) -> None:
@@ -72,10 +43,8 @@ async def test_the_wheel_serves_a_client_with_four_packages(pair: Stack, wheel: 
         assert {"selvage/py.typed", "selvage/client.py", "selvage/v1/embedding_pb2.pyi", "tei/v1/tei_pb2.py"} <= {
             *names
         }
-        venv.create(tmp_path / "empty", with_pip=False)
-        (packages,) = (tmp_path / "empty").glob("lib/python*/site-packages")
-        archive.extractall(packages)
-    link(NEEDS | THEIRS, packages)
+        assert {str(file.relative_to(ROOT)) for file in PLAYGROUND.glob("*.*")} <= {*names}
+    link(NEEDS | THEIRS, unpacked(wheel, tmp_path / "empty"))
     python = tmp_path / "empty" / "bin" / "python"
     process = await asyncio.create_subprocess_exec(
         *(str(python), "-I", "-c", PROGRAM, pair.frontends[0].address),

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 STANDARD = set(sys.stdlib_module_names)
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Dotted names of everything that a file imports, at any depth."""
     found: set[str] = set()
@@ -98,6 +100,14 @@ RULES = {
             if path.name not in ("metrics.py", "spans.py")
         ],
         {"prometheus_client", "opentelemetry"},
+    ),
+    "the libraries of HTTP are known to its door": (
+        [
+            path
+            for path in files("shared/**/*.py", "frontend_service/**/*.py", "gpu_worker/**/*.py")
+            if ROOT / "frontend_service" / "doors" / "http" not in path.parents
+        ],
+        {"uvicorn", "httptools", "msgspec", "orjson"},
     ),
     "metrics know no traces": (files("shared/metrics.py"), {"opentelemetry"}),
     "traces know no metrics": (files("shared/spans.py"), {"prometheus_client"}),
@@ -235,18 +245,20 @@ def test_shared_is_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "absent"),
+    ("modules", "absent"),
     [
         ("frontend_service.__main__", ["torch", "transformers", "gpu_worker", "prometheus_client", "opentelemetry"]),
         ("gpu_worker.__main__", ["frontend_service", "prometheus_client", "opentelemetry"]),
         ("frontend_service.frontend", ["grpc", "grpc_health", "google", "selvage", "tei", "torch", "gpu_worker"]),
-        ("gpu_worker.engine", ["grpc", "google", "structlog", "pydantic", "pydantic_settings", "triton"]),
-        ("benchmarks.accelerator", ["grpc", "google", "structlog", "pydantic_settings", "rich", "aiohttp", "scipy"]),
+        (
+            "gpu_worker.engine, benchmarks.accelerator",
+            ["grpc", "google", "structlog", "pydantic", "pydantic_settings", "triton", "rich", "aiohttp", "scipy"],
+        ),
         ("benchmarks.__main__", ["torch", "transformers", "grpc", "structlog", "rich"]),
     ],
 )
-def test_it_imports_where_these_are_absent(module: str, absent: list[str]) -> None:
+def test_it_imports_where_these_are_absent(modules: str, absent: list[str]) -> None:
     """Each with no more than it needs: the frontend no torch, its services no gRPC, the engine nothing but torch."""
-    program = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\nimport {module}\n"
+    program = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\nimport {modules}\n"
     path = f"{ROOT}:{ROOT / 'protos'}"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, env={"PYTHONPATH": path})

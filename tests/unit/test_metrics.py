@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shared.admission import Admission, Bounds
-from shared.admission.refusals import REASONS
+from shared.admission.refusals import OTHERS, REASONS
 from shared.errors import Overloaded
 from shared.jobs import Classify, Encode, Job, JobResult, MaxSim, Priority
 from shared.metrics import FRONTEND_REASONS, WORKER_REASONS, Page
@@ -122,7 +122,7 @@ def test_a_frontend_is_read_likewise() -> None:
 
 def test_the_reasons_are_those_of_the_code() -> None:
     """So that each stands at 0 before it comes up."""
-    assert set(FRONTEND_REASONS) == {*REASONS, "deadline", "queue_seconds"}
+    assert set(FRONTEND_REASONS) == {*REASONS, *OTHERS, "deadline", "queue_seconds"}
     refusals = (ROOT / "gpu_worker" / "planning" / "admission.py").read_text()
     assert set(WORKER_REASONS) == set(re.findall(r'_refusal\("(\w+)"', refusals))
 

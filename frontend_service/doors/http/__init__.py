@@ -7,7 +7,8 @@ route.py      what there is to be asked for
 body.py       bytes to what a route takes
 reply.py      what goes back
 errors.py     an error in the words of a shape
-page.py       what there is to be looked at: health, metrics, and
+page.py       what there is to be looked at: health, metrics,
+assets.py     the playground at /, whose files are in playground/,
 openapi.py    the OpenAPI document,
 manual.py     the same as a page for a person
 shapes/       OpenAI's, Cohere's, vLLM's and text-embeddings-inference's requests and replies, a file each

@@ -1,16 +1,14 @@
-"""What there is to be looked at: OpenAPI and its page, health, metrics."""
+"""What there is to be looked at: the playground, OpenAPI and its page, health, metrics."""
 
 from collections.abc import Callable, Iterable
 
-from frontend_service.doors.http import manual
+from frontend_service.doors.http import assets, manual
 from frontend_service.doors.http.errors import TEI
 from frontend_service.doors.http.openapi import openapi
-from frontend_service.doors.http.reply import Reply, written
+from frontend_service.doors.http.reply import HTML, Reply, written
 from frontend_service.doors.http.route import Call, Route
 from frontend_service.frontend import Frontend
 from shared.errors import WorkerUnavailable
-
-HTML = "text/html; charset=utf-8"
 
 
 def routes(
@@ -42,6 +40,7 @@ def routes(
         return Reply(body=body, content_type=kind)
 
     return [
+        *assets.routes(),
         Route(method="GET", path="/openapi.json", shape=TEI, summary="OpenAPI", open=True, serve=tells),
         Route(method="GET", path="/docs", shape=TEI, summary="Its page", open=True, serve=shows),
         Route(method="GET", path="/health", shape=TEI, summary="Whether a model is served", open=True, serve=health),

@@ -15,6 +15,7 @@ from frontend_service import packing
 from shared.jobs import Rows
 
 JSON = "application/json"
+HTML = "text/html; charset=utf-8"
 FLOAT_WEIGHT, BASE64_WEIGHT = 16, 4
 """How much longer a byte of a vector takes into JSON than to be copied."""
 

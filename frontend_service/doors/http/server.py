@@ -91,6 +91,7 @@ class HttpServer:
         self._server = _Uvicorn(self._config)
         self._serving: asyncio.Task[None] | None = None
         self.draining = False
+        self.address = ("", 0)
 
     async def start(self, listen: str) -> None:
         """Binds and tells the address; ends the process with status 2 where that cannot be had."""
@@ -103,7 +104,8 @@ class HttpServer:
         self._serving = asyncio.create_task(self._server.serve(sockets=[bound]))
         while not self._server.started:  # noqa: ASYNC110 - uvicorn tells it so
             await asyncio.sleep(0.001)
-        log.info("listening over HTTP", address=f"{host}:{bound.getsockname()[1]}")
+        self.address = (host, bound.getsockname()[1])
+        log.info("listening over HTTP", address=f"{host}:{self.address[1]}")
 
     def known_here(self, method: str) -> bool:
         """Whether calls of a route, by its name, wait for no worker."""

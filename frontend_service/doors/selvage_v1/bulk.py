@@ -12,7 +12,7 @@ from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamReq
 from shared.admission.streams import OpenStream
 from shared.caller import Caller
 from shared.deadline import Deadline
-from shared.errors import Overloaded, ResultTooLarge, SelvageError
+from shared.errors import DeadlineExceeded, Overloaded, ResultTooLarge, SelvageError
 
 Embed = Callable[[EmbedRequest, int, Caller], Awaitable[EmbedResponse]]
 
@@ -24,6 +24,7 @@ class Bulk:
         """`embed` answers a message of about so many bytes."""
         self._frontend, self._embed, self._caller = frontend, embed, caller
         self._deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
+        self._done = 0
         self._streaming = Streaming(frontend.calls.admission, stream, replies, self._answer)
 
     async def run(self, batches: Requests[EmbedStreamRequest]) -> None:
@@ -57,21 +58,27 @@ class Bulk:
             parts += await self._frontend.offload(part.size, _Part.halves, part)
             return
         let_go(part.size)
+        self._done += 1
         del part
         await self._streaming.send(reply)
 
     async def _computed(self, part: "_Part", told: EmbedStreamResponse) -> bytes | None:
         """The reply to a part; None where it would be too large and the part can be halved.
 
-        What is refused for others of this stream is tried again as they end; a large one does not wait in memory.
+        What is refused for others of this stream is tried again as they end; a large one does not wait in memory. So
+        is what had to wait for others so long that the default time of a call was over.
         """
         while True:
+            before = self._done
             try:
                 return await self._called(part, told)
             except ResultTooLarge:
                 if part.texts < 2:
                     raise
                 return None
+            except DeadlineExceeded:
+                if self._deadline is not None or self._done == before:
+                    raise
             except Overloaded:
                 if part.size > REQUEST_BYTES or not await self._streaming.another_ended():
                     raise

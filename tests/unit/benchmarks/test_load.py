@@ -193,7 +193,7 @@ async def test_every_call_is_counted_once_by_its_status() -> None:
     """One in four is refused, one in four never answered; keys and priorities reach the server."""
     statuses = ("OK", "RESOURCE_EXHAUSTED", "never", "OK")
     async with fake_server(lambda number: statuses[(number - 1) % 4] if number else "OK") as (address, came):
-        load = Load(address=address, workload=TEXTS, requests=40, deadline=0.3, keys="a:3,b", priorities="1")
+        load = Load(address=address, workload=TEXTS, clients=3, requests=40, deadline=0.3, keys="a:3,b", priorities="1")
         found = await drive(load)
     assert found["statuses"] == {"OK": 20, "RESOURCE_EXHAUSTED": 10, "DEADLINE_EXCEEDED": 10}
     figures = found["figures"]

@@ -48,9 +48,9 @@ def test_a_peer_times_its_work_and_gives_the_outcome() -> None:
     """Whatever it prints; short runs fill the turn."""
     with peer() as other:
         assert other.outcome("doubled", number=21).tolist() == [42]
-        told = other.run("doubled", 0.1, number=21)
+        told = other.run("doubled", 0.01, number=21)
         assert other.outcome("runs").tolist() == [1 + told["runs"]]
-        assert 0 < told["seconds"] < 0.1 <= told["runs"] * 0.1
+        assert 0 < told["seconds"] < 0.01 <= told["runs"] * 0.01
 
 
 def test_a_peer_has_our_threads_and_our_memory() -> None:

@@ -7,7 +7,7 @@ import fakes
 import pytest
 from fake_workers import JOB, TOKENS, FakeWorker, World, eventually
 
-from frontend_service.worker import stream
+from frontend_service.worker import link, stream
 from frontend_service.worker.fleet import Fleet
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import codec
@@ -75,6 +75,7 @@ async def test_a_worker_that_falls_silent_is_lost_and_found_again(
 ) -> None:
     """What it had is answered UNAVAILABLE."""
     monkeypatch.setattr(stream, "SILENCE", 0.2)
+    monkeypatch.setattr(link, "SILENCE", 0.5)
     worker = world.workers[0]
     worker.hangs = worker.silent = True
     running = asyncio.ensure_future(world.run())

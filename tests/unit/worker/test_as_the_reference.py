@@ -73,7 +73,9 @@ def test_a_classifier_reads_the_last_token_that_is_not_padding(tmp_path: Path) -
     assert np.abs(scores(ask(ModelEngine(model), Classify(), chosen)) - theirs)[:3].min() > 0.01
 
 
-@pytest.mark.parametrize("name", ["tiny-gemma2", "tiny-gemma3", "tiny-qwen2"])
+@pytest.mark.parametrize(
+    "name", ["tiny-qwen2", *(pytest.param(each, marks=pytest.mark.slow) for each in ("tiny-gemma2", "tiny-gemma3"))]
+)
 def test_in_half_precision_the_same_row_is_read(name: str, tmp_path: Path) -> None:
     """There several rows are near enough; the nearest is taken."""
     own = write_trunk(tmp_path, name, "sequence-classification", labels=1)
@@ -106,7 +108,13 @@ def counting_all(tokens: Any, starts: Any, lengths: Any, uncounted: int) -> Any:
     return np.arange(len(tokens)) - np.repeat(starts, lengths) + uncounted + 1
 
 
-@pytest.mark.parametrize("kind", ROBERTA)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(each, marks=() if each in ("roberta", "mpnet", "xmod", "esm") else pytest.mark.slow)
+        for each in ROBERTA
+    ],
+)
 def test_a_padding_token_in_a_text_is_not_counted(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """RoBERTa's positions are told from ids; a batch that counts every token is refused by the gate."""
     own = written(tmp_path, kind)
@@ -203,7 +211,9 @@ def test_a_classifier_that_short_texts_change_is_refused(tmp_path: Path) -> None
         load(str(tmp_path), CPU)
 
 
-@pytest.mark.parametrize("kind", CLASSIFIERS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(each, marks=pytest.mark.slow if each in ("big_bird", "luke") else ()) for each in CLASSIFIERS]
+)
 def test_a_classifier_that_wants_more_than_rows_is_served(kind: str, tmp_path: Path) -> None:
     """Its logits are those of its own class, one text at a time."""
     config = miniature.config_of(kind, num_labels=2, **CLASSIFIERS[kind])

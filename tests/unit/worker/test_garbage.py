@@ -28,7 +28,14 @@ def garbage() -> Iterator[list[object]]:
         gc.enable()
 
 
-@pytest.mark.parametrize("name", ["tiny-bge-m3", "tiny-splade", "tiny-classifier", "tiny-colbert"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tiny-bge-m3",
+        "tiny-classifier",
+        *(pytest.param(f"tiny-{each}", marks=pytest.mark.slow) for each in ("splade", "colbert")),
+    ],
+)
 def test_no_tensor_waits_for_the_garbage_collector(name: str, garbage: list[object]) -> None:
     """Of jobs of every kind: a circle through a step would hold hundreds of megabytes of it for minutes."""
     model = load(f"random:{name}", CPU)

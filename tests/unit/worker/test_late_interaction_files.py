@@ -1,6 +1,7 @@
 """How late-interaction models read texts: every form on disk gives what sentence-transformers 6 makes of it."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from tiny import CPU, ids_of, write_json
 
 from gpu_worker.model.card import card_of
-from gpu_worker.model.loading import load
+from gpu_worker.model.loading import Model, load
 from gpu_worker.random_models import synthetic
 from gpu_worker.repository.recipe import Expansion
-from shared.card import LateInteraction, ModelCard
+from shared.card import LateInteraction
 from shared.errors import ModelRefused
 from shared.vectors import InputType, QueryExpansion
 
@@ -46,7 +47,7 @@ def as_a_frontend_reads(ids: list[int], late: LateInteraction, side: str) -> lis
     return ids
 
 
-def assert_reads_as_the_oracle(folder: Path) -> ModelCard:
+def assert_reads_as_the_oracle(folder: Path) -> Model:
     """Prompts, ids of texts, lengths, expansion, skiplist, unit length, the kind of score."""
     oracle, model = MultiVectorEncoder(str(folder), device="cpu"), load(str(folder), CPU)
     card, late = card_of(model), model.late_interaction
@@ -73,7 +74,7 @@ def assert_reads_as_the_oracle(folder: Path) -> ModelCard:
             expanded = theirs.get("query_expansion_positions", torch.zeros(1, 1))
             if side == "query" and not late.attend_to_expansion:
                 assert int(theirs["attention_mask"].sum() + expanded.sum()) == theirs["input_ids"].shape[1]
-    return card
+    return model
 
 
 MARKED = {"query_prefix": "[Q] ", "document_prefix": "[D] "}
@@ -115,11 +116,11 @@ PYLATE_FILES: dict[str, dict[str, Any]] = {
 
 KINDS = ("ColBERT", "MultiVectorEncoder", "")
 BY_TURNS = [
-    pytest.param(files, kind, marks=() if kind == "ColBERT" or place % 2 == number else pytest.mark.slow)
+    pytest.param(files, kind, marks=() if kind == "ColBERT" or place % 4 == number else pytest.mark.slow)
     for place, files in enumerate(PYLATE_FILES)
     for number, kind in enumerate(KINDS, -1)
 ]
-"""PyLate's own always; of the others one each, both by `make test-slow`."""
+"""PyLate's own always, for every other file one of the others; all by `make test-slow`."""
 
 
 @pytest.mark.parametrize(("files", "kind"), BY_TURNS)
@@ -136,17 +137,21 @@ def test_keys_of_pylate(trunk: Path, tmp_path: Path, files: str, kind: str) -> N
     assert_reads_as_the_oracle(tmp_path)
 
 
-@pytest.mark.parametrize("normalized", [True, False])
-@pytest.mark.parametrize("lower", [True, False], ids=["lowered before", "as it is"])
-@pytest.mark.parametrize("cased", [True, False], ids=["cased", "lowering"])
+LOWERING = [
+    pytest.param(*each, marks=pytest.mark.slow if sum(each) % 2 else ()) for each in product([False, True], repeat=3)
+]
+"""Each two of the three together in every way; all three by `make test-slow`."""
+
+
+@pytest.mark.parametrize(("normalized", "lower", "cased"), LOWERING)
 def test_prefixes_that_are_added_tokens(
     trunk: Path, tmp_path: Path, normalized: bool, lower: bool, cased: bool
 ) -> None:
     """With the trailing space in the token, as PyLate adds them: one token, whoever lowers texts, and when."""
     write_pylate(tmp_path, trunk, MARKED | {"model_type": "ColBERT"}, do_lower_case=lower)
     write_reader(tmp_path, "[Q] ", "[D] ", normalized=normalized, cased=cased)
-    card = assert_reads_as_the_oracle(tmp_path)
-    ids = ids_of(load(str(tmp_path), CPU), [card.prompts["query"] + "w1"])[0]
+    model = assert_reads_as_the_oracle(tmp_path)
+    ids = ids_of(model, [card_of(model).prompts["query"] + "w1"])[0]
     assert len(ids) == 4
 
 
@@ -191,8 +196,15 @@ NATIVE: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("unit", [True, False], ids=["unit rows", "raw rows"])
-@pytest.mark.parametrize("files", NATIVE)
+UNIT_BY_TURNS = [
+    pytest.param(files, unit, id=f"{files}-{'unit' if unit else 'raw'} rows", marks=pytest.mark.slow if skipped else ())
+    for place, files in enumerate(NATIVE)
+    for unit, skipped in ((True, place % 2), (False, place % 2 == 0))
+]
+"""Unit rows and raw ones in turns; both of each by `make test-slow`."""
+
+
+@pytest.mark.parametrize(("files", "unit"), UNIT_BY_TURNS)
 def test_keys_of_version_6(trunk: Path, tmp_path: Path, files: str, unit: bool) -> None:
     """Beside the Transformer and in the MultiVectorMask; unit length is what a Normalize says."""
     mask, beside = NATIVE[files]
@@ -215,9 +227,9 @@ def test_keys_of_stanford(trunk: Path, tmp_path: Path, files: str) -> None:
     """artifact.metadata, and what holds without it; prompts of other forms do not count."""
     write_stanford(tmp_path, trunk, STANFORD[files])
     write_json(tmp_path, **{PYLATE: {"prompts": {"query": "w5 "}}})
-    card = assert_reads_as_the_oracle(tmp_path)
+    model = assert_reads_as_the_oracle(tmp_path)
     if files != "other markers":
-        assert [len(each) for each in ids_of(load(str(tmp_path), CPU), [card.prompts["query"] + "w1"])] == [4]
+        assert [len(each) for each in ids_of(model, [card_of(model).prompts["query"] + "w1"])] == [4]
 
 
 @pytest.mark.parametrize("form", ["pylate", "stanford", "native"])
@@ -232,7 +244,7 @@ def test_what_the_oracle_saves_reads_the_same(trunk: Path, tmp_path: Path, form:
     else:
         write_native(old, trunk, *NATIVE["skipped in both"])
     MultiVectorEncoder(str(old), device="cpu").save(str(new))
-    before, after = assert_reads_as_the_oracle(old), assert_reads_as_the_oracle(new)
+    before, after = (card_of(assert_reads_as_the_oracle(each)) for each in (old, new))
     assert before.late_interaction == after.late_interaction
     assert before.prompts == after.prompts
     assert before.fingerprint != after.fingerprint

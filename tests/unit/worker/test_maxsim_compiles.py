@@ -13,14 +13,22 @@ HOPPER = ("cuda", 90, 32)
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize(
-    ("dtype", "width"), [(torch.float32, 128), *product([torch.bfloat16, torch.float16], [64, 128, 1024])]
-)
+FORMS = [(torch.float32, 128), *product([torch.bfloat16, torch.float16], [64, 128, 1024])]
+VARIANTS = [
+    pytest.param(*form, masked, marks=pytest.mark.slow if (place + masked) % 2 else ())
+    for place, form in enumerate(FORMS)
+    for masked in (False, True)
+]
+
+
+@pytest.mark.parametrize(("dtype", "width", "masked"), VARIANTS)
 def test_every_variant_compiles_for_hopper(
     dtype: torch.dtype, width: int, masked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All 14. Tiles arrive 16 bytes a read, and half precision is multiplied by tensor cores."""
+    """Each form once, by `make test-slow` masked and not: all 14.
+
+    Tiles arrive 16 bytes a read, and half precision is multiplied by tensor cores.
+    """
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 

@@ -42,11 +42,17 @@ def built(kind: str, values: dict[str, Any], dtype: torch.dtype = torch.float32)
     return synthetic.build(AutoConfig.for_model(kind, **values), "encoder", Placement(device=CPU, dtype=dtype)).eval()
 
 
-@pytest.mark.parametrize(
-    "packed", [OneByOne(), *(EqualRuns(Ways((way,))) for way in Way)], ids=lambda packed: packed.name
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("variant", VARIANTS)
+EACH_WAY = [OneByOne(), *(EqualRuns(Ways((way,))) for way in Way)]
+GATES = [
+    pytest.param(variant, dtype, packed, marks=pytest.mark.slow if (one + other) % every else ())
+    for one, variant in enumerate(VARIANTS)
+    for dtype, every in ((torch.float32, 2), (torch.bfloat16, 5))
+    for other, packed in enumerate(EACH_WAY)
+]
+"""Every variant by every other way in float32, by one or two in bfloat16; all by `make test-slow`."""
+
+
+@pytest.mark.parametrize(("variant", "dtype", "packed"), GATES, ids=lambda each: getattr(each, "name", str(each)))
 def test_every_deberta_passes_its_gate(variant: str, dtype: torch.dtype, packed: attention.PackedAttention) -> None:
     """Each combination of terms, buckets and projections; the probe is longer than any cut."""
     model = built("deberta-v2", DEBERTA | VARIANTS[variant], dtype)

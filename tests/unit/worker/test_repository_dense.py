@@ -10,13 +10,13 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Dropout, LayerNorm, Normalize, Pooling, Transformer
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
-from tiny import CPU, DENSE, ask, dense_rows, embed, encode, random_ids, write_json, write_trunk
+from tiny import CPU, DENSE, ask, dense_rows, embed, encode, random_ids, rows, write_json, write_trunk
 from tokenizers import Tokenizer
 from torch import nn
 
 from gpu_worker.engine import ModelEngine
 from gpu_worker.heads.pooling import POOLINGS
-from gpu_worker.model.loading import load
+from gpu_worker.model.loading import Model, load
 from gpu_worker.repository import reading as repository
 from gpu_worker.repository import tokenizer
 
@@ -35,9 +35,11 @@ def saved(folder: Path, trunk: Path, *modules: Any) -> SentenceTransformer:
     return oracle
 
 
-def assert_equal(folder: Path, oracle: SentenceTransformer) -> None:
-    expected = oracle.encode(TEXTS)
-    assert np.abs(embed(folder, TEXTS) - expected).max() < 2e-5 * max(1.0, np.abs(expected).max())
+def assert_equal(folder: Path, oracle: SentenceTransformer) -> Model:
+    """The rows of the texts; what was loaded."""
+    expected, model = oracle.encode(TEXTS), load(str(folder), CPU)
+    assert np.abs(rows(model, TEXTS) - expected).max() < 2e-5 * max(1.0, np.abs(expected).max())
+    return model
 
 
 @pytest.mark.parametrize("pooling", [*POOLINGS, ("cls", "mean"), POOLINGS, ("lasttoken", "max")])
@@ -73,8 +75,9 @@ def test_layers_after_pooling(trunk: Path, tmp_path: Path, chain: str) -> None:
     """Dense, LayerNorm and Normalize in any order, at the widths that they say."""
     pooling, layers = CHAINS[chain]
     oracle = saved(tmp_path, trunk, Pooling(64, pooling), *layers)
-    assert_equal(tmp_path, oracle)
-    assert load(str(tmp_path), CPU).heads.dense.width == oracle.get_embedding_dimension()  # type: ignore[union-attr]
+    dense = assert_equal(tmp_path, oracle).heads.dense
+    assert dense is not None
+    assert dense.width == oracle.get_embedding_dimension()
 
 
 def test_layers_as_pickles(trunk: Path, tmp_path: Path) -> None:

@@ -61,8 +61,14 @@ TEMPLATES = {
 }
 
 
-@pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
-@pytest.mark.parametrize("strategy", ["max", "sum"])
+@pytest.mark.parametrize(
+    ("strategy", "activation"),
+    [
+        ("max", "relu"),
+        ("sum", "log1p_relu"),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("max", "log1p_relu"), ("sum", "relu"))),
+    ],
+)
 def test_sparse_encoders(tmp_path: Path, strategy: Any, activation: Any) -> None:
     """SPLADE with a maximum and with a sum, one logarithm and two."""
     write_trunk(tmp_path / "mlm", "tiny-bert", "masked-lm")
@@ -102,8 +108,14 @@ def logits(model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
 FUNCTIONS = {Activation.SIGMOID: nn.Sigmoid(), Activation.IDENTITY: nn.Identity()}
 
 
-@pytest.mark.parametrize("activation", list(FUNCTIONS))
-@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize(
+    ("labels", "activation"),
+    [
+        (1, Activation.SIGMOID),
+        (3, Activation.IDENTITY),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, Activation.IDENTITY), (3, Activation.SIGMOID))),
+    ],
+)
 def test_cross_encoders(tmp_path: Path, labels: int, activation: Activation) -> None:
     """One label and several; the activation that the files name is told, and left to the frontend."""
     write_trunk(tmp_path / "plain", "tiny-bert", "sequence-classification", labels=labels)
@@ -147,8 +159,15 @@ def test_a_cross_encoder_over_pooled_rows(trunk: Path, tmp_path: Path) -> None:
     assert np.abs(found - oracle.predict(PAIRS)).max() < 1e-4
 
 
-@pytest.mark.parametrize("no", [801, None])
-@pytest.mark.parametrize("template", TEMPLATES)
+ASKINGS = [
+    pytest.param(template, no, marks=pytest.mark.slow if no is None and template != "no instruction" else ())
+    for template in TEMPLATES
+    for no in (801, None)
+]
+"""Every template with two words; with one of them alone, once. All by `make test-slow`."""
+
+
+@pytest.mark.parametrize(("template", "no"), ASKINGS)
 def test_yes_no_rerankers(tmp_path: Path, template: str, no: int | None) -> None:
     """LogitScore on a causal model: its ids, its difference, and its template around query and document."""
     write_trunk(tmp_path / "plain", "tiny-qwen3", "causal-lm")

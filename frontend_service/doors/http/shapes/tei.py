@@ -208,7 +208,7 @@ def predict_request(body: PredictBody) -> ClassifyRequest:
     for place, each in enumerate(batch):
         if len(each) not in (1, 2) or len(each) != count:
             raise InvalidInput(
-                f"inputs[{place}] has {len(each)} texts, must have 1 or 2, and as many as the others",
+                f"inputs[{place}] has {len(each)} entries, must have 1 or 2, and as many as the others",
                 field=f"inputs[{place}]",
             )
         if not any(each):

@@ -1,0 +1,235 @@
+"""The door http with real processes: what it gives equals what gRPC gives, and how its port behaves."""
+
+import asyncio
+import base64
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+from references import Calls, dense
+
+from harness.member import Member
+from harness.stack import Stack, stack
+from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
+from shared.vectors import DataType, OutputKind
+
+DOORS = {"doors": "grpc,tei,http"}
+TEXTS = ["a small cat", "an even smaller dog", "the moon"]
+
+
+class Http:
+    """A frontend's door http."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url, self.session = url, session
+
+    async def ask(self, path: str, body: Any = None, **options: Any) -> Any:
+        """What comes back, of a call that must succeed."""
+        method = "GET" if body is None else "POST"
+        async with self.session.request(method, self.url + path, json=body, **options) as reply:
+            assert reply.status == 200, await reply.text()
+            return await reply.json()
+
+
+@pytest.fixture(scope="module")
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+async def bge(nursery: object) -> AsyncIterator[Stack]:
+    """A model with dense, sparse and token vectors."""
+    async with stack("random:tiny-bge-m3", frontend=DOORS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def http(bge: Stack, session: aiohttp.ClientSession) -> Http:
+    return Http(bge.frontends[0].http_url, session)
+
+
+async def embedded(running: Stack, kind: str, **options: Any) -> embedding_pb2.EmbedResponse:
+    """By gRPC."""
+    asked = embedding_pb2.EmbedRequest(texts=TEXTS, outputs=[OutputKind[kind]], **options)  # type: ignore[list-item]
+    return await Calls(running.channel).embedding.Embed(asked)
+
+
+async def test_dense_vectors_equal_those_of_grpc(bge: Stack, http: Http) -> None:
+    """Bit for bit, by every path that has them; `dimensions` and ids too."""
+    told = await embedded(bge, "DENSE")
+    rows = dense(told)
+    openai = await http.ask("/v1/embeddings", {"input": TEXTS, "model": told.model})
+    raw = await http.ask("/v1/embeddings", {"input": TEXTS, "encoding_format": "base64"})
+    cohere = await http.ask("/v2/embed", {"texts": TEXTS, "model": told.model, "input_type": "search_document"})
+    given = [
+        [each["embedding"] for each in openai["data"]],
+        await http.ask("/embed", {"inputs": TEXTS}),
+        await http.ask("/", {"inputs": TEXTS}),
+        cohere["embeddings"]["float"],
+        [each["data"] for each in (await http.ask("/pooling", {"input": TEXTS, "task": "embed"}))["data"]],
+    ]
+    for each in given:
+        assert (np.array(each, dtype=np.float32) == rows).all()
+    assert b"".join(base64.b64decode(each["embedding"]) for each in raw["data"]) == told.dense.data
+    assert openai["usage"]["total_tokens"] == told.usage.prompt_tokens
+    ids = [list(each.ids) for each in (await tokenized(bge)).texts]
+    by_ids = await http.ask("/v1/embeddings", {"input": ids})
+    assert (np.array([each["embedding"] for each in by_ids["data"]], dtype=np.float32) == rows).all()
+
+
+async def tokenized(running: Stack) -> Any:
+    return await Calls(running.channel).model.Tokenize(model_pb2.TokenizeRequest(texts=TEXTS))
+
+
+async def test_types_of_cohere(bge: Stack, http: Http) -> None:
+    """int8 is as gRPC packs it, and bits are; their unsigned and signed twins differ by 128."""
+    kinds = ["float", "int8", "uint8", "binary", "ubinary", "base64"]
+    found = (await http.ask("/v2/embed", {"texts": TEXTS, "embedding_types": kinds}))["embeddings"]
+    assert list(found) == kinds
+    whole = (await embedded(bge, "DENSE", data_type=DataType.INT8)).dense.data
+    bits = (await embedded(bge, "DENSE", data_type=DataType.BINARY)).dense.data
+    assert np.array(found["int8"], dtype=np.int8).tobytes() == whole
+    assert np.array(found["ubinary"], dtype=np.uint8).tobytes() == bits
+    assert (np.array(found["uint8"]) - 128 == np.array(found["int8"])).all()
+    assert (np.array(found["ubinary"]) - 128 == np.array(found["binary"])).all()
+
+
+async def test_token_vectors_equal_those_of_grpc(bge: Stack, http: Http) -> None:
+    """As numbers and as bytes, with their ids; /embed_all gives them as they are, not of unit length."""
+    told = (await embedded(bge, "MULTI_VECTOR", return_token_ids=True)).multi_vector
+    raw = (await embedded(bge, "MULTI_VECTOR", normalize=False)).multi_vector
+    numbers = (await http.ask("/v1/multi-vector", {"input": TEXTS, "return_token_ids": True}))["data"]
+    packed = (await http.ask("/v1/multi-vector", {"input": TEXTS, "encoding_format": "base64"}))["data"]
+    pooled = (await http.ask("/pooling", {"input": TEXTS, "task": "token_embed"}))["data"]
+    assert [each["shape"] for each in packed] == [[length, told.dimensions] for length in told.lengths]
+    assert b"".join(base64.b64decode(each["embeddings"]) for each in packed) == told.data
+    assert [number for each in numbers for number in each["token_ids"]] == list(told.token_ids)
+    for kind in ([each["embeddings"] for each in numbers], [each["data"] for each in pooled]):
+        assert np.concatenate([np.array(each, dtype=np.float32) for each in kind]).tobytes() == told.data
+    every = await http.ask("/embed_all", {"inputs": TEXTS})
+    assert np.concatenate([np.array(each, dtype=np.float32) for each in every]).tobytes() == raw.data
+
+
+async def test_sparse_vectors_equal_those_of_grpc(bge: Stack, http: Http) -> None:
+    told = (await embedded(bge, "SPARSE")).sparse
+    found = await http.ask("/embed_sparse", {"inputs": TEXTS})
+    assert [len(each) for each in found] == list(told.lengths)
+    assert [pair["index"] for each in found for pair in each] == list(told.indices)
+    assert [np.float32(pair["value"]) for each in found for pair in each] == list(map(np.float32, told.values))
+
+
+async def test_reranks_equal_those_of_grpc(bge: Stack, http: Http) -> None:
+    """In Cohere's words and in those of text-embeddings-inference; /score in the order of the request."""
+    told = await Calls(bge.channel).ranking.Rerank(ranking_pb2.RerankRequest(query="a dog", documents=TEXTS))
+    ranking = [(each.index, np.float32(each.score)) for each in told.results]
+    body = {"query": "a dog", "documents": [TEXTS[0], {"text": TEXTS[1]}, TEXTS[2]]}
+    for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
+        results = (await http.ask(path, body | {"return_documents": True}))["results"]
+        assert [(each["index"], np.float32(each["relevance_score"])) for each in results] == ranking
+        assert [each["document"]["text"] for each in results] == [TEXTS[index] for index, _ in ranking]
+    assert len((await http.ask("/v2/rerank", body | {"top_n": 1}))["results"]) == 1
+    ranks = await http.ask("/rerank", {"query": "a dog", "texts": TEXTS})
+    assert [(each["index"], np.float32(each["score"])) for each in ranks] == ranking
+    scores = (await http.ask("/score", {"text_1": "a dog", "text_2": TEXTS}))["data"]
+    assert {each["index"]: np.float32(each["score"]) for each in scores} == dict(ranking)
+
+
+async def test_what_else_is_told(bge: Stack, http: Http) -> None:
+    """Models, cosines, tokens and texts of ids, and figures."""
+    (model,) = (await http.ask("/v1/models"))["data"]
+    assert await http.ask(f"/v1/models/{model['id']}") == model
+    assert (await http.ask("/info"))["model_id"] == model["id"]
+    rows = dense(await embedded(bge, "DENSE"))
+    cosines = await http.ask("/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}})
+    assert np.allclose(cosines, rows[1:] @ rows[0], atol=1e-6)
+    shown = await http.ask("/tokenize", {"inputs": TEXTS})
+    ids = [list(each.ids) for each in (await tokenized(bge)).texts]
+    assert [[token["id"] for token in each] for each in shown] == ids
+    assert len(await http.ask("/decode", {"ids": ids})) == 3
+    async with http.session.get(f"{http.url}/metrics") as reply:
+        page = await reply.text()
+    assert 'selvage_http_requests_total{route="POST /embed",status="200"}' in page
+
+
+async def test_labels_equal_those_of_grpc(session: aiohttp.ClientSession) -> None:
+    """/predict best first, /classify with all probabilities."""
+    async with stack("random:tiny-classifier", frontend=DOORS) as running:
+        http = Http(running.frontends[0].http_url, session)
+        asked = classification_pb2.ClassifyRequest(texts=TEXTS, normalize=True)
+        told = await Calls(running.channel).classification.Classify(asked)
+        scores = np.array(told.scores, dtype=np.float32).reshape(len(TEXTS), -1)
+        found = (await http.ask("/classify", {"input": TEXTS}))["data"]
+        assert (np.array([each["probs"] for each in found], dtype=np.float32) == scores).all()
+        assert [each["label"] for each in found] == [told.labels[each.argmax()] for each in scores]
+        predicted = await http.ask("/predict", {"inputs": [[text] for text in TEXTS]})
+        assert [each[0]["label"] for each in predicted] == [each["label"] for each in found]
+        assert (await http.ask("/predict", {"inputs": TEXTS[0]})) == predicted[0]
+        async with session.post(f"{http.url}/embed", json={"inputs": "a"}) as reply:
+            assert (reply.status, (await reply.json())["error_type"]) == (424, "Backend")
+
+
+async def test_a_large_body_is_refused_before_it_is_sent(bge: Stack) -> None:
+    """Who asks whether to go on is told at once."""
+    host, _, port = bge.frontends[0].http_url.removeprefix("http://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        b"content-length: 70000000\r\nexpect: 100-continue\r\n\r\n"
+    )
+    assert b"413" in await asyncio.wait_for(reader.readline(), 10)
+    writer.close()
+
+
+async def test_a_caller_who_goes_leaves_nothing_behind(bge: Stack, http: Http) -> None:
+    """Its connection breaks while it waits for its answer; the worker has nothing left to do."""
+    body = {"query": "a dog", "documents": [f"{number} " * 8 for number in range(16_000)]}
+    with pytest.raises(asyncio.TimeoutError):
+        await http.ask("/v2/rerank", body, timeout=aiohttp.ClientTimeout(total=0.5))
+
+    async def idle() -> bool:
+        async with http.session.get(f"{http.url}/metrics") as reply:
+            page = await reply.text()
+        lines = (line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, value in lines}["selvage_requests_in_flight"] == 1.0  # this one
+
+    async with asyncio.timeout(20):
+        while not await idle():  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
+async def test_a_drain_answers_what_runs(session: aiohttp.ClientSession) -> None:
+    """/health says no at once; requests that are there are answered, and then the port is closed."""
+    async with stack("random:tiny-bert", frontend=DOORS | {"drain-delay": 0.5}) as running:
+        frontend = running.frontends[0]
+        http = Http(frontend.http_url, session)
+        body = {"input": ["a few words " * 8] * 3000, "encoding_format": "base64"}
+        asking = asyncio.create_task(http.ask("/v1/embeddings", body))
+        await asyncio.sleep(0.2)
+        stopping = asyncio.create_task(frontend.stop())
+        statuses = set()
+        while not stopping.done():
+            try:
+                async with session.get(f"{http.url}/health") as reply:
+                    statuses.add(reply.status)
+            except aiohttp.ClientError:
+                break
+            await asyncio.sleep(0.05)
+        assert len((await asking)["data"]) == 3000
+        assert await stopping == 0
+        assert 503 in statuses
+
+
+async def test_two_doors_of_one_address_are_refused(bge: Stack) -> None:
+    """In one line that names the setting."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        flags = DOORS | {"worker": bge.worker.address, "http-listen": f"127.0.0.1:{taken.getsockname()[1]}"}
+        member = Member("frontend_service", [], flags)
+        await member.start()
+        assert await member.ended() == 2
+    assert any("--http-listen" in line and "cannot be bound" in line for line in member.log)

@@ -1,0 +1,12 @@
+"""What tests of the client share."""
+
+from collections.abc import Iterator
+
+import pytest
+from fake_frontend import FakeFrontend
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeFrontend]:
+    with FakeFrontend() as running:
+        yield running

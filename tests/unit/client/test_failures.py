@@ -1,0 +1,99 @@
+"""Both clients against a frontend that refuses, is late, or is not there: classes, places, tries, deadlines."""
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_frontend import KINDS, FakeFrontend, connected, dense_row, texts
+
+from selvage import errors
+from shared import errors as served
+
+pytestmark = pytest.mark.parametrize("kind", KINDS)
+MANY = texts(1300)
+
+
+async def test_a_refusal_is_tried_again_when_it_was_told(fake: FakeFrontend, kind: str) -> None:
+    """By the wait of the error, and every part once in the end."""
+    fake.refusals += [served.Overloaded("full", retry_after=0.3), served.WorkerUnavailable("gone", retry_after=0.1)]
+    start = time.monotonic()
+    async with connected(kind, fake.address, in_flight=1) as client:
+        found = await client.embed(MANY)
+    assert time.monotonic() - start >= 0.4
+    assert np.array_equal(found, np.stack([dense_row(each) for each in MANY]))
+    assert len(fake.asked) == 5
+
+
+@pytest.mark.parametrize(
+    ("error", "times"),
+    [
+        (served.Overloaded("full", retry_after=0.01), 3),
+        (served.WorkerUnavailable("gone"), 3),
+        (served.Overloaded("full", retry_after=0.01), 1),
+        (served.InputTooLarge("no room"), 1),
+        (served.Internal("a bug"), 1),
+        (served.InputTooLong("long", field="texts[0]"), 1),
+        (served.UnknownModel("who", field="model"), 1),
+        (served.DeadlineExceeded("late"), 1),
+    ],
+)
+async def test_errors_have_their_class_and_tries_are_bounded(
+    fake: FakeFrontend, kind: str, error: served.SelvageError, times: int
+) -> None:
+    """Message, reason, field, wait and request id are the service's."""
+    fake.refuse = lambda _: error
+    async with connected(kind, fake.address, retries=times - 1) as client:
+        with pytest.raises(errors.BY_REASON[error.reason]) as raised:
+            await client.embed(["a"])
+    found = raised.value
+    assert (str(found), found.reason, found.field, found.retry_after) == (
+        error.message,
+        error.reason,
+        error.field,
+        error.retry_after,
+    )
+    assert found.code.name == error.status
+    assert found.request_id == fake.metadata[-1]["x-request-id"]
+    assert len(fake.asked) == times
+
+
+async def test_a_bad_text_is_named_by_its_place_in_all_texts(fake: FakeFrontend, kind: str) -> None:
+    """And what else is under way is given up."""
+
+    def refuse(request: Any) -> served.SelvageError | None:
+        if MANY[1100] in request.texts:
+            place = list(request.texts).index(MANY[1100])
+            return served.InputTooLong(f"texts[{place}] has 402 tokens", field=f"texts[{place}]")
+        return None
+
+    fake.refuse = refuse
+    async with connected(kind, fake.address) as client:
+        with pytest.raises(errors.InputTooLong, match=r"texts\[1100\] has 402 tokens") as raised:
+            await client.embed(MANY)
+        assert raised.value.field == "texts[1100]"
+        assert (await client.embed(MANY[:5])).shape == (5, 3)
+
+
+@pytest.mark.parametrize("where", ["client", "call"])
+async def test_a_deadline_covers_all_parts(fake: FakeFrontend, kind: str, where: str) -> None:
+    """No part begins anew with all of it."""
+    fake.seconds = 0.4  # each of three parts, so that a deadline of each part would not pass
+    options = {"timeout": 0.7} if where == "client" else {}
+    async with connected(kind, fake.address, in_flight=1, **options) as client:
+        start = time.monotonic()
+        with pytest.raises(TimeoutError) as raised:
+            await client.embed(MANY, **({"timeout": 0.7} if where == "call" else {}))
+        assert time.monotonic() - start > 0.65
+        assert isinstance(raised.value, errors.DeadlineExceeded)
+        assert len(fake.asked) < 3
+        assert (await client.embed("a", timeout=math.inf)).shape == (3,)
+
+
+async def test_where_nobody_listens_it_is_unavailable(kind: str) -> None:
+    """After all tries, within the time."""
+    async with connected(kind, "127.0.0.1:1", retries=1, timeout=20) as client:
+        with pytest.raises(ConnectionError) as raised:
+            await client.embed("a")
+    assert isinstance(raised.value, errors.Unavailable)

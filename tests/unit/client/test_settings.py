@@ -1,0 +1,86 @@
+"""What both clients are made with: limits, keys, metadata, addresses; and what their methods show."""
+
+import inspect
+import math
+
+import pytest
+from fake_frontend import KINDS, FakeFrontend, connected, texts
+
+from selvage import AsyncClient, Client
+from selvage.connection import is_public
+
+pytestmark = pytest.mark.parametrize("kind", KINDS)
+MANY = texts(1300)
+
+
+async def test_every_call_says_for_whom_it_is(fake: FakeFrontend, kind: str) -> None:
+    """Key, fairness key, priority, own metadata, and a new request id each."""
+    async with connected(
+        kind, fake.address, key="secret", fairness_key="shop", priority="bulk", metadata={"traceparent": "00-1"}
+    ) as client:
+        await client.embed(MANY)
+        assert "secret" not in repr(client.client)
+        assert "secret" not in repr(client.client.settings)
+    for each in fake.metadata:
+        assert each["authorization"] == "Bearer secret"
+        assert (each["selvage-key"], each["selvage-priority"], each["traceparent"]) == ("shop", "bulk", "00-1")
+    assert len({each["x-request-id"] for each in fake.metadata}) == 3
+    async with connected(kind, fake.address, metadata=[("x-request-id", "mine")]) as client:
+        await client.models()
+    assert fake.metadata[-1]["x-request-id"] == "mine"
+
+
+async def test_a_client_of_no_sense_is_refused(kind: str) -> None:
+    """When it is made."""
+    for options in ({"timeout": -1}, {"timeout": math.nan}, {"retries": -1}, {"in_flight": 0}):
+        with pytest.raises(ValueError, match="must be at least"):
+            KINDS[kind]("127.0.0.1:1", **options)
+    for options in ({"key": "secret\n"}, {"fairness_key": "Zoë"}, {"metadata": {"X-Own": "1"}}):
+        with pytest.raises(ValueError, match="metadata") as raised:
+            KINDS[kind]("127.0.0.1:1", **options)
+        assert "secret" not in str(raised.value)
+
+
+async def test_a_key_in_plain_text_is_warned_of(kind: str) -> None:
+    """Where it may leave the own network."""
+    with pytest.warns(UserWarning, match="plain text") as caught:
+        KINDS[kind]("api.example.com:443", key="secret")
+    assert caught[0].filename == __file__
+    KINDS[kind]("api.example.com:443", key="secret", tls=True)
+    KINDS[kind]("10.1.2.3:50051", key="secret")
+
+
+@pytest.mark.parametrize(
+    ("target", "public"),
+    [
+        ("127.0.0.1:50051", False),
+        ("localhost:50051", False),
+        ("[::1]:50051", False),
+        ("ipv6:%5B::1%5D:50051", False),
+        ("unix:/tmp/a.b", False),
+        ("frontend:50051", False),
+        ("dns:///frontend.default.svc.cluster.local:50051", False),
+        ("ipv4:10.0.0.1:1,192.168.1.1:1", False),
+        ("ipv4:10.0.0.1:1,8.8.8.8:1", True),
+        ("8.8.8.8:443", True),
+        ("[2606:4700::1]:443", True),
+        ("dns:///api.example.com:443", True),
+        ("dns://1.1.1.1/api.example.com", True),
+    ],
+)
+def test_public_addresses_are_told_from_others(kind: str, target: str, public: bool) -> None:
+    """By their form: no name is looked up."""
+    assert is_public(target) == public
+
+
+def test_methods_show_what_they_take(kind: str) -> None:
+    """With their options and a docstring, on either client."""
+    for name in ("embed", "rerank", "score", "max_sim", "classify", "tokenize", "embed_stream"):
+        method = getattr(KINDS[kind], name)
+        assert method.__doc__
+        parameters = inspect.signature(method).parameters
+        assert next(iter(parameters)) == "self"
+        assert "model" in parameters
+    assert {name for name in vars(Client) if not name.startswith("_")} == {
+        name for name in vars(AsyncClient) if not name.startswith("_")
+    }

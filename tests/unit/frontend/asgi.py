@@ -1,0 +1,125 @@
+"""The door http without a port: calls as an ASGI server makes them."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from fakes import FakeWorker, card
+
+from frontend_service.doors.http import page
+from frontend_service.doors.http.app import App
+from frontend_service.doors.http.door import SHAPES
+from frontend_service.frontend import Frontend
+from frontend_service.limits import Limits
+from frontend_service.service import Service
+from frontend_service.worker.protocol import ServedModel
+from shared.calls import Calls
+from shared.jobs import Encode, Job, JobResult, Rows
+
+JSON = (("content-type", "application/json"),)
+
+
+class Worker(FakeWorker):
+    """Rows tell how many tokens a text has, in eight equal numbers. It fails as it is told, and stops while told so."""
+
+    def __init__(self, **changes: object) -> None:
+        super().__init__(card(**changes))
+        self.fails: Exception | None = None
+        self.reached, self.go_on = asyncio.Event(), asyncio.Event()
+        self.go_on.set()
+        self.cancelled = 0
+
+    async def run(self, model: ServedModel, job: Job) -> JobResult:
+        self.reached.set()
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.fails is not None:
+            raise self.fails
+        if not isinstance(job.work, Encode):
+            return await super().run(model, job)
+        self.jobs.append(job)
+        rows = np.repeat(np.array(job.tokens.lengths, dtype="<f4") + np.float32(0.1), 8)
+        return JobResult(dense=Rows(dimensions=8, data=rows.tobytes()))
+
+
+@dataclass
+class Told:
+    """A reply, or none where nobody was answered."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Door:
+    """All of it, before a worker of a test's own."""
+
+    def __init__(self, worker: FakeWorker, calls: Calls | None = None, *, keys: bool = False) -> None:
+        self.calls = calls or Calls(timeout=5.0)
+        threads = ThreadPoolExecutor(1)
+        service = Service(worker, Limits(), threads, threads, reserve=self.calls.admission.reserve)
+        self.frontend = Frontend(service, self.calls)
+        self.draining = False
+        self.seen: list[tuple[str, int]] = []
+        answered = [route for shape in SHAPES for route in shape.routes(self.frontend)]
+        looked_at = page.routes(
+            self.frontend,
+            answered,
+            keys=keys,
+            is_draining=lambda: self.draining,
+            metrics=lambda: (b"figures 1\n", "text/plain"),
+        )
+        self.app = App(
+            self.frontend, [*answered, *looked_at], lambda route, status, _: self.seen.append((route, status))
+        )
+
+    async def ask(
+        self,
+        path: str,
+        body: object = None,
+        *,
+        method: str = "",
+        headers: Sequence[tuple[str, str]] = JSON,
+        parts: Sequence[bytes] = (),
+        leaves: asyncio.Event | None = None,
+    ) -> Told:
+        """`body`: bytes, or what is sent as JSON; `parts`: the same in pieces; the caller `leaves` when it is set."""
+        raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        coming = list(parts or [raw])
+        told = Told()
+
+        async def receive() -> dict[str, Any]:
+            if coming:
+                part = coming.pop(0)
+                return {"type": "http.request", "body": part, "more_body": bool(coming)}
+            await (leaves or asyncio.Event()).wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                told.status = message["status"]
+                told.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+            else:
+                told.body += message["body"]
+
+        length = () if parts else (("content-length", str(len(raw))),)
+        scope = {
+            "type": "http",
+            "method": method or ("GET" if body is None and not parts else "POST"),
+            "path": path,
+            "headers": [(name.encode(), value.encode()) for name, value in (*headers, *length)],
+            "client": ("10.0.0.7", 4711),
+        }
+        await self.app(scope, receive, send)
+        return told

@@ -1,0 +1,97 @@
+"""Batches of a stream, and what answers them, for tests."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fakes import FakeWorker
+from test_service import service
+
+from frontend_service.doors.both_ways import Replies
+from frontend_service.doors.selvage_v1.bulk import Bulk, Embed
+from frontend_service.doors.selvage_v1.codec import embedding, fields
+from frontend_service.exchange import Exchange
+from frontend_service.frontend import Frontend
+from frontend_service.limits import Limits
+from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamRequest, EmbedStreamResponse
+from shared.caller import Caller
+from shared.calls import Calls
+from shared.errors import Overloaded
+
+HERE = Caller(method="/selvage.v1.EmbeddingService/EmbedStream", request_id="mine", remaining=60.0)
+
+
+class Batches:
+    """Come one after the other."""
+
+    def __init__(self, *batches: EmbedStreamRequest) -> None:
+        self._batches = iter(batches)
+        self.size = 0
+
+    async def __anext__(self) -> EmbedStreamRequest:
+        await asyncio.sleep(0)
+        for each in self._batches:
+            self.size = each.ByteSize()
+            return each
+        raise StopAsyncIteration
+
+
+async def through(
+    embed: Embed,
+    *batches: EmbedStreamRequest,
+    frontend: Frontend | None = None,
+    write: Callable[[bytes], Awaitable[None]] | None = None,
+    caller: Caller = HERE,
+) -> list[EmbedStreamResponse]:
+    """All replies."""
+    replies = list[EmbedStreamResponse]()
+
+    async def keep(reply: bytes) -> None:
+        replies.append(EmbedStreamResponse.FromString(reply))
+
+    frontend = frontend or Frontend(service()[0], Calls(timeout=60))
+    with frontend.calls.stream(caller) as stream:
+        replies_of = Replies(write or keep, lambda _: None)
+        await Bulk(frontend, embed, caller, stream, replies_of).run(Batches(*batches))
+    return replies
+
+
+async def answered(
+    *batches: EmbedStreamRequest, limits: Limits | None = None, **changes: Any
+) -> tuple[list[EmbedStreamResponse], FakeWorker]:
+    """All replies, and the worker."""
+    made, worker = service(limits, **changes)
+    frontend = Frontend(made, Calls(timeout=60))
+    exchange = Exchange(read=embedding.embed_request, ask=frontend.embedding.embed, write=embedding.embed_response)
+
+    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+        reply, timing = await frontend.exchange(exchange, request, size, caller)
+        reply.timing.CopyFrom(fields.timing_to_pb(timing))
+        return reply
+
+    return await through(embed, *batches, frontend=frontend), worker
+
+
+def batch(identity: int, *texts: str, **options: Any) -> EmbedStreamRequest:
+    return EmbedStreamRequest(id=identity, request=EmbedRequest(texts=texts, **options))
+
+
+class Counted:
+    """Embeds nothing; refuses while more than `at_once` are under way, as a full frontend does."""
+
+    def __init__(self, at_once: int) -> None:
+        self.at_once, self.running, self.refused = at_once, 0, 0
+        self.remaining = list[float]()
+
+    async def embed(self, request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+        assert caller.remaining is not None
+        self.remaining.append(caller.remaining)
+        if self.running >= self.at_once:
+            self.refused += 1
+            raise Overloaded("full", retry_after=1.0)
+        self.running += 1
+        try:
+            await asyncio.sleep(0.01)
+        finally:
+            self.running -= 1
+        return EmbedResponse(model=request.model)

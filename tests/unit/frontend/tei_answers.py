@@ -1,0 +1,24 @@
+"""Answers and options of which tests make messages of tei.v1."""
+
+from array import array
+from typing import Any
+
+from frontend_service.answer import Answer
+from shared.jobs import JobResult
+from shared.ragged import RaggedTokens
+from tei.v1 import tei_pb2 as pb
+
+LEFT, RIGHT = pb.TRUNCATION_DIRECTION_LEFT, pb.TRUNCATION_DIRECTION_RIGHT
+
+
+def answer(*lengths: int, **result: Any) -> Answer:
+    """Of texts with so many tokens."""
+    return Answer(
+        model="fake",
+        result=JobResult(**result),
+        tokens=RaggedTokens.packed(array("i", range(sum(lengths))), lengths),
+        truncated=(False,) * len(lengths),
+        tokenize=0.0,
+        transfer=0.0,
+        answered=0.0,
+    )

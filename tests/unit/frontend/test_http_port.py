@@ -1,0 +1,91 @@
+"""The port of the door http: callers who take for ever, in either direction."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from asgi import Door, Worker
+
+from frontend_service.doors.http import server
+from frontend_service.doors.http.server import HttpServer
+
+HEAD = b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: "
+
+
+@asynccontextmanager
+async def serving(door: Door) -> AsyncIterator[tuple[str, int]]:
+    """Its address."""
+    made = HttpServer(door.app, None, 1.0)
+    await made.start("127.0.0.1:0")
+    try:
+        yield made.address
+    finally:
+        await made.stop()
+
+
+def request(content: object) -> bytes:
+    body = json.dumps(content).encode()
+    return HEAD + str(len(body)).encode() + b"\r\n\r\n" + body
+
+
+async def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("sent", [b"", HEAD, request({"input": "a"}) + HEAD], ids=["nothing", "half", "the next one"])
+async def test_the_head_of_a_request_must_come_soon(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    """Of the first one and of later ones; what was answered before is answered."""
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.3)
+    async with serving(Door(Worker())) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(sent)
+        told = await asyncio.wait_for(reader.read(), 10)
+        assert told.startswith(b"HTTP/1.1 200") == sent.startswith(request({"input": "a"}))
+        writer.close()
+
+
+async def test_a_body_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is that of the call."""
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.2)
+    async with serving(Door(Worker())) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        whole = request({"input": "a"})
+        writer.write(whole[:-3])
+        await asyncio.sleep(0.6)
+        writer.write(whole[-3:])
+        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
+async def test_a_caller_that_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reply counts as unread as long as it is there, and then no more."""
+    monkeypatch.setattr(server, "UNREAD_MILLISECONDS", 500)
+    bind = server._bound
+
+    def small(host: str, port: int) -> socket.socket:
+        bound = bind(host, port)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return bound
+
+    monkeypatch.setattr(server, "_bound", small)
+    door = Door(Worker())
+    async with serving(door) as address:
+        with socket.socket() as lazy:
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            lazy.connect(address)
+            lazy.sendall(request({"input": ["a"] * 4000}))
+            await until(lambda: door.calls.admission.unread > 0)
+            await until(lambda: door.calls.admission.unread == 0 and door.calls.admission.requests == 0, 40)
+
+
+async def test_a_reply_does_not_wait_for_an_acknowledgement() -> None:
+    """TCP_NODELAY on every connection: head and body of a reply are two writes."""
+    with server._bound("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -1,0 +1,119 @@
+"""What tei.v1 refuses, and the words of the contract for it."""
+
+from typing import Any
+
+import pytest
+
+from frontend_service.doors.tei_v1.codec import embedding, fields, prediction, tokenization
+from frontend_service.doors.tei_v1.codec.errors import told
+from shared.errors import InputTooLong, InvalidInput, Overloaded, SelvageError, UnknownModel, UnsupportedTask
+from tei.v1 import tei_pb2 as pb
+
+
+@pytest.mark.parametrize(
+    ("read", "messages"),
+    [
+        (embedding.dense_request, [pb.EmbedRequest(inputs="a"), pb.EmbedRequest()]),
+        (embedding.sparse_request, [pb.EmbedSparseRequest(inputs="a"), pb.EmbedSparseRequest()]),
+        (embedding.all_request, [pb.EmbedAllRequest(inputs="a"), pb.EmbedAllRequest()]),
+        (prediction.predict_request, [pb.PredictRequest(inputs="a"), pb.PredictRequest()]),
+        (prediction.pair_request, [pb.PredictPairRequest(inputs=["a"]), pb.PredictPairRequest(inputs=[""])]),
+        (prediction.pair_request, [pb.PredictPairRequest(inputs=["a", ""]), pb.PredictPairRequest(inputs=["", ""])]),
+        (tokenization.encode_request, [pb.EncodeRequest(inputs="a"), pb.EncodeRequest()]),
+    ],
+)
+def test_an_empty_text_is_refused_by_its_place(read: Any, messages: Any) -> None:
+    """Its neighbours are not to blame."""
+    with pytest.raises(InvalidInput) as raised:
+        read(messages)
+    assert raised.value.field == "texts[1]"
+
+
+def test_no_ids_are_refused_by_their_place() -> None:
+    """As an empty text is."""
+    with pytest.raises(InvalidInput) as raised:
+        tokenization.decode_request([pb.DecodeRequest(ids=[1]), pb.DecodeRequest()])
+    assert raised.value.field == "tokenized[1]"
+
+
+def test_an_unknown_direction_is_refused() -> None:
+    """By its number; the known ones are named."""
+    with pytest.raises(InvalidInput, match=r"truncation_direction is 7; there are 0 \(RIGHT\), 1 \(LEFT\)"):
+        fields.cut(pb.EmbedRequest(truncation_direction=7))  # type: ignore[arg-type]
+
+
+PREFIX = "Input validation error: "
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "message", "field", "status"),
+    [
+        (
+            "Embed/EmbedStream",
+            InputTooLong("texts[7] has 9 tokens, the limit is 8; truncate would cut it", field="texts[7]"),
+            PREFIX + "inputs has 9 tokens, the limit is 8; truncate would cut it",
+            "inputs",
+            "INVALID_ARGUMENT",
+        ),
+        (
+            "Predict/PredictPair",
+            InputTooLong("text_pairs[0] and its partner have 9 tokens together", field="text_pairs[0]"),
+            PREFIX + "inputs[1] and its partner have 9 tokens together",
+            "inputs[1]",
+            "INVALID_ARGUMENT",
+        ),
+        (
+            "Predict/PredictPairStream",
+            InvalidInput("texts[3] is empty", field="texts[3]"),
+            PREFIX + "inputs[0] is empty",
+            "inputs[0]",
+            "INVALID_ARGUMENT",
+        ),
+        (
+            "Rerank/RerankStream",
+            InvalidInput("documents[3] is empty", field="documents[3]"),
+            PREFIX + "texts[3] is empty",
+            "texts[3]",
+            "INVALID_ARGUMENT",
+        ),
+        (
+            "Tokenize/Decode",
+            InvalidInput("tokenized[0] has the id 99", field="tokenized[0]"),
+            PREFIX + "ids has the id 99",
+            "ids",
+            "INVALID_ARGUMENT",
+        ),
+        (
+            "Embed/Embed",
+            UnsupportedTask("the model has no prompt 'x'", field="prompt_name"),
+            PREFIX + "the model has no prompt 'x'",
+            "prompt_name",
+            "INVALID_ARGUMENT",
+        ),
+        (
+            "Embed/EmbedSparse",
+            UnsupportedTask("the model has no SPARSE output", field="outputs[0]"),
+            "the model has no SPARSE output",
+            "",
+            "FAILED_PRECONDITION",
+        ),
+        ("Embed/EmbedAll", UnsupportedTask("no output", field="outputs"), "no output", "", "FAILED_PRECONDITION"),
+        ("Rerank/Rerank", UnsupportedTask("no method", field="method"), "no method", "", "FAILED_PRECONDITION"),
+        ("Predict/Predict", UnsupportedTask("no task", field="model"), "no task", "", "FAILED_PRECONDITION"),
+        ("Embed/Embed", UnknownModel("several", field="model"), "several", "", "FAILED_PRECONDITION"),
+        (
+            "Embed/Embed",
+            Overloaded("2 requests", retry_after=1.5),
+            "Model is overloaded: 2 requests",
+            "",
+            "RESOURCE_EXHAUSTED",
+        ),
+    ],
+)
+def test_errors_have_the_words_of_the_contract(
+    method: str, error: SelvageError, message: str, field: str, status: str
+) -> None:
+    """Fields of its own messages; the reason stays ours."""
+    found = told(f"/tei.v1.{method}", error)
+    assert (found.message, found.field, found.status) == (message, field, status)
+    assert (found.reason, found.retry_after) == (error.reason, error.retry_after)
