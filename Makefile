@@ -116,7 +116,8 @@ $(CLIENTS)/%/ready: tests/clients/%.txt
 	$(CLIENTS)/$*/bin/$(PEER_PIP) --only-binary :all: --requirement $<
 	@touch $@
 
-clients: $(CLIENTS)/haystack/ready $(CLIENTS)/playground/ready ## set up the released clients that tests run, each in a venv of its own
+RELEASED := haystack http playground schemathesis
+clients: $(RELEASED:%=$(CLIENTS)/%/ready) ## set up the released clients that tests run, each in a venv of its own
 
 bench: $(VENV)/dev peers ## measure against the peers in ten minutes or so, render README's table and docs/measured.md
 	$(BIN)/python -m benchmarks offline

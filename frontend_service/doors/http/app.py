@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from frontend_service.doors.http.errors import NotHere, shape_of
+from frontend_service.doors.http.errors import NotHere, Shape, shape_of
 from frontend_service.doors.http.reply import JSON, Reply
 from frontend_service.doors.http.route import Call, Route
 from frontend_service.frontend import Frontend
@@ -50,18 +50,22 @@ class App:
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         start = time.monotonic()
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        name, route = chosen_id(headers), None
+        name, route, shape = chosen_id(headers), None, self._shape(scope["path"])
         try:
             route, rest = self._found(scope["method"], scope["path"])
             reply = await self._answered(route, rest, scope, headers, name, receive)
         except SelvageError as error:
-            shape = shape_of(scope["path"]) if route is None else route.shape
             reply = shape.told(error, () if route is None else route.names)
         except Gone:
             return
         if self._tell is not None:
             self._tell(route.name if route else "none", reply.status, time.monotonic() - start)
-        await self._sent(reply, name, send)
+        await self._sent(reply, shape, name, send)
+
+    def _shape(self, path: str) -> Shape:
+        """In whose words errors of a path are told, whatever the method."""
+        methods = self._paths.get(path)
+        return next(iter(methods.values())).shape if methods else shape_of(path)
 
     def _found(self, method: str, path: str) -> tuple[Route, str]:
         """The route and the rest of the path. Raises NotHere."""
@@ -96,13 +100,13 @@ class App:
             body = await _body(receive, _length(headers), holding)
             return await _while_there(receive, route.serve(Call(caller=caller, body=body, rest=rest)))
 
-    async def _sent(self, reply: Reply, name: str, send: Send) -> None:
+    async def _sent(self, reply: Reply, shape: Shape, name: str, send: Send) -> None:
         """A large one counts until the caller has it; the system ends connections that take nothing for long."""
         if len(reply.body) > LARGE_REPLY:
             try:
                 is_read = self._frontend.calls.admission.hold_reply(len(reply.body))
             except SelvageError as error:
-                reply = shape_of("").told(error, ())
+                reply = shape.told(error, ())
                 is_read = _nothing
         else:
             is_read = _nothing

@@ -1,7 +1,7 @@
 """The body of a request: JSON to a struct. msgspec."""
 
 import re
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
@@ -15,11 +15,23 @@ MISSING = re.compile(r"Object missing required field `(\w+)`")
 LARGEST = 2**31 - 1
 Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 Id = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
-Inputs = Annotated[
-    str | list[str | Id | list[Id]],
-    msgspec.Meta(description="A text, a list of texts, the token ids of a text, or a list of such lists."),
-]
-Texts = Annotated[str | list[str], msgspec.Meta(description="A text, or a list of texts.")]
+FILLED = msgspec.Meta(extra_json_schema={"minItems": 1})
+"""For lists that may not be empty, as the document tells it; requests are checked where they are made."""
+_SOME_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": LARGEST}}
+
+
+def _of_one_kind(text: dict[str, Any]) -> msgspec.Meta:
+    """What `inputs_of` takes, which Python's types cannot say. `text`: the schema of one."""
+    kinds = [text, _SOME_IDS]
+    return msgspec.Meta(
+        description="A text, a list of texts, the token ids of a text, or a list of such lists.",
+        extra_json_schema={"oneOf": kinds + [{"type": "array", "minItems": 1, "items": each} for each in kinds]},
+    )
+
+
+Inputs = Annotated[str | list[str | Id | list[Id]], _of_one_kind({"type": "string"})]
+FilledInputs = Annotated[str | list[str | Id | list[Id]], _of_one_kind({"type": "string", "minLength": 1})]
+Texts = Annotated[str | Annotated[list[str], FILLED], msgspec.Meta(description="A text, or a list of texts.")]
 
 
 class Body(Generic[T]):

@@ -1,8 +1,8 @@
 """An error in the words of a shape: status, body and headers."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from frontend_service.doors.http.body import NoJson
@@ -51,12 +51,36 @@ def status_of(error: SelvageError) -> int:
     return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
 
 
+TOLD = {
+    400: "The request makes no sense",
+    401: "A key is needed, or it is not known",
+    404: "There is no such model",
+    413: "The request holds more than is taken",
+    415: "The body is no JSON by its content type, or compressed",
+    429: "Too much at once: Retry-After tells when to ask again",
+    500: "A bug of the service",
+    503: "No worker is ready, or the service drains",
+    504: "Out of time",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one family of clients is told: `body` of an error with its status, its message and its field."""
+    """How one family of clients is told: `body` of an error with its status, its message and its field.
 
+    `name`: by which the OpenAPI document has it; `schema`: of that body; `own`: statuses that only this shape has.
+    """
+
+    name: str
     status: Callable[[SelvageError], int]
     body: Callable[[SelvageError, int, str, str], Any]
+    schema: Mapping[str, Any]
+    own: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def statuses(self) -> dict[int, str]:
+        """Those of errors of a path that there is, each with what it says."""
+        return dict(sorted((TOLD | self.own).items()))
 
     def told(self, error: SelvageError, names: Names) -> Reply:
         """`names`: what ours are called here."""
@@ -116,9 +140,26 @@ def _tei(_: SelvageError, status: int, message: str, __: str) -> Any:
     return {"error": message, "error_type": TEI_TYPES.get(status, "Validation" if status < 500 else "Backend")}
 
 
-OPENAI = Shape(status_of, _openai)
-COHERE = Shape(status_of, _cohere)
-TEI = Shape(_tei_status, _tei)
+def _object(**properties: Any) -> dict[str, Any]:
+    """The schema of one that has all of these."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+_STRING = {"type": "string"}
+OPENAI = Shape(
+    "OpenAI",
+    status_of,
+    _openai,
+    _object(error=_object(message=_STRING, type=_STRING, param={"type": ["string", "null"]}, code=_STRING)),
+)
+COHERE = Shape("Cohere", status_of, _cohere, _object(message=_STRING))
+TEI = Shape(
+    "TEI",
+    _tei_status,
+    _tei,
+    _object(error=_STRING, error_type={"enum": [*TEI_TYPES.values(), "Validation"]}),
+    {422: "The request makes no sense to this model", 424: "The model is of another kind"},
+)
 
 
 def shape_of(path: str) -> Shape:

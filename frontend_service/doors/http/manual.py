@@ -45,7 +45,8 @@ def page(document: dict[str, Any]) -> str:
 
 def _section(path: str, method: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
     body = operation.get("requestBody")
-    takes = _fields(body["content"][JSON]["schema"], schemas) if body else ""
+    schema = body["content"][JSON]["schema"] if body else {"anyOf": []}
+    takes = "<p>or</p>\n".join(_fields(each, schemas) for each in schema.get("anyOf", [schema]))
     gives = json.dumps(operation["responses"]["200"]["content"][JSON]["example"], indent=1)
     return f"""<section>
 <h2><code>{method.upper()} {escape(path)}</code></h2>

@@ -15,18 +15,20 @@ ABOUT = "Embeddings, reranks and labels in the shapes of OpenAI, Cohere, vLLM an
 def openapi(routes: Iterable[Route], *, keys: bool) -> dict[str, Any]:
     """`keys`: whether a key is needed."""
     shown = list(routes)
-    kinds = list(dict.fromkeys(route.takes for route in shown if route.takes is not None))
+    kinds = list(dict.fromkeys(kind for route in shown for kind in _bodies(route)))
     bodies, components = msgspec.json.schema_components(kinds, ref_template=SCHEMAS)
     schemas = dict(zip(kinds, bodies, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in shown:
         path = f"{route.path}{{model}}" if route.takes is None and route.path.endswith("/") else route.path
-        paths.setdefault(path, {})[route.method.lower()] = _operation(route, schemas.get(route.takes))
+        paths.setdefault(path, {})[route.method.lower()] = _operation(
+            route, [schemas[kind] for kind in _bodies(route)], keys=keys
+        )
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "Selvage", "version": "1", "description": ABOUT},
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {"schemas": components | {_error(route): route.shape.schema for route in shown}},
     }
     if keys:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -34,16 +36,32 @@ def openapi(routes: Iterable[Route], *, keys: bool) -> dict[str, Any]:
     return document
 
 
-def _operation(route: Route, schema: Any) -> dict[str, Any]:
+def _bodies(route: Route) -> tuple[Any, ...]:
+    """All structs that may be in its body."""
+    return () if route.takes is None else (route.takes, *route.or_takes)
+
+
+def _error(route: Route) -> str:
+    """What the schema of its errors is called."""
+    return f"{route.shape.name}Error"
+
+
+def _operation(route: Route, schemas: list[Any], *, keys: bool) -> dict[str, Any]:
+    error = {"$ref": SCHEMAS.format(name=_error(route))}
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": f"{route.method.lower()} {route.path}",
         "responses": {
             "200": {"description": "As asked", "content": {JSON: {"example": route.gives}}},
-            "default": {"description": "An error in the words of this shape", "content": {JSON: {}}},
+            **{
+                str(status): {"description": told, "content": {JSON: {"schema": error}}}
+                for status, told in route.shape.statuses.items()
+                if keys or status != 401
+            },
         },
     }
-    if schema is not None:
+    if schemas:
+        schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
     elif route.path.endswith("/"):
         operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]

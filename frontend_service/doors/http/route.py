@@ -34,8 +34,8 @@ Serve = Callable[[Call], Awaitable[Reply]]
 class Route:
     """A method and a path; one that ends with / takes all below it.
 
-    `takes`: the struct in the body, None for no body; `gives`: what a reply looks like, as an example; `waits`: whether
-    a worker is asked; `open`: whether no key is needed.
+    `takes`: the struct in the body, None for no body; `or_takes`: what may be there instead of it; `gives`: what a
+    reply looks like, as an example; `waits`: whether a worker is asked; `open`: whether no key is needed.
     """
 
     method: str
@@ -44,6 +44,7 @@ class Route:
     shape: Shape
     summary: str
     takes: Any = None
+    or_takes: tuple[Any, ...] = ()
     gives: Any = None
     waits: bool = True
     open: bool = False

@@ -81,3 +81,11 @@ async def test_a_caller_that_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyP
             lazy.sendall(request({"input": ["a"] * 4000}))
             await until(lambda: door.calls.admission.unread > 0)
             await until(lambda: door.calls.admission.unread == 0 and door.calls.admission.requests == 0, 40)
+
+
+async def test_a_reply_does_not_wait_for_an_acknowledgement() -> None:
+    """TCP_NODELAY on every connection: head and body of a reply are two writes."""
+    with server._bound("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

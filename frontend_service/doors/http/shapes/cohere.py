@@ -11,7 +11,7 @@ import numpy as np
 
 from frontend_service import packing
 from frontend_service.answer import Answer
-from frontend_service.doors.http.body import Body, Count
+from frontend_service.doors.http.body import FILLED, Body, Count
 from frontend_service.doors.http.errors import COHERE, OPENAI
 from frontend_service.doors.http.reply import FLOAT_WEIGHT, Floats, Reply, base64_of, rows_of, written
 from frontend_service.doors.http.route import Asked, Route, Serve, exchanged
@@ -35,11 +35,11 @@ class Document(msgspec.Struct):
     text: str
 
 
-class RerankBody(msgspec.Struct, kw_only=True):
+class CohereRerankBody(msgspec.Struct, kw_only=True):
     """POST /v2/rerank. Longer texts are cut, as Cohere does."""
 
     query: str
-    documents: list[str | Document]
+    documents: Annotated[list[str | Document], FILLED]
     model: str = ""
     top_n: Count | None = None
     max_tokens_per_doc: Count | None = None
@@ -50,20 +50,34 @@ class RerankBody(msgspec.Struct, kw_only=True):
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 
 
-class EmbedBody(msgspec.Struct, kw_only=True):
-    """POST /v2/embed."""
+class TextPart(msgspec.Struct):
+    """What an input may be made of; there is no model of images."""
 
-    texts: list[str]
+    text: str
+    type: Literal["text"] = "text"
+
+
+class Input(msgspec.Struct):
+    """A text as it stands beside images."""
+
+    content: Annotated[list[TextPart], msgspec.Meta(min_length=1, max_length=1)]
+
+
+class CohereEmbedBody(msgspec.Struct, kw_only=True):
+    """POST /v2/embed, with either `texts` or `inputs`."""
+
+    texts: Annotated[list[str], FILLED] = []
+    inputs: Annotated[list[Input], FILLED] = []
     model: str = ""
     input_type: str | None = None
-    embedding_types: list[EmbeddingType] = msgspec.field(default_factory=lambda: ["float"])
+    embedding_types: Annotated[list[EmbeddingType], FILLED] = msgspec.field(default_factory=lambda: ["float"])
     output_dimension: Count | None = None
     truncate: Literal["NONE", "START", "END"] = "END"
     max_tokens: Count | None = None
     images: Annotated[list[Any], msgspec.Meta(max_length=0, description="There is no model of images.")] = []
 
 
-def rerank_request(body: RerankBody) -> RerankRequest:
+def rerank_request(body: CohereRerankBody) -> RerankRequest:
     return RerankRequest(
         model=body.model,
         queries=(body.query,),
@@ -77,7 +91,7 @@ def rerank_request(body: RerankBody) -> RerankRequest:
     )
 
 
-def rerank_reply(asked: Asked[RerankBody, RerankRequest], reranked: Reranked) -> Reply:
+def rerank_reply(asked: Asked[CohereRerankBody, RerankRequest], reranked: Reranked) -> Reply:
     results: list[dict[str, Any]] = [{"index": index, "relevance_score": score} for index, score in reranked.ranking]
     if asked.body.return_documents:
         for result, text in zip(results, reranked.texts, strict=True):
@@ -103,15 +117,18 @@ CUTS = {
 }
 
 
-def embed_request(body: EmbedBody) -> EmbedRequest:
-    if not body.texts:
+def embed_request(body: CohereEmbedBody) -> EmbedRequest:
+    if body.texts and body.inputs:
+        raise InvalidInput("texts and inputs are both there", field="inputs")
+    texts = tuple(body.texts) or tuple(each.content[0].text for each in body.inputs)
+    if not texts:
         raise InvalidInput("texts is empty", field="texts")
     if not body.embedding_types:
         raise InvalidInput("embedding_types is empty", field="embedding_types")
     truncate, side = CUTS[body.truncate]
     return EmbedRequest(
         model=body.model,
-        texts=tuple(body.texts),
+        texts=texts,
         prompt=PromptChoice(input_type=side_of(body.input_type)),
         cut=Cut(truncate=truncate, side=side, max_tokens=body.max_tokens),
         outputs=(OutputKind.DENSE,),
@@ -140,7 +157,7 @@ TYPES: dict[str, Callable[[Floats], Any]] = {
 }
 
 
-def embed_reply(asked: Asked[EmbedBody, EmbedRequest], answer: Answer) -> Reply:
+def embed_reply(asked: Asked[CohereEmbedBody, EmbedRequest], answer: Answer) -> Reply:
     rows = rows_of(answer.result.dense)
     tokens = answer.tokens.total
     return Reply(
@@ -148,7 +165,7 @@ def embed_reply(asked: Asked[EmbedBody, EmbedRequest], answer: Answer) -> Reply:
             {
                 "id": asked.name,
                 "embeddings": {kind: TYPES[kind](rows) for kind in dict.fromkeys(asked.body.embedding_types)},
-                "texts": asked.body.texts,
+                "texts": asked.request.texts,
                 "response_type": "embeddings_by_type",
                 "meta": META | {"billed_units": {"input_tokens": tokens}},
             }
@@ -158,12 +175,14 @@ def embed_reply(asked: Asked[EmbedBody, EmbedRequest], answer: Answer) -> Reply:
 
 def reranks(frontend: Frontend) -> Serve:
     """Of every path that takes `documents`."""
-    return exchanged(frontend, Body(RerankBody), rerank_request, frontend.ranking.rerank, rerank_reply)
+    return exchanged(frontend, Body(CohereRerankBody), rerank_request, frontend.ranking.rerank, rerank_reply)
 
 
 def routes(frontend: Frontend) -> list[Route]:
     """All of this shape."""
-    embed = exchanged(frontend, Body(EmbedBody), embed_request, frontend.embedding.embed, embed_reply, FLOAT_WEIGHT)
+    embed = exchanged(
+        frontend, Body(CohereEmbedBody), embed_request, frontend.embedding.embed, embed_reply, FLOAT_WEIGHT
+    )
     ranked = {"results": [{"index": 1, "relevance_score": 0.97}, {"index": 0, "relevance_score": 0.02}]}
     return [
         *(
@@ -172,7 +191,7 @@ def routes(frontend: Frontend) -> list[Route]:
                 path=path,
                 shape=shape,
                 summary="Documents in the order in which they fit a query",
-                takes=RerankBody,
+                takes=CohereRerankBody,
                 gives=ranked,
                 names=RERANK_NAMES,
                 serve=reranks(frontend),
@@ -184,7 +203,7 @@ def routes(frontend: Frontend) -> list[Route]:
             path="/v2/embed",
             shape=COHERE,
             summary="A vector for each text, in several types at once",
-            takes=EmbedBody,
+            takes=CohereEmbedBody,
             gives={"embeddings": {"float": [[0.1, -0.2]]}, "texts": ["a text"]},
             names=EMBED_NAMES,
             serve=embed,

@@ -12,7 +12,16 @@ import numpy as np
 
 from frontend_service.answer import Answer
 from frontend_service.classification import Classified
-from frontend_service.doors.http.body import Body, Id, Inputs, Texts, inputs_of, texts_of
+from frontend_service.doors.http.body import (
+    FILLED,
+    Body,
+    Count,
+    FilledInputs,
+    Id,
+    Texts,
+    inputs_of,
+    texts_of,
+)
 from frontend_service.doors.http.errors import TEI
 from frontend_service.doors.http.reply import FLOAT_WEIGHT, Reply, rows_of, split, written
 from frontend_service.doors.http.route import Asked, Call, Route, Serve, exchanged
@@ -60,31 +69,42 @@ class Cuttable(msgspec.Struct, kw_only=True):
 class EmbedBody(Cuttable, kw_only=True):
     """POST /embed."""
 
-    inputs: Inputs
+    inputs: FilledInputs
     normalize: bool = True
     prompt_name: str | None = None
-    dimensions: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+    dimensions: Count | None = None
 
 
 class EmbedAllBody(Cuttable, kw_only=True):
     """POST /embed_all and /embed_sparse."""
 
-    inputs: Inputs
+    inputs: FilledInputs
     prompt_name: str | None = None
 
 
-class PredictBody(Cuttable, kw_only=True):
-    """POST /predict: a text, a pair of texts, or a list of lists of one or two."""
+class LabelParameters(msgspec.Struct):
+    """How huggingface_hub asks for labels."""
 
-    inputs: str | list[str | list[str]]
+    top_k: Count | None = None
+    function_to_apply: Literal["none"] | None = None
+
+
+class PredictBody(Cuttable, kw_only=True):
+    """POST /predict. With `parameters`, as huggingface_hub sends them, the reply is always a list of lists."""
+
+    inputs: Annotated[
+        str | Annotated[list[str | Annotated[list[str], FILLED]], FILLED],
+        msgspec.Meta(description="A text, a list of one text or two, or a list of such lists."),
+    ]
     raw_scores: bool = False
+    parameters: LabelParameters | None = None
 
 
 class RerankBody(Cuttable, kw_only=True):
     """POST /rerank, where it has `texts`."""
 
     query: str
-    texts: list[str]
+    texts: Annotated[list[str], FILLED]
     raw_scores: bool = False
     return_text: bool = False
 
@@ -93,7 +113,7 @@ class Sentences(msgspec.Struct):
     """What POST /similarity compares."""
 
     source_sentence: str
-    sentences: list[str]
+    sentences: Annotated[list[str], FILLED]
 
 
 class SimilarityParameters(Cuttable, kw_only=True):
@@ -122,7 +142,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
 class DecodeBody(msgspec.Struct, kw_only=True):
     """POST /decode: the ids of a text, or a list of such."""
 
-    ids: list[Id | list[Id]]
+    ids: Annotated[list[Id | list[Id]], FILLED]
     skip_special_tokens: bool = True
     model: str = ""
 
@@ -197,18 +217,20 @@ def predict_request(body: PredictBody) -> ClassifyRequest:
         raise InvalidInput("inputs is empty", field="inputs")
     firsts = tuple(each[0] for each in batch)
     seconds = tuple(each[1] for each in batch) if count == 2 else ()
-    return ClassifyRequest(model=body.model, texts=firsts, pairs=seconds, cut=body.cut, normalize=not body.raw_scores)
+    raw = body.raw_scores or (body.parameters is not None and body.parameters.function_to_apply == "none")
+    return ClassifyRequest(model=body.model, texts=firsts, pairs=seconds, cut=body.cut, normalize=not raw)
 
 
 def predict_reply(asked: Asked[PredictBody, ClassifyRequest], classified: Classified) -> Reply:
-    labels = classified.labels
+    labels, parameters = classified.labels, asked.body.parameters
+    most = parameters.top_k if parameters is not None else None
     scores = np.frombuffer(classified.answer.result.scores, dtype="<f4").reshape(-1, len(labels))
     found = [
-        [{"score": row[place], "label": labels[place]} for place in np.argsort(-row, kind="stable").tolist()]
+        [{"score": row[place], "label": labels[place]} for place in np.argsort(-row, kind="stable")[:most].tolist()]
         for row in scores
     ]
     given = asked.body.inputs
-    single = isinstance(given, str) or all(isinstance(each, str) for each in given)
+    single = parameters is None and (isinstance(given, str) or all(isinstance(each, str) for each in given))
     return _counted(classified.answer, found[0] if single else found)
 
 
@@ -313,6 +335,12 @@ class _Root(msgspec.Struct):
     query: str | None = None
     texts: list[Any] | None = None
     documents: list[Any] | None = None
+    inputs: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def compares(self) -> bool:
+        """Whether it is /similarity's."""
+        return memoryview(self.inputs)[:1].tobytes() == b"{"
 
 
 _root = Body(_Root)
@@ -352,6 +380,8 @@ def routes(frontend: Frontend) -> list[Route]:
         given = await frontend.offload(len(call.body), _root.read, call.body)
         if given.query is not None:
             return await rerank(call)
+        if given.compares:
+            return await similar(call)
         classifies = Task.EMBED not in frontend.models.get("").card.tasks
         return await (predict if classifies else dense)(call)
 
@@ -383,7 +413,7 @@ def routes(frontend: Frontend) -> list[Route]:
     vector, ranks = [[0.1, -0.2]], [{"index": 1, "score": 0.97}, {"index": 0, "score": 0.02}]
     labels = [{"score": 0.9, "label": "positive"}]
     posts: tuple[tuple[str, str, Serve, Any, Any, Names], ...] = (
-        ("/", "/embed, /predict or /rerank, by the body and the model", root, EmbedBody, vector, INPUTS),
+        ("/", "/embed, /predict, /rerank or /similarity, by the body and the model", root, EmbedBody, vector, INPUTS),
         ("/embed", "A vector for each input", dense, EmbedBody, vector, INPUTS),
         ("/embed_all", "A vector for each token of each input", every, EmbedAllBody, [vector], INPUTS),
         ("/embed_sparse", "Weights of words", sparse, EmbedAllBody, [[{"index": 7, "value": 0.5}]], INPUTS),
@@ -395,6 +425,8 @@ def routes(frontend: Frontend) -> list[Route]:
         ("/tokenize", "The tokens of texts", tokenize, TokenizeBody, [[{"id": 101, "text": "[CLS]"}]], INPUTS),
         ("/decode", "The texts of ids", decode, DecodeBody, ["a text"], ((r"\btokenized\b", "ids"),)),
     )
+    ranking = (cohere.CohereRerankBody,)
+    or_takes = {"/": (PredictBody, RerankBody, *ranking, SimilarityBody), "/rerank": ranking}
     return [
         *(
             Route(
@@ -403,6 +435,7 @@ def routes(frontend: Frontend) -> list[Route]:
                 shape=TEI,
                 summary=summary,
                 takes=takes,
+                or_takes=or_takes.get(path, ()),
                 gives=gives,
                 names=names,
                 waits=waits,
