@@ -44,5 +44,5 @@ def routes(
         Route(method="GET", path="/openapi.json", shape=TEI, summary="OpenAPI", open=True, serve=tells),
         Route(method="GET", path="/docs", shape=TEI, summary="Its page", open=True, serve=shows),
         Route(method="GET", path="/health", shape=TEI, summary="Whether a model is served", open=True, serve=health),
-        Route(method="GET", path="/metrics", shape=TEI, summary="For Prometheus", waits=False, serve=measured),
+        Route(method="GET", path="/metrics", shape=TEI, summary="For Prometheus", counts=False, serve=measured),
     ]

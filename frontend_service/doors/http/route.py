@@ -35,7 +35,8 @@ class Route:
     """A method and a path; one that ends with / takes all below it.
 
     `takes`: the struct in the body, None for no body; `or_takes`: what may be there instead of it; `gives`: what a
-    reply looks like, as an example; `waits`: whether a worker is asked; `open`: whether no key is needed.
+    reply looks like, as an example; `waits`: whether a worker is asked; `open`: whether no key is needed; `counts`:
+    whether it is admitted as a request.
     """
 
     method: str
@@ -48,6 +49,7 @@ class Route:
     gives: Any = None
     waits: bool = True
     open: bool = False
+    counts: bool = True
     names: tuple[tuple[str, str], ...] = field(default=())
 
     @property
@@ -84,7 +86,7 @@ def exchanged(
 
     async def serve(call: Call) -> Reply:
         given = await frontend.offload(len(call.body), body.read, call.body)
-        reply, timing = await frontend.exchange(exchange, (given, call.caller.request_id), 0, call.caller)
+        reply, timing = await frontend.exchange(exchange, (given, call.caller.request_id), len(call.body), call.caller)
         told = ", ".join(
             f"{part};dur={1e3 * seconds:.2f}"
             for part, seconds in (
