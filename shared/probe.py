@@ -1,10 +1,13 @@
-"""Asks a server once how it is: `python -m shared.probe ADDRESS SERVICE` exits 0 iff SERVICE is SERVING.
+"""Asks a server how it is: `python -m shared.probe ADDRESS SERVICE` exits 0 iff SERVICE is SERVING.
 
 The health check of containers. It starts anew every few seconds, so it knows gRPC and nothing of our services.
 """
 
 import argparse
+import os
+import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -15,19 +18,45 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 OPTIONS = [("grpc.enable_http_proxy", 0)]
 
 
-def main(arguments: list[str]) -> int:
-    """Prints what health says, for the runtime's log; returns the exit status."""
+SILENCES = 6
+"""In a row, until a server counts as hung: half a minute. One that is not there, or not ready, says so at once."""
+
+
+def main(arguments: list[str], end: Callable[[], None] | None = None) -> int:
+    """Prints what health says, for the runtime's log; returns the exit status. `end`: what ends a server that hangs."""
     asked = _parser().parse_args(arguments)
-    request = health_pb2.HealthCheckRequest(service=asked.service)
-    with grpc.insecure_channel(asked.address, options=OPTIONS) as channel:
+    for _ in range(SILENCES if asked.end_hung else 1):
+        status = _ask(asked.address, asked.service, asked.timeout)
+        if status is not None:
+            return status
+    if asked.end_hung:
+        print(f"{asked.address}: hangs")
+        (end or end_container)()
+    return 1
+
+
+def _ask(address: str, service: str, timeout: float) -> int | None:
+    """None where nobody answers, although somebody listens."""
+    request = health_pb2.HealthCheckRequest(service=service)
+    with grpc.insecure_channel(address, options=OPTIONS) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
         try:
-            answer = health.Check(request, timeout=asked.timeout)
+            answer = health.Check(request, timeout=timeout)
         except grpc.RpcError as error:
-            print(f"{asked.address}: {error.code().name}: {error.details()}")
-            return 1
-    print(f"{asked.address}: {health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)}")
+            print(f"{address}: {error.code().name}: {error.details()}")
+            return None if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED else 1
+    print(f"{address}: {health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)}")
     return 0 if answer.status == SERVING else 1
+
+
+def end_container() -> None:
+    """Kills all processes but the container's first, an init, which then ends: engines restart only what has ended.
+
+    Only where an engine put us into a container: our parent is outside, so its number is 0. Elsewhere it would be the
+    machine's own processes.
+    """
+    if os.getppid() == 0:
+        os.kill(-1, signal.SIGKILL)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -40,6 +69,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=float, default=5.0, help="time for the answer (default %(default)s)"
+    )
+    parser.add_argument(
+        "--end-hung",
+        action="store_true",
+        help=f"ask {SILENCES} times, and where no answer comes end the container, so that it is restarted",
     )
     return parser
 
