@@ -14,5 +14,5 @@ RUN pip install --no-index --no-deps --no-build-isolation .
 WORKDIR /
 # A number, so that orchestrators can see that it is not root.
 USER 10001:10001
-EXPOSE 50051
+EXPOSE 50051 8080
 ENTRYPOINT ["python", "-m", "frontend_service"]

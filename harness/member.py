@@ -71,10 +71,15 @@ class Member:
         return [json.loads(line) for line in self.log if line.startswith("{")]
 
     @property
-    def http_url(self) -> str:
+    def http_address(self) -> str:
         """Where a frontend's door http is, once it is ready."""
-        told = (event["address"] for event in self.events if event["event"] == "listening over HTTP")
-        return f"http://{list(told)[-1]}"
+        told: list[str] = [event["address"] for event in self.events if event["event"] == "listening over HTTP"]
+        return told[-1]
+
+    @property
+    def http_url(self) -> str:
+        """The same as a URL."""
+        return f"http://{self.http_address}"
 
     async def start(self) -> None:
         """Starts the process and waits until it listens; a restart takes the same address again."""

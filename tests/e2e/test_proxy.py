@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import grpc
 import pytest
 from references import Calls, eventually
@@ -18,7 +19,8 @@ from shared.rpc import channel_options
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="there is no haproxy; Debian's package has it")
 CONFIG = (Path(__file__).parents[2] / "deploy/proxy/haproxy.cfg").read_text()
-FOUND = "  server-template replica 32 frontend:50051\n"
+FOUND, FOUND_HTTP = (f"  server-template replica 32 frontend:{port}\n" for port in (50051, 8080))
+DOORS = {"doors": "grpc,tei,http"}
 BY_NAME = " resolvers engine init-addr none"
 
 
@@ -26,15 +28,18 @@ BY_NAME = " resolvers engine init-addr none"
 async def proxy(pair: Stack, folder: Path) -> AsyncIterator[grpc.aio.Channel]:
     """A channel to it. The frontends are named one by one, since only an engine's DNS has them all by one name."""
     servers = [f"  server replica{number} {each.address}\n" for number, each in enumerate(pair.frontends)]
+    by_http = [f"  server replica{number} {each.http_address}\n" for number, each in enumerate(pair.frontends)]
     changes = {
         FOUND: "".join(servers),
+        FOUND_HTTP: "".join(by_http),
         BY_NAME: "",
         "bind :50051": f"bind unix@{folder}/grpc",
+        "bind :8080": f"bind unix@{folder}/http",
         "bind :8404": f"bind unix@{folder}/status",
     }
     config = CONFIG
     for old, new in changes.items():
-        assert config.count(old) == 1
+        assert config.count(old) == (2 if old == BY_NAME else 1)
         config = config.replace(old, new)
     (folder / "haproxy.cfg").write_text(config)
     process = await asyncio.create_subprocess_exec("haproxy", "-db", "-f", str(folder / "haproxy.cfg"))
@@ -56,7 +61,7 @@ async def answered(pair: Stack) -> list[int]:
 
 async def test_a_frontend_that_drains_loses_no_call(tmp_path: Path) -> None:
     """Nor one that comes back: without retries every call is answered, and by both in the end."""
-    settings = {"drain-delay": 8, "metrics": "127.0.0.1:0"}
+    settings = DOORS | {"drain-delay": 8, "metrics": "127.0.0.1:0"}
     async with (
         stack("random:tiny-bert", frontends=2, frontend=settings) as pair,
         proxy(pair, tmp_path) as channel,
@@ -76,9 +81,26 @@ async def test_a_frontend_that_drains_loses_no_call(tmp_path: Path) -> None:
     assert set(running.outcomes) == {"OK"}
 
 
+async def test_http_goes_to_frontends_that_serve(tmp_path: Path) -> None:
+    """Its own port of the proxy; 503 where there is none."""
+    async with (
+        stack("random:tiny-bert", frontend=DOORS) as pair,
+        proxy(pair, tmp_path),
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(f"{tmp_path}/http")) as session,
+    ):
+
+        async def answers(status: int) -> bool:
+            async with session.post("http://selvage/v1/embeddings", json={"input": "a"}) as reply:
+                return reply.status == status
+
+        await eventually(lambda: answers(200))
+        await pair.frontends[0].stop()
+        await eventually(lambda: answers(503))
+
+
 async def test_without_a_frontend_callers_are_told_when_to_ask_again(tmp_path: Path) -> None:
     """By gRPC's own words, UNAVAILABLE and a pushback."""
-    async with stack("random:tiny-bert") as pair, proxy(pair, tmp_path) as channel:
+    async with stack("random:tiny-bert", frontend=DOORS) as pair, proxy(pair, tmp_path) as channel:
         await pair.frontends[0].stop()
         told: list[grpc.aio.AioRpcError] = []
 

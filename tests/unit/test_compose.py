@@ -44,7 +44,8 @@ def port_of(address: str) -> int:
 
 
 def listens_on(service: str) -> str:
-    [address] = [value for key, value in SERVICES[service]["environment"].items() if key.endswith("_LISTEN")]
+    settings = SERVICES[service]["environment"].items()
+    [address] = [value for key, value in settings if re.fullmatch(r"SELVAGE_[A-Z]+_LISTEN", key)]
     return str(address)
 
 
@@ -97,15 +98,17 @@ def test_the_frontend_runs_as_replicas() -> None:
 
 
 def test_there_is_one_port_for_all_replicas() -> None:
-    """The proxy's, where frontends listen; replicas could not share one of the host."""
-    [port] = SERVICES["proxy"]["ports"]
-    assert port_of(port) == port_of(listens_on("frontend"))
+    """The proxy's, of each door, where frontends listen; replicas could not share one of the host."""
+    grpc_port, http_port = map(port_of, SERVICES["proxy"]["ports"])
+    assert grpc_port == port_of(listens_on("frontend"))
+    assert http_port == port_of(SERVICES["frontend"]["environment"]["SELVAGE_FRONTEND_HTTP_LISTEN"])
+    assert SERVICES["frontend"]["environment"]["SELVAGE_FRONTEND_DOORS"] == "grpc,tei,http"
     assert not [name for name in ALL if "ports" in SERVICES[name]]
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_only_this_machine_is_served_unless_told_otherwise(name: str) -> None:
-    """There is no TLS and no authentication."""
+    """Neither TLS nor keys are on."""
     assert all(port.startswith(("${PUBLISH:-127.0.0.1}:", "127.0.0.1:")) for port in SERVICES[name]["ports"])
 
 
@@ -156,7 +159,7 @@ def test_containers_come_back(name: str) -> None:
 def test_the_drain_outlasts_the_proxys_checks() -> None:
     """Else it would send calls to a frontend that takes none any more."""
     config = (ROOT / "deploy/proxy/haproxy.cfg").read_text()
-    [(between, fall)] = re.findall(r"check inter (\d+)s fall (\d+)", config)
+    [(between, fall)] = set(re.findall(r"check inter (\d+)s fall (\d+)", config))  # of both doors
     [patience] = re.findall(r"timeout check (\d+)s", config)
     delay = SERVICES["frontend"]["environment"]["SELVAGE_FRONTEND_DRAIN_DELAY"]
     assert delay > int(fall) * (int(between) + int(patience))

@@ -67,16 +67,18 @@ def test_every_variable_is_a_setting(name: str) -> None:
 def test_ports_are_those_that_it_listens_on(name: str) -> None:
     """Of the process, the pod, the service, the probes and the scrape."""
     prefix = f"SELVAGE_{name.upper()}"
-    grpc, metrics = (
-        int(environment(name)[f"{prefix}_{key}"].removeprefix("0.0.0.0:")) for key in ("LISTEN", "METRICS")
-    )
+    settings = {"grpc": "LISTEN", "http": "HTTP_LISTEN", "metrics": "METRICS"}
+    ports = {
+        port: int(environment(name)[f"{prefix}_{key}"].removeprefix("0.0.0.0:"))
+        for port, key in settings.items()
+        if f"{prefix}_{key}" in environment(name)
+    }
+    grpc, metrics = ports["grpc"], ports["metrics"]
+    assert ("http" in ports) == (name == "frontend")
     service = MANIFESTS[f"Service selvage-{name}"]["spec"]
     annotations = MANIFESTS[f"Deployment selvage-{name}"]["spec"]["template"]["metadata"]["annotations"]
-    assert {each["name"]: each["containerPort"] for each in container(name)["ports"]} == {
-        "grpc": grpc,
-        "metrics": metrics,
-    }
-    assert {each["name"]: each["port"] for each in service["ports"]} == {"grpc": grpc, "metrics": metrics}
+    assert {each["name"]: each["containerPort"] for each in container(name)["ports"]} == ports
+    assert {each["name"]: each["port"] for each in service["ports"]} == ports
     assert {container(name)[f"{kind}Probe"]["grpc"]["port"] for kind in ("startup", "liveness", "readiness")} == {grpc}
     assert annotations["prometheus.io/port"] == str(metrics)
 

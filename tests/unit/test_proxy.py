@@ -71,10 +71,12 @@ def test_the_check_names_a_service_of_ours() -> None:
 def test_the_proxy_serves_and_finds_frontends_where_compose_has_them() -> None:
     """The ports of both sides."""
     services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
-    listen = services["frontend"]["environment"]["SELVAGE_FRONTEND_LISTEN"].rpartition(":")[2]
-    assert re.search(rf"^  server-template replica \d+ frontend:{listen}$", CONFIG, re.M)
-    [port] = services["proxy"]["ports"]
-    assert f"  bind :{port.rpartition(':')[2]} proto h2" in CONFIG
+    for door in ("", "HTTP_"):
+        listen = services["frontend"]["environment"][f"SELVAGE_FRONTEND_{door}LISTEN"].rpartition(":")[2]
+        assert re.search(rf"^  server-template replica \d+ frontend:{listen}$", CONFIG, re.M)
+    grpc_port, http_port = (each.rpartition(":")[2] for each in services["proxy"]["ports"])
+    assert f"  bind :{grpc_port} proto h2\n" in CONFIG
+    assert f"  bind :{http_port}\n" in CONFIG
 
 
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="there is no haproxy; Debian's package has it")
