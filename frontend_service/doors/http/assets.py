@@ -27,7 +27,15 @@ def routes() -> Iterator[Route]:
         if kind is not None:
             path = "/" if file.name == PAGE else f"/playground/{file.name}"
             serve = _gives(Reply(body=file.read_bytes(), content_type=kind, headers=HEADERS))
-            yield Route(method="GET", path=path, shape=TEI, summary="The playground", open=True, serve=serve)
+            yield Route(
+                method="GET",
+                path=path,
+                shape=TEI,
+                summary="The playground, for a browser",
+                content_type=kind,
+                open=True,
+                serve=serve,
+            )
 
 
 def _gives(reply: Reply) -> Serve:

@@ -47,12 +47,12 @@ def _section(path: str, method: str, operation: dict[str, Any], schemas: dict[st
     body = operation.get("requestBody")
     schema = body["content"][JSON]["schema"] if body else {"anyOf": []}
     takes = "<p>or</p>\n".join(_fields(each, schemas) for each in schema.get("anyOf", [schema]))
-    gives = json.dumps(operation["responses"]["200"]["content"][JSON]["example"], indent=1)
+    reply = operation["responses"]["200"]["content"].get(JSON, {})
+    gives = f"<pre>{escape(json.dumps(reply['example'], indent=1))}</pre>\n" if "example" in reply else ""
     return f"""<section>
 <h2><code>{method.upper()} {escape(path)}</code></h2>
 <p>{escape(operation["summary"])}</p>
-{takes}<pre>{escape(gives)}</pre>
-</section>
+{takes}{gives}</section>
 """
 
 

@@ -20,7 +20,7 @@ def openapi(routes: Iterable[Route], *, keys: bool) -> dict[str, Any]:
     schemas = dict(zip(kinds, bodies, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in shown:
-        path = f"{route.path}{{model}}" if route.takes is None and route.path.endswith("/") else route.path
+        path = f"{route.path}{{model}}" if route.goes_on else route.path
         paths.setdefault(path, {})[route.method.lower()] = _operation(
             route, [schemas[kind] for kind in _bodies(route)], keys=keys
         )
@@ -47,22 +47,28 @@ def _error(route: Route) -> str:
 
 
 def _operation(route: Route, schemas: list[Any], *, keys: bool) -> dict[str, Any]:
+    unheard = set() if keys and not route.open else {401}
+    if not schemas:
+        unheard |= {413, 415}  # those are of bodies
+    example = {} if route.gives is None else {"example": route.gives}
     error = {"$ref": SCHEMAS.format(name=_error(route))}
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": f"{route.method.lower()} {route.path}",
         "responses": {
-            "200": {"description": "As asked", "content": {JSON: {"example": route.gives}}},
+            "200": {"description": "As asked", "content": {route.content_type: example}},
             **{
                 str(status): {"description": told, "content": {JSON: {"schema": error}}}
                 for status, told in route.shape.statuses.items()
-                if keys or status != 401
+                if status not in unheard
             },
         },
     }
     if schemas:
         schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
-    elif route.path.endswith("/"):
+    elif route.goes_on:
         operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if route.open and keys:
+        operation["security"] = []
     return operation

@@ -1,12 +1,13 @@
 """What there is to be looked at: the playground, OpenAPI and its page, health, metrics."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from frontend_service.doors.http import assets, manual
 from frontend_service.doors.http.errors import TEI
 from frontend_service.doors.http.openapi import openapi
 from frontend_service.doors.http.reply import HTML, Reply, written
-from frontend_service.doors.http.route import Call, Route
+from frontend_service.doors.http.route import Call, Route, Serve
 from frontend_service.frontend import Frontend
 from shared.errors import WorkerUnavailable
 
@@ -19,9 +20,7 @@ def routes(
     is_draining: Callable[[], bool],
     metrics: Callable[[], tuple[bytes, str]],
 ) -> list[Route]:
-    """`answered`: the routes to be documented; `metrics`: the page for Prometheus, and its content type."""
-    described = openapi(answered, keys=keys)
-    document, docs = written(described), manual.page(described).encode()
+    """`answered`: what else is documented; `metrics`: the page for Prometheus, and its content type."""
 
     async def tells(_: Call) -> Reply:
         return Reply(body=document)
@@ -39,10 +38,17 @@ def routes(
         body, kind = metrics()
         return Reply(body=body, content_type=kind)
 
-    return [
-        *assets.routes(),
-        Route(method="GET", path="/openapi.json", shape=TEI, summary="OpenAPI", open=True, serve=tells),
-        Route(method="GET", path="/docs", shape=TEI, summary="Its page", open=True, serve=shows),
-        Route(method="GET", path="/health", shape=TEI, summary="Whether a model is served", open=True, serve=health),
-        Route(method="GET", path="/metrics", shape=TEI, summary="For Prometheus", counts=False, serve=measured),
+    def get(path: str, summary: str, serve: Serve, **options: Any) -> Route:
+        return Route(method="GET", path=path, shape=TEI, summary=summary, serve=serve, **options)
+
+    playground = {route.path: route for route in assets.routes()}
+    shown = [
+        playground.pop("/"),
+        get("/openapi.json", "This document", tells, open=True),
+        get("/docs", "The same, for a person", shows, open=True, content_type=HTML),
+        get("/health", "Whether a model is served", health, open=True, gives={}),
+        get("/metrics", "For Prometheus", measured, counts=False, content_type="text/plain"),
     ]
+    described = openapi([*answered, *shown], keys=keys)
+    document, docs = written(described), manual.page(described).encode()
+    return [*shown, *playground.values()]

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from frontend_service.answer import Answer, Finished
 from frontend_service.doors.http.body import Body
 from frontend_service.doors.http.errors import Shape
-from frontend_service.doors.http.reply import Reply
+from frontend_service.doors.http.reply import JSON, Reply
 from frontend_service.exchange import Exchange
 from frontend_service.frontend import Frontend
 from shared.caller import Caller
@@ -35,8 +35,8 @@ class Route:
     """A method and a path; one that ends with / takes all below it.
 
     `takes`: the struct in the body, None for no body; `or_takes`: what may be there instead of it; `gives`: what a
-    reply looks like, as an example; `waits`: whether a worker is asked; `open`: whether no key is needed; `counts`:
-    whether it is admitted as a request.
+    reply looks like, as an example; `content_type`: of a reply; `waits`: whether a worker is asked; `open`: whether no
+    key is needed; `counts`: whether it is admitted as a request.
     """
 
     method: str
@@ -47,6 +47,7 @@ class Route:
     takes: Any = None
     or_takes: tuple[Any, ...] = ()
     gives: Any = None
+    content_type: str = JSON
     waits: bool = True
     open: bool = False
     counts: bool = True
@@ -56,6 +57,11 @@ class Route:
     def name(self) -> str:
         """As logs and metrics call it."""
         return f"{self.method} {self.path}"
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it takes what is below its path."""
+        return self.path.endswith("/") and self.path != "/"
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,10 +64,10 @@ class Input(msgspec.Struct):
 
 
 class CohereEmbedBody(msgspec.Struct, kw_only=True):
-    """POST /v2/embed, with either `texts` or `inputs`."""
+    """POST /v2/embed: either `texts` or `inputs` has some."""
 
-    texts: Annotated[list[str], FILLED] = []
-    inputs: Annotated[list[Input], FILLED] = []
+    texts: list[str] = []
+    inputs: list[Input] = []
     model: str = ""
     input_type: str | None = None
     embedding_types: Annotated[list[EmbeddingType], FILLED] = msgspec.field(default_factory=lambda: ["float"])
