@@ -62,7 +62,8 @@ class EmbeddingServiceServicer(object):
     def EmbedStream(self, request_iterator, context):
         """Bulk: each message a batch under the caller's id; replies come as batches finish, in any order, each
         with its own outcome. Batches are read as fast as they are computed and replies are read, so a caller
-        may write as many as there are. A batch has the deadline of the stream, or by default that of a call.
+        may write as many as there are. A batch has the deadline of the stream; without one, the default time of a
+        call counts anew whenever another batch of the stream is answered.
 
         A stream lasts nine minutes at most. Then, or when the service drains, it answers what it has read and
         ends with UNAVAILABLE: what has no reply goes into another stream. It ends likewise, with
