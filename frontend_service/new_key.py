@@ -5,7 +5,7 @@ import json
 import secrets
 import sys
 
-from frontend_service.api_keys import hashed
+from frontend_service.api_keys import LONGEST_NAME, hashed
 from shared.jobs import PRIORITIES
 
 PREFIX = "sv-"
@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Makes an API key. The key goes to standard error, once; the entry for the file that --api-keys "
         "names goes to standard output, and holds its hash only: add it with >> keys.toml.",
     )
-    parser.add_argument("name", metavar="NAME", help="whose key it is; logs and refusals tell it")
+    parser.add_argument("name", metavar="NAME", type=_name, help="whose key it is, for the file's readers")
     parser.add_argument(
         "--priority",
         choices=list(PRIORITIES),
@@ -49,6 +49,12 @@ def _parser() -> argparse.ArgumentParser:
         help="requests that are answered at once (default: no limit)",
     )
     return parser
+
+
+def _name(value: str) -> str:
+    if not (value.isprintable() and 0 < len(value) <= LONGEST_NAME):
+        raise argparse.ArgumentTypeError(f"must be 1 to {LONGEST_NAME} letters that can be printed")
+    return value
 
 
 def _count(value: str) -> int:

@@ -76,6 +76,11 @@ def caller_of(
     )
 
 
+def host_of(address: str) -> str:
+    """Of whoever calls from an address, as gRPC writes it: one machine is one caller, by any door."""
+    return f"ipv6:%5B{address}%5D" if ":" in address else f"ipv4:{address}"
+
+
 def _priority(given: str) -> Priority:
     word = given.lower()
     if word not in PRIORITIES:

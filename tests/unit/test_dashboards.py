@@ -79,6 +79,19 @@ def test_every_series_exists(where: str) -> None:
     assert series <= set(told())
 
 
+def test_grafana_is_provisioned() -> None:
+    """With the Prometheus of compose.yaml, and the dashboard where compose.yaml puts it."""
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    folder = DEPLOY / "grafana/provisioning"
+    [source] = yaml.safe_load((folder / "datasources/prometheus.yaml").read_text())["datasources"]
+    [provider] = yaml.safe_load((folder / "dashboards/selvage.yaml").read_text())["providers"]
+    port = services["prometheus"]["ports"][0].rpartition(":")[2]
+    mounted = dict(volume.split(":")[:2] for volume in services["grafana"]["volumes"])
+    assert source["url"] == f"http://prometheus:{port}"
+    assert mounted["./deploy/grafana/provisioning"] == "/etc/grafana/provisioning"
+    assert Path(mounted["./deploy/grafana/dashboard.json"]).parent == Path(provider["options"]["path"])
+
+
 def test_te_names_are_recorded() -> None:
     """All that text-embeddings-inference tells of requests, queue and batches; histograms with all their parts."""
     recorded = {rule["record"] for rule in rules("record")}
@@ -101,10 +114,13 @@ def test_the_dashboard_is_drawn_on_a_grid() -> None:
 def test_what_is_scraped_is_where_compose_serves_it() -> None:
     """The jobs, the port, and the names in the network."""
     services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
-    ports = {value for each in services.values() for key, value in each["environment"].items() if "METRICS" in key}
-    jobs = SCRAPES["scrape_configs"]
+    own = [each["environment"] for name, each in services.items() if name.startswith(("frontend", "worker"))]
+    ports = {value for environment in own for key, value in environment.items() if "METRICS" in key}
+    *jobs, proxy = SCRAPES["scrape_configs"]
     assert [job["job_name"] for job in jobs] == ["selvage-frontend", "selvage-worker"]
     assert {f"0.0.0.0:{found['port']}" for job in jobs for found in job["dns_sd_configs"]} == ports
+    [found] = proxy["dns_sd_configs"]
+    assert f"bind :{found['port']}" in (DEPLOY / "proxy/haproxy.cfg").read_text()
 
 
 def test_every_metric_is_explained() -> None:
@@ -117,7 +133,11 @@ def test_every_metric_is_explained() -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool; Debian's package prometheus has it")
 def test_prometheus_takes_them() -> None:
     """As its own tool says."""
-    for kind, name in (("rules", "rules.yaml"), ("config", "prometheus.yaml")):
-        command = ["promtool", "check", kind, str(DEPLOY / "prometheus" / name)]
+    for *words, name in (
+        ("check", "rules", "rules.yaml"),
+        ("check", "config", "prometheus.yaml"),
+        ("test", "rules", "rules_test.yaml"),
+    ):
+        command = ["promtool", *words, str(DEPLOY / "prometheus" / name)]
         answer = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert answer.returncode == 0, answer.stderr
+        assert answer.returncode == 0, answer.stderr + answer.stdout

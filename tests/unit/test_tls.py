@@ -30,7 +30,7 @@ def test_what_does_not_match_is_refused(authority: Authority, tmp_path: Path) ->
     one.key.write_text(ENCRYPTED)
     with pytest.raises(ValueError, match="encrypted"):
         identity(str(one.certificate), str(one.key), "", pytest.fail)
-    with pytest.raises(ValueError, match="no PEM"):
+    with pytest.raises(ValueError, match=r"another\.key is no PEM"):
         identity(str(another.certificate), str(another.key), str(another.key), pytest.fail)
     with pytest.raises(FileNotFoundError):
         identity(str(tmp_path / "none"), str(one.key), "", pytest.fail)

@@ -5,13 +5,16 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
-from shared.errors import InvalidInput
+from shared.errors import InvalidInput, LimitExceeded
 
 T = TypeVar("T")
 LETTERS = 300
 """Of a message of msgspec's, which may name a word of the caller's."""
 AT = re.compile(r"(?P<what>.*) - at `\$(?:\.)?(?P<path>.*)`", re.DOTALL)
 MISSING = re.compile(r"Object missing required field `(\w+)`")
+MOST_ENTRIES, MOST_LISTS = 1_000_000, 100_000
+"""Of a body."""
+STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 LARGEST = 2**31 - 1
 Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 Id = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
@@ -42,7 +45,8 @@ class Body(Generic[T]):
         self._decoder = msgspec.json.Decoder(kind)
 
     def read(self, raw: bytes) -> T:
-        """Raises InvalidInput, with the place in the body as its field."""
+        """Raises InvalidInput, with the place in the body as its field, and LimitExceeded."""
+        _check_entries(raw)
         try:
             return self._decoder.decode(raw)
         except msgspec.ValidationError as error:
@@ -51,6 +55,17 @@ class Body(Generic[T]):
             raise NoJson(f"the body is no JSON: {str(error)[:LETTERS]}") from None
         except RecursionError:
             raise NoJson("the body is nested too deeply") from None
+
+
+def _check_entries(raw: bytes) -> None:
+    """Before objects are made of them: a few bytes of JSON may become a hundred in memory. Raises LimitExceeded."""
+    if raw.count(b",") <= MOST_ENTRIES and raw.count(b"[") + raw.count(b"{") <= MOST_LISTS:
+        return
+    bare = STRING.sub(b"", raw)
+    if bare.count(b",") > MOST_ENTRIES:
+        raise LimitExceeded(f"the body has more than {MOST_ENTRIES} entries")
+    if bare.count(b"[") + bare.count(b"{") > MOST_LISTS:
+        raise LimitExceeded(f"the body has more than {MOST_LISTS} lists and objects")
 
 
 class NoJson(InvalidInput):

@@ -47,7 +47,7 @@ def routes(
         get("/openapi.json", "This document", tells, open=True),
         get("/docs", "The same, for a person", shows, open=True, content_type=HTML),
         get("/health", "Whether a model is served", health, open=True, gives={}),
-        get("/metrics", "For Prometheus", measured, waits=False, content_type="text/plain"),
+        get("/metrics", "For Prometheus", measured, counts=False, content_type="text/plain"),
     ]
     described = openapi([*answered, *shown], keys=keys)
     document, docs = written(described), manual.page(described).encode()

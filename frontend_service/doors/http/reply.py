@@ -2,7 +2,7 @@
 
 import base64
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -35,6 +35,11 @@ class Reply:
 def written(content: Any) -> bytes:
     """As JSON; numbers that JSON does not have become null."""
     return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def each_written(items: Iterable[Any]) -> list[orjson.Fragment]:
+    """One after the other, so that other threads have their turns between."""
+    return [orjson.Fragment(written(each)) for each in items]
 
 
 def now() -> int:

@@ -36,7 +36,7 @@ class Route:
 
     `takes`: the struct in the body, None for no body; `or_takes`: what may be there instead of it; `gives`: what a
     reply looks like, as an example; `content_type`: of a reply; `waits`: whether a worker is asked; `open`: whether no
-    key is needed.
+    key is needed; `counts`: whether it is admitted as a request.
     """
 
     method: str
@@ -50,6 +50,7 @@ class Route:
     content_type: str = JSON
     waits: bool = True
     open: bool = False
+    counts: bool = True
     names: tuple[tuple[str, str], ...] = field(default=())
 
     @property
@@ -91,7 +92,7 @@ def exchanged(
 
     async def serve(call: Call) -> Reply:
         given = await frontend.offload(len(call.body), body.read, call.body)
-        reply, timing = await frontend.exchange(exchange, (given, call.caller.request_id), 0, call.caller)
+        reply, timing = await frontend.exchange(exchange, (given, call.caller.request_id), len(call.body), call.caller)
         told = ", ".join(
             f"{part};dur={1e3 * seconds:.2f}"
             for part, seconds in (

@@ -1,6 +1,7 @@
 """The port: uvicorn on the frontend's loop, with what it does not bound by itself."""
 
 import asyncio
+import logging
 import math
 import socket
 import ssl
@@ -13,12 +14,14 @@ import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from frontend_service.doors.http.app import App
+from frontend_service.doors.http.app import ABORT, App
 from shared.fresh import Fresh
 from shared.tls import Identity
 
-HEAD_SECONDS = 10.0
-"""For the head of a request to arrive, from its first byte or from the connection's beginning."""
+CONNECTIONS = 4096
+"""At once, as over gRPC."""
+HEAD_SECONDS, HEAD_BYTES = 10.0, 64 * 1024
+"""For the head of a request to arrive, and what may come beside bodies in a row."""
 IDLE_SECONDS = 75
 """Between two requests of a connection: more than what balancers in front keep theirs."""
 UNREAD_MILLISECONDS = 30_000
@@ -29,34 +32,69 @@ log = structlog.get_logger("server")
 
 
 class Protocol(HttpToolsProtocol):
-    """A connection whose caller may not take for ever to say what it wants."""
+    """A connection that is bounded where uvicorn's is not: in what comes beside bodies, and in how long it may say
+    nothing of use. There may be so many of them."""
 
-    _head: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _beside = 0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS:
+            transport.abort()
+            return
         self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        self._beside += len(data)
+        super().data_received(data)
+        if self._beside > HEAD_BYTES:
+            self.transport.abort()
+        elif not self._is_busy() and self.timeout_keep_alive_task is None:
+            self._await_head()  # of a line without a request, or of the rest of one that has been answered
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        extensions: dict[str, Any] = {ABORT: self.transport.abort}
+        self.scope["extensions"] = extensions
         self._await_head()
 
     def on_headers_complete(self) -> None:
-        self._has_head()
+        self._beside = 0
+        self._stop_timer()
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._beside = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._beside = 0
+        super().on_message_complete()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        self._has_head()
+        self._stop_timer()
         super().connection_lost(exc)
 
-    def _await_head(self) -> None:
-        self._has_head()
-        self._head = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+    def _is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
 
-    def _has_head(self) -> None:
-        if self._head is not None:
-            self._head.cancel()
-            self._head = None
+    def _await_head(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(HEAD_SECONDS, self._too_late)
+
+    def _too_late(self) -> None:
+        self._timer = None
+        if self._is_busy():  # with the request before
+            self._await_head()
+        else:
+            self.transport.abort()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class _Uvicorn(uvicorn.Server):
@@ -87,6 +125,7 @@ class HttpServer:
             timeout_graceful_shutdown=math.ceil(drain_seconds),
         )
         self._config.load()
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # else strangers write lines of their own
         self._config.ssl = _context(tls) if tls is not None else None
         self._server = _Uvicorn(self._config)
         self._serving: asyncio.Task[None] | None = None
@@ -102,7 +141,9 @@ class HttpServer:
             print(f"--http-listen = {listen!r}: the address cannot be bound: {error.strerror}", file=sys.stderr)
             raise SystemExit(2) from None
         self._serving = asyncio.create_task(self._server.serve(sockets=[bound]))
-        while not self._server.started:  # noqa: ASYNC110 - uvicorn tells it so
+        while not self._server.started:
+            if self._serving.done():
+                self._serving.result()
             await asyncio.sleep(0.001)
         self.address = (host, bound.getsockname()[1])
         log.info("listening over HTTP", address=f"{host}:{self.address[1]}")

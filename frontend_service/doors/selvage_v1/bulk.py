@@ -14,6 +14,9 @@ from shared.caller import Caller
 from shared.deadline import Deadline
 from shared.errors import DeadlineExceeded, Overloaded, ResultTooLarge, SelvageError
 
+TRIES = 16
+"""Of what waits for others of its stream; it may as well be what takes so long."""
+
 Embed = Callable[[EmbedRequest, int, Caller], Awaitable[EmbedResponse]]
 
 
@@ -68,6 +71,7 @@ class Bulk:
         What is refused for others of this stream is tried again as they end; a large one does not wait in memory. So
         is what had to wait for others so long that the default time of a call was over.
         """
+        tries = 0
         while True:
             before = self._done
             try:
@@ -77,7 +81,9 @@ class Bulk:
                     raise
                 return None
             except DeadlineExceeded:
-                if self._deadline is not None or self._done == before:
+                tries += 1
+                waited_for_others = self._deadline is None and self._done > before
+                if not waited_for_others or tries == TRIES or part.size > REQUEST_BYTES:
                     raise
             except Overloaded:
                 if part.size > REQUEST_BYTES or not await self._streaming.another_ended():

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from fakes import FakeWorker, card
 
 from frontend_service.doors.http import page
-from frontend_service.doors.http.app import App
+from frontend_service.doors.http.app import ABORT, App
 from frontend_service.doors.http.door import SHAPES
 from frontend_service.frontend import Frontend
 from frontend_service.limits import Limits
@@ -92,15 +92,23 @@ class Door:
         method: str = "",
         headers: Sequence[tuple[str, str]] = JSON,
         parts: Sequence[bytes] = (),
+        pause: float = 0.0,
+        stays_silent: bool = False,
         leaves: asyncio.Event | None = None,
+        reads: bool = True,
+        abort: Callable[[], None] | None = None,
     ) -> Told:
-        """`body`: bytes, or what is sent as JSON; `parts`: the same in pieces; the caller `leaves` when it is set."""
+        """`body`: bytes, or what is sent as JSON; `parts`: the same in pieces, with a `pause` between; the caller
+        `leaves` when it is set, or `stays_silent`: sends all but the last part. Unless it `reads`, the connection must
+        be ended by `abort`.
+        """
         raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         coming = list(parts or [raw])
         told = Told()
 
         async def receive() -> dict[str, Any]:
-            if coming:
+            if len(coming) > stays_silent:
+                await asyncio.sleep(pause)
                 part = coming.pop(0)
                 return {"type": "http.request", "body": part, "more_body": bool(coming)}
             await (leaves or asyncio.Event()).wait()
@@ -112,6 +120,8 @@ class Door:
                 told.headers = {name.decode(): value.decode() for name, value in message["headers"]}
             else:
                 told.body += message["body"]
+                if not (reads or message["more_body"]):
+                    await asyncio.Event().wait()
 
         length = () if parts else (("content-length", str(len(raw))),)
         scope = {
@@ -120,6 +130,7 @@ class Door:
             "path": path,
             "headers": [(name.encode(), value.encode()) for name, value in (*headers, *length)],
             "client": ("10.0.0.7", 4711),
+            "extensions": {ABORT: abort},
         }
         await self.app(scope, receive, send)
         return told

@@ -112,6 +112,7 @@ def test_the_file_is_read_again(path: Path) -> None:
         ("[[keys]]\nname = 'a'", "keys.0.sha256: Field required"),
         (f"[[keys]]\nname = 'a'\nsha256 = '{SEARCH}'", "keys.0.sha256: String should match"),
         (FILE.replace("bulk", "soon"), "keys.1.priority: Value error, there are interactive, default, bulk"),
+        (FILE.replace('"bulk"', '["bulk"]'), "keys.1.priority: Value error"),
         (FILE.replace("at_once = 2", "at_once = 0"), "keys.1.requests_at_once: "),
         (FILE.replace("fairness_key", "fair"), "keys.0.fair: Extra inputs"),
         (FILE + FILE, "the name of 'search' is there twice"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from asgi import JSON, Door, Worker
 
-from frontend_service.doors.http import app
+from frontend_service.doors.http import arrival, body
 from shared.admission import Bounds
 from shared.caller import Caller, Quota
 from shared.calls import Calls
@@ -57,7 +57,7 @@ async def test_who_calls_is_told_to_the_worker(door: Door, worker: Worker) -> No
     headers = [("selvage-key", "tenant"), ("selvage-priority", "bulk"), ("selvage-timeout", "2.5")]
     await door.ask(EMBED, {"input": "a"}, headers=[*JSON, *headers])
     first, second = worker.jobs
-    assert (first.key, first.priority) == ("10.0.0.7", Priority.DEFAULT)
+    assert (first.key, first.priority) == ("ipv4:10.0.0.7", Priority.DEFAULT)
     assert (second.key, second.priority) == ("tenant", Priority.BULK)
     assert first.remaining is not None
     assert second.remaining is not None
@@ -72,7 +72,7 @@ async def test_who_calls_is_told_to_the_worker(door: Door, worker: Worker) -> No
         (EMBED, b"\xff\xfe", 400, "the body is no JSON"),
         (EMBED, b'{"input": "\\ud800"}', 400, "the body is no JSON"),
         (EMBED, b"[" * 100_000, 400, "Expected `object`"),
-        (EMBED, b'{"input": "a", "deep": ' + b"[" * 100_000, 400, "nested too deeply"),
+        (EMBED, b'{"input": "a", "deep": ' + b"[" * 50_000, 400, "nested too deeply"),
         (EMBED, b"[]", 400, "Expected `object`"),
         (EMBED, {}, 400, "input is missing"),
         (EMBED, {"input": []}, 400, "input is empty"),
@@ -195,7 +195,7 @@ async def test_a_body_in_pieces_is_held_against_the_limit_as_it_comes(
     """Its length is not told before."""
     raw = json.dumps({"input": "a"}).encode()
     assert (await door.ask(EMBED, parts=[raw[:5], raw[5:], b""])).status == 200
-    monkeypatch.setattr(app, "BODY_BYTES", 8)
+    monkeypatch.setattr(arrival, "BODY_BYTES", 8)
     told = await door.ask(EMBED, parts=[raw[:5], raw[5:], b""])
     assert told.status == 413
     assert door.calls.admission.size == 0
@@ -237,15 +237,54 @@ async def test_too_many_requests_are_refused_unread(worker: Worker) -> None:
 
 
 async def test_bytes_at_once_are_bounded(worker: Worker) -> None:
-    """By the length that the head tells, before anything has come."""
+    """Those that have come: what a head promises holds no room."""
     door = Door(worker, Calls(timeout=5.0, bounds=Bounds(size=100)))
     worker.go_on.clear()
+    never = asyncio.create_task(door.ask(EMBED, method="POST", parts=[b"{", b""], stays_silent=True))
     first = asyncio.create_task(door.ask(EMBED, {"input": "a"}))
     await worker.reached.wait()
     assert (await door.ask(EMBED, {"input": "a" * 99})).status == 429
     worker.go_on.set()
     assert (await first).status == 200
+    never.cancel()
+    await asyncio.wait([never])
     assert door.calls.admission.size == 0
+
+
+async def test_a_body_must_arrive_in_time(worker: Worker) -> None:
+    """However long its caller would wait; it counts as slow meanwhile."""
+    door = Door(worker, Calls(timeout=5.0, bounds=Bounds(read_seconds=0.2, slow_reads=1)))
+    headers = [*JSON, ("selvage-timeout", "3000")]
+    slow = asyncio.create_task(door.ask(EMBED, headers=headers, parts=[b"{"] * 100, pause=0.01))
+    await asyncio.sleep(0.1)
+    assert door.calls.admission.reads.slow == 1
+    assert (await door.ask(EMBED, parts=[b"{"] * 100, pause=0.01)).status == 429
+    assert (await slow).status == 504
+    assert door.calls.admission.refused["read_seconds"] == 1
+    assert (door.calls.admission.reads.slow, door.calls.admission.size) == (0, 0)
+
+
+async def test_json_that_would_become_far_more_in_memory_is_not_read(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries are counted outside of strings only."""
+    monkeypatch.setattr(body, "MOST_ENTRIES", 50)
+    monkeypatch.setattr(body, "MOST_LISTS", 20)
+    for content in ([1] * 60, [[]] * 30):
+        told = await door.ask(EMBED, {"input": content})
+        assert (told.status, "the body has more than" in told.json["error"]["message"]) == (400, True)
+    assert (await door.ask(EMBED, {"input": ', [ { \\" ' * 90, "truncate_prompt_tokens": -1})).status == 200
+    assert (await door.ask(EMBED, {"input": ["a"] * 40})).status == 200
+
+
+async def test_a_caller_that_reads_slowly_is_let_go(worker: Worker) -> None:
+    """Though it reads something now and then."""
+    door = Door(worker, Calls(timeout=5.0, bounds=Bounds(read_seconds=0.2)))
+    aborted = asyncio.Event()
+    told = await door.ask(EMBED, {"input": ["a"] * 1500}, reads=False, abort=aborted.set)
+    assert told.status == 200
+    assert aborted.is_set()
+    assert door.calls.admission.unread == 0
 
 
 async def test_a_large_reply_counts_until_it_has_left(door: Door, worker: Worker) -> None:
@@ -254,8 +293,16 @@ async def test_a_large_reply_counts_until_it_has_left(door: Door, worker: Worker
     assert (await door.ask(EMBED, asked)).status == 200
     assert door.calls.admission.unread == 0
     held = door.calls.admission.hold_reply(64 * 1024 * 1024)
-    assert (await door.ask(EMBED, asked)).status == 429
+    told = await door.ask(EMBED, asked)
+    assert (told.status, told.json["error"]["type"]) == (429, "rate_limit_error")
+    assert door.seen[-1] == (f"POST {EMBED}", 429)
     held()
+
+
+async def test_a_model_may_have_slashes_in_its_name() -> None:
+    door = Door(Worker(id="BAAI/bge-m3"))
+    assert (await door.ask("/v1/models/BAAI/bge-m3")).json["id"] == "BAAI/bge-m3"
+    assert (await door.ask("/v1/models/BAAI/other")).status == 404
 
 
 async def test_who_needs_a_key() -> None:

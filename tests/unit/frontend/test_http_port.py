@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from asgi import Door, Worker
@@ -37,16 +37,76 @@ async def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("sent", [b"", HEAD, request({"input": "a"}) + HEAD], ids=["nothing", "half", "the next one"])
-async def test_the_head_of_a_request_must_come_soon(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+ANSWERED = request({"input": "a"})
+REFUSED = HEAD.replace(b"/v1/", b"/none/") + b"99999\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(b"", b""), (b"", HEAD), (ANSWERED, HEAD), (ANSWERED, b"\r\n"), (REFUSED, b"x")],
+    ids=["nothing", "half", "half of the next one", "an empty line", "the body of what was refused"],
+)
+async def test_the_head_of_a_request_must_come_soon(monkeypatch: pytest.MonkeyPatch, first: bytes, then: bytes) -> None:
     """Of the first one and of later ones; what was answered before is answered."""
     monkeypatch.setattr(server, "HEAD_SECONDS", 0.3)
     async with serving(Door(Worker())) as address:
         reader, writer = await asyncio.open_connection(*address)
-        writer.write(sent)
-        told = await asyncio.wait_for(reader.read(), 10)
-        assert told.startswith(b"HTTP/1.1 200") == sent.startswith(request({"input": "a"}))
+        if first:
+            writer.write(first)
+            assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).startswith(b"HTTP/1.1 ")
+        writer.write(then)
+        assert await is_closed(reader)
         writer.close()
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    """Soon, by the other side."""
+    with suppress(ConnectionError):
+        await asyncio.wait_for(reader.read(), 10)
+    return reader.at_eof() or reader.exception() is not None
+
+
+async def test_a_request_that_waits_behind_another_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a head is there while the answer is computed."""
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.2)
+    worker = Worker()
+    worker.go_on.clear()
+    async with serving(Door(worker)) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(ANSWERED + HEAD)
+        await asyncio.sleep(0.7)
+        worker.go_on.set()
+        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
+TRAILERS = HEAD.replace(b"content-length: ", b"transfer-encoding: chunked\r\n\r\n0\r\na: ")
+
+
+@pytest.mark.parametrize(
+    ("begins", "goes_on"),
+    [(b"GET /health HTTP/1.1\r\nhost: ", b"x" * 1000), (TRAILERS, b"x" * 1000 + b"\r\nb: ")],
+    ids=["a head", "trailers"],
+)
+async def test_what_comes_beside_bodies_is_bounded(begins: bytes, goes_on: bytes) -> None:
+    async with serving(Door(Worker())) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(begins)
+        for _ in range(1024 * 1024 // len(goes_on)):  # of one read only the end may be known
+            writer.write(goes_on)
+        assert await is_closed(reader)
+        writer.close()
+
+
+async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CONNECTIONS", 2)
+    async with serving(Door(Worker())) as address:
+        three = [await asyncio.open_connection(*address) for _ in range(3)]
+        assert await is_closed(three[2][0])
+        three[0][1].write(ANSWERED)
+        assert (await asyncio.wait_for(three[0][0].readline(), 10)).startswith(b"HTTP/1.1 200")
+        for _, writer in three:
+            writer.close()
 
 
 async def test_a_body_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:

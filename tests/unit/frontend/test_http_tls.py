@@ -1,6 +1,7 @@
 """TLS of the door http: certificates and authorities that change, for callers with and without a name in mind."""
 
 import asyncio
+import socket
 import ssl
 from pathlib import Path
 
@@ -69,5 +70,39 @@ async def test_what_the_files_hold_counts_for_new_connections(
         assert (await status(port, new, shown["new"])).startswith(b"HTTP/1.1 200")
         assert await is_refused(port, new, shown["old"])
         assert await is_refused(port, old, shown["new"])
+    finally:
+        await server.stop()
+
+
+async def test_no_session_outlasts_who_signs_for_clients(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that was let in before shows its certificate again."""
+    monkeypatch.setattr(fresh, "LOOK_SECONDS", 0.0)
+    old, new = map(Authority, folders)
+    files, own = old.files("server", HERE), old.files("client", "client")
+    ca = folders[0] / "clients.pem"
+    ca.write_bytes(old.file.read_bytes())
+    found = identity(str(files.certificate), str(files.key), str(ca), lambda _: None)
+    server = HttpServer(Door(Worker()).app, found, 1.0)
+    await server.start(f"{HERE}:0")
+    context = ssl.create_default_context(cafile=str(old.file))
+    context.load_cert_chain(own.certificate, own.key)
+
+    def ask(session: ssl.SSLSession | None) -> tuple[bytes, ssl.SSLSession | None]:
+        with (
+            socket.create_connection((HERE, server.address[1]), timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname=HERE, session=session) as secured,
+        ):
+            secured.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            return secured.recv(4096), secured.session
+
+    try:
+        told, session = await asyncio.to_thread(ask, None)
+        assert told.startswith(b"HTTP/1.1 200")
+        ca.write_bytes(new.file.read_bytes())
+        try:
+            told, _ = await asyncio.to_thread(ask, session)
+        except (ssl.SSLError, ConnectionError):
+            told = b""
+        assert not told
     finally:
         await server.stop()

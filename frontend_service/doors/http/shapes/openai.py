@@ -15,6 +15,7 @@ from frontend_service.doors.http.reply import (
     FLOAT_WEIGHT,
     Reply,
     base64_of,
+    each_written,
     now,
     rows_of,
     split,
@@ -55,7 +56,7 @@ class Given(msgspec.Struct, kw_only=True):
 
     input: Inputs
     model: str = ""
-    encoding_format: Encoding = "float"
+    encoding_format: Encoding | None = "float"
     dimensions: Count | None = None
     user: str | None = None
     truncate_prompt_tokens: Truncation | None = None
@@ -121,16 +122,16 @@ def listed(asked: Asked[Any, Any], prefix: str, answer: Answer, data: list[Any])
                 "object": "list",
                 "created": now(),
                 "model": answer.model,
-                "data": data,
+                "data": each_written(data),
                 "usage": usage(answer.tokens.total),
             }
         )
     )
 
 
-def encoded(array: Any, encoding: Encoding) -> Any:
+def encoded(array: Any, encoding: Encoding | None) -> Any:
     """Numbers, or their bytes as float32, little-endian."""
-    return array if encoding == "float" else base64_of(np.ascontiguousarray(array))
+    return array if encoding != "base64" else base64_of(np.ascontiguousarray(array))
 
 
 def embeddings_reply(asked: Asked[EmbeddingsBody, EmbedRequest], answer: Answer) -> Reply:

@@ -23,7 +23,7 @@ from frontend_service.doors.http.body import (
     texts_of,
 )
 from frontend_service.doors.http.errors import TEI
-from frontend_service.doors.http.reply import FLOAT_WEIGHT, Reply, rows_of, split, written
+from frontend_service.doors.http.reply import FLOAT_WEIGHT, Reply, each_written, rows_of, split, written
 from frontend_service.doors.http.route import Asked, Call, Route, Serve, exchanged
 from frontend_service.doors.http.shapes import cohere
 from frontend_service.doors.renaming import Names
@@ -56,14 +56,14 @@ SPARSE_WEIGHT = 32
 class Cuttable(msgspec.Struct, kw_only=True):
     """What may be done with long texts. `model` is needed only where several are served."""
 
-    truncate: bool = False
+    truncate: bool | None = False
     truncation_direction: Literal["left", "right", "Left", "Right"] = "right"
     model: str = ""
 
     @property
     def cut(self) -> Cut:
         """In our words."""
-        return Cut(truncate=self.truncate, side=SIDES[self.truncation_direction.lower()])
+        return Cut(truncate=bool(self.truncate), side=SIDES[self.truncation_direction.lower()])
 
 
 class EmbedBody(Cuttable, kw_only=True):
@@ -172,20 +172,24 @@ def _check_not_empty(texts: tuple[str, ...]) -> None:
 
 
 def dense_reply(_: Asked[EmbedBody, EmbedRequest], answer: Answer) -> Reply:
-    return _counted(answer, rows_of(answer.result.dense))
+    return _counted(answer, each_written(rows_of(answer.result.dense)))
 
 
 def all_reply(_: Asked[EmbedAllBody, EmbedRequest], answer: Answer) -> Reply:
-    return _counted(answer, split(rows_of(answer.result.tokens), answer.result.row_lengths))
+    return _counted(answer, each_written(split(rows_of(answer.result.tokens), answer.result.row_lengths)))
 
 
 def sparse_reply(_: Asked[EmbedAllBody, EmbedRequest], answer: Answer) -> Reply:
     rows = answer.result.sparse
     assert rows is not None
-    indices = np.frombuffer(rows.indices, dtype="<i4").tolist()
+    indices = np.frombuffer(rows.indices, dtype="<i4")
     values = np.frombuffer(rows.values, dtype="<f4")  # numpy's own numbers: as floats of Python they would be longer
-    pairs = [{"index": index, "value": value} for index, value in zip(indices, values, strict=True)]
-    return _counted(answer, [pairs[start:stop] for start, stop in pairwise(accumulate(rows.lengths, initial=0))])
+    bounds = pairwise(accumulate(rows.lengths, initial=0))
+    each = (
+        [{"index": index, "value": value} for index, value in zip(indices[a:b], values[a:b], strict=True)]
+        for a, b in bounds
+    )
+    return _counted(answer, each_written(each))
 
 
 def _counted(answer: Answer, content: Any) -> Reply:
@@ -335,6 +339,7 @@ class _Root(msgspec.Struct):
     query: str | None = None
     texts: list[Any] | None = None
     documents: list[Any] | None = None
+    model: str = ""
     inputs: msgspec.Raw = msgspec.Raw()
 
     @property
@@ -382,8 +387,10 @@ def routes(frontend: Frontend) -> list[Route]:
             return await rerank(call)
         if given.compares:
             return await similar(call)
-        classifies = Task.EMBED not in frontend.models.get("").card.tasks
-        return await (predict if classifies else dense)(call)
+        card = frontend.models.get(given.model).card
+        if Task.EMBED not in card.tasks:
+            return await predict(call)
+        return await (sparse if card.outputs[:1] == (OutputKind.SPARSE,) else dense)(call)
 
     async def tokenize(call: Call) -> Reply:
         body = await frontend.offload(len(call.body), tokenizing.read, call.body)

@@ -1,0 +1,72 @@
+"""How the body of a request arrives: counted as it comes, bounded in bytes and in time."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from frontend_service.doors.http.errors import NotHere
+from frontend_service.doors.http.reply import JSON
+from shared.admission import Admission
+from shared.admission.holding import Holding
+from shared.admission.reads import QUICK_SECONDS
+
+BODY_BYTES = 64 * 1024 * 1024
+"""Of a request, as over gRPC."""
+
+Headers = Sequence[tuple[str, str]]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+
+
+class Gone(asyncio.CancelledError):
+    """The caller is no longer there, so nobody is answered."""
+
+
+def check_head(headers: Headers) -> None:
+    """Raises NotHere for a body that says that it is too large, no JSON, or compressed."""
+    for name, value in headers:
+        if name == "content-type":
+            kind = value.partition(";")[0].strip().lower()
+            if kind != JSON and not (kind.startswith("application/") and kind.endswith("+json")):
+                raise NotHere(415, f"the body must be {JSON}")
+        elif name == "content-encoding" and value.strip().lower() not in ("", "identity"):
+            raise NotHere(415, "compressed bodies are not taken")
+        elif name == "content-length" and value.isdecimal():
+            _check_length(int(value))
+
+
+async def arrived(receive: Receive, admission: Admission, holding: Holding) -> bytes:
+    """The whole body. Raises NotHere, Overloaded, DeadlineExceeded, Gone."""
+    seconds = admission.bounds.read_seconds
+    try:
+        async with asyncio.timeout(seconds):
+            return await _gathered(receive, admission, holding)
+    except TimeoutError:
+        raise admission.refusals.too_slow(seconds) from None
+
+
+async def _gathered(receive: Receive, admission: Admission, holding: Holding) -> bytes:
+    reads, begun, is_slow = admission.reads, time.monotonic(), False
+    gathered = bytearray()
+    try:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Gone
+            part: bytes = message.get("body", b"")
+            _check_length(len(gathered) + len(part))
+            holding.add(len(part))
+            if not message.get("more_body", False):
+                return bytes(gathered + part) if gathered else part
+            gathered += part
+            if time.monotonic() - begun > QUICK_SECONDS:
+                reads.check_slow(new=not is_slow)
+                reads.slow += not is_slow
+                is_slow = True
+    finally:
+        reads.slow -= is_slow
+
+
+def _check_length(length: int) -> None:
+    if length > BODY_BYTES:
+        raise NotHere(413, f"the body has {length} bytes or more, the limit is {BODY_BYTES}")

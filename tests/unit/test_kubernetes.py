@@ -1,0 +1,150 @@
+"""The manifests: valid by Kubernetes' own schemas, and true to the services that they run."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from frontend_service.settings import FrontendSettings
+from gpu_worker.settings import WorkerSettings
+from shared.services import PUBLIC_SERVICES, WORKER_SERVICES
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "deploy/kubernetes"
+KUSTOMIZATION: dict[str, Any] = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
+MANIFESTS: dict[str, dict[str, Any]] = {
+    f"{found['kind']} {found['metadata']['name']}": found
+    for name in KUSTOMIZATION["resources"]
+    for found in yaml.safe_load_all((FOLDER / name).read_text())
+}
+SETTINGS = {"frontend": FrontendSettings, "worker": WorkerSettings}
+SERVED = {"frontend": PUBLIC_SERVICES, "worker": WORKER_SERVICES}
+OLDEST = "1.30"
+
+
+def pod(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = MANIFESTS[f"Deployment selvage-{name}"]["spec"]["template"]["spec"]
+    return found
+
+
+def container(name: str) -> dict[str, Any]:
+    [found] = pod(name)["containers"]
+    return dict(found)
+
+
+def environment(name: str) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in container(name)["env"]}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("kubernetes_validate") is None, reason="there is no kubernetes-validate")
+@pytest.mark.parametrize("manifest", MANIFESTS)
+def test_kubernetes_takes_them(manifest: str) -> None:
+    """The oldest version that we name and the newest that the schemas are there for; no key that it does not know."""
+    import kubernetes_validate
+
+    for version in (OLDEST, kubernetes_validate.latest_version()):
+        kubernetes_validate.validate(MANIFESTS[manifest], version, strict=True)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_service_is_headless(name: str) -> None:
+    """A gRPC client keeps its connection: it has to see every replica."""
+    spec = MANIFESTS[f"Service selvage-{name}"]["spec"]
+    assert spec["clusterIP"] == "None"
+    assert spec["selector"] == MANIFESTS[f"Deployment selvage-{name}"]["spec"]["template"]["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_variable_is_a_setting(name: str) -> None:
+    """A misspelt one would be ignored in silence."""
+    fields, prefix = SETTINGS[name].model_fields, SETTINGS[name].model_config["env_prefix"]
+    assert set(environment(name)) <= {f"{prefix}{field.upper()}" for field in fields}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_ports_are_those_that_it_listens_on(name: str) -> None:
+    """Of the process, the pod, the service, the probes and the scrape."""
+    prefix = f"SELVAGE_{name.upper()}"
+    grpc, metrics = (
+        int(environment(name)[f"{prefix}_{key}"].removeprefix("0.0.0.0:")) for key in ("LISTEN", "METRICS")
+    )
+    service = MANIFESTS[f"Service selvage-{name}"]["spec"]
+    annotations = MANIFESTS[f"Deployment selvage-{name}"]["spec"]["template"]["metadata"]["annotations"]
+    assert {each["name"]: each["containerPort"] for each in container(name)["ports"]} == {
+        "grpc": grpc,
+        "metrics": metrics,
+    }
+    assert {each["name"]: each["port"] for each in service["ports"]} == {"grpc": grpc, "metrics": metrics}
+    assert {container(name)[f"{kind}Probe"]["grpc"]["port"] for kind in ("startup", "liveness", "readiness")} == {grpc}
+    assert annotations["prometheus.io/port"] == str(metrics)
+
+
+def test_frontends_ask_where_workers_listen() -> None:
+    """By the name of their service."""
+    [port] = [each["port"] for each in MANIFESTS["Service selvage-worker"]["spec"]["ports"] if each["name"] == "grpc"]
+    assert environment("frontend")["SELVAGE_FRONTEND_WORKER"] == f"dns:///selvage-worker:{port}"
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_life_and_readiness_are_two_questions(name: str) -> None:
+    """A frontend without a worker, or a worker that loads, is not ready; to restart it would not help."""
+    assert "service" not in container(name)["livenessProbe"]["grpc"]
+    assert container(name)["readinessProbe"]["grpc"]["service"] in SERVED[name]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_grace_period_outlasts_the_drain(name: str) -> None:
+    """Else the kubelet kills what still answers."""
+    delay = float(environment(name).get("SELVAGE_FRONTEND_DRAIN_DELAY", 0))
+    assert pod(name)["terminationGracePeriodSeconds"] > SETTINGS[name].model_fields["drain_seconds"].default + delay
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_drain_is_seen_before_it_ends(name: str) -> None:
+    """By the readiness probe, once; workers tell their frontends themselves."""
+    delay = float(environment(name).get("SELVAGE_FRONTEND_DRAIN_DELAY", 60))
+    assert (
+        delay > container(name)["readinessProbe"]["periodSeconds"] + container(name)["readinessProbe"]["timeoutSeconds"]
+    )
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_pods_are_locked_down_and_limited(name: str) -> None:
+    """Read-only, without capabilities, not root; limits of memory and of what they leave in /tmp."""
+    context = container(name)["securityContext"]
+    assert pod(name)["securityContext"]["runAsNonRoot"] is True
+    assert context["readOnlyRootFilesystem"] is True
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert context["allowPrivilegeEscalation"] is False
+    assert container(name)["resources"]["limits"]["memory"]
+    assert all(volume["emptyDir"]["sizeLimit"] for volume in pod(name)["volumes"])
+
+
+def test_workers_are_scaled_by_what_prometheus_records() -> None:
+    """The rule, the adapter and the autoscaler speak of one series."""
+    rules = yaml.safe_load((ROOT / "deploy/prometheus/rules.yaml").read_text())
+    recorded = {rule["record"] for group in rules["groups"] for rule in group["rules"] if "record" in rule}
+    adapter = yaml.safe_load((FOLDER / "prometheus-adapter.yaml").read_text())
+    [rule] = adapter["rules"]["external"]
+    [metric] = MANIFESTS["HorizontalPodAutoscaler selvage-worker"]["spec"]["metrics"]
+    assert rule["seriesQuery"] in recorded
+    assert rule["seriesQuery"] in rule["metricsQuery"]
+    assert metric["external"]["metric"]["name"] == rule["name"]["as"]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_an_autoscaler_and_nothing_else_says_how_many(name: str) -> None:
+    """A number in the deployment would undo its work at every `kubectl apply`."""
+    assert "replicas" not in MANIFESTS[f"Deployment selvage-{name}"]["spec"]
+    target = MANIFESTS[f"HorizontalPodAutoscaler selvage-{name}"]["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("Deployment", f"selvage-{name}")
+
+
+def test_images_are_named_by_a_version() -> None:
+    """That of the package, which kustomization.yaml replaces by yours."""
+    assert {image["name"] for image in KUSTOMIZATION["images"]} == {
+        container(name)["image"].partition(":")[0] for name in SETTINGS
+    }
+    assert all(not container(name)["image"].endswith(":latest") for name in SETTINGS)

@@ -1,0 +1,87 @@
+"""deploy/proxy/haproxy.cfg: its health check as the bytes that it sends, and HAProxy's own opinion."""
+
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from shared.services import PUBLIC_SERVICES
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = (ROOT / "deploy/proxy/haproxy.cfg").read_text()
+SENT = [bytes.fromhex(each) for each in re.findall(r"tcp-check send-binary ([0-9a-f]+)", CONFIG)]
+[EXPECTED] = [bytes.fromhex(each) for each in re.findall(r"tcp-check expect binary ([0-9a-f]+)", CONFIG)]
+SERVICE = "selvage.v1.EmbeddingService"
+Status = health_pb2.HealthCheckResponse
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[health.HealthServicer, int]]:
+    servicer = health.HealthServicer()
+    running = grpc.server(ThreadPoolExecutor(1))
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, running)
+    port = running.add_insecure_port("127.0.0.1:0")
+    running.start()
+    yield servicer, port
+    running.stop(None).wait()
+
+
+def passes(port: int) -> bool:
+    """Whether the check does: all is sent at once, and what comes within a second is searched, as HAProxy does."""
+    seen = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+        connection.sendall(b"".join(SENT))
+        try:
+            while EXPECTED not in seen and (more := connection.recv(4096)):
+                seen += more
+        except TimeoutError:
+            return False
+    return EXPECTED in seen
+
+
+@pytest.mark.parametrize(
+    ("status", "good"), [(Status.SERVING, True), (Status.NOT_SERVING, False), (Status.UNKNOWN, False), (None, False)]
+)
+def test_the_check_passes_iff_the_service_serves(
+    server: tuple[health.HealthServicer, int], status: Any, good: bool
+) -> None:
+    """Bytes of HTTP/2 and protobuf, to a real gRPC server; None: it does not know the service."""
+    servicer, port = server
+    if status is not None:
+        servicer.set(SERVICE, status)
+    assert passes(port) is good
+
+
+def test_the_check_names_a_service_of_ours() -> None:
+    """At the end of what is sent, as a message of grpc.health.v1."""
+    message = health_pb2.HealthCheckRequest(service=SERVICE).SerializeToString()
+    assert SERVICE in PUBLIC_SERVICES
+    assert SENT[-1].endswith(len(message).to_bytes(4, "big") + message)
+
+
+def test_the_proxy_serves_and_finds_frontends_where_compose_has_them() -> None:
+    """The ports of both sides."""
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    listen = services["frontend"]["environment"]["SELVAGE_FRONTEND_LISTEN"].rpartition(":")[2]
+    assert re.search(rf"^  server-template replica \d+ frontend:{listen}$", CONFIG, re.M)
+    [port] = services["proxy"]["ports"]
+    assert f"  bind :{port.rpartition(':')[2]} proto h2" in CONFIG
+
+
+@pytest.mark.skipif(shutil.which("haproxy") is None, reason="there is no haproxy; Debian's package has it")
+def test_haproxy_takes_it() -> None:
+    """Without a warning."""
+    answer = subprocess.run(
+        ["haproxy", "-c", "-f", str(ROOT / "deploy/proxy/haproxy.cfg")], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "WARNING" not in answer.stderr
