@@ -128,7 +128,7 @@ class DeadlineExceeded(SelvageError, TimeoutError):
 
 
 class Denied(SelvageError, PermissionError):
-    status, default_reason = "PERMISSION_DENIED", "DENIED"
+    status, default_reason = "UNAUTHENTICATED", "UNAUTHENTICATED"
 
 
 class Cancelled(SelvageError):
@@ -143,7 +143,7 @@ BY_REASON: dict[str, type[SelvageError]] = {
     each.default_reason: each
     for each in (
         *(InvalidInput, InputTooLong, LimitExceeded, UnsupportedDimensions, UnsupportedTask, DimensionMismatch),
-        *(ResultTooLarge, UnknownModel, Overloaded, InputTooLarge, Unavailable, DeadlineExceeded, Internal),
+        *(ResultTooLarge, UnknownModel, Overloaded, InputTooLarge, Unavailable, DeadlineExceeded, Denied, Internal),
     )
 }
 BY_STATUS: dict[str, type[SelvageError]] = {

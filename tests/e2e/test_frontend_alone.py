@@ -63,7 +63,8 @@ def context(folder: Path) -> None:
         if not line.startswith("!") or not source.exists():
             continue
         if source.is_dir():
-            shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            target = folder / line.removeprefix("!")
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         else:
             shutil.copy(source, folder)
 
@@ -84,6 +85,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Image:
     subprocess.run([sys.executable, "-m", "venv", str(image.venv)], check=True)
     context(image.build)
     lines = re.sub(r"\\\n\s*", "", DOCKERFILE.read_text()).splitlines()
+    for line in lines:
+        if line.startswith("COPY ") and line != "COPY . .":
+            shutil.copy(ROOT / line.split()[1], image.build)
     steps = [line.removeprefix("RUN ") for line in lines if line.startswith("RUN ")]
     assert steps, "the Dockerfile installs nothing"
     for step in steps:
@@ -99,8 +103,8 @@ def image(request: pytest.FixtureRequest) -> Image:
 
 
 def test_the_image_asks_for_what_is_linked() -> None:
-    """The same extra."""
-    assert "'.[frontend]'" in DOCKERFILE.read_text()
+    """The locks of the same extra; tests/unit/test_locks.py holds them to pyproject.toml."""
+    assert "locks/frontend.txt" in DOCKERFILE.read_text()
 
 
 @pytest.mark.parametrize("library", ["torch", "transformers", "safetensors", "sentence_transformers"])
@@ -136,8 +140,9 @@ async def test_it_serves(image: Image) -> None:
         request = ranking_pb2.RerankRequest(query="w1", documents=["w2 w3", "w1"])
         ranked = await RankingServiceStub(running.channel).Rerank(request)
         assert [result.index for result in ranked.results] == [1, 0]
-        _, _, *arguments, _, service = compose["services"]["frontend"]["healthcheck"]["test"]
-        command = (image.python, *arguments, running.frontends[0].address, service)
+        _, _, *arguments = compose["services"]["frontend"]["healthcheck"]["test"]
+        asked = [running.frontends[0].address if each.endswith(":50051") else each for each in arguments]
+        command = (image.python, *asked)
         checked = await asyncio.to_thread(image.run, *command)
         assert (checked.returncode, checked.stderr) == (0, "")
 

@@ -130,6 +130,7 @@ class TestDriven:
         assert [row[0] for row in times[:2]] == ["POST /decode", "POST /v1/multi-vector"]
         assert all(float(each) >= 0 for each in times[1][2:])
 
+    @pytest.mark.slow
     async def test_the_heat_map_shows_what_a_rerank_explains(self, colbert: Stack) -> None:
         """Rows and columns are tokens with vectors, winners and the score are the worker's; dark, behind a prefix."""
         url = colbert.frontends[0].http_url
@@ -152,11 +153,13 @@ class TestDriven:
         assert told["scopes"] == ["col"] * (1 + len(columns)) + ["row"] * len(rows)
         assert len(told["caption"]) == 1
 
+    @pytest.mark.slow
     async def test_a_narrow_window(self, colbert: Stack) -> None:
         """At 360 pixels tables scroll by themselves, the page does not."""
         url = colbert.frontends[0].http_url
         assert_quiet(await visit(url, "tour", texts=TEXTS, width=360), url)
 
+    @pytest.mark.slow
     async def test_by_keyboard_alone(self, minilm: Stack) -> None:
         """Tab goes through the page from top to bottom, focus is always seen, Ctrl+Enter asks."""
         url = minilm.frontends[0].http_url
@@ -170,6 +173,7 @@ class TestDriven:
         assert told["said"]["rerank"].startswith("3 documents; the best one: ")
         assert told["said"]["late"].startswith("Score ")
 
+    @pytest.mark.slow
     async def test_refusals_are_shown_as_they_are_told(self, minilm: Stack) -> None:
         """In the place where somebody asked; no result of before stays."""
         url = minilm.frontends[0].http_url
@@ -181,6 +185,7 @@ class TestDriven:
         assert re.fullmatch(r"Error 400: input\[0\] has 40\d tokens.*256.*", told["said"]["late"])
         assert told["tables"] == {"embed": [], "rerank": [], "late": []}
 
+    @pytest.mark.slow
     async def test_keys_and_several_models(self, colbert: Stack, tmp_path: Path) -> None:
         """Nothing is asked without a key, a wrong one is refused, the right one stays in the tab; models are chosen."""
         keys = tmp_path / "keys.toml"

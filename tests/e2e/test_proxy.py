@@ -17,7 +17,10 @@ from harness.stack import Stack, stack
 from selvage.v1 import model_pb2
 from shared.rpc import channel_options
 
-pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="there is no haproxy; Debian's package has it")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("haproxy") is None, reason="there is no haproxy; Debian's package has it"),
+]
 CONFIG = (Path(__file__).parents[2] / "deploy/proxy/haproxy.cfg").read_text()
 FOUND, FOUND_HTTP = (f"  server-template replica 32 frontend:{port}\n" for port in (50051, 8080))
 DOORS = {"doors": "grpc,tei,http"}

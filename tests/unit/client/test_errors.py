@@ -29,7 +29,7 @@ def test_errors_are_those_of_python_as_well() -> None:
     assert issubclass(errors.Unavailable, ConnectionError)
 
 
-@pytest.mark.parametrize("kind", [*errors.BY_REASON.values(), errors.Denied, errors.Cancelled])
+@pytest.mark.parametrize("kind", [*errors.BY_REASON.values(), errors.Cancelled])
 def test_an_error_survives_pickling(kind: type[errors.SelvageError]) -> None:
     """It may cross processes."""
     error = kind("what", field="texts[3]", retry_after=1.5, request_id="abc")

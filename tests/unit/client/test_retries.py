@@ -49,7 +49,7 @@ def flight(parts: int, clock: Clock, *, seconds: float = 60.0, retries: int = 3)
     return Flight(Words(parts), seconds=seconds, retries=Retries(retries, lambda: 0.0), clock=clock)
 
 
-@pytest.mark.parametrize("kind", [*errors.BY_REASON.values(), errors.Denied, errors.Cancelled])
+@pytest.mark.parametrize("kind", [*errors.BY_REASON.values(), errors.Cancelled])
 @pytest.mark.parametrize("retry_after", [None, 2.0])
 def test_only_what_may_pass_is_tried_again(kind: type[errors.SelvageError], retry_after: float | None) -> None:
     """Unavailable by itself, Overloaded when the service says so, nothing else ever."""
