@@ -25,6 +25,8 @@ ROUNDS = {
     "doors": (3, 1),
 }
 """Rounds in each start, and starts, that a benchmark has unless told."""
+COMPARED = ("engine", "services")
+"""With other checkouts, if one likes."""
 OTHERS = {"load": "benchmarks.load.generator", "accelerator": "benchmarks.accelerator", "render": "benchmarks.render"}
 """Names with flags of their own, by module."""
 
@@ -58,7 +60,9 @@ def parser() -> argparse.ArgumentParser:
             default=2.5,
             help="of a load in a round; services, overload and fairness (default: %(default)s)",
         )
-        add("--against", action="append", default=[], metavar="PATH", help="another checkout; or infinity (services)")
+        if name in COMPARED:
+            add("--against", action="append", metavar="PATH", help="another checkout; or infinity (services)")
+        flags[name].set_defaults(against=[])
         add("--out", type=Path, help=f"where the JSON goes (default: benchmarks/results/{name}.json)")
     _load(flags["load"])
     _accelerator(flags["accelerator"])

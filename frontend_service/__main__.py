@@ -9,6 +9,7 @@ import structlog
 
 from frontend_service.api_keys import ApiKeys
 from frontend_service.doors.http.door import http_server
+from frontend_service.doors.http.server import HttpServer
 from frontend_service.doors.spoken import Doors
 from frontend_service.frontend import Frontend
 from frontend_service.service import Service
@@ -86,15 +87,8 @@ async def main(settings: FrontendSettings) -> None:
         guards.warn_if_open(settings.http_listen, strangers)
         await http.start(settings.http_listen)
     supervising = asyncio.create_task(fleet.supervise())
-    told = asyncio.create_task(until_told_to_stop())
-    await asyncio.wait([told, supervising], return_when=asyncio.FIRST_COMPLETED)
-    if supervising.done():
-        supervising.result()  # a bug of ours: supervision never ends by itself
-    await server.announce_drain()
-    if http:
-        http.announce_drain()
-    await asyncio.sleep(settings.drain_delay)
-    await asyncio.gather(server.stop(settings.drain_seconds), *([http.stop()] if http else []))
+    await _until_told(supervising)
+    await _drain(server, http, settings)
     calls.refuse()  # the link to the worker ends next: what a door still lets in is refused by name, not lost in it
     service.close()
     supervising.cancel()
@@ -104,6 +98,23 @@ async def main(settings: FrontendSettings) -> None:
     if spans:
         spans.stop()
     log.info("stopped")
+
+
+async def _until_told(supervising: asyncio.Task[None]) -> None:
+    """To stop."""
+    told = asyncio.create_task(until_told_to_stop())
+    await asyncio.wait([told, supervising], return_when=asyncio.FIRST_COMPLETED)
+    if supervising.done():
+        supervising.result()  # a bug of ours: supervision never ends by itself
+
+
+async def _drain(server: Server, http: HttpServer | None, settings: FrontendSettings) -> None:
+    """Both doors tell balancers so first, then answer what they have."""
+    await server.announce_drain()
+    if http:
+        http.announce_drain()
+    await asyncio.sleep(settings.drain_delay)
+    await asyncio.gather(server.stop(settings.drain_seconds), *([http.stop()] if http else []))
 
 
 def api_keys_of(settings: FrontendSettings) -> ApiKeys | None:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from frontend_service.doors.http import page
 from frontend_service.doors.http.app import App, TellCall
 from frontend_service.doors.http.server import HttpServer
-from frontend_service.doors.http.shapes import cohere, openai, tei, vllm
+from frontend_service.doors.http.shapes import cohere, openai, vllm
+from frontend_service.doors.http.shapes.tei import routes as tei
 from frontend_service.frontend import Frontend
 from shared.fresh import Fresh
 from shared.tls import Identity

@@ -1,0 +1,120 @@
+"""/embed, /embed_all, /embed_sparse and /similarity."""
+
+from itertools import accumulate, pairwise
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from frontend_service.answer import Answer
+from frontend_service.doors.http.body import FILLED, Count, FilledInputs, inputs_of
+from frontend_service.doors.http.reply import Reply, each_written, rows_of, split
+from frontend_service.doors.http.route import Asked
+from frontend_service.doors.http.shapes.tei.common import Cuttable, counted
+from frontend_service.requests import EmbedRequest, PromptChoice
+from shared.errors import InvalidInput
+from shared.vectors import OutputKind
+
+SPARSE_WEIGHT = 32
+"""How much longer a byte of a sparse vector takes into JSON, an object each, than to be copied."""
+
+
+class EmbedBody(Cuttable, kw_only=True):
+    """POST /embed."""
+
+    inputs: FilledInputs
+    normalize: bool = True
+    prompt_name: str | None = None
+    dimensions: Count | None = None
+
+
+class EmbedAllBody(Cuttable, kw_only=True):
+    """POST /embed_all and /embed_sparse."""
+
+    inputs: FilledInputs
+    prompt_name: str | None = None
+
+
+class Sentences(msgspec.Struct):
+    """What POST /similarity compares."""
+
+    source_sentence: str
+    sentences: Annotated[list[str], FILLED]
+
+
+class SimilarityParameters(Cuttable, kw_only=True):
+    """How."""
+
+    prompt_name: str | None = None
+
+
+class SimilarityBody(msgspec.Struct, kw_only=True):
+    """POST /similarity."""
+
+    inputs: Sentences
+    parameters: SimilarityParameters | None = None
+    model: str = ""
+
+
+def embed_request(body: EmbedBody | EmbedAllBody, output: OutputKind) -> EmbedRequest:
+    texts, tokenized = inputs_of(body.inputs, "inputs")
+    _check_not_empty(texts)
+    dimensions, normalize = None, False if output is OutputKind.MULTI_VECTOR else None
+    if isinstance(body, EmbedBody):
+        dimensions, normalize = body.dimensions, body.normalize
+    return EmbedRequest(
+        model=body.model,
+        texts=texts,
+        tokenized=tokenized,
+        outputs=(output,),
+        prompt=PromptChoice(name=body.prompt_name),
+        cut=body.cut,
+        normalize=normalize,
+        dimensions=dimensions,
+    )
+
+
+def _check_not_empty(texts: tuple[str, ...]) -> None:
+    if "" in texts:
+        place = texts.index("")
+        raise InvalidInput(f"inputs[{place}] is empty", field=f"inputs[{place}]")
+
+
+def dense_reply(_: Asked[EmbedBody, EmbedRequest], answer: Answer) -> Reply:
+    return counted(answer, each_written(rows_of(answer.result.dense)))
+
+
+def all_reply(_: Asked[EmbedAllBody, EmbedRequest], answer: Answer) -> Reply:
+    return counted(answer, each_written(split(rows_of(answer.result.tokens), answer.result.row_lengths)))
+
+
+def sparse_reply(_: Asked[EmbedAllBody, EmbedRequest], answer: Answer) -> Reply:
+    rows = answer.result.sparse
+    assert rows is not None
+    indices = np.frombuffer(rows.indices, dtype="<i4")
+    values = np.frombuffer(rows.values, dtype="<f4")  # numpy's own numbers: as floats of Python they would be longer
+    bounds = pairwise(accumulate(rows.lengths, initial=0))
+    each = (
+        [{"index": index, "value": value} for index, value in zip(indices[a:b], values[a:b], strict=True)]
+        for a, b in bounds
+    )
+    return counted(answer, each_written(each))
+
+
+def similarity_request(body: SimilarityBody) -> EmbedRequest:
+    if not body.inputs.sentences:
+        raise InvalidInput("inputs.sentences is empty", field="inputs.sentences")
+    parameters = body.parameters or SimilarityParameters()
+    return EmbedRequest(
+        model=body.model or parameters.model,
+        texts=(body.inputs.source_sentence, *body.inputs.sentences),
+        outputs=(OutputKind.DENSE,),
+        prompt=PromptChoice(name=parameters.prompt_name),
+        cut=parameters.cut,
+        normalize=True,
+    )
+
+
+def similarity_reply(_: Asked[SimilarityBody, EmbedRequest], answer: Answer) -> Reply:
+    rows = rows_of(answer.result.dense)
+    return counted(answer, rows[1:] @ rows[0])

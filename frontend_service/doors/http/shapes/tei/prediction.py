@@ -1,0 +1,72 @@
+"""/predict."""
+
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+
+from frontend_service.classification import Classified
+from frontend_service.doors.http.body import FILLED, Count
+from frontend_service.doors.http.reply import Reply
+from frontend_service.doors.http.route import Asked
+from frontend_service.doors.http.shapes.tei.common import Cuttable, counted
+from frontend_service.requests import ClassifyRequest
+from shared.errors import InvalidInput
+
+
+class LabelParameters(msgspec.Struct):
+    """How huggingface_hub asks for labels."""
+
+    top_k: Count | None = None
+    function_to_apply: Literal["none"] | None = None
+
+
+class PredictBody(Cuttable, kw_only=True):
+    """POST /predict. With `parameters`, as huggingface_hub sends them, the reply is always a list of lists."""
+
+    inputs: Annotated[
+        str | Annotated[list[str | Annotated[list[str], FILLED]], FILLED],
+        msgspec.Meta(description="A text, a list of one text or two, or a list of such lists."),
+    ]
+    raw_scores: bool = False
+    parameters: LabelParameters | None = None
+
+
+def predict_request(body: PredictBody) -> ClassifyRequest:
+    """One text or pair, or many of either."""
+    given = body.inputs
+    batch: list[list[str]]
+    if isinstance(given, str):
+        batch = [[given]]
+    elif all(isinstance(each, str) for each in given):
+        batch = [given]  # type: ignore[list-item]
+    else:
+        batch = [[each] if isinstance(each, str) else each for each in given]
+    count = len(batch[0]) if batch else 0
+    for place, each in enumerate(batch):
+        if len(each) not in (1, 2) or len(each) != count:
+            raise InvalidInput(
+                f"inputs[{place}] has {len(each)} entries, must have 1 or 2, and as many as the others",
+                field=f"inputs[{place}]",
+            )
+        if not any(each):
+            raise InvalidInput(f"inputs[{place}] is empty", field=f"inputs[{place}]")
+    if not batch:
+        raise InvalidInput("inputs is empty", field="inputs")
+    firsts = tuple(each[0] for each in batch)
+    seconds = tuple(each[1] for each in batch) if count == 2 else ()
+    raw = body.raw_scores or (body.parameters is not None and body.parameters.function_to_apply == "none")
+    return ClassifyRequest(model=body.model, texts=firsts, pairs=seconds, cut=body.cut, normalize=not raw)
+
+
+def predict_reply(asked: Asked[PredictBody, ClassifyRequest], classified: Classified) -> Reply:
+    labels, parameters = classified.labels, asked.body.parameters
+    most = parameters.top_k if parameters is not None else None
+    scores = np.frombuffer(classified.answer.result.scores, dtype="<f4").reshape(-1, len(labels))
+    found = [
+        [{"score": row[place], "label": labels[place]} for place in np.argsort(-row, kind="stable")[:most].tolist()]
+        for row in scores
+    ]
+    given = asked.body.inputs
+    single = parameters is None and (isinstance(given, str) or all(isinstance(each, str) for each in given))
+    return counted(classified.answer, found[0] if single else found)

@@ -1,0 +1,46 @@
+"""/rerank, of bodies with `texts`."""
+
+from typing import Annotated, Any
+
+from frontend_service.doors.http.body import FILLED
+from frontend_service.doors.http.reply import Reply
+from frontend_service.doors.http.route import Asked
+from frontend_service.doors.http.shapes.tei.common import Cuttable, counted
+from frontend_service.doors.renaming import Names
+from frontend_service.ranking import Reranked
+from frontend_service.ranking_requests import RerankRequest
+from shared.errors import InvalidInput
+
+NAMES: Names = ((r"return_documents", "return_text"), (r"set top_n, or ", ""), (r"\bdocuments\b", "texts"))
+
+
+class RerankBody(Cuttable, kw_only=True):
+    """POST /rerank, where it has `texts`."""
+
+    query: str
+    texts: Annotated[list[str], FILLED]
+    raw_scores: bool = False
+    return_text: bool = False
+
+
+def rerank_request(body: RerankBody) -> RerankRequest:
+    if not body.query and "" in body.texts:
+        place = body.texts.index("")
+        raise InvalidInput(f"query and texts[{place}] are both empty", field=f"texts[{place}]")
+    return RerankRequest(
+        model=body.model,
+        queries=(body.query,),
+        documents=tuple(body.texts),
+        query_cut=body.cut,
+        document_cut=body.cut,
+        activated=not body.raw_scores,
+        return_documents=body.return_text,
+    )
+
+
+def rerank_reply(asked: Asked[RerankBody, RerankRequest], reranked: Reranked) -> Reply:
+    found: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in reranked.ranking]
+    if asked.body.return_text:
+        for each, text in zip(found, reranked.texts, strict=True):
+            each["text"] = text
+    return counted(reranked.answer, found)
