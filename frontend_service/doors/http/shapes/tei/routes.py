@@ -148,7 +148,7 @@ def routes(frontend: Frontend) -> list[Route]:
             path="/info",
             shape=TEI,
             summary="What is served, and its limits",
-            gives={"model_id": "minilm", "max_input_length": 256},
+            gives={"model_id": "all-MiniLM-L6-v2", "max_input_length": 256},
             waits=False,
             serve=tells,
         ),
