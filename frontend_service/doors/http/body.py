@@ -14,7 +14,8 @@ AT = re.compile(r"(?P<what>.*) - at `\$(?:\.)?(?P<path>.*)`", re.DOTALL)
 MISSING = re.compile(r"Object missing required field `(\w+)`")
 MOST_ENTRIES, MOST_LISTS = 1_000_000, 100_000
 """Of a body."""
-STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
+"""A string, which ends with the body if not before, so that nothing is looked at twice; or what begins an entry."""
 LARGEST = 2**31 - 1
 Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 Id = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
@@ -61,11 +62,16 @@ def _check_entries(raw: bytes) -> None:
     """Before objects are made of them: a few bytes of JSON may become a hundred in memory. Raises LimitExceeded."""
     if raw.count(b",") <= MOST_ENTRIES and raw.count(b"[") + raw.count(b"{") <= MOST_LISTS:
         return
-    bare = STRING.sub(b"", raw)
-    if bare.count(b",") > MOST_ENTRIES:
-        raise LimitExceeded(f"the body has more than {MOST_ENTRIES} entries")
-    if bare.count(b"[") + bare.count(b"{") > MOST_LISTS:
-        raise LimitExceeded(f"the body has more than {MOST_LISTS} lists and objects")
+    lists = strings = entries = 0
+    for token in TOKEN.finditer(raw):
+        first = raw[token.start()]
+        strings += first == ord('"')
+        entries += first == ord(",")
+        lists += first in b"[{"
+        if entries > MOST_ENTRIES or strings > 2 * MOST_ENTRIES:
+            raise LimitExceeded(f"the body has more than {MOST_ENTRIES} entries")
+        if lists > MOST_LISTS:
+            raise LimitExceeded(f"the body has more than {MOST_LISTS} lists and objects")
 
 
 class NoJson(InvalidInput):

@@ -9,10 +9,11 @@ import pytest
 from asgi import JSON, Door, Worker
 
 from frontend_service.doors.http import arrival, body
+from frontend_service.doors.http.body import Body
 from shared.admission import Bounds
 from shared.caller import Caller, Quota
 from shared.calls import Calls
-from shared.errors import Internal, Overloaded, SelvageError, Unauthenticated, WorkerUnavailable
+from shared.errors import Internal, InvalidInput, Overloaded, SelvageError, Unauthenticated, WorkerUnavailable
 from shared.jobs import Priority
 
 EMBED = "/v1/embeddings"
@@ -275,6 +276,14 @@ async def test_json_that_would_become_far_more_in_memory_is_not_read(
         assert (told.status, "the body has more than" in told.json["error"]["message"]) == (400, True)
     assert (await door.ask(EMBED, {"input": ', [ { \\" ' * 90, "truncate_prompt_tokens": -1})).status == 200
     assert (await door.ask(EMBED, {"input": ["a"] * 40})).status == 200
+
+
+@pytest.mark.parametrize("begins", ['"' + '\\"' * 2_000_000, '"' + '\\"' * 2_000_000 + "\\", '"" ' * 2_000_000])
+def test_strings_that_never_end_are_passed_once(begins: str) -> None:
+    """However many quotes are in them: else each would be tried as the beginning of another one, for hours."""
+    raw = b"," * (body.MOST_ENTRIES // 2) + begins.encode() + b"," * body.MOST_ENTRIES
+    with pytest.raises(InvalidInput):
+        Body(dict).read(raw)
 
 
 async def test_a_caller_that_reads_slowly_is_let_go(worker: Worker) -> None:
