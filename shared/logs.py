@@ -26,6 +26,6 @@ def configure(style: Format, level: str) -> None:
             *renderers[style],
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # a line in one write: gRPC logs there too
         cache_logger_on_first_use=False,
     )

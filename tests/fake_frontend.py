@@ -199,6 +199,9 @@ class FakeFrontend:
 
     def answer_stream(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
         number, self.streams = self.streams, self.streams + 1
+        if self.refusals:
+            tell(self.refusals.popleft(), context)
+        context.send_initial_metadata(())
         try:
             yield from self.stream(requests, number)
         except SelvageError as error:

@@ -24,6 +24,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 """What writing raises where the stream has ended; reading tells how."""
+LET_IN = 5.0
+"""Seconds to hear that a stream is let in. The service says so at once; a proxy may keep it back."""
 LAST = 5.0
 """Seconds for a stream to end once everything is answered."""
 
@@ -213,6 +215,9 @@ class _Stream:
 
     async def send(self, batch: EmbedStreamRequest) -> None:
         with suppress(*ENDED):
+            # Until the call is let in: grpc.aio tells whoever writes to a call that is refused of INTERNAL instead.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._call.initial_metadata(), LET_IN)
             await self._call.write(batch)
 
     async def heard(self, bulk: Bulk, seconds: float | None) -> bool:

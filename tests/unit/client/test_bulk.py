@@ -148,6 +148,15 @@ async def test_streams_that_bring_nothing_are_given_up(fake: FakeFrontend, kind:
     assert fake.streams == 3
 
 
+async def test_a_refused_stream_tells_why(fake: FakeFrontend, kind: str) -> None:
+    """Every time: what is written to a call that has just ended must not hide its status."""
+    fake.refusals += [served.Unauthenticated("the API key is not known")] * 100
+    async with connected(kind, fake.address, retries=0) as client:
+        for _ in range(100):
+            with pytest.raises(errors.Denied, match="API key"):
+                await client.stream(["a", "b", "c"], batch_size=1)
+
+
 async def test_an_endless_input_is_read_a_little_ahead(fake: FakeFrontend, kind: str) -> None:
     """As far as the window goes; whoever stops reading ends the stream."""
     ended = threading.Event()
