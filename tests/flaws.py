@@ -33,9 +33,10 @@ class Flawed:
         if self._flaw == "mixes sequences":
             if terms.bias is not None:
                 terms = replace(terms, bias=partial(inside, terms.bias, batch))
-            batch = replace(batch, lengths=(batch.total,), offsets=np.array([0, batch.total]))
+            total = np.array([batch.total])
+            batch = replace(batch, lengths=(batch.total,), offsets=np.array([0, batch.total]), attended=total)
         if self._flaw == "attends to tails":
-            batch = replace(batch, keys=None)
+            batch = replace(batch, attended=np.diff(batch.offsets))
         if self._flaw == "flips causality":
             terms = replace(terms, causal=not terms.causal)
         if self._flaw == "ignores the window":

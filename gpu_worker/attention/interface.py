@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -93,8 +92,7 @@ class OneByOne:
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
         output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
-        attended = np.diff(batch.offsets) if batch.keys is None else batch.keys.lengths
-        for start, stop, keys in zip(batch.offsets[:-1], batch.offsets[1:], attended.tolist(), strict=True):
+        for start, stop, keys in zip(batch.offsets[:-1], batch.offsets[1:], batch.attended.tolist(), strict=True):
             rows = slice(int(start), int(stop))
             output[rows] = explicit(query[:, rows], key[:, rows], value[:, rows], terms, keys).transpose(0, 1)
         return output
@@ -163,20 +161,18 @@ def attend(
     """What transformers calls; see the module's docstring for shapes."""
     if ragged is None:
         raise ModelRefused("its layers do not hand the batch on to their attention")
-    ragged.count += 1
     terms = terms_of(module, scaling, query.shape[-1], is_causal, sliding_window, softcap)
     if hasattr(module, TEMPERED):
         query = query * getattr(module, TEMPERED)(ragged.batch.positions[0])[:, None]
     return ragged.attention(query[0], key[0], value[0], ragged.batch, terms)[None], None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCall:
-    """What travels through the model to every layer: the batch, and how many layers attended to it."""
+    """What travels through the model to every layer."""
 
     attention: PackedAttention
     batch: RaggedBatch
-    count: int = 0
 
 
 def register() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.model.equal_length import dense_run
+from gpu_worker.model.trunk.equal_length import dense_run
 from gpu_worker.model.probes import Probes
 from gpu_worker.model.trunk import PackedTrunk, Trunk
 from gpu_worker.ragged.batch import Ids, RaggedBatch
@@ -66,7 +66,7 @@ class Reference:
         )
         with torch.inference_mode():
             if isinstance(trunk, PackedTrunk):
-                hidden, calls = trunk.run(batch)
+                hidden, calls = trunk.counted(batch)
                 _check_calls(trunk, calls)
             else:
                 hidden = trunk(batch)

@@ -15,7 +15,7 @@ from gpu_worker.attention import choice as attention_choice
 from gpu_worker.attention import interface as attention
 from gpu_worker.attention import llama4, relative
 from gpu_worker.device.placement import Placement
-from gpu_worker.model.equal_length import EqualLengthTrunk
+from gpu_worker.model.trunk.equal_length import EqualLengthTrunk
 from gpu_worker.model.gate import Reference
 from gpu_worker.model.linear import prepack
 from gpu_worker.model.trunk import PackedTrunk, Trunk, rotary_of_the_step

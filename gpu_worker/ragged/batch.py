@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gpu_worker.ragged.launches import launches
 from gpu_worker.ragged.staging import Staged, Staging
 
 Ids = npt.NDArray[np.int32]
@@ -35,13 +36,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """The tokens that are attended to, where those are not all: K in all, the first ones of each sequence.
+    """The tokens of a span that are attended to, where those are not all: K in all, the first ones of each sequence.
 
-    `lengths` [S] is the host's copy; on the device `counts` [S] and `cu_seqlens` [S + 1] int32, `rows` [K] int64 are
-    their places in the batch.
+    `longest` of them belong to one sequence. On the device `counts` [n] and `cu_seqlens` [n + 1] int32, `rows` [K]
+    int64 are their places in the batch.
     """
 
-    lengths: Counts
+    longest: int
     staged_counts: Staged
     staged_rows: Staged
     staged_ends: Staged
@@ -52,7 +53,7 @@ class Keys:
         lengths = np.diff(offsets) - tails
         ends = np.concatenate([[0], np.cumsum(lengths)])
         return cls(
-            lengths=lengths,
+            longest=int(lengths.max()),
             staged_counts=staging.add(lengths.astype(np.int32)),
             staged_rows=staging.add(row_ranges(offsets[:-1], lengths)),
             staged_ends=staging.add(ends.astype(np.int32)),
@@ -72,21 +73,52 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Neighbouring sequences to which a kernel attends in one launch: those of tokens `start` to `stop`.
+
+    Tensors and plain numbers alone, so that a layer is compiled once for all batches. On the device `cu_seqlens`
+    [sequences + 1] int32 begin with 0; rows of `keys` are places in the whole batch.
+    """
+
+    start: int
+    stop: int
+    longest: int
+    staged_ends: Staged
+    keys: Keys | None
+
+    @property
+    def cu_seqlens(self) -> Tensor:
+        return self.staged_ends.tensor
+
+    @classmethod
+    def of(cls, offsets: Counts, tails: Counts, staging: Staging) -> "Span":
+        """Of sequences that begin at `offsets` [n], the end of the last included, but for their last `tails` [n]."""
+        return cls(
+            start=int(offsets[0]),
+            stop=int(offsets[-1]),
+            longest=int(np.diff(offsets).max()),
+            staged_ends=staging.add((offsets - offsets[0]).astype(np.int32)),
+            keys=Keys.of(offsets, tails, staging) if tails.any() else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RaggedBatch:
     """S sequences laid end to end, T tokens in all, without padding.
 
-    `ids` [1, T] and `positions` [1, T] int64, `cu_seqlens` [S + 1] int32 live on the device, once their staging was
-    sent; `lengths`, `offsets` and `tokens` [T] (the ids) are the host's copies, and nothing ever reads them back. Where
-    `keys` is None, all tokens are attended to.
+    `ids` [1, T] and `positions` [1, T] int64 and the tensors of `spans` live on the device, once their staging was sent;
+    `lengths`, `offsets` and `tokens` [T] (the ids) are the host's copies, and nothing ever reads them back. `attended`
+    [S] are the tokens of each sequence that are attended to, its first ones.
     """
 
     lengths: tuple[int, ...]
     offsets: npt.NDArray[np.int64]
     tokens: npt.NDArray[np.int64]
+    attended: Counts
     staged: Staged
     """[2 or 3, T] int64: ids, positions, and token types where they count."""
-    staged_ends: Staged
-    keys: Keys | None = None
+    spans: tuple[Span, ...]
+    """One, or two where the longest sequence is much longer than most; see `launches`."""
 
     @classmethod
     def pack(
@@ -106,6 +138,7 @@ class RaggedBatch:
         nobody attends to, themselves included; empty: none. `staging` sends it to the device later; None: now.
         """
         sending = staging or Staging(device)
+        left_out = np.array(tails if any(tails) else [0] * len(sequences), dtype=np.int64)
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
@@ -122,9 +155,11 @@ class RaggedBatch:
             lengths=tuple(lengths.tolist()),
             offsets=offsets,
             tokens=staged[0],
+            attended=lengths - left_out,
             staged=sending.add(staged),
-            staged_ends=sending.add(offsets.astype(np.int32)),
-            keys=Keys.of(offsets, np.array(tails, dtype=np.int64), sending) if any(tails) else None,
+            spans=tuple(
+                Span.of(offsets[start : stop + 1], left_out[start:stop], sending) for start, stop in launches(lengths)
+            ),
         )
         if staging is None:
             sending.send()
@@ -144,18 +179,14 @@ class RaggedBatch:
         return self.staged.tensor[2:] if len(self.staged.array) > 2 else None
 
     @property
-    def cu_seqlens(self) -> Tensor:
-        return self.staged_ends.tensor
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return max(self.lengths)
 
     @property
     def total(self) -> int:
         """T."""
         return int(self.offsets[-1])
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence."""
-        return max(self.lengths)
 
     def rows_of(self, places: Counts) -> Counts:
         """Rows that belong to the sequences at these places, one sequence after the other."""
@@ -164,8 +195,7 @@ class RaggedBatch:
     def runs(self) -> list[Run]:
         """Neighbours that are equally long and attended to; few where the batch is sorted by both."""
         runs, start = [], 0
-        attended = self.lengths if self.keys is None else self.keys.lengths.tolist()
-        for (length, keys), group in groupby(zip(self.lengths, attended, strict=True)):
+        for (length, keys), group in groupby(zip(self.lengths, self.attended.tolist(), strict=True)):
             run = Run(start=start, count=len(list(group)), length=length, attended=keys)
             runs.append(run)
             start = run.stop

@@ -49,7 +49,6 @@ def attend(step: Current, query: Tensor, key: Tensor, value: Tensor, heads: int,
     """Packed attention of [1, T, H x D] each -> the same shape."""
     call = step.call
     assert call is not None
-    call.count += 1
     q, k, v = (by_head(each[0], heads) for each in (query, key, value))
     return call.attention(q, k, v, call.batch, terms).flatten(1)[None]
 

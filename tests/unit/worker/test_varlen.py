@@ -60,8 +60,10 @@ def of_2_13(
     window_size: tuple[int, int] = (-1, -1),
     enable_gqa: bool = False,
     seqused_k: Tensor | None = None,
+    num_splits: int | None = None,
 ) -> Tensor:
-    """Wants grouped heads announced."""
+    """Wants grouped heads announced, and splits keys unless it is told not to."""
+    assert num_splits == 1
     assert enable_gqa == (query.shape[1] != key.shape[1])
     assert max_q == max_k == int((cu_seq_q[1:] - cu_seq_q[:-1]).max())
     assert scale is not None
@@ -87,16 +89,30 @@ def of_2_11(
     return stand_in(query, key, value, cu_seq_q, cu_seq_k, window_size, scale)
 
 
-@pytest.mark.parametrize("tails", [(), (0, 3, 0, 29)], ids=["whole", "tails"])
+FEW, MANY = (1, 9, 5, 30), (*([1, 9, 5] * 100), 300)
+"""The second ones are attended to in two launches."""
+
+
+@pytest.mark.parametrize(
+    ("lengths", "tails"),
+    [(FEW, ()), (FEW, (0, 3, 0, 29)), (MANY, ()), (MANY, (*([0, 3, 2] * 100), 20))],
+    ids=["whole", "tails", "two launches", "two launches with tails"],
+)
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("terms", [Terms(scale=0.5, causal=c, window=w) for c in (True, False) for w in (None, 1, 4)])
 @pytest.mark.parametrize("signature", [of_2_13, of_2_11])
 def test_arguments_mean_what_our_terms_mean(
-    signature: Callable[..., Any], terms: Terms, groups: int, tails: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    signature: Callable[..., Any],
+    terms: Terms,
+    groups: int,
+    lengths: tuple[int, ...],
+    tails: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Causality, exclusive windows, grouped heads, keys that do not count, both signatures."""
     monkeypatch.setattr(varlen, "varlen_attn", signature)
-    batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in (1, 9, 5, 30)], CPU, tails=tails)
+    batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in lengths], CPU, tails=tails)
+    assert len(batch.spans) == (2 if lengths is MANY else 1)
     torch.manual_seed(0)
     query = torch.randn(batch.total, 4, 8).transpose(0, 1)
     key, value = (torch.randn(batch.total, 4 // groups, 8).transpose(0, 1) for _ in range(2))

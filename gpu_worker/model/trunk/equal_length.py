@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu_worker.model.trunk import Trunk
+from gpu_worker.model.trunk.trunk import Trunk
 from gpu_worker.ragged.batch import RaggedBatch, Run
 from shared.errors import ModelRefused
 

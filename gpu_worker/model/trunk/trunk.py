@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.attention.interface import AttentionCall, PackedAttention
 from gpu_worker.ragged.batch import RaggedBatch
 
 ENDLESS = 1 << 24
@@ -43,37 +42,6 @@ class Trunk:
     def __call__(self, batch: RaggedBatch) -> Tensor:
         """Last hidden states [T, H] of a packed batch, in the trunk's dtype."""
         raise NotImplementedError
-
-
-class PackedTrunk(Trunk):
-    """An unmodified encoder that runs all sequences of a batch at once, end to end."""
-
-    def __init__(
-        self,
-        model: Any,
-        attention: PackedAttention,
-        uncounted: int | None = None,
-        token_types: bool = False,
-        width: int | None = None,
-    ) -> None:
-        super().__init__(model, uncounted=uncounted, token_types=token_types, width=width)
-        self.attention = attention
-
-    @property
-    def way(self) -> str:  # type: ignore[override]
-        return self.attention.name
-
-    def __call__(self, batch: RaggedBatch) -> Tensor:
-        return self.run(batch)[0]
-
-    def run(self, batch: RaggedBatch) -> tuple[Tensor, int]:
-        """The same, and how many layers attended through the packed attention."""
-        call = AttentionCall(attention=self.attention, batch=batch)
-        types = {} if batch.token_types is None else {"token_type_ids": batch.token_types}
-        output = self.model(
-            input_ids=batch.ids, position_ids=batch.positions, ragged=call, use_cache=False, return_dict=True, **types
-        )
-        return output.last_hidden_state[0], call.count
 
 
 def uncounted_by(model: nn.Module) -> int | None:

@@ -1,0 +1,13 @@
+"""A transformers encoder without its head, token ids to hidden states, in the forms in which a device runs it."""
+
+from gpu_worker.model.trunk.packed import PackedTrunk
+from gpu_worker.model.trunk.trunk import (
+    ENDLESS,
+    Trunk,
+    positions_of,
+    rotary_of_the_step,
+    takes_token_types,
+    uncounted_by,
+)
+
+__all__ = ["ENDLESS", "PackedTrunk", "Trunk", "positions_of", "rotary_of_the_step", "takes_token_types", "uncounted_by"]
