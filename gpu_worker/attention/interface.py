@@ -128,11 +128,12 @@ def terms_of(
 
 def _chunk(module: nn.Module) -> int | None:
     """Tokens of a chunk, in the layers that attend in chunks; transformers tells it by the mask alone."""
-    config, layer = getattr(module, "config", None), getattr(module, "layer_idx", None)
-    kinds = getattr(config, "layer_types", None)
-    if kinds is None or layer is None or kinds[layer] != "chunked_attention":
+    config = getattr(module, "config", None)
+    size = getattr(config, "attention_chunk_size", None)
+    if size is None:  # before the layer's number is asked for: a compiled layer would be compiled again for each
         return None
-    return int(config.attention_chunk_size)  # type: ignore[union-attr]
+    kinds, layer = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
+    return int(size) if kinds is not None and layer is not None and kinds[layer] == "chunked_attention" else None
 
 
 def _made_bidirectional(module: nn.Module) -> bool:

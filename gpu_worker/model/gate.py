@@ -4,17 +4,18 @@ Models that accept a foreign attention by name and then ignore part of it (DeBER
 be served wrongly in silence. The reference is the model's own eager attention, not ours.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.model.trunk.equal_length import dense_run
 from gpu_worker.model.probes import Probes
 from gpu_worker.model.trunk import PackedTrunk, Trunk
+from gpu_worker.model.trunk.equal_length import dense_run
 from gpu_worker.ragged.batch import Ids, RaggedBatch
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
@@ -52,20 +53,28 @@ class Reference:
         """Numbers of a hidden state."""
         return self.exact.shape[1]
 
-    def check(self, trunk: Trunk) -> None:
+    def check(
+        self,
+        trunk: Trunk,
+        numbers: Sequence[int] | None = None,
+        run: Callable[[RaggedBatch], Tensor] | None = None,
+    ) -> None:
         """Raises ModelRefused, with figures, where the run among others does not equal the reference.
 
-        All texts make one batch, in the order in which steps have them.
+        The texts of these `numbers`, or all, make one batch, in the order in which steps have them. `run`: what runs it
+        in place of the trunk.
         """
         probes = self.probes
-        numbers = [*range(len(probes.texts)), *probes.again]
+        numbers = [*range(len(probes.texts)), *probes.again] if numbers is None else numbers
         texts, tails = [probes.texts[each] for each in numbers], [probes.tails[each] for each in numbers]
         order = np.lexsort((tails, [len(text) for text in texts]))
         batch = RaggedBatch.pack(
             [texts[each] for each in order], trunk.device, trunk.uncounted, None, [tails[each] for each in order]
         )
         with torch.inference_mode():
-            if isinstance(trunk, PackedTrunk):
+            if run is not None:
+                hidden = run(batch)
+            elif isinstance(trunk, PackedTrunk):
                 hidden, calls = trunk.counted(batch)
                 _check_calls(trunk, calls)
             else:
@@ -76,6 +85,18 @@ class Reference:
             verdict = compare(hidden[rows].float(), exact, own, self.padding_noise, trunk.dtype)
         if verdict:
             raise ModelRefused(f"it does not run among other texts as it runs alone: {verdict}")
+
+    def fitting(self, tokens: int, sequences: int, longest: int) -> list[int]:
+        """Numbers of texts without a tail that make one batch of that size at most; one token at least is left free."""
+        lengths = [0 if tail else len(text) for text, tail in zip(self.probes.texts, self.probes.tails, strict=True)]
+        usable = [number for number, length in enumerate(lengths) if 0 < length <= longest]
+        found: list[int] = []
+        free = tokens - 1
+        for number in islice(cycle(usable), sequences + len(usable)):  # so that long ones may be passed over
+            if lengths[number] <= free and len(found) < sequences:
+                found.append(number)
+                free -= lengths[number]
+        return found
 
     def _one_by_one(self, model: nn.Module) -> Tensor:
         """[T, H] float32 of all texts, end to end."""

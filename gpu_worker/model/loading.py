@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -21,8 +22,8 @@ from gpu_worker.model.linear import STOCK, PrepackedLinear, prepack, undoing
 from gpu_worker.model.probes import Budget, Probes
 from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source
-from gpu_worker.model.trunk import ENDLESS, Trunk, positions_of, takes_token_types, uncounted_by
-from gpu_worker.model.ways import Way
+from gpu_worker.model.trunk import ENDLESS, FormChoice, Forms, Trunk, positions_of, takes_token_types, uncounted_by
+from gpu_worker.model.ways import Faster, Way
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.late_overrides import NO_OVERRIDES, LateOverrides
 from gpu_worker.repository.late_reading import Room, resolve
@@ -41,7 +42,8 @@ class Model:
     """A loaded model: what runs (`trunk`, `heads`), what its files say (`recipe`), and how it is known.
 
     `max_tokens` is the longest text; `late_interaction` has limits of its own for its sides.
-    `notice` is what a user should know, `unpacked` why texts run by equal length; empty where they run packed.
+    `notice` is what a user should know, `told` what was found out about forms of the trunk; `unpacked` why texts run by
+    equal length, empty where they run packed.
     `instruction_marks` are token sequences, the first of which ends what pooling leaves out of a text.
     """
 
@@ -59,6 +61,7 @@ class Model:
     linear: str
     fingerprint: str
     notice: str
+    told: tuple[str, ...]
     unpacked: str
     flops_per_token: float
     weight_bytes: int
@@ -80,8 +83,10 @@ def load(
     trust_remote_code: bool = False,
     late: LateOverrides = NO_OVERRIDES,
     revision: str = "",
+    forms: Forms | None = None,
 ) -> Model:
-    """Loads, checks and prepares a model. `max_tokens` 0 means as the files say; `revision` is of a hub id.
+    """Loads, checks and prepares a model. `max_tokens` 0 means as the files say; `revision` is of a hub id; `forms`:
+    those that an accelerator may run its trunk in, None for as it is written.
 
     Raises ModelRefused.
     """
@@ -89,14 +94,21 @@ def load(
         attention.register()
         source = open_source(name, placement, trust_remote_code, late, revision)
         try:
-            return _loaded(source, placement, served_name, max_tokens, late)
+            return _loaded(source, placement, served_name, max_tokens, late, forms)
         except ModelRefused:
             raise
         except Exception as error:  # a class that is no text encoder fails anywhere, and so does one without memory
             raise ModelRefused(f"{type(source.model).__name__} cannot be run: {first_line(error)}") from error
 
 
-def _loaded(source: Source, placement: Placement, served_name: str, max_tokens: int, late: LateOverrides) -> Model:
+def _loaded(
+    source: Source,
+    placement: Placement,
+    served_name: str,
+    max_tokens: int,
+    late: LateOverrides,
+    forms: Forms | None,
+) -> Model:
     config = source.model.config.get_text_config()
     vocabulary = _vocabulary(config)
     uncounted = uncounted_by(source.model)
@@ -111,7 +123,8 @@ def _loaded(source: Source, placement: Placement, served_name: str, max_tokens: 
     limits = (limit, *((reading.query_length, reading.document_length) if reading else ()))
     unattended, budget = _unattended(reading, config), Budget.of(placement.device)
     probes = Probes.of(config, positions, special, flops, unattended, max(limits), budget)
-    way, heads, linear = _prepare(source, placement, uncounted, positions, probes)
+    faster = None if forms is None else partial(FormChoice, forms=forms, longest=max(limits), tails=unattended)
+    way, heads, linear = _prepare(source, placement, uncounted, positions, probes, faster)
     mark = source.recipe.instruction_mark
     return Model(
         name=served_name or source.name,
@@ -128,6 +141,7 @@ def _loaded(source: Source, placement: Placement, served_name: str, max_tokens: 
         linear=linear,
         fingerprint=_fingerprint(source, limit, reading, placement),
         notice="; ".join(each for each in (source.recipe.notice, way.notice, probes.notice(max(limits))) if each),
+        told=way.told,
         unpacked=way.unpacked,
         flops_per_token=max(flops, 2.0 * way.trunk.width**2),
         weight_bytes=_bytes([way.trunk.model, *heads.modules()]),
@@ -149,7 +163,7 @@ def _unattended(late: LateInteraction | None, config: Any) -> bool:
 
 
 def _prepare(
-    source: Source, placement: Placement, uncounted: int | None, positions: int, probes: Probes
+    source: Source, placement: Placement, uncounted: int | None, positions: int, probes: Probes, faster: Faster | None
 ) -> tuple[Way, Heads, str]:
     """Takes references, takes the model apart, makes it fast, and compares."""
     model, base = source.model, source.model.base_model
@@ -164,13 +178,13 @@ def _prepare(
     undo = undoing(layers)
     linear = prepack(layers) if placement.device.type == "cpu" else STOCK
     try:
-        way = ways.choose(base, reference, placement, uncounted, segments, positions)
+        way = ways.choose(base, reference, placement, uncounted, segments, positions, faster)
     except ModelRefused:
         if linear == STOCK or relative.installed(base):
             raise
         undo()  # some models blow the last bit up: what rounds otherwise is not theirs any more
         linear = STOCK
-        way = ways.choose(base, reference, placement, uncounted, segments, positions)
+        way = ways.choose(base, reference, placement, uncounted, segments, positions, faster)
     if head_reference is not None:
         head_reference.check(way.trunk, heads)
     return way, heads, linear

@@ -3,7 +3,7 @@
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +14,17 @@ from torch import nn
 from gpu_worker.attention import choice as attention_choice
 from gpu_worker.attention import interface as attention
 from gpu_worker.attention import llama4, relative
+from gpu_worker.attention.varlen import Varlen
 from gpu_worker.device.placement import Placement
-from gpu_worker.model.trunk.equal_length import EqualLengthTrunk
 from gpu_worker.model.gate import Reference
 from gpu_worker.model.linear import prepack
-from gpu_worker.model.trunk import PackedTrunk, Trunk, rotary_of_the_step
+from gpu_worker.model.trunk import FormChoice, PackedTrunk, Trunk, rotary_of_the_step
+from gpu_worker.model.trunk.equal_length import EqualLengthTrunk
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
+
+Faster = Callable[[PackedTrunk, Reference], FormChoice]
 
 LENGTHS = range(8, 40, 2)
 """Of the texts by which the cost of equal lengths is told."""
@@ -31,12 +34,14 @@ LENGTHS = range(8, 40, 2)
 class Way:
     """A trunk that passed the gate; `unpacked`: why it is not packed.
 
-    `times`: how much longer a step takes whose texts all differ in length than one whose texts do not.
+    `times`: how much longer a step takes whose texts all differ in length than one whose texts do not. `told`: what was
+    found out about the forms of a packed one.
     """
 
     trunk: Trunk
     unpacked: str = ""
     times: float = 1.0
+    told: tuple[str, ...] = ()
 
     @property
     def notice(self) -> str:
@@ -48,16 +53,28 @@ class Way:
 
 
 def choose(
-    base: Any, reference: Reference, placement: Placement, uncounted: int | None, token_types: bool, positions: int
+    base: Any,
+    reference: Reference,
+    placement: Placement,
+    uncounted: int | None,
+    token_types: bool,
+    positions: int,
+    faster: Faster | None = None,
 ) -> Way:
-    """Changes the model in place into what serves. Raises ModelRefused with the reasons of both ways."""
+    """Changes the model in place into what serves. Raises ModelRefused with the reasons of both ways.
+
+    `faster`: where the device has other forms of a packed trunk, what finds the fastest.
+    """
     config = base.config.get_text_config()
     if rotary_of_the_step(config) == "dynamic":
         raise ModelRefused("config.json: rope_type dynamic changes a text's vector with the longest text before it")
     try:
         packed = _packed(base, placement, uncounted, token_types, reference.width)
         reference.check(packed)
-        return Way(trunk=packed)
+        if faster is None or not isinstance(packed.attention, Varlen):  # layers that look at lengths are not compiled
+            return Way(trunk=packed)
+        form = faster(packed, reference)
+        return Way(trunk=form.trunk, told=tuple(form.told))
     except Exception as error:  # foreign code that was not made for this fails anywhere; then the other way is tried
         unpacked = _reason(error)
     if relative.installed(base):  # its own attention is gone

@@ -106,7 +106,7 @@ class Span:
 class RaggedBatch:
     """S sequences laid end to end, T tokens in all, without padding.
 
-    `ids` [1, T] and `positions` [1, T] int64 and the tensors of `spans` live on the device, once their staging was sent;
+    `ids` [1, T], `positions` [1, T] int64 and the tensors of `spans` live on the device, once their staging was sent;
     `lengths`, `offsets` and `tokens` [T] (the ids) are the host's copies, and nothing ever reads them back. `attended`
     [S] are the tokens of each sequence that are attended to, its first ones.
     """
@@ -176,7 +176,7 @@ class RaggedBatch:
     @property
     def token_types(self) -> Tensor | None:
         """[1, T] int64, or None where they do not count."""
-        return self.staged.tensor[2:] if len(self.staged.array) > 2 else None
+        return self.staged.tensor[2:] if len(self.staged.tensor) > 2 else None
 
     @property
     def longest(self) -> int:

@@ -31,6 +31,13 @@ class Staged:
         self.array = array
         self._tensor: Tensor | None = None
 
+    @classmethod
+    def there(cls, tensor: Tensor) -> "Staged":
+        """What lies on the device already, and never was on the host."""
+        staged = cls(np.empty(0, dtype=np.bool_))
+        staged.arrive(tensor)
+        return staged
+
     @property
     def tensor(self) -> Tensor:
         """On the device, of the array's shape and type."""
@@ -56,9 +63,10 @@ class Staging:
 
     def send(self) -> None:
         """Everything, once."""
-        tensors = [torch.from_numpy(each.array) for each in self._staged]
-        if self._device.type != "cpu":
-            tensors = self._sent(tensors)
+        with torch.inference_mode():  # whoever sends: layers are compiled for tensors of this one kind
+            tensors = [torch.from_numpy(each.array) for each in self._staged]
+            if self._device.type != "cpu":
+                tensors = self._sent(tensors)
         for staged, tensor in zip(self._staged, tensors, strict=True):
             staged.arrive(tensor)
         self._staged = []

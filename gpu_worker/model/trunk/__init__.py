@@ -1,5 +1,6 @@
 """A transformers encoder without its head, token ids to hidden states, in the forms in which a device runs it."""
 
+from gpu_worker.model.trunk.forms import FormChoice, Forms
 from gpu_worker.model.trunk.packed import PackedTrunk
 from gpu_worker.model.trunk.trunk import (
     ENDLESS,
@@ -10,4 +11,14 @@ from gpu_worker.model.trunk.trunk import (
     uncounted_by,
 )
 
-__all__ = ["ENDLESS", "PackedTrunk", "Trunk", "positions_of", "rotary_of_the_step", "takes_token_types", "uncounted_by"]
+__all__ = [
+    "ENDLESS",
+    "FormChoice",
+    "Forms",
+    "PackedTrunk",
+    "Trunk",
+    "positions_of",
+    "rotary_of_the_step",
+    "takes_token_types",
+    "uncounted_by",
+]

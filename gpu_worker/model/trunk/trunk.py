@@ -20,6 +20,8 @@ class Trunk:
     """
 
     way: str
+    padded = 0
+    """Tokens so far that were computed beside those of batches."""
 
     def __init__(self, model: Any, *, uncounted: int | None, token_types: bool, width: int | None) -> None:
         self.model = model

@@ -1,0 +1,51 @@
+"""PyTorch's varlen attention on a CPU, which has no kernel for it: a slow twin under the operator's own name.
+
+So layers are compiled here with the very operator that CUDA runs. Rows behind the last bound are left as NaN.
+"""
+
+from functools import cache
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn.attention import varlen
+
+
+@cache
+def install() -> None:
+    """Registers it, once in a process."""
+    varlen._varlen_attn.register_kernel("cpu")(attend)  # type: ignore[attr-defined]
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    is_causal: bool = False,
+    scale: float | None = None,
+    window_size: list[int] | None = None,
+    enable_gqa: bool = False,
+    seqused_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+    num_splits: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """[T, H, D], and what nobody reads of the others; the last query and the last key that counts are lined up."""
+    assert scale is not None
+    assert enable_gqa == (query.shape[1] != key.shape[1])
+    output = torch.full_like(query, float("nan"))
+    for row, (start, stop) in enumerate(pairwise(cu_seq_q.tolist())):
+        first, last = cu_seq_k[row : row + 2].tolist()
+        last = last if seqused_k is None else first + int(seqused_k[row])
+        assert stop - start <= max_q
+        assert last - first <= max_k
+        q, k, v = (each.transpose(0, 1) for each in (query[start:stop], key[first:last], value[first:last]))
+        k, v = (each.repeat_interleave(q.shape[0] // k.shape[0], dim=0) for each in (k, v))
+        distance = torch.arange(stop - start)[:, None] + (last - first) - (stop - start) - torch.arange(last - first)
+        left, right = (bound if bound >= 0 else max_q for bound in window_size or (-1, -1))
+        scores = (q @ k.transpose(1, 2) * scale).masked_fill((distance > left) | (-distance > right), float("-inf"))
+        output[start:stop] = (scores.softmax(dim=-1) @ v).transpose(0, 1)
+    return output, query.new_zeros(query.shape[1], len(query)), torch.zeros(2, dtype=torch.uint64)
