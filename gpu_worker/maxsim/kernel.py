@@ -45,6 +45,7 @@ class Form:
     """How the kernel is compiled: tiles of block_m document rows by block_k dimensions.
 
     `resident`: block_k covers all dimensions, and the query block stays on the chip while documents pass by.
+    `registers`: the most that a thread may have, where the compiler is to be told.
     """
 
     block_m: int
@@ -52,10 +53,11 @@ class Form:
     resident: bool
     warps: int
     stages: int
+    registers: int | None = None
 
 
 UP_TO_64 = Form(block_m=64, block_k=64, resident=True, warps=4, stages=3)
-UP_TO_128 = Form(block_m=64, block_k=128, resident=True, warps=4, stages=3)
+UP_TO_128 = Form(block_m=64, block_k=128, resident=True, warps=4, stages=3, registers=168)  # Triton 3.6 takes 194
 WIDE = Form(block_m=64, block_k=128, resident=False, warps=4, stages=3)
 FLOAT32 = Form(block_m=64, block_k=32, resident=False, warps=4, stages=3)
 
@@ -130,6 +132,7 @@ class TritonMaxSim:
                     **constants,
                     num_warps=form.warps,
                     num_stages=form.stages,
+                    maxnreg=form.registers,
                 )
             return scores
 
