@@ -127,14 +127,14 @@ $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntim
 peers: $(PEERS)/maxsim/ready $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntime/ready ## set up the peers that benchmarks compare with, each in a venv of its own
 
 # Released clients that tests run unchanged; without an index to install them from, those tests are skipped. The
-# playground's brings no browser: it drives the system's Chromium (apt-get install chromium).
+# playground's brings no browser: it drives the system's Chromium (apt-get install chromium). Triton is PyTorch 2.11's.
 $(CLIENTS)/%/ready: tests/clients/%.txt
 	@echo "Installing the client $* into $(CLIENTS)/$*"
 	$(PYTHON) -m venv $(CLIENTS)/$*
 	$(CLIENTS)/$*/bin/$(PEER_PIP) --only-binary :all: --requirement $<
 	@touch $@
 
-RELEASED := haystack http playground schemathesis
+RELEASED := haystack http playground schemathesis triton
 clients: $(RELEASED:%=$(CLIENTS)/%/ready) ## set up the released clients that tests run, each in a venv of its own
 
 bench: $(VENV)/dev peers ## measure against the peers in ten minutes or so, render README's table and docs/measured.md

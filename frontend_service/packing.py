@@ -15,7 +15,7 @@ def unpack_float32(rows: Rows) -> NDArray[np.float32]:
 
 
 def pack(rows: NDArray[np.float32], data_type: DataType) -> Rows:
-    """Rows [N, D] without NaN, packed; see `gpu_worker.heads.packing.pack` for what the types mean."""
+    """Rows [N, D] without NaN, packed; see `gpu_worker.rows.packing.pack` for what the types mean."""
     scales = b""
     match data_type:
         case DataType.FLOAT32:

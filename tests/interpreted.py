@@ -29,6 +29,7 @@ def interpreted(*names: str) -> Iterator[list[ModuleType]]:
         patch.setattr(interpreter, "_patch_lang", lambda _: prepare(WholeLanguage))
         patch.setattr(InterpretedFunction, "__call__", _call)
         patch.setattr(InterpreterBuilder, "create_dot", _dot)
+        patch.setattr(InterpreterBuilder, "create_fp_trunc", _truncated)
         for name in names:
             patch.delitem(sys.modules, name, raising=False)
         with pytest.MonkeyPatch.context() as environment:
@@ -57,6 +58,15 @@ def _call(function: InterpretedFunction, *arguments: object, **options: object) 
 def _dot(_: InterpreterBuilder, a: TensorHandle, b: TensorHandle, d: TensorHandle, *__: object) -> TensorHandle:
     """A product in float32. The interpreter's own multiplies the bits of bfloat16 as if they were integers."""
     return TensorHandle(_widened(a) @ _widened(b) + d.data, d.dtype.scalar)
+
+
+def _truncated(builder: InterpreterBuilder, source: TensorHandle, kind: tl.dtype) -> TensorHandle:
+    """To the nearest bfloat16, ties to even, as devices do. The interpreter's own cuts the last bits off."""
+    if kind.scalar is not tl.bfloat16:
+        return builder.cast_impl(source, kind)
+    bits = source.data.astype(np.float32).view(np.uint32)
+    nearest = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return TensorHandle(np.where(np.isnan(source.data), 0x7FC0, nearest).astype(np.uint16), tl.bfloat16)
 
 
 def _widened(handle: TensorHandle) -> np.ndarray:

@@ -8,7 +8,7 @@ from tiny import random_ids
 
 from frontend_service.distinct import without_repeats
 from frontend_service.tokenized import Tokenized
-from gpu_worker.heads import packing
+from gpu_worker.rows import packing
 from shared.jobs import JobResult, Work
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod

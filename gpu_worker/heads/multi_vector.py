@@ -13,6 +13,6 @@ class MultiVectorHead(nn.Module):
         self.skip_first, self.mean = skip_first, mean
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """hidden [T, H] -> [T, width] float32, not normalised."""
+        """hidden [T, H] -> [T, width] of the same type, not normalised."""
         output: Tensor = self.layers(hidden)
-        return output.float()
+        return output

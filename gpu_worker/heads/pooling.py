@@ -3,20 +3,19 @@
 Modes and their details (a prompt that is left out, an empty rest) are those of sentence-transformers' Pooling.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_worker.ragged.batch import Counts, RaggedBatch, row_ranges
 from gpu_worker.ragged.staging import Staging
+from gpu_worker.rows import choice
+from gpu_worker.rows.interface import Pool, Segments
 
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 """In the order in which sentence-transformers concatenates them."""
-Pool = Callable[[Tensor], Tensor]
-"""hidden [T, H] -> float32 [n, H]."""
 
 
 class Pooling:
@@ -53,7 +52,8 @@ def _way(mode: str, starts: Counts, lengths: Counts, skip: Counts, staging: Stag
         case "max":
             return _Largest(starts, lengths, skip, staging)
         case "mean" | "mean_sqrt_len_tokens" | "weightedmean":
-            return _WeightedSum(starts, lengths, skip, mode, staging)
+            segments = _segments(mode, starts, lengths, skip)
+            return choice.choose(staging.device).weighted_sum(segments, staging)
     raise ValueError(f"no pooling is called {mode}")
 
 
@@ -67,24 +67,14 @@ class _Row:
         return hidden.index_select(0, self._rows.tensor).float()
 
 
-class _WeightedSum:
-    """As one bag of rows a text: embedding_bag sums each in order, so batch mates cannot change a bit."""
-
-    def __init__(self, starts: Counts, lengths: Counts, skip: Counts, mode: str, staging: Staging) -> None:
-        kept = lengths - skip
-        begins = np.cumsum(kept) - kept
-        weights = np.ones(int(kept.sum()))
-        if mode == "weightedmean":
-            weights = np.arange(len(weights)) - np.repeat(begins - skip, kept) + 1.0
-        sums = np.bincount(np.repeat(np.arange(len(kept)), kept), weights, minlength=len(kept))
-        divisors = np.sqrt(sums) if mode == "mean_sqrt_len_tokens" else sums
-        weights = (weights / np.repeat(np.maximum(divisors, 1e-9), kept)).astype(np.float32)
-        self._rows = staging.add(row_ranges(starts + skip, kept))
-        self._begins, self._weights = staging.add(begins), staging.add(weights)
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        rows, begins, weights = self._rows.tensor, self._begins.tensor, self._weights.tensor
-        return F.embedding_bag(rows, hidden.float(), begins, mode="sum", per_sample_weights=weights)
+def _segments(mode: str, starts: Counts, lengths: Counts, skip: Counts) -> Segments:
+    """What is left of each text, and what its rows weigh: in weightedmean their places, counted from 1."""
+    kept, weighted = lengths - skip, mode == "weightedmean"
+    first, growth = (skip + 1, 1) if weighted else (np.ones_like(skip), 0)
+    sums = kept * first + growth * (kept * (kept - 1) // 2)
+    divisors = np.sqrt(sums) if mode == "mean_sqrt_len_tokens" else sums
+    divisors = np.maximum(divisors, 1e-9)
+    return Segments(starts=starts + skip, lengths=kept, first=first, growth=growth, divisors=divisors)
 
 
 class _Largest:
@@ -102,12 +92,3 @@ class _Largest:
         best = rows.new_full((self._count, hidden.shape[1]), float("-inf"))
         best.scatter_reduce_(0, self._texts.tensor[:, None].expand_as(rows), rows, reduce="amax")
         return best.masked_fill_(self._empty.tensor[:, None], 0.0)
-
-
-def finished(rows: Tensor, dimensions: int, unit: bool) -> Tensor:
-    """rows [N, D] -> their leading `dimensions` (Matryoshka, arXiv:2205.13147; 0: all), of unit length where wanted.
-
-    A row of zeros stays.
-    """
-    kept = rows[:, :dimensions] if dimensions else rows
-    return F.normalize(kept, dim=1) if unit else kept

@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_worker.heads import packing
 from gpu_worker.jobs.scoring import averaged, comparing_flops
 from gpu_worker.jobs.texts import Deliver
 from gpu_worker.maxsim.comparison import MaxSimKernel, Texts
 from gpu_worker.maxsim.winners import winners
 from gpu_worker.ragged.batch import Counts
 from gpu_worker.ragged.staging import to_device
+from gpu_worker.rows import packing
 from gpu_worker.step.comparisons import Comparisons
 from gpu_worker.step.shipment import Array, Shipment
 from shared import jobs

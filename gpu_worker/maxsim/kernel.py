@@ -17,25 +17,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gpu_worker.maxsim.comparison import Comparison, Mask, Texts
 from gpu_worker.maxsim.pair_table import PairTable
 from gpu_worker.maxsim.reference import EMPTY_DOCUMENT
 from gpu_worker.maxsim.tiles import score_pairs
 from gpu_worker.ragged.staging import to_device
+from gpu_worker.rows.aligned import ALIGNMENT, aligned_rows
 from shared.vectors import Layout
 
 CHUNK_ROWS = 1024
 """Rows of a document that one program takes: few enough that one long document keeps many programs busy."""
 PROGRAMS_PER_PROCESSOR = 3
-"""Fit at once by registers and shared memory, so one's reads hide the others' waits. Not tuned on a device yet."""
+"""Fit at once by registers and shared memory, so one's reads hide the others' waits; `test_compiles.py` holds
+every form to it. Not tuned on a device yet."""
 BLOCK_Q = 32
 """Query rows at once. One size for all calls: with another the sum over rows would round differently."""
 MOST_PAIRS = 1_000_000
 """In one table: while it is made, a pair takes about a hundred bytes of the host."""
-ALIGNMENT = 16
-"""Bytes: the widest read of a thread. Rows begin at multiples of it."""
 LOWEST = -(2**31) + 2**23 - 1
 """`mirrored` bits of minus infinity. Arrivals count on from here too, so that one fill prepares the whole scratch."""
 
@@ -45,6 +44,7 @@ class Form:
     """How the kernel is compiled: tiles of block_m document rows by block_k dimensions.
 
     `resident`: block_k covers all dimensions, and the query block stays on the chip while documents pass by.
+    `registers`: the most that a thread may have, where the compiler is to be told.
     """
 
     block_m: int
@@ -52,10 +52,11 @@ class Form:
     resident: bool
     warps: int
     stages: int
+    registers: int | None = None
 
 
 UP_TO_64 = Form(block_m=64, block_k=64, resident=True, warps=4, stages=3)
-UP_TO_128 = Form(block_m=64, block_k=128, resident=True, warps=4, stages=3)
+UP_TO_128 = Form(block_m=64, block_k=128, resident=True, warps=4, stages=3, registers=168)  # Triton 3.6 takes 194
 WIDE = Form(block_m=64, block_k=128, resident=False, warps=4, stages=3)
 FLOAT32 = Form(block_m=64, block_k=32, resident=False, warps=4, stages=3)
 
@@ -113,7 +114,7 @@ class TritonMaxSim:
         """Makes the table of all pairs and ships it; what comes back launches the kernel once and gives [P]."""
         table = PairTable.of(comparisons, self.chunk_rows, kept)
         device, width = queries.device, documents.shape[1]
-        asked, found = _aligned(queries), _aligned(documents)
+        asked, found = aligned_rows(queries), aligned_rows(documents)
         items, mask = _ship(table.items, kept, device)
         form, constants = form_of(documents.dtype, width), constants_of(documents.dtype, width, kept is not None)
 
@@ -130,6 +131,7 @@ class TritonMaxSim:
                     **constants,
                     num_warps=form.warps,
                     num_stages=form.stages,
+                    maxnreg=form.registers,
                 )
             return scores
 
@@ -158,18 +160,6 @@ class TritonMaxSim:
         pair = Comparison(queries=text, documents=text, layout=Layout.PAIRS)
         for kept in (None, np.array([True])):
             self(rows, rows, [pair], kept)
-
-
-def _aligned(rows: Tensor) -> Tensor:
-    """`rows` itself, unless its rows do not begin at multiples of 16 bytes; then a copy whose rows do.
-
-    Triton compiles apart for addresses that are no multiples of 16; so there are none.
-    """
-    missing = -rows.shape[1] % (ALIGNMENT // rows.element_size())
-    if missing:
-        return F.pad(rows, (0, missing))
-    rows = rows.contiguous()
-    return rows if rows.data_ptr() % ALIGNMENT == 0 else rows.clone()
 
 
 def _ship(items: npt.NDArray[np.int32], kept: Mask | None, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -96,20 +96,21 @@ def _best(
     # Runs to the document's own end. The mask cuts the last tile only; that one is not taken out of the loop, as
     # its reads would then wait outside of the pipeline.
     for start in range(0, rows, BLOCK_M):
-        counts = start + row < rows
+        found = start + row < rows
+        counts = found
+        if MASKED:  # read before the product, which hides the wait
+            counts = found & (tl.load(kept + start + row, mask=found, other=0) != 0)
         document_at = documents + (start + row)[:, None] * width + column[None, :]
         if RESIDENT:
-            tile = tl.load(document_at, mask=counts[:, None] & (column[None, :] < width), other=0.0)
+            tile = tl.load(document_at, mask=found[:, None] & (column[None, :] < width), other=0.0)
             products = tl.dot(tile, query, input_precision="ieee")
         else:
             products = tl.full((BLOCK_M, BLOCK_Q), 0.0, tl.float32)
             for k in range(0, width, BLOCK_K):
                 inside = k + column < width
-                tile = tl.load(document_at + k, mask=counts[:, None] & inside[None, :], other=0.0)
+                tile = tl.load(document_at + k, mask=found[:, None] & inside[None, :], other=0.0)
                 query = tl.load(query_at + k, mask=present & inside[:, None], other=0.0)
                 products = tl.dot(tile, query, products, input_precision="ieee")
-        if MASKED:
-            counts = counts & (tl.load(kept + start + row, mask=counts, other=0) != 0)
         best = tl.maximum(best, tl.where(counts[:, None], products, float("-inf")))
     return tl.max(best, axis=0)
 

@@ -52,7 +52,7 @@ class Staging:
     """Collects arrays until `send`. A processor's own memory is the device's: there nothing is copied."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self._staged: list[Staged] = []
 
     def add(self, array: npt.NDArray[Any]) -> Staged:
@@ -65,7 +65,7 @@ class Staging:
         """Everything, once."""
         with torch.inference_mode():  # whoever sends: layers are compiled for tensors of this one kind
             tensors = [torch.from_numpy(each.array) for each in self._staged]
-            if self._device.type != "cpu":
+            if self.device.type != "cpu":
                 tensors = self._sent(tensors)
         for staged, tensor in zip(self._staged, tensors, strict=True):
             staged.arrive(tensor)
@@ -74,10 +74,10 @@ class Staging:
     def _sent(self, host: list[Tensor]) -> list[Tensor]:
         sizes = [each.numel() * each.element_size() for each in host]
         starts = np.cumsum([0, *map(aligned, sizes)]).tolist()
-        buffer = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+        buffer = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=self.device.type == "cuda")
         for tensor, start, size in zip(host, starts, sizes, strict=False):
             buffer[start : start + size] = tensor.view(-1).view(torch.uint8)
-        there = to_device(buffer, self._device)
+        there = to_device(buffer, self.device)
         return [
             there[start : start + size].view(tensor.dtype).view(tensor.shape)
             for tensor, start, size in zip(host, starts, sizes, strict=False)

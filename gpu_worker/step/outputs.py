@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_worker.heads.heads import Heads
-from gpu_worker.heads.pooling import finished
 from gpu_worker.heads.sparse import LexicalHead, SpladeHead
 from gpu_worker.maxsim.comparison import Mask, MaxSimKernel, Texts
 from gpu_worker.ragged.batch import Counts, Ids, RaggedBatch
 from gpu_worker.ragged.staging import Staged, Staging
+from gpu_worker.rows import choice
 from gpu_worker.step.comparisons import Comparing, Comparisons
 from gpu_worker.step.sequences import Member
 from gpu_worker.step.shares import Form, Group, Share
@@ -33,7 +33,7 @@ class Outputs:
         self, batch: RaggedBatch | None, device: torch.device, heads: Heads, dropped: Ids, maxsim: MaxSimKernel
     ) -> None:
         """`batch`: None where no job of the step has sequences. `dropped`: special ids without a lexical weight."""
-        self.device, self.maxsim = device, maxsim
+        self.device, self.maxsim, self._kernels = device, maxsim, choice.choose(device)
         self._packed, self._heads, self._dropped = batch, heads, dropped
         self._dense: dict[Form, Group] = {}
         self._skips: dict[Form, list[Counts]] = {}
@@ -89,7 +89,7 @@ class Outputs:
     def launch(self, hidden: Tensor, shipment: Shipment) -> None:
         """Makes all outputs of hidden [T, H]."""
         self._shipment = shipment
-        self._whole = shipment.add(torch.isfinite(hidden.float().sum(dim=1)))
+        self._whole = shipment.add(self._kernels.finite(hidden))
         runs = list(self._runs)
         self._runs.clear()  # they know us: a circle would keep the step's tensors until a full garbage collection
         for run in runs:
@@ -173,7 +173,7 @@ class Outputs:
         def run(hidden: Tensor, shipment: Shipment) -> None:
             rows = head(hidden)
             for group, pick in zip(groups, picks, strict=True):
-                group.finish(pick(rows), shipment)
+                group.finish(rows, shipment, pick.index)
             if place is not None:
                 self._placed = place(rows)
 
@@ -184,13 +184,13 @@ class Outputs:
         forms = {form for _, form in self._in_place}
         if len(forms) == 1:
             (only,) = forms
-            return lambda rows: finished(rows, only.dimensions, only.unit)
+            return lambda rows: self._kernels.finished(rows, None, only.dimensions, only.unit)
         assert not any(form.dimensions for form in forms)
         unit = np.ones(self._batch.total, dtype=np.bool_)
         for member, form in self._in_place:
             unit[self._batch.rows_of(member.places)] = form.unit
         wanted = staging.add(unit)
-        return lambda rows: torch.where(wanted.tensor[:, None], F.normalize(rows, dim=1), rows)
+        return lambda rows: torch.where(wanted.tensor[:, None], F.normalize(rows.float(), dim=1), rows)
 
     def _plan_logits(self, staging: Staging) -> None:
         if self._logits.asked:
@@ -207,7 +207,7 @@ class Outputs:
 
     @staticmethod
     def _ship_logits(group: Group, logits: Tensor, shipment: Shipment) -> None:
-        group.ship(logits, logits, shipment)
+        group.ship(logits, torch.isfinite(logits.sum(dim=1)), shipment)
 
     def _plan_sparse(self, staging: Staging) -> None:
         """Of those jobs only that want it: the logits of a vocabulary are the dearest of all outputs."""
@@ -246,6 +246,11 @@ class _Pick:
     def __init__(self, index: Counts, total: int, staging: Staging) -> None:
         whole = len(index) == total and bool((index == np.arange(total)).all())
         self._index: Staged | None = None if whole else staging.add(index)
+
+    @property
+    def index(self) -> Tensor | None:
+        """[n] on the device; None: all, in order."""
+        return None if self._index is None else self._index.tensor
 
     def __call__(self, rows: Tensor) -> Tensor:
         return rows if self._index is None else rows.index_select(0, self._index.tensor)

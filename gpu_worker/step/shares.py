@@ -5,12 +5,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
-from gpu_worker.heads import packing
-from gpu_worker.heads.pooling import finished
 from gpu_worker.ragged.batch import Counts
+from gpu_worker.rows import choice
 from gpu_worker.step.shipment import Shipment
 from shared.vectors import DataType
 
@@ -87,22 +85,25 @@ class Group:
         """[n] of all jobs."""
         return np.concatenate(self._indices)
 
-    def finish(self, rows: Tensor, shipment: Shipment) -> None:
-        """Cuts, normalises and packs rows [n, W] float32 for all jobs at once, and ships them if they are to travel."""
-        kept = finished(rows, self.form.dimensions, self.form.unit)
-        if self.form.data_type is None:
-            self.rows = kept
+    def finish(self, rows: Tensor, shipment: Shipment, index: Tensor | None = None) -> None:
+        """Cuts, normalises and packs rows [n, W] for all jobs at once, and ships them if they are to travel.
+
+        `index` [n]: of rows [N, W] these; None: all.
+        """
+        form, kernels = self.form, choice.choose(rows.device)
+        if form.data_type is None:
+            self.rows = kernels.finished(rows, index, form.dimensions, form.unit)
             return
-        packed, scales = packing.pack(kept, self.form.data_type)
-        self.ship(packed, kept, shipment)
-        if scales is not None:
-            self._slots.append(shipment.add(scales))
+        packed = kernels.packed(rows, index, form.dimensions, form.unit, form.data_type)
+        self.ship(packed.values, packed.finite, shipment)
+        if packed.scales is not None:
+            self._slots.append(shipment.add(packed.scales))
             self.scaled = True
 
-    def ship(self, values: Tensor, rows: Tensor, shipment: Shipment) -> None:
-        """Values [n, ..], and whether each of rows [n, W] consists of numbers."""
+    def ship(self, values: Tensor, finite: Tensor, shipment: Shipment) -> None:
+        """Values [n, ..], and which of them were made of numbers, [n]."""
         self._shipment = shipment
-        self._slots = [shipment.add(values), shipment.add(torch.isfinite(rows.sum(dim=1)))]
+        self._slots = [shipment.add(values), shipment.add(finite)]
 
     def shipped(self, slot: int) -> npt.NDArray[Any]:
         assert self._shipment is not None

@@ -12,8 +12,8 @@ from tiny import CPU, DENSE, MULTI, SPARSE, encode, raw, run, score
 
 from frontend_service.tokenized import NOTHING, Tokenized
 from gpu_worker.engine import ModelEngine
-from gpu_worker.heads import packing
 from gpu_worker.model.loading import load
+from gpu_worker.rows import packing
 from shared.jobs import Classify, Job, JobResult, MaxSim, Rows, SparseRows, Work
 from shared.vectors import DataType, InputType, Layout, MultiVectors, ScoringMethod
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from frontend_service import packing
-from gpu_worker.heads.packing import pack
+from gpu_worker.rows.packing import pack
 from shared.vectors import DataType
 
 numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers.util.quantization import quantize_embeddings
 
-from gpu_worker.heads import packing
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.rows import packing
 from gpu_worker.step.shares import Form, Group
 from gpu_worker.step.shipment import Shipment
 from shared.vectors import DataType, MultiVectors

@@ -1,0 +1,1 @@
+"""What is done to rows whatever they mean: summed by segments, cut, normalised, packed; each by two twins."""
