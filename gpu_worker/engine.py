@@ -4,14 +4,16 @@ A launch packs on the host, hands the step to the device's thread, and waits for
 come from the host in one copy, and results come back in one. Knows no settings, no kinds of jobs and no gRPC.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
 import torch
 
 from gpu_worker.device.inline import Inline
+from gpu_worker.device.memory import ran_out
 from gpu_worker.jobs.opening import Opening
 from gpu_worker.jobs.texts import Deliver, Launch, StepJob
 from gpu_worker.model.loading import Model
@@ -27,6 +29,17 @@ DROPPED_ROLES = ("cls", "eos", "pad", "unk")
 """Special tokens that carry no lexical weight (BGE-M3)."""
 
 
+@contextmanager
+def _memory_told() -> Iterator[None]:
+    """Raises OutOfMemory for whatever error means that."""
+    try:
+        yield
+    except Exception as error:
+        if ran_out(error):
+            raise OutOfMemory from error
+        raise
+
+
 class ModelFlight:
     """A step under way; see `flight.Flight`."""
 
@@ -34,14 +47,10 @@ class ModelFlight:
         self._launched, self.arrived = launched, arrived
 
     def collect(self) -> None:
-        try:
+        with _memory_told():
             self.arrived.result()  # whoever waits for it must be done: a shipment is unpacked once
             shipment, deliveries = self._launched.result()
             shipment.wait()
-        except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-                raise OutOfMemory from error
-            raise
         for deliver in deliveries:
             deliver()
 
@@ -63,6 +72,11 @@ class ModelEngine:
         """Raises InvalidInput and its kin for what this model cannot do."""
         return self._open(job)
 
+    def reclaim(self) -> None:
+        """See `flight.Engine`."""
+        self.model.placement.reclaim()
+
+    @_memory_told()
     def launch(self, parts: Sequence[Part]) -> ModelFlight:
         """See `flight.Engine`."""
         placement, trunk = self.model.placement, self.model.trunk

@@ -3,16 +3,16 @@
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 
-import torch
-
 from gpu_worker.engine import ModelEngine
-from gpu_worker.loop import Loop
+from gpu_worker.largest_step import settled
+from gpu_worker.loop import Loop, silent
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model
+from gpu_worker.planning.step_tokens import Trial
 from shared.card import LateInteraction, ModelCard
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Classify, Encode, Job, MaxSim, Score, Work
@@ -20,6 +20,7 @@ from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind, QueryExpansion, ScoringMethod, Task
 
 LENGTHS = (1, 8, 64, 256)
+MEBIBYTE = 1024 * 1024
 
 
 def rehearsal(model: Model) -> Iterator[Job]:
@@ -61,12 +62,17 @@ def _against_given(queries: MultiVectors | None, dimensions: int) -> MaxSim:
     return MaxSim(queries=queries, documents=documents, layout=Layout.MATRIX, unit_rows=True, mean=False)
 
 
-def check(name: str, load: Callable[[], Model]) -> int:
+def check(name: str, load: Callable[[], Model], step_tokens: int = 0) -> int:
     """Loads, rehearses and prints the card; 0, or 2 with one line that says what is wrong."""
     start = time.monotonic()
     try:
         model = load()
-        loop = Loop(ModelEngine(model), step_tokens=model.placement.step_tokens, queued_tokens=sys.maxsize)
+        memory = model.placement.measured
+        loading = memory.peak if memory else 0
+        engine = ModelEngine(model)
+        trials = settled(engine, memory, step_tokens, silent)
+        tokens = trials[-1].tokens if trials else step_tokens or model.placement.step_tokens
+        loop = Loop(engine, step_tokens=tokens, queued_tokens=sys.maxsize)
         for job in rehearsal(model):
             loop.submit(job)
             for answer in loop.until_idle():
@@ -75,20 +81,31 @@ def check(name: str, load: Callable[[], Model]) -> int:
     except (ModelRefused, SelvageError) as error:
         print(f"--model = {name!r}: {error}", file=sys.stderr)
         return 2
-    _print(card_of(model), model, time.monotonic() - start)
+    _print(card_of(model))
+    _print_memory(model, loading, trials)
+    _line("step, at most", f"{tokens} tokens")
+    seconds = time.monotonic() - start
+    print(f"loaded, compared with its own attention and rehearsed in {seconds:.1f} s: it can be served")
     return 0
 
 
-def _print(card: ModelCard, model: Model, seconds: float) -> None:
+def _print(card: ModelCard) -> None:
     for each in fields(card):
-        print(f"{each.name:26} {_shown(getattr(card, each.name))}")
-    mebibytes = 1024 * 1024
-    print(f"{'weights':26} {card.weight_bytes / mebibytes:.0f} MiB")
-    print(f"{'process, at most':26} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
-    if model.placement.device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated(model.placement.device)
-        print(f"{'device, at most':26} {peak / mebibytes:.0f} MiB")
-    print(f"loaded, compared with its own attention and rehearsed in {seconds:.1f} s: it can be served")
+        _line(each.name, _shown(getattr(card, each.name)))
+
+
+def _print_memory(model: Model, loading: int, trials: Sequence[Trial]) -> None:
+    """`loading`: bytes of the device at most, until the model was loaded."""
+    _line("weights", f"{model.weight_bytes / MEBIBYTE:.0f} MiB")
+    _line("process, at most", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+    if trials:
+        _line("device, to load", f"{loading / MEBIBYTE:.0f} MiB")
+    for trial in trials:
+        _line("device, largest step", str(trial))
+
+
+def _line(name: str, value: str) -> None:
+    print(f"{name:26} {value}")
 
 
 def _shown(value: object) -> str:

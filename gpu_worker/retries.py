@@ -17,6 +17,13 @@ class Retries:
     def __init__(self, engine: Engine, report: Report) -> None:
         self._engine, self._report = engine, report
 
+    def launch(self, part: Part) -> Flight:
+        """A part by itself; what fails of that is told when it is collected."""
+        try:
+            return self._engine.launch([part])
+        except Exception as error:
+            return NotLaunched(error)
+
     def collect(self, flight: Flight, parts: int) -> SelvageError | None:
         """Waits for a flight; the error that its jobs get, or None."""
         try:
@@ -25,6 +32,7 @@ class Retries:
             return error
         except OutOfMemory as error:
             _let_go(error)
+            self._engine.reclaim()
             return InputTooLarge("the device ran out of memory on this input alone")
         except Exception as error:
             self._report("step failed", error, parts)
@@ -34,11 +42,7 @@ class Retries:
 
     def again(self, part: Part) -> list[tuple[Part, SelvageError]]:
         """A part by itself; what failed of it."""
-        try:
-            flight: Flight = self._engine.launch([part])
-        except Exception as error:
-            flight = NotLaunched(error)
-        failure = self.collect(flight, 1)
+        failure = self.collect(self.launch(part), 1)
         return [] if failure is None else self.smaller(part, failure)
 
     def smaller(self, part: Part, failure: SelvageError) -> list[tuple[Part, SelvageError]]:

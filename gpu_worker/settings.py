@@ -37,7 +37,9 @@ class WorkerSettings(ServiceSettings):
         0, description="Longest text in tokens, at most the model's positions; 0: as the model's files say."
     )
     step_tokens: Annotated[int, Field(ge=0)] = Field(
-        0, description="Tokens computed together in one step; 0: 2048 on a CPU, 16384 on an accelerator."
+        0,
+        description="Tokens computed together in one step; 0: 2048 on a CPU; on an accelerator 16384, or fewer where "
+        "that does not fit its memory. A number of your own that does not fit is refused, with one that does.",
     )
     queued_tokens: Annotated[int, Field(ge=1)] = Field(
         8_388_608, description="Tokens that may wait; above it jobs are refused as OVERLOADED (one is always taken)."

@@ -37,6 +37,9 @@ class FakeEngine:
     def open(self, job: Job) -> FakeProgress:
         return FakeProgress(job)
 
+    def reclaim(self) -> None:
+        self.events.append(("reclaim", self.launched))
+
     def launch(self, parts: Sequence[Part]) -> "FakeFlight":
         self.launched += 1
         self.events.append(("launch", self.launched))

@@ -58,6 +58,9 @@ class FakeEngine:
             raise InvalidInput("refused at the door")
         return FakeProgress(job)
 
+    def reclaim(self) -> None:
+        """There is nothing to give back."""
+
     def launch(self, parts: Sequence[Part]) -> FakeFlight:
         chosen = [(part.progress, part.progress.costs[part.start : part.stop]) for part in parts]
         return FakeFlight(chosen, self.device.submit(self.compute, chosen))

@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 
+from gpu_worker.device.memory import DeviceMemory, reclaim
 from shared.errors import ModelRefused
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -26,17 +27,31 @@ class Placement:
         if device == "auto":
             device = "cuda:0" if torch.cuda.is_available() else "cpu"
         try:
-            place = torch.device(device)
-            torch.empty(1, device=place)
+            place = torch.empty(1, device=device).device  # cuda comes with its number
         except (RuntimeError, AssertionError) as error:
             raise ModelRefused(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
         name = dtype if dtype != "auto" else "float32" if place.type == "cpu" else "bfloat16"
         return cls(device=place, dtype=getattr(torch, name))
 
+    def enter(self) -> None:
+        """Makes the device the calling thread's own, where what names none goes: events, streams, kernels."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+
+    def reclaim(self) -> None:
+        """Gives back what is kept of tensors that are gone; nothing on a processor."""
+        if self.device.type == "cuda":
+            reclaim()
+
     @property
     def dtype_name(self) -> str:
         """float32, bfloat16 or float16."""
         return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def measured(self) -> DeviceMemory | None:
+        """What tells how much memory a step takes; None on a processor, where nothing is rehearsed."""
+        return DeviceMemory(self.device) if self.device.type == "cuda" else None
 
     @property
     def memory(self) -> dict[str, int]:

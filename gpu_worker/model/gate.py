@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from gpu_worker.model.probes import Probes
 from gpu_worker.model.trunk import PackedTrunk, Trunk
 from gpu_worker.model.trunk.equal_length import dense_run
+from gpu_worker.model.widened import in_float32
 from gpu_worker.ragged.batch import Ids, RaggedBatch
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
@@ -44,9 +45,7 @@ class Reference:
             if _all_float32(model):
                 self.exact, self.padding_noise = self.own, self._padding_noise(model, self.own)
             else:
-                with in_float32(model):
-                    self.exact = self._one_by_one(model)
-                    self.padding_noise = self._padding_noise(model, self.exact)
+                self.exact, self.padding_noise = in_float32(model, lambda: self._exactly(model))
 
     @property
     def width(self) -> int:
@@ -97,6 +96,10 @@ class Reference:
                 found.append(number)
                 free -= lengths[number]
         return found
+
+    def _exactly(self, model: nn.Module) -> tuple[Tensor, float]:
+        exact = self._one_by_one(model)
+        return exact, self._padding_noise(model, exact)
 
     def _one_by_one(self, model: nn.Module) -> Tensor:
         """[T, H] float32 of all texts, end to end."""
@@ -187,16 +190,3 @@ def compare(hidden: Tensor, exact: Tensor, own: Tensor, padding_noise: float, dt
 
 def _all_float32(model: nn.Module) -> bool:
     return all(each.dtype == torch.float32 for each in model.parameters())
-
-
-@contextmanager
-def in_float32(model: nn.Module) -> Iterator[None]:
-    """Parameters in float32 for a while. Half numbers are float32 numbers too, so the way back is exact."""
-    kept = {name: parameter.dtype for name, parameter in model.named_parameters()}
-    try:
-        for parameter in model.parameters():
-            parameter.data = parameter.data.float()
-        yield
-    finally:
-        for name, parameter in model.named_parameters():
-            parameter.data = parameter.data.to(kept[name])

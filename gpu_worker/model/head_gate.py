@@ -13,9 +13,9 @@ from torch import Tensor
 from gpu_worker.heads.classifier import LAST_REAL, LATE, HeadClassifier
 from gpu_worker.heads.heads import Heads
 from gpu_worker.heads.sparse import SpladeHead
-from gpu_worker.model.gate import in_float32
 from gpu_worker.model.probes import Probes, more
 from gpu_worker.model.trunk import Trunk
+from gpu_worker.model.widened import in_float32
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.recipe import Recipe
 from shared.errors import ModelRefused
@@ -38,8 +38,7 @@ class HeadReference:
         self._recipe, self._name = recipe, type(model).__name__
         with torch.inference_mode():
             self.own = self._one_by_one(model)
-            with in_float32(model):
-                self.exact = self._one_by_one(model)
+            self.exact = in_float32(model, lambda: self._one_by_one(model))
 
     def check(self, trunk: Trunk, heads: Heads) -> None:
         """Settles which row a classifier reads. Raises ModelRefused where the head's logits are not the model's."""

@@ -90,6 +90,7 @@ def load(
 
     Raises ModelRefused.
     """
+    placement.enter()
     with quiet():
         attention.register()
         source = open_source(name, placement, trust_remote_code, late, revision)

@@ -15,6 +15,7 @@ from gpu_worker.attention import choice as attention_choice
 from gpu_worker.attention import interface as attention
 from gpu_worker.attention import llama4, relative
 from gpu_worker.attention.varlen import Varlen
+from gpu_worker.device.memory import ran_out
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.gate import Reference
 from gpu_worker.model.linear import prepack
@@ -125,7 +126,7 @@ def _reason(error: Exception) -> str:
     """Why a way does not serve; of foreign code, the function that failed. Raises the error where memory ran out."""
     if isinstance(error, ModelRefused):
         return str(error)
-    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+    if ran_out(error):
         raise error
     innermost = deque(traceback.walk_tb(error.__traceback__), maxlen=1)[0][0]
     return f"{innermost.f_code.co_qualname} fails on such a batch: {first_line(error)}"

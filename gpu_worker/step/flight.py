@@ -62,4 +62,7 @@ class Engine(Protocol):
         """Checks a job and lays out its order. Raises the job's own error."""
 
     def launch(self, parts: Sequence[Part]) -> Flight:
-        """Packs a step, hands it to the device, and waits for nothing."""
+        """Packs a step, hands it to the device, and waits for nothing. Raises OutOfMemory."""
+
+    def reclaim(self) -> None:
+        """Gives back memory that is kept for nobody, before a step that had too little is run again in parts."""

@@ -45,7 +45,7 @@ class Shipment:
         host = torch.empty(joined.shape, dtype=torch.uint8, pin_memory=True)
         host.copy_(joined, non_blocking=True)
         self._sent = torch.cuda.Event()
-        self._sent.record()
+        self._sent.record(torch.cuda.current_stream(joined.device))  # whatever device is the thread's own
         self._buffer = host.numpy()
 
     def wait(self) -> "Shipment":

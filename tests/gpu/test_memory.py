@@ -1,0 +1,185 @@
+"""Memory on CUDA: what a load and the largest step take, that it does not grow, and that running out is an answer."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gpu_worker.device.memory import DeviceMemory, ran_out
+from gpu_worker.device.placement import Placement
+from gpu_worker.engine import ModelEngine
+from gpu_worker.largest_step import measured, settled
+from gpu_worker.loop import Loop, silent
+from gpu_worker.model import widened
+from gpu_worker.model.loading import Model, load
+from gpu_worker.rehearsal import rehearsal
+from shared.errors import ModelRefused
+from shared.jobs import Encode, Job, JobResult
+from shared.ragged import RaggedTokens
+from shared.vectors import OutputKind
+
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+NAMES = ["tiny-bge-m3", "tiny-splade", "tiny-colbert", "tiny-cross-encoder", "tiny-qwen3"]
+MEBIBYTE = 1 << 20
+
+
+@cache
+def model(name: str) -> Model:
+    return load(f"random:{name}", Placement.choose("cuda:0", "bfloat16"))
+
+
+@pytest.fixture
+def memory(cuda: torch.device) -> DeviceMemory:
+    return DeviceMemory(cuda)
+
+
+@pytest.fixture
+def little(cuda: torch.device) -> Iterator[int]:
+    """Room for 512 MiB more than is taken, as on a card that others use as well; gives it back."""
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(cuda).total_memory
+    allowed = torch.cuda.memory_reserved(cuda) + 512 * MEBIBYTE
+    torch.cuda.set_per_process_memory_fraction(allowed / total, cuda)
+    yield allowed
+    torch.cuda.set_per_process_memory_fraction(1.0, cuda)
+    torch.cuda.empty_cache()
+
+
+class Within:
+    """The device's memory, of which this process may have a part only; the driver knows nothing of that."""
+
+    def __init__(self, memory: DeviceMemory, room: int) -> None:
+        self.forget, self._memory, self.room = memory.forget, memory, room
+
+    @property
+    def peak(self) -> int:
+        return self._memory.peak
+
+
+def test_weights_are_float32_one_at_a_time(cuda: torch.device, memory: DeviceMemory) -> None:
+    """MiniLM's shape: as they are read, 2.4 MB of a product; all at once, 91 MB beside what is converted last."""
+    bert = model("minilm-l6").trunk.model
+    whole, taken = 4 * sum(each.numel() for each in bert.parameters()), []
+    ids, rows = torch.arange(5, 45, device=cuda)[None], torch.zeros(1, 40, 384, device=cuda)
+    for way in (widened.as_read, widened.at_once):
+        memory.forget()
+        before = torch.cuda.memory_allocated(cuda)
+        with way(bert), torch.inference_mode():
+            assert bert.embeddings(input_ids=ids).dtype == torch.float32
+            assert bert.encoder.layer[0].intermediate(rows).dtype == torch.float32
+        taken.append(torch.cuda.max_memory_allocated(cuda) - before)
+        assert torch.cuda.memory_allocated(cuda) <= before + MEBIBYTE
+    assert taken[0] < whole / 10
+    assert taken[1] > whole / 3  # negative control of the measure
+    assert all(each.dtype == torch.bfloat16 for each in bert.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_default_step_fits_and_takes_what_is_told(name: str, memory: DeviceMemory) -> None:
+    """One trial, where there is plenty; its peak is PyTorch's own figure, and below the room."""
+    chosen = model(name)
+    trials = settled(ModelEngine(chosen), chosen.placement.measured, 0, silent)
+    assert [each.tokens for each in trials] == [chosen.placement.step_tokens]
+    assert trials[0].taken == memory.peak
+    assert chosen.weight_bytes < memory.peak < trials[0].room
+    assert trials[0].room <= torch.cuda.get_device_properties(0).total_memory
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_memory_after_many_largest_steps_is_that_after_one(name: str, cuda: torch.device, memory: DeviceMemory) -> None:
+    """Of tensors, to the byte; what the allocator reserves does not grow either."""
+    engine = ModelEngine(model(name))
+    tokens = engine.model.placement.step_tokens
+    for _ in range(2):
+        measured(engine, memory, silent, tokens)
+    used, peak = torch.cuda.memory_allocated(cuda), memory.peak
+    for _ in range(10):
+        measured(engine, memory, silent, tokens)
+        assert torch.cuda.memory_allocated(cuda) == used
+        assert memory.peak <= peak + 2 * MEBIBYTE
+
+
+def test_a_step_is_halved_until_it_fits(little: int, memory: DeviceMemory) -> None:
+    """On a device of which this process may have little; the user's own number is refused, and told what fits."""
+    engine, room = ModelEngine(model("minilm-l6")), Within(memory, little)
+    trials = settled(engine, room, 0, silent)
+    assert trials[-1].tokens <= engine.model.placement.step_tokens
+    assert trials[-1].fits
+    with pytest.raises(ModelRefused, match=r"^--step-tokens = 262144 does not fit the device: .*; \d+ fit$"):
+        settled(engine, room, 1 << 18, silent)
+
+
+def encoded(identity: int, *lengths: int) -> Job:
+    work = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
+    return Job(id=identity, work=work, tokens=RaggedTokens.of([[1000 + identity] * length for length in lengths]))
+
+
+def test_running_out_in_serving_is_an_answer(little: int) -> None:
+    """A step that is too large is run in parts, and its rows are those of small steps; the worker goes on."""
+    engine = ModelEngine(model("minilm-l6"))
+    jobs = [encoded(each, *[500] * 600) for each in range(3)]
+
+    def rows(step_tokens: int) -> list[np.ndarray]:
+        loop = Loop(engine, step_tokens=step_tokens, queued_tokens=10**9)
+        for job in jobs:
+            loop.submit(job)
+        found = sorted(loop.until_idle(), key=lambda each: each.id)
+        results = [each.outcome for each in found if isinstance(each.outcome, JobResult)]
+        assert len(results) == len(jobs)
+        return [np.frombuffer(each.dense.data, dtype="<f4") for each in results if each.dense]
+
+    for small, large in zip(rows(4096), rows(10**6), strict=True):
+        assert np.abs(small - large).max() < 0.02
+
+
+def test_the_devices_own_errors_are_known(cuda: torch.device, little: int) -> None:
+    """PyTorch's, and CUDA's for pinned memory that no machine has."""
+    with pytest.raises(RuntimeError) as full:
+        torch.empty(1 << 40, dtype=torch.uint8, device=cuda)
+    assert ran_out(full.value)
+    with pytest.raises(RuntimeError) as pinned:
+        torch.empty(1 << 46, dtype=torch.uint8, pin_memory=True)
+    assert ran_out(pinned.value)
+    assert float(torch.ones(3, device=cuda).sum()) == 3  # the device is well
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, True), ({SETTINGS[1]: "expandable_segments:False"}, False)])
+def test_segments_grow_unless_the_user_says_otherwise(given: dict[str, str], expected: bool) -> None:
+    """As the worker's own process has it, told by PyTorch."""
+    pytest.importorskip("structlog", reason="the worker's entry needs its packages")
+    program = (
+        "import gpu_worker.__main__, torch; torch.ones(1, device='cuda'); "
+        "print(torch.cuda.memory._snapshot()['allocator_settings']['expandable_segments'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in SETTINGS} | given
+    environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{ROOT / 'protos'}"
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout.split()[-1] == str(expected)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="this machine has one device")
+@pytest.mark.parametrize("name", ["tiny-bge-m3", "tiny-colbert"])
+def test_a_second_device_serves_alone(name: str) -> None:
+    """Every kind of job runs on it, with nothing of it on the first one."""
+    before = torch.cuda.memory_allocated(0)
+    placement = Placement.choose("cuda:1", "bfloat16")
+    engine = ModelEngine(load(f"random:{name}", placement))
+    assert torch.cuda.current_device() == 1
+    try:
+        loop = Loop(engine, step_tokens=16384, queued_tokens=10**6)
+        for job in rehearsal(engine.model):
+            loop.submit(job)
+        assert not [each for each in loop.until_idle() if isinstance(each.outcome, Exception)]
+        assert torch.cuda.memory_allocated(0) == before
+        assert torch.cuda.memory_allocated(1) > engine.model.weight_bytes / 2
+    finally:
+        torch.cuda.set_device(0)

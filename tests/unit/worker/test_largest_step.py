@@ -1,0 +1,270 @@
+"""The step's token budget, from what the largest step took; on fake devices whose memory is a function of tokens."""
+
+import gc
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import CPU
+
+from gpu_worker.__main__ import _step_tokens
+from gpu_worker.device.placement import Placement
+from gpu_worker.engine import ModelEngine
+from gpu_worker.largest_step import largest_jobs, measured, settled
+from gpu_worker.loop import silent
+from gpu_worker.model.loading import Model, load
+from gpu_worker.model.trunk import Trunk
+from gpu_worker.planning.step_tokens import LEAST_TOKENS, SPARE, Trial, settle
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.rehearsal import check
+from gpu_worker.settings import WorkerSettings
+from shared.errors import Internal, ModelRefused
+from shared.jobs import Classify, Encode, Score
+from shared.vectors import OutputKind
+
+ROOM = 24 << 30
+
+
+def device(weights: int, token: int, room: int = ROOM) -> Callable[[int], Trial]:
+    """A step takes the weights and so many bytes a token, and runs out where that is more than there is."""
+
+    def measure(tokens: int) -> Trial:
+        taken = weights + tokens * token
+        return Trial(tokens=tokens, taken=taken if taken <= room else None, room=room)
+
+    return measure
+
+
+def test_a_step_that_fits_stays() -> None:
+    """One trial, and the device's own number of tokens."""
+    assert [each.tokens for each in settle(device(1 << 30, 100_000), 16384)] == [16384]
+
+
+@given(weights=st.integers(0, ROOM * 3 // 2), token=st.integers(0, 1 << 24), default=st.integers(LEAST_TOKENS, 1 << 17))
+def test_what_is_settled_fits(weights: int, token: int, default: int) -> None:
+    """With a tenth to spare, unless it is the least; no halving went too far; else the model is refused."""
+    measure = device(weights, token)
+    if measure(LEAST_TOKENS).taken is None:
+        with pytest.raises(ModelRefused, match=f"a step of {LEAST_TOKENS} tokens runs out of 24.0 GiB"):
+            settle(measure, default)
+        return
+    trials = settle(measure, default)
+    *before, last = trials
+    assert last.taken is not None
+    assert last.taken <= (1 - SPARE) * ROOM or last.tokens == LEAST_TOKENS
+    assert not any(each.fits for each in before)
+    assert all(after.tokens == max(LEAST_TOKENS, each.tokens // 2) for each, after in pairwise(trials))
+
+
+def test_a_step_that_leaves_no_room_to_spare_is_halved() -> None:
+    """It ran, but with 95 of 100 parts taken."""
+    trials = settle(device(0, 95, room=16384 * 100), 16384)
+    assert [(each.tokens, each.fits) for each in trials] == [(16384, False), (8192, True)]
+    assert str(replace(trials[0], taken=23 << 30, room=ROOM)) == "a step of 16384 tokens takes 23.0 of 24.0 GiB"
+
+
+def test_the_users_own_number_is_refused_where_it_does_not_fit() -> None:
+    """In one line, with what was measured and what fits."""
+    weights, token = 14 << 30, 1 << 20
+    assert [each.tokens for each in settle(device(weights, token), 16384, 4096)] == [4096]
+    with pytest.raises(ModelRefused) as refused:
+        settle(device(weights, token), 4096, 32768)
+    assert str(refused.value) == (
+        "--step-tokens = 32768 does not fit the device: a step of 32768 tokens runs out of 24.0 GiB; 4096 fit"
+    )
+
+
+@cache
+def model(name: str) -> Model:
+    return load(f"random:{name}", CPU)
+
+
+class Counted:
+    """A trunk on a device whose memory is a function of tokens: it runs out as a device would."""
+
+    uncounted, token_types = None, False
+
+    def __init__(self, trunk: Trunk, memory: "FakeMemory") -> None:
+        self._trunk, self._memory = trunk, memory
+        self.uncounted, self.token_types = trunk.uncounted, trunk.token_types
+        self.width, self.way, self.model = trunk.width, trunk.way, trunk.model
+
+    def __call__(self, batch: RaggedBatch) -> torch.Tensor:
+        self._memory.take(batch)
+        return self._trunk(batch)
+
+
+class FakeMemory:
+    """1,000 bytes of weights, and one a token of a step."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.peak = room, 0
+        self.batches: list[tuple[int, int]] = []
+
+    def forget(self) -> None:
+        self.peak = 0
+
+    def take(self, batch: RaggedBatch) -> None:
+        self.batches.append((batch.total, batch.longest))
+        self.peak = max(self.peak, 1000 + batch.total)
+        if self.peak > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
+
+
+class OnDevice(Placement):
+    """Whose default step is small enough for two cores."""
+
+    step_tokens = 2048  # type: ignore[assignment]
+
+
+def engine(name: str, memory: FakeMemory) -> ModelEngine:
+    made = model(name)
+    placement = OnDevice(device=CPU.device, dtype=CPU.dtype)
+    return ModelEngine(replace(made, trunk=Counted(made.trunk, memory), placement=placement))  # type: ignore[arg-type]
+
+
+HEADS = ["tiny-bert", "tiny-bge-m3", "tiny-splade", "tiny-colbert", "tiny-cross-encoder", "tiny-token-classifier"]
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_real_engine_is_given_what_its_device_holds(name: str) -> None:
+    """Steps that run out are answered, not raised, and halved; no step has more tokens than were tried."""
+    memory = FakeMemory(room=1000 + 700)
+    trials = settled(engine(name, memory), memory, 0, silent)
+    assert [each.tokens for each in trials] == [2048, 1024, 512]
+    assert [each.taken for each in trials] == [None, None, 1000 + max(total for total, _ in memory.batches[-2:])]
+    assert max(total for total, _ in memory.batches) <= 2048
+    whole = [total for total, _ in memory.batches if total == 512]
+    assert whole or name == "tiny-splade"  # whose costs count its vocabulary
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_largest_step_has_long_texts_and_short_ones(name: str) -> None:
+    """As long as the model takes, and of one token; in either every output that there is, and the dearest scores."""
+    made = model(name)
+    jobs = list(largest_jobs(made, 2048))
+    shapes = {job.tokens.lengths for job in jobs}
+    assert shapes == {(1, *[made.longest] * (2047 // made.longest), 2047 % made.longest), (1,) * 2048}
+    assert all(job.tokens.total == 2048 for job in jobs)
+    works = {type(job.work) for job in jobs}
+    heads = made.heads
+    assert (Encode in works) == any((heads.dense, heads.sparse, heads.multi_vector))
+    assert (Score in works) == (heads.multi_vector is not None)
+    assert (Classify in works) == (heads.classifier is not None or heads.token_classifier is not None)
+    for job in jobs:
+        if isinstance(job.work, Encode):
+            assert (OutputKind.SPARSE in job.work.outputs) == (heads.sparse is not None)
+            assert (OutputKind.MULTI_VECTOR in job.work.outputs) == (heads.multi_vector is not None)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 255])
+def test_a_step_of_few_tokens_is_rehearsed_as_well(tokens: int) -> None:
+    """Somebody may ask for it."""
+    memory = FakeMemory(room=10**6)
+    assert settled(engine("tiny-colbert", memory), memory, tokens, silent)[-1].tokens == tokens
+
+
+def test_nothing_is_rehearsed_on_a_processor() -> None:
+    """Whose step keeps its tokens."""
+    memory = FakeMemory(room=1)
+    assert settled(engine("tiny-bert", memory), CPU.measured, 10**9, silent) == []
+    assert memory.batches == []
+
+
+def test_another_failure_is_no_lack_of_memory() -> None:
+    """It is told, and logged by whoever is told of failed steps."""
+    memory, reports = FakeMemory(room=10**6), list[str]()
+
+    def fail(batch: RaggedBatch) -> None:
+        raise RuntimeError("a bug")
+
+    memory.take = fail  # type: ignore[method-assign]
+    with pytest.raises(Internal):
+        settled(engine("tiny-bert", memory), memory, 0, lambda event, *_: reports.append(event))
+    assert reports == ["step failed"]
+
+
+def held() -> int:
+    """Bytes of all tensors that are alive."""
+    storages = {
+        each.untyped_storage()._cdata: each.untyped_storage().nbytes()
+        for each in gc.get_objects()
+        if issubclass(type(each), torch.Tensor) and each.layout == torch.strided
+    }
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("name", ["tiny-bge-m3", "tiny-cross-encoder"])
+@pytest.mark.parametrize("room", [10**6, 1000], ids=["room", "full"])
+def test_memory_after_many_steps_is_that_after_one(name: str, room: int) -> None:
+    """Steps that ran leave nothing even to the garbage collector; those that ran out leave it their token ids."""
+    memory = FakeMemory(room=room)
+    made = engine(name, memory)
+    measured(made, memory, silent, 300)
+    gc.collect()
+    after_one = held()
+    gc.disable()
+    try:
+        for _ in range(10):
+            measured(made, memory, silent, 300)
+        if room == 1000:
+            gc.collect()
+        assert held() == after_one
+    finally:
+        gc.enable()
+
+
+def test_check_prints_what_was_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each trial, and the tokens of a step that came of them; or one line where the user's own number does not fit."""
+    memory = FakeMemory(room=1000 + 700)
+    made = engine("tiny-bert", memory).model
+    monkeypatch.setattr(OnDevice, "measured", memory)
+    assert check("tiny", lambda: made) == 0
+    lines = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
+    assert [line[3] for line in lines if line[:3] == ["device,", "largest", "step"]] == [
+        "a step of 2048 tokens runs out of 0.0 GiB",
+        "a step of 1024 tokens runs out of 0.0 GiB",
+        "a step of 512 tokens takes 0.0 of 0.0 GiB",
+    ]
+    assert ["step,", "at", "most", "512 tokens"] in lines
+    assert check("tiny", lambda: made, 1024) == 2
+    assert "--step-tokens = 1024 does not fit the device" in capsys.readouterr().err
+
+
+class Listening:
+    """A server that a worker stops before it ends."""
+
+    stopped = False
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+
+async def test_the_worker_serves_with_what_fits_or_ends_with_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its own accord it halves; a number that the user set ends it with status 2."""
+    memory, server = FakeMemory(room=1000 + 700), Listening()
+    made = engine("tiny-bert", memory)
+
+    async def tokens(*arguments: str) -> int:
+        settings = WorkerSettings.read(["--model", "tiny", *arguments])
+        with ThreadPoolExecutor(1) as host:
+            return await _step_tokens(server, made, host, settings)  # type: ignore[arg-type]
+
+    assert await tokens("--step-tokens", "3000") == 3000  # a processor: its number is not looked at
+    monkeypatch.setattr(OnDevice, "measured", memory)
+    assert await tokens() == 512
+    with pytest.raises(SystemExit) as ended:
+        await tokens("--step-tokens", "1024")
+    assert ended.value.code == 2
+    assert server.stopped
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("--model = 'tiny': --step-tokens = 1024 does not fit the device: a step of 1024 tokens runs")
+    assert line.endswith("512 fit")

@@ -1,0 +1,165 @@
+"""Memory may run out anywhere in a step: the step is run again in parts, and whoever asked for too much is told."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny import CPU, DENSE, dense_rows, encode, tokens
+
+from gpu_worker import engine as engine_module
+from gpu_worker.device import placement
+from gpu_worker.device.memory import ran_out
+from gpu_worker.device.placement import Placement
+from gpu_worker.engine import ModelEngine
+from gpu_worker.loop import Loop
+from gpu_worker.model.loading import Model, load
+from gpu_worker.ragged.staging import Staging
+from gpu_worker.step.sequences import Step
+from gpu_worker.step.shipment import Shipment
+from gpu_worker.under_way import Answer
+from shared.errors import InputTooLarge
+from shared.jobs import Job, JobResult
+
+ERRORS = {
+    "device": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of"),
+    "pinned": RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in https://docs.nvidia"),
+    "cuBLAS": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    "Triton": RuntimeError("Triton Error [CUDA]: out of memory"),
+    "processor": RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory"
+    ),
+    "host": MemoryError("Unable to allocate 12.0 GiB for an array"),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+def test_they_all_mean_that_memory_was_missing(error: Exception) -> None:
+    """Whatever library says so, and of whose memory."""
+    assert ran_out(error)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("CUDA error: an illegal memory access"), ValueError("out of memory")])
+def test_others_do_not(error: Exception) -> None:
+    """To run them again in parts would hide a bug."""
+    assert not ran_out(error)
+
+
+@cache
+def model() -> Model:
+    return load("random:tiny-bert", CPU)
+
+
+class Crowded:
+    """Whoever is asked for more tokens than there is room for raises; the others do their work."""
+
+    def __init__(self, room: int, error: Exception) -> None:
+        self.room, self.error, self.refused = room, error, 0
+
+    def heed(self, count: int) -> None:
+        if count > self.room:
+            self.refused += 1
+            raise self.error
+
+
+def packing(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
+    """The host's memory, in `launch` itself."""
+    pack = Step.pack
+
+    def packed(chosen: Any, *arguments: Any) -> Step:
+        crowded.heed(sum(int(sequences.lengths[numbers].sum()) for sequences, numbers in chosen))
+        return pack(chosen, *arguments)
+
+    patch.setattr(engine_module.Step, "pack", packed)
+
+
+def staging(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
+    """Pinned memory of what goes to the device."""
+    send = Staging.send
+
+    def sent(self: Staging) -> None:
+        crowded.heed(self._staged[0].array.shape[-1])
+        send(self)
+
+    patch.setattr(Staging, "send", sent)
+
+
+def computing(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
+    """The device's own."""
+    trunk = type(model().trunk)
+    call = trunk.__call__
+
+    def called(self: Any, batch: Any) -> torch.Tensor:
+        crowded.heed(batch.total)
+        return call(self, batch)
+
+    patch.setattr(trunk, "__call__", called)
+
+
+def shipping(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
+    """Pinned memory of what comes back."""
+    patch.setattr(Shipment, "send", lambda self: crowded.heed(len(self._tensors[0])))
+
+
+def waiting(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
+    """Where errors show that a device had told late."""
+    wait = Shipment.wait
+
+    def waited(self: Shipment) -> Shipment:
+        if self._tensors:
+            crowded.heed(len(self._tensors[0]))
+        return wait(self)
+
+    patch.setattr(Shipment, "wait", waited)
+
+
+PLACES = [packing, staging, computing, shipping, waiting]
+Place = Callable[[Crowded, pytest.MonkeyPatch], None]
+
+
+def answered(*jobs: Job) -> list[Answer]:
+    loop = Loop(ModelEngine(model()), step_tokens=1000, queued_tokens=10**6)
+    for each in jobs:
+        loop.submit(each)
+    return list(loop.until_idle())
+
+
+def job(identity: int, *lengths: int) -> Job:
+    return Job(id=identity, work=encode(DENSE), tokens=tokens(*lengths, seed=identity))
+
+
+def rows(answer: Answer) -> np.ndarray:
+    assert isinstance(answer.outcome, JobResult)
+    return dense_rows(answer.outcome)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+def test_a_step_that_ran_out_is_answered_in_parts(
+    place: Place, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its jobs get the rows that they get with room enough; one that does not fit alone gets its error."""
+    jobs = job(1, 30, 60, 20), job(2, 90), job(3, 300), job(4, 7, 5)
+    expected = {each.id: each for each in answered(*jobs)}
+    reclaimed: list[int] = []
+    crowded = Crowded(100, error)
+    monkeypatch.setattr(Placement, "reclaim", lambda _: reclaimed.append(crowded.refused))
+    place(crowded, monkeypatch)
+    found = {each.id: each for each in answered(*jobs)}
+    assert isinstance(found[3].outcome, InputTooLarge)
+    for each in (1, 2, 4):
+        assert np.allclose(rows(found[each]), rows(expected[each]), atol=1e-6)
+    assert reclaimed == list(range(1, crowded.refused + 1))  # once after each refusal, before the next try
+
+
+def test_what_is_kept_for_nobody_is_given_back_on_cuda_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor keeps nothing of the kind."""
+    calls: list[str] = []
+    monkeypatch.setattr(placement, "reclaim", lambda: calls.append("reclaim"))
+    CPU.reclaim()
+    assert calls == []
+    replace(CPU, device=torch.device("cuda:1")).reclaim()
+    assert calls == ["reclaim"]

@@ -1,0 +1,216 @@
+"""Half-precision weights as float32, converted as they are read: the same bits as all at once, in a layer's memory."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from transformers import CONFIG_MAPPING
+
+from gpu_worker.device.placement import Dtype, Placement
+from gpu_worker.model import widened
+from gpu_worker.model.equal_length import dense_run
+from gpu_worker.model.loading import load
+from gpu_worker.model.quiet import quiet
+from gpu_worker.model.widened import Widened
+from gpu_worker.random_models import miniature, synthetic
+from gpu_worker.repository import weights
+from shared.errors import ModelRefused
+
+PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+LISTED = re.findall(r"^\| (\S+) \| \w", PAGE.read_text(), flags=re.MULTILINE)
+OFTEN = {"bert", "bloom", "deberta", "deberta-v2", "gemma3_text", "gpt_oss", "jamba", "longformer", "mamba", "mixtral"}
+OFTEN |= {"qwen3", "roformer", "t5", "xlnet"}
+"""Weights that are looked at, cut into experts, read elsewhere, tied, multiplied from the left."""
+LENGTHS = (40, 5, 17)
+
+
+def built(kind: str, dtype: torch.dtype) -> nn.Module:
+    """A tiny model of this type with random weights."""
+    config = miniature.config_of(kind)
+    chosen = weights.class_of(config, "encoder") if kind in weights.ENCODERS else miniature.model_class(type(config))
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    model: nn.Module = chosen(config).eval()
+    miniature.widen(model, float(getattr(config, "initializer_range", 0.2)))
+    return model.to(dtype)
+
+
+def hidden(model: nn.Module) -> list[Tensor]:
+    """Of texts of a few lengths, one at a time."""
+    generator = np.random.default_rng(0)
+    texts = [torch.from_numpy(generator.integers(5, 200, (1, length))) for length in LENGTHS]
+    with torch.inference_mode():
+        return [dense_run(model, text, torch.ones_like(text)) for text in texts]
+
+
+def same_bits(ours: list[Tensor], theirs: list[Tensor]) -> bool:
+    return all(mine.dtype == other.dtype and torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(each, marks=() if each in OFTEN else pytest.mark.slow) for each in LISTED]
+)
+def test_every_architecture_has_the_bits_of_the_whole_conversion(kind: str, dtype: torch.dtype) -> None:
+    """And its weights afterwards, the very tensors that they were."""
+    with quiet():
+        try:
+            model = built(kind, dtype)
+            with widened.at_once(model):
+                expected = hidden(model)
+        except Exception as error:
+            pytest.skip(f"its own class does not run: {error}")
+        before = dict(model.named_parameters())
+        bits = {name: each.detach().clone() for name, each in before.items()}
+        with widened.as_read(model):
+            found = hidden(model)
+    assert same_bits(found, expected)
+    after = dict(model.named_parameters())
+    assert all(after[name] is before[name] and type(after[name]) is nn.Parameter for name in before)
+    assert all(torch.equal(after[name].view(torch.int16), bits[name].view(torch.int16)) for name in before)
+
+
+def test_the_types_that_are_tried_at_every_run_exist() -> None:
+    """Else they would be left out in silence."""
+    assert set(LISTED) >= OFTEN
+    assert set(CONFIG_MAPPING) >= OFTEN
+
+
+class Owner(nn.Module):
+    """A parameter of a module that has children, a tied pair, experts in one tensor, and weights read by others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 8)
+        self.head = nn.Linear(8, 50, bias=False)
+        self.head.weight = self.table.weight
+        self.scale = nn.Parameter(torch.randn(8))
+        self.experts = nn.Parameter(torch.randn(4, 8, 8))
+        self.joined = nn.Linear(8, 24)
+        self.seen: list[torch.dtype] = []
+        self.aside = [self.scale]  # a reference that no module knows
+
+    def forward(self, ids: Tensor) -> Tensor:
+        rows = self.table(ids) * self.scale + self.aside[0]
+        rows = rows.to(self.joined.weight.dtype)  # as T5 does
+        self.seen.append(self.joined.weight.dtype)
+        query, _, value = self.joined.weight.chunk(3)
+        rows = rows @ query.t() + rows @ value[:, 2:6] @ self.joined.weight[:4, 1:].new_ones(4, 8)
+        rows = rows @ self.experts[2] + rows @ self.experts.transpose(1, 2)[torch.tensor([1, 3])].sum(0)
+        return self.head(rows) + nn.functional.linear(rows, self.table.weight)
+
+
+def test_weights_may_be_read_from_anywhere() -> None:
+    """By their owner, by somebody else, in part, and by type."""
+    torch.manual_seed(0)
+    model = Owner().bfloat16().eval()
+    ids = torch.arange(12)[None]
+
+    def run() -> list[Tensor]:
+        with torch.inference_mode():
+            return [model(ids)]
+
+    with widened.at_once(model):
+        expected = run()
+    with widened.as_read(model):
+        assert isinstance(model.scale, nn.Parameter)
+        assert model.table.weight is model.head.weight
+        assert same_bits(run(), expected)
+    assert expected[0].dtype == torch.float32
+    assert model.seen == [torch.float32] * 2
+    assert run()[0].dtype == torch.bfloat16
+
+
+class Stubborn(nn.Module):
+    """Foreign code that works with a weight in ways of its own."""
+
+    def __init__(self, use: Callable[[nn.Parameter], Tensor]) -> None:
+        super().__init__()
+        self.weight, self.use, self.runs = nn.Parameter(torch.randn(3)), use, 0
+
+    def forward(self) -> Tensor:
+        self.runs += 1
+        return self.use(self.weight)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda weight: torch.from_numpy(weight.detach().numpy() + 1), lambda weight: weight.data.mul_(2) + 0],
+    ids=["memory", "changed"],
+)
+def test_what_cannot_be_read_so_is_converted_at_once(use: Callable[[nn.Parameter], Tensor]) -> None:
+    """A class that looks at memory itself, and one that changes a weight, which would be lost."""
+    model = Stubborn(use).bfloat16()
+    bits = model.weight.detach().clone()
+    with torch.inference_mode():
+        found = widened.in_float32(model, model)
+    assert model.runs == 2
+    assert torch.equal(found, bits.float() + 1) or torch.equal(found, bits.float() * 2)
+
+
+def test_an_error_is_told_and_the_weights_are_back() -> None:
+    """What is wrong for another reason is wrong in either way."""
+
+    def fail(_: nn.Parameter) -> Tensor:
+        raise ModelRefused("a bug")
+
+    model = Stubborn(fail).half()
+    weight = model.weight
+    with pytest.raises(ModelRefused, match="a bug"):
+        widened.in_float32(model, model)
+    assert model.weight is weight
+    assert model.weight.dtype == torch.float16
+
+
+class Counter:
+    """Of bytes of float32 weights that are alive."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.most, self._alive = 0, list[tuple[StorageWeakRef, int]]()
+        widen = widened.widen
+
+        def counted(weight: Widened) -> Tensor:
+            made = widen(weight)
+            self._alive = [each for each in self._alive if not each[0].expired()]
+            self._alive.append((StorageWeakRef(made.untyped_storage()), made.untyped_storage().nbytes()))
+            self.most = max(self.most, sum(size for _, size in self._alive))
+            return made
+
+        patch.setattr(widened, "widen", counted)
+
+
+def float32_bytes(module: nn.Module) -> int:
+    return 4 * sum(each.numel() for each in module.parameters())
+
+
+TRUNKS = ["tiny-bert", "tiny-qwen3", "tiny-t5", "tiny-deberta-v2", "tiny-modernbert"]
+HEADED = ["tiny-splade", "tiny-cross-encoder", "tiny-token-classifier", "tiny-yes-no"]
+
+
+@pytest.mark.parametrize("name", TRUNKS + HEADED)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_load_holds_one_module_in_float32(name: str, dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted over all runs of both gates, heads of a vocabulary included; of a table only the rows that are read."""
+    counter, placement = Counter(monkeypatch), Placement.choose("cpu", dtype)
+    monkeypatch.setattr(widened, "at_once", None)  # nothing falls back
+    load(f"random:{name}", placement)
+    config, recipe = synthetic.shape_of(name)
+    whole = synthetic.build(config, recipe.weights_of, placement)
+    modules = [each for each in whole.modules() if not list(each.children()) and not isinstance(each, nn.Embedding)]
+    assert 0 < counter.most <= max(map(float32_bytes, modules))
+    assert name in HEADED or counter.most * 10 < float32_bytes(whole)
+
+
+def test_all_at_once_holds_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control of the count."""
+    counter = Counter(monkeypatch)
+    model = built("bert", torch.bfloat16)
+    with widened.as_read(model):
+        kept = [widened.widen(each) for each in model.parameters() if isinstance(each, Widened)]
+    assert counter.most == float32_bytes(model)
+    assert len(kept) == len(list(model.parameters()))
