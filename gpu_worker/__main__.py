@@ -35,6 +35,7 @@ from gpu_worker.link.unread import Unread
 from gpu_worker.loop import Observe
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
+from gpu_worker.model.trunk import Forms
 from gpu_worker.rehearsal import check, rehearsal
 from gpu_worker.scheduler import Scheduler
 from gpu_worker.server import Ready, WorkerServicer
@@ -68,7 +69,16 @@ def load_model(settings: WorkerSettings) -> Model:
         trust_remote_code=settings.trust_remote_code,
         late=settings.late_overrides(),
         revision=settings.revision,
+        forms=_forms(settings, placement),
     )
+
+
+def _forms(settings: WorkerSettings, placement: Placement) -> Forms | None:
+    """None on a processor, which runs a trunk as it is written."""
+    if placement.device.type == "cpu":
+        return None
+    step_tokens = settings.step_tokens or placement.step_tokens
+    return Forms(compile=settings.compile, graphs=settings.graphs, step_tokens=step_tokens)
 
 
 async def warm_up(scheduler: Scheduler, model: Model) -> None:
@@ -107,9 +117,9 @@ async def main(settings: WorkerSettings) -> None:
     await _warmed_up(server, scheduler, serving, model, settings)
     servicer.ready = _ready(model, scheduler, settings)
     if metrics:
-        metrics.read(lambda: replace(servicer.figures, memory=model.placement.memory))
+        metrics.read(lambda: replace(servicer.figures, memory=model.placement.memory, padding=model.trunk.padded))
     await server.set_ready(True)
-    _say_ready(servicer.ready.card)
+    _say_ready(servicer.ready.card, model)
     try:
         await _serve_until_told(server, servicer, scheduler, serving, settings.drain_seconds)
     except DeviceLost as lost:
@@ -216,7 +226,9 @@ def _ready(model: Model, scheduler: Scheduler, settings: WorkerSettings) -> Read
     )
 
 
-def _say_ready(card: ModelCard) -> None:
+def _say_ready(card: ModelCard, model: Model) -> None:
+    for each in model.told:
+        log.info("forms", told=each)
     log.info("ready", model=card.id, fingerprint=card.fingerprint, attention=card.attention, linear=card.linear)
     if card.notice:
         log.warning("beware", notice=card.notice)

@@ -82,6 +82,8 @@ def check(name: str, load: Callable[[], Model], step_tokens: int = 0) -> int:
         print(f"--model = {name!r}: {error}", file=sys.stderr)
         return 2
     _print(card_of(model))
+    for each in model.told:
+        _line("form", each)
     _print_memory(model, loading, trials)
     _line("step, at most", f"{tokens} tokens")
     seconds = time.monotonic() - start

@@ -41,6 +41,16 @@ class WorkerSettings(ServiceSettings):
         description="Tokens computed together in one step; 0: 2048 on a CPU; on an accelerator 16384, or fewer where "
         "that does not fit its memory. A number of your own that does not fit is refused, with one that does.",
     )
+    compile: bool = Field(
+        True,
+        description="On an accelerator, serve with layers compiled by torch.compile where they are right and faster; "
+        "the first start on a machine takes a minute longer.",
+    )
+    graphs: bool = Field(
+        True,
+        description="On an accelerator, run small steps as captured CUDA graphs where that is faster; they are filled "
+        "up to a captured size.",
+    )
     queued_tokens: Annotated[int, Field(ge=1)] = Field(
         8_388_608, description="Tokens that may wait; above it jobs are refused as OVERLOADED (one is always taken)."
     )

@@ -211,6 +211,8 @@ class WorkerMetrics:
             yield _gauge("selvage_attached_frontends", "Frontends that have a link.", now.frontends)
             yield _gauge("selvage_stalled", "1 while a step takes far longer than it should.", now.stalled)
             yield _gauges("selvage_device_memory_bytes", "Memory of the accelerator.", "state", now.memory)
+            of = "Tokens by which steps were filled up to the size of a captured graph."
+            yield CounterMetricFamily("selvage_padding_tokens", of, now.padding)
 
         self._registry.register(_Read(metrics))
 

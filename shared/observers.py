@@ -81,7 +81,8 @@ class WorkerFigures:
     """What a worker is like at one moment; each part of it fills in what it knows.
 
     `refused`: jobs so far, by reason; `cancelled_waiting`: jobs so far; `unsent`: bytes of answers that frontends have
-    not read; `memory`: bytes of the device by state, empty on a processor.
+    not read; `memory`: bytes of the device by state, empty on a processor; `padding`: tokens so far by which steps were
+    filled up to the size of a captured graph.
     """
 
     queued_tokens: int
@@ -92,6 +93,7 @@ class WorkerFigures:
     unsent: int = 0
     frontends: int = 0
     memory: Mapping[str, int] = field(default_factory=dict)
+    padding: int = 0
 
 
 def page(settings: ServiceSettings, *, shown: bool = False) -> Page | None:

@@ -13,9 +13,9 @@ from transformers import CONFIG_MAPPING
 
 from gpu_worker.device.placement import Dtype, Placement
 from gpu_worker.model import widened
-from gpu_worker.model.equal_length import dense_run
 from gpu_worker.model.loading import load
 from gpu_worker.model.quiet import quiet
+from gpu_worker.model.trunk.equal_length import dense_run
 from gpu_worker.model.widened import Widened
 from gpu_worker.random_models import miniature, synthetic
 from gpu_worker.repository import weights
