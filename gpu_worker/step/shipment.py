@@ -1,15 +1,18 @@
-"""Everything that a step sends to the host, in one copy and with one wait. Tensors without I/O."""
+"""Everything that a step sends to the host, in one buffer and with one wait. Tensors without I/O."""
 
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gpu_worker.device.download import Download
 from gpu_worker.ragged.staging import aligned
 
 Array = npt.NDArray[np.generic]
+LARGE = 256 * 1024
+"""Bytes of a tensor that is copied by itself."""
 
 NUMPY_TYPES = {
     torch.float32: np.float32,
@@ -27,8 +30,7 @@ class Shipment:
 
     def __init__(self) -> None:
         self._tensors: list[Tensor] = []
-        self._buffer: npt.NDArray[np.uint8] | None = None
-        self._sent: Any = None
+        self._download: Download | None = None
         self.arrays: list[Array] = []
 
     def add(self, tensor: Tensor) -> int:
@@ -38,34 +40,44 @@ class Shipment:
         return len(self._tensors) - 1
 
     def send(self) -> None:
-        """Everything, in one copy, without a wait."""
+        """Everything into one buffer, without a wait."""
         if not self._tensors or self._tensors[0].device.type == "cpu":
             return
-        joined = self._joined()
-        host = torch.empty(joined.shape, dtype=torch.uint8, pin_memory=True)
-        host.copy_(joined, non_blocking=True)
-        self._sent = torch.cuda.Event()
-        self._sent.record(torch.cuda.current_stream(joined.device))  # whatever device is the thread's own
-        self._buffer = host.numpy()
+        size = sum(aligned(tensor.numel() * tensor.element_size()) for tensor in self._tensors)
+        self._download = Download(self._tensors[0].device, self._pieces(), size)
 
     def wait(self) -> "Shipment":
         """The only wait of a step; none on a processor. A second one does nothing."""
         if self.arrays or not self._tensors:
             return self
-        if self._sent is not None:
-            self._sent.synchronize()
-        self.arrays = [tensor.numpy() for tensor in self._tensors] if self._buffer is None else self._cut(self._buffer)
+        if self._download is None:
+            self.arrays = [tensor.numpy() for tensor in self._tensors]
+        else:
+            self.arrays = self._cut(self._download.wait())
         self._tensors = []
         return self
 
-    def _joined(self) -> Tensor:
-        """[bytes] uint8 on the device: all tensors, each from a multiple of 64 bytes on."""
+    def _pieces(self) -> Iterator[tuple[int, Tensor]]:
+        """Bytes on the device, uint8 [n], and where they go: each tensor to a multiple of 64.
+
+        Large ones go as they lie; those between two of them are joined, since a copy costs as much as many bytes.
+        """
         gap = torch.zeros(aligned(1), dtype=torch.uint8, device=self._tensors[0].device)
-        pieces: list[Tensor] = []
+        start, begin, small = 0, 0, list[Tensor]()
         for tensor in self._tensors:
             flat = tensor.contiguous().view(-1).view(torch.uint8)
-            pieces += [flat, gap[: aligned(len(flat)) - len(flat)]]
-        return torch.cat(pieces)
+            size = len(flat)
+            if size >= LARGE:
+                if small:
+                    yield begin, torch.cat(small)
+                yield start, flat
+                small = []
+            else:
+                begin = begin if small else start
+                small += [flat, gap[: aligned(size) - size]]
+            start += aligned(size)
+        if small:
+            yield begin, torch.cat(small)
 
     def _cut(self, buffer: npt.NDArray[np.uint8]) -> list[Array]:
         arrays: list[Array] = []

@@ -1,20 +1,17 @@
 """Which device a thread works on, told by fakes: nothing relies on the first one being the current one."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
 from gpu_worker.__main__ import _arrivals
+from gpu_worker.device import download
 from gpu_worker.device.placement import Placement
 from gpu_worker.model import loading
-from gpu_worker.step import shipment
-from gpu_worker.step.shipment import Shipment
 
 SECOND = torch.device("cuda:1")
 ON_THE_SECOND = Placement(device=SECOND, dtype=torch.bfloat16)
@@ -55,54 +52,85 @@ def test_the_thread_that_waits_sets_it_too(entered: list[tuple[torch.device, int
     assert len(entered) == 1
 
 
+class Stream:
+    """Notes what is asked of it, in order."""
+
+    def __init__(self, name: str, told: list[str]) -> None:
+        self.name, self._told = name, told
+
+    def wait_stream(self, other: "Stream") -> None:
+        self._told.append(f"{self.name} waits for {other.name}")
+
+
 class Event:
     """Notes the stream that it is recorded on."""
 
-    def __init__(self, told: Callable[[str], None]) -> None:
+    def __init__(self, told: list[str]) -> None:
         self._told = told
 
-    def record(self, stream: str = "of the current device") -> None:
-        self._told(stream)
+    def record(self, stream: Stream) -> None:
+        self._told.append(f"event on {stream.name}")
 
     def synchronize(self) -> None:
-        """Nothing is under way."""
+        self._told.append("waited for")
 
 
-class There:
-    """A tensor of the second device whose bytes lie here."""
+class Cuda:
+    """Its streams, as far as a download uses them; copies are told by `There`."""
 
-    device, dtype = SECOND, torch.uint8
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+        self.current = ""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor, self.shape = tensor, tensor.shape
+    def Event(self) -> Event:
+        return Event(self.told)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.tensor, name)
+    def Stream(self, device: torch.device) -> Stream:
+        return Stream(f"beside {device}", self.told)
 
+    def current_stream(self, device: torch.device) -> Stream:
+        return Stream(f"computing on {device}", self.told)
 
-class Pinned:
-    """Memory of the host that a device copies into."""
-
-    def copy_(self, there: There, *, non_blocking: bool) -> None:
-        assert non_blocking
-        self._copied = there.tensor.clone()
-
-    def numpy(self) -> npt.NDArray[np.uint8]:
-        copied: npt.NDArray[np.uint8] = self._copied.numpy()
-        return copied
+    @contextmanager
+    def stream(self, stream: Stream) -> Iterator[None]:
+        self.current = stream.name
+        yield
+        self.current = ""
 
 
-def test_an_event_is_recorded_on_the_stream_of_the_shipped_tensors_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On that of the current device it would be done before the copy is."""
-    streams: list[str] = []
-    cuda = SimpleNamespace(Event=lambda: Event(streams.append), current_stream="stream of {}".format)
-    fake = SimpleNamespace(cuda=cuda, uint8=torch.uint8, empty=lambda *_, **__: Pinned())
-    rows = torch.arange(6, dtype=torch.uint8).view(2, 3)
-    sent = Shipment()
-    place = sent.add(There(rows))  # type: ignore[arg-type]
-    with monkeypatch.context() as patch:
-        patch.setattr(shipment, "torch", fake)
-        patch.setattr(Shipment, "_joined", lambda _: There(rows.view(-1)))
-        sent.send()
-    assert streams == ["stream of cuda:1"]
-    assert sent.wait().arrays[place].tolist() == rows.tolist()
+class There(torch.Tensor):
+    """Bytes of a device."""
+
+    cuda: Cuda
+
+    def record_stream(self, stream: Stream) -> None:  # type: ignore[override]
+        self.cuda.told.append(f"{len(self)} bytes copied by {self.cuda.current}, kept for {stream.name}")
+
+
+def test_what_comes_down_waits_for_its_own_device_and_nothing_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream beside waits for that of the shipped tensors' device, copies there, and records the event there."""
+    cuda = Cuda([])
+    monkeypatch.setattr(There, "cuda", cuda, raising=False)
+    memory = SimpleNamespace(cuda=cuda, uint8=torch.uint8, empty=lambda size, **_: torch.zeros(size, dtype=torch.uint8))
+    monkeypatch.setattr(download, "torch", memory)
+    download._beside.cache_clear()
+
+    def pieces() -> Iterator[tuple[int, torch.Tensor]]:
+        cuda.told.append(f"joined by {cuda.current or 'who computes'}")
+        yield 0, torch.arange(3, dtype=torch.uint8).as_subclass(There)
+        yield 64, torch.arange(5, dtype=torch.uint8).as_subclass(There)
+
+    under_way = download.Download(SECOND, pieces(), 69)
+    beside = "beside cuda:1"
+    assert cuda.told == [
+        "joined by who computes",
+        f"{beside} waits for computing on cuda:1",
+        f"3 bytes copied by {beside}, kept for {beside}",
+        f"5 bytes copied by {beside}, kept for {beside}",
+        f"event on {beside}",
+    ]
+    arrived = under_way.wait()
+    assert cuda.told[-1] == "waited for"
+    assert arrived[:3].tolist() == [0, 1, 2]
+    assert arrived[64:].tolist() == [0, 1, 2, 3, 4]
+    download._beside.cache_clear()

@@ -28,6 +28,7 @@ from gpu_worker.engine import ModelEngine
 from gpu_worker.model.loading import load
 from gpu_worker.model.trunk import Trunk
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.step import shipment as shipping
 from gpu_worker.step.flight import OutOfMemory, Part
 from gpu_worker.step.shipment import Shipment
 from shared.errors import InputTooLong, Internal, InvalidInput, UnsupportedDimensions, UnsupportedTask
@@ -102,14 +103,20 @@ def test_a_text_without_rows_has_none_in_any_type() -> None:
         assert result.tokens.data == b""
 
 
-def test_what_is_shipped_comes_out_as_it_was() -> None:
-    """The copy that a device makes: every type, each from a multiple of 64 bytes on, as views of one buffer."""
+@pytest.mark.parametrize(("large", "copies"), [(1 << 20, 1), (12, 2), (3, 4)], ids=["joined", "mixed", "apart"])
+def test_what_is_shipped_comes_out_as_it_was(large: int, copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copies that a device makes: every type, each from a multiple of 64 bytes on, as views of one buffer."""
+    monkeypatch.setattr(shipping, "LARGE", large)
     shipment = Shipment()
     tensors = [torch.arange(6.0).view(2, 3), torch.tensor([7, -1], dtype=torch.int32)]
     tensors += [torch.tensor([1, 2, 255], dtype=torch.uint8), torch.tensor([True, False]), torch.empty(0, 4)]
     for tensor in tensors:
         shipment.add(tensor)
-    flat = shipment._joined().numpy()
+    pieces = list(shipment._pieces())
+    assert len(pieces) == copies
+    flat = np.empty(max(start + len(piece) for start, piece in pieces), dtype=np.uint8)
+    for start, piece in pieces:
+        flat[start : start + len(piece)] = piece
     for array, tensor in zip(shipment._cut(flat), tensors, strict=True):
         assert np.array_equal(array, tensor.numpy())
         assert array.dtype == tensor.numpy().dtype
