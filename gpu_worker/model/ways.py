@@ -17,8 +17,10 @@ from gpu_worker.attention import llama4, relative
 from gpu_worker.attention.varlen import Varlen
 from gpu_worker.device.memory import ran_out
 from gpu_worker.device.placement import Placement
+from gpu_worker.device.timing import device_seconds
 from gpu_worker.model.gate import Reference
 from gpu_worker.model.linear import prepack
+from gpu_worker.model.merged import merge
 from gpu_worker.model.trunk import FormChoice, PackedTrunk, Trunk, rotary_of_the_step
 from gpu_worker.model.trunk.equal_length import EqualLengthTrunk
 from gpu_worker.ragged.batch import RaggedBatch
@@ -100,6 +102,8 @@ def _packed(base: Any, placement: Placement, uncounted: int | None, token_types:
     make_packed(base)
     if relative.installed(base) and placement.device.type == "cpu":
         prepack(base)  # what its own classes would not let be packed, since they look at the weight
+    if placement.device.type == "cuda":
+        merge(base, device_seconds)
     chosen = attention_choice.choose(
         placement.device,
         placement.dtype,

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpu_worker.device.timing import Seconds, device_seconds
 from gpu_worker.model.trunk.buckets import TOKENS, Bucket, buckets
 from gpu_worker.model.trunk.compiled import INDUCTOR, CompiledTrunk
 from gpu_worker.model.trunk.graphs import CudaRecorder, GraphedTrunk, Recorder
@@ -22,12 +23,9 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.launches import TILE
 from gpu_worker.repository.files import first_line
 
-ROUNDS = 5
-"""Of each run that is measured; the fastest counts."""
 USUAL = 128
 """Tokens of a text in what is measured."""
 Run = Callable[[RaggedBatch], Tensor]
-Seconds = Callable[[Callable[[], object]], float]
 
 
 class Judge(Protocol):
@@ -144,15 +142,3 @@ class FormChoice:
         middle = int(self.trunk.model.config.get_text_config().vocab_size) // 2
         texts = [np.full(length, middle, dtype=np.int32) for length in lengths]
         return RaggedBatch.pack(texts, self.trunk.device, self.trunk.uncounted, tails=tails)
-
-
-def device_seconds(run: Callable[[], object]) -> float:
-    """Of the fastest of a few runs, the first left out; waits for the device."""
-    times = []
-    for _ in range(ROUNDS + 1):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        run()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return min(times[1:])

@@ -1,0 +1,117 @@
+"""Products that are made together: the same numbers, fewer products, and layers that are compiled as before."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import varlen_twin
+from tiny import CPU
+from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
+
+from gpu_worker.attention import interface as attention
+from gpu_worker.attention.varlen import Varlen
+from gpu_worker.model import ways
+from gpu_worker.model.merged import MergedLinear, merge
+from gpu_worker.model.source import open_source
+from gpu_worker.model.trunk import PackedTrunk, uncounted_by
+from gpu_worker.model.trunk.compiled import CompiledTrunk
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.repository.late_overrides import NO_OVERRIDES
+
+LAYERS = 3
+FEWER = {"tiny-bert": 2, "tiny-distilbert": 2, "tiny-qwen2": 3, "tiny-qwen3": 3, "tiny-gemma3": 3, "tiny-modernbert": 0}
+"""Products of a layer that are saved: two of queries, keys and values, one of a gate."""
+
+
+def trunk_of(name: str) -> PackedTrunk:
+    attention.register()
+    varlen_twin.install()
+    base = open_source(f"random:{name}", CPU, False, NO_OVERRIDES, "").model.base_model
+    ways.make_packed(base)
+    return PackedTrunk(base, Varlen(), uncounted_by(base))
+
+
+def batch(trunk: PackedTrunk, *lengths: int) -> RaggedBatch:
+    generator = np.random.default_rng(sum(lengths))
+    texts = [generator.integers(10, 900, length, dtype=np.int32) for length in lengths]
+    return RaggedBatch.pack(texts, trunk.device, trunk.uncounted)
+
+
+def ticking(*, together: float) -> Callable[[Callable[[], object]], float]:
+    """Seconds of what is measured; apart takes one."""
+    times: list[float] = []
+
+    def seconds(run: Callable[[], object]) -> float:
+        run()
+        times.append(together if len(times) % 2 == 0 else 1.0)
+        return times[-1]
+
+    return seconds
+
+
+@pytest.mark.parametrize("name", FEWER)
+@torch.inference_mode()
+def test_the_same_numbers_by_fewer_products(name: str) -> None:
+    trunk = trunk_of(name)
+    batches = [batch(trunk, 3, 40, 7), batch(trunk, 12)]
+    expected = [trunk(each) for each in batches]
+    weights = {key: value.clone() for key, value in trunk.model.state_dict().items()}
+    assert merge(trunk.model, ticking(together=0.5)) == FEWER[name] * LAYERS
+    for each, wanted in zip(batches, expected, strict=True):
+        assert torch.allclose(trunk(each), wanted, atol=2e-5)
+    found = trunk.model.state_dict()
+    assert found.keys() == weights.keys()
+    assert all(torch.equal(found[key], value) for key, value in weights.items())
+
+
+def test_what_is_slower_together_stays_apart() -> None:
+    trunk = trunk_of("tiny-qwen3")
+    assert merge(trunk.model, ticking(together=2.0)) == 0
+    assert not any(isinstance(each, MergedLinear) for each in trunk.model.modules())
+
+
+def test_compiled_layers_make_one_product_of_a_group() -> None:
+    """One graph for all layers; it has four products, not seven, and leaves nothing behind."""
+    trunk = trunk_of("tiny-qwen3")
+    merge(trunk.model, ticking(together=0.5))
+    products: list[int] = []
+
+    def counted(module: Any, _: Any) -> Any:
+        products.append(sum("mm" in str(node.target) for node in module.graph.nodes))
+        return module.forward
+
+    torch.compiler.reset()
+    compiled = CompiledTrunk(trunk, aot_autograd(fw_compiler=counted))
+    batches = [batch(trunk, 3, 40, 7), batch(trunk, 12, 5)]
+    compiled.compile(batches[:1])
+    with torch.inference_mode():
+        for each in batches:
+            assert torch.allclose(compiled(each), trunk(each), atol=2e-5)
+    assert products == [4]
+    merged = [each for each in trunk.model.modules() if isinstance(each, MergedLinear)]
+    assert len(merged) == 5 * LAYERS
+    assert all(each._product.made is None and each._product.states is None for each in merged)
+    torch.compiler.reset()
+
+
+def test_other_states_are_multiplied_by_themselves() -> None:
+    """Whoever calls the layers with different states, or one of them alone, gets what is right."""
+
+    class Crossing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q_proj, self.k_proj, self.v_proj = nn.Linear(8, 6), nn.Linear(8, 4), nn.Linear(8, 4)
+
+        def forward(self, asking: Tensor, asked: Tensor) -> list[Tensor]:
+            return [self.k_proj(asked), self.q_proj(asking), self.v_proj(asked), self.k_proj(asked)]
+
+    model = Crossing()
+    one, other = torch.randn(2, 5, 8)
+    with torch.inference_mode():
+        expected = model(one, other)
+        assert merge(model, ticking(together=0.5)) == 2
+        for ours, theirs in zip(model(one, other), expected, strict=True):
+            assert torch.allclose(ours, theirs, atol=1e-6)
