@@ -1,0 +1,86 @@
+"""A trunk's forms on CUDA: compiled by the compiler itself, captured as graphs, chosen by measuring."""
+
+import numpy as np
+import pytest
+import torch
+
+from gpu_worker.device.placement import Placement
+from gpu_worker.model.loading import load
+from gpu_worker.model.trunk import Forms, PackedTrunk, Trunk
+from gpu_worker.model.trunk.buckets import buckets
+from gpu_worker.model.trunk.compiled import CompiledTrunk
+from gpu_worker.model.trunk.graphs import CudaRecorder, GraphedTrunk
+from gpu_worker.ragged.batch import RaggedBatch
+
+pytestmark = pytest.mark.gpu
+
+DEVICE = "cuda:0"
+NAMES = ["tiny-bert", "tiny-modernbert", "tiny-qwen3", "tiny-gemma3", "tiny-jina-v3"]
+SIZES = ([3, 5, 9], [1], [2, 7], [40, 50, 60, 70], [2] * 100, [500], [*([2] * 600), 600])
+
+
+def packed(name: str) -> PackedTrunk:
+    trunk = load(f"random:{name}", Placement.choose(DEVICE, "bfloat16")).trunk
+    assert isinstance(trunk, PackedTrunk)
+    return trunk
+
+
+def batch(trunk: Trunk, lengths: list[int]) -> RaggedBatch:
+    generator = np.random.default_rng(sum(lengths))
+    texts = [generator.integers(10, 900, length, dtype=np.int32) for length in lengths]
+    return RaggedBatch.pack(texts, trunk.device, trunk.uncounted)
+
+
+def distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """1 - cosine of the pair of rows that differ most."""
+    return float((1 - torch.nn.functional.cosine_similarity(ours.float(), theirs.float(), dim=1)).max())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.inference_mode()
+def test_both_forms_give_the_rows_of_the_layers_as_they_are_written(cuda: torch.device, name: str) -> None:
+    """Batches of every kind, in any order, each form again and again."""
+    trunk = packed(name)
+    compiled = CompiledTrunk(trunk)
+    compiled.compile([batch(trunk, SIZES[0])])
+    graphed = GraphedTrunk(compiled, buckets(1024, 640), CudaRecorder())
+    for lengths in [*SIZES, *reversed(SIZES)]:
+        expected = trunk(batch(trunk, lengths))
+        for form in (compiled, graphed):
+            found = form(batch(trunk, lengths))
+            assert torch.isfinite(found).all()
+            assert distance(found, expected) < 1e-3, (type(form).__name__, lengths)
+    assert graphed.padded > 0
+
+
+@torch.inference_mode()
+def test_a_graph_neither_waits_nor_takes_memory(cuda: torch.device) -> None:
+    """Nothing is allocated by a replay but what a batch itself needs, and CUDA's debug mode finds no wait."""
+    trunk = packed("tiny-qwen3")
+    graphed = GraphedTrunk(trunk, buckets(512, 640), CudaRecorder())
+    known = batch(trunk, [40, 50, 60])
+    graphed(known)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated(cuda)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(100):
+            graphed(known)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.cuda.memory_allocated(cuda) == before
+
+
+def test_a_load_chooses_by_measuring(cuda: torch.device) -> None:
+    """Every form passes its gate, and what was found out is told."""
+    model = load("random:tiny-qwen3", Placement.choose(DEVICE, "bfloat16"), forms=Forms(step_tokens=2048))
+    compiling, capturing = model.told
+    assert compiling.startswith("layers compiled in "), compiling
+    assert " graphs captured and measured in " in capturing, capturing
+    assert not capturing.endswith(" 0 of them used"), "launches are what a tiny model's step takes"
+
+
+def test_a_form_can_be_switched_off(cuda: torch.device) -> None:
+    loaded = load("random:tiny-bert", Placement.choose(DEVICE), forms=Forms(compile=False, graphs=False))
+    assert isinstance(loaded.trunk, PackedTrunk)
+    assert loaded.told == ()
