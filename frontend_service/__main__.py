@@ -3,7 +3,10 @@
 import asyncio
 import gc
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -20,11 +23,16 @@ from shared import guards, logs, observers
 from shared.admission import Admission
 from shared.caller import Caller
 from shared.calls import Calls
+from shared.fresh import Fresh
 from shared.link_secret import LinkSecret
 from shared.memory import give_back_large_blocks
 from shared.observers import FrontendFigures
 from shared.serving import Server, until_told_to_stop
-from shared.tls import is_loopback
+from shared.tls import Identity, is_loopback
+
+if TYPE_CHECKING:  # their libraries are imported only where metrics or traces are asked for
+    from shared.metrics import FrontendMetrics, Page
+    from shared.spans import Spans
 
 log = structlog.get_logger("frontend")
 
@@ -34,57 +42,26 @@ async def main(settings: FrontendSettings) -> None:
     page = observers.page(settings, shown="http" in settings.doors)
     spans = observers.spans(settings, "selvage-frontend")
     metrics = page.frontend() if page else None
-    keys = api_keys_of(settings)
-    calls = Calls(
-        timeout=settings.default_timeout,
-        bounds=settings.bounds,
-        identify=keys.identify if keys else None,
-        log_calls=settings.log_calls,
-        begin_span=spans.begin if spans else None,
-    )
-    tls, secret = guards.tls_of(settings), guards.link_secret_of(settings)
+    guarded = Guarded(keys=api_keys_of(settings), tls=guards.tls_of(settings))
+    calls = _calls(settings, guarded, spans)
     doors = Doors(settings.doors)
-    server = Server(
-        doors.services,
-        calls,
-        threads=messages,
-        reflect=settings.reflection,
-        connection_age=True,
-        rpcs=page.rpcs if page else None,
-        tell=doors.tell,
-        tls=tls,
-    )
-    fleet = Fleet(settings.worker, messages, server.set_ready, way_to_workers(settings, secret))
+    server = _server(settings, calls, doors, messages, guarded, page)
+    way = way_to_workers(settings, guards.link_secret_of(settings))
+    fleet = Fleet(settings.worker, messages, server.set_ready, way)
     service = Service(fleet, settings.limits, threads, messages, reserve=calls.admission.reserve)
     told_times = [each.times for each in (metrics, spans) if each]
     frontend = Frontend(service, calls, told_times, settings.thread_count)
     doors.register(frontend, server.grpc)
-    http = None
-    if page and metrics and "http" in settings.doors:
-        http = http_server(
-            frontend,
-            keys=keys is not None,
-            metrics=page.text,
-            tell=metrics.http,
-            tls=tls,
-            drain_seconds=settings.drain_seconds,
-        )
-
-    def check(caller: Caller) -> None:
-        known_here = doors.known_here(caller.method) or (http is not None and http.known_here(caller.method))
-        if not known_here:
-            fleet.check(calls.terms(caller))
-
-    calls.check = check
+    http = _http(settings, frontend, guarded, page, metrics) if page and metrics else None
+    calls.check = _check(calls, fleet, doors, http)
     if metrics:
         metrics.read(lambda: figures_of(calls.admission, fleet))
     gc.collect()
     gc.freeze()  # what is there now stays; each full collection would look at all of it, and stop every request
-    strangers = {"--tls-certificate": tls, "--api-keys or --tls-ca": keys or settings.tls_ca}
-    guards.warn_if_open(settings.listen, strangers)
+    guards.warn_if_open(settings.listen, guarded.strangers(settings))
     await server.start(settings.listen)
     if http:
-        guards.warn_if_open(settings.http_listen, strangers)
+        guards.warn_if_open(settings.http_listen, guarded.strangers(settings))
         await http.start(settings.http_listen)
     supervising = asyncio.create_task(fleet.supervise())
     await _until_told(supervising)
@@ -93,11 +70,79 @@ async def main(settings: FrontendSettings) -> None:
     service.close()
     supervising.cancel()
     await asyncio.wait([supervising])
-    if page:
-        page.stop()
-    if spans:
-        spans.stop()
+    for observer in (page, spans):
+        if observer:
+            observer.stop()
     log.info("stopped")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarded:
+    """By what callers are let in; None: by nothing."""
+
+    keys: ApiKeys | None
+    tls: Fresh[Identity] | None
+
+    def strangers(self, settings: FrontendSettings) -> dict[str, object]:
+        """What keeps them out of an address that others reach, by its flag."""
+        return {"--tls-certificate": self.tls, "--api-keys or --tls-ca": self.keys or settings.tls_ca}
+
+
+def _calls(settings: FrontendSettings, guarded: Guarded, spans: "Spans | None") -> Calls:
+    return Calls(
+        timeout=settings.default_timeout,
+        bounds=settings.bounds,
+        identify=guarded.keys.identify if guarded.keys else None,
+        log_calls=settings.log_calls,
+        begin_span=spans.begin if spans else None,
+    )
+
+
+def _server(
+    settings: FrontendSettings,
+    calls: Calls,
+    doors: Doors,
+    threads: ThreadPoolExecutor,
+    guarded: Guarded,
+    page: "Page | None",
+) -> Server:
+    return Server(
+        doors.services,
+        calls,
+        threads=threads,
+        reflect=settings.reflection,
+        connection_age=True,
+        rpcs=page.rpcs if page else None,
+        tell=doors.tell,
+        tls=guarded.tls,
+    )
+
+
+def _http(
+    settings: FrontendSettings, frontend: Frontend, guarded: Guarded, page: "Page", metrics: "FrontendMetrics"
+) -> HttpServer | None:
+    """Where it is one of the doors; it shows the metrics, whoever else does."""
+    if "http" not in settings.doors:
+        return None
+    return http_server(
+        frontend,
+        keys=guarded.keys is not None,
+        metrics=page.text,
+        tell=metrics.http,
+        tls=guarded.tls,
+        drain_seconds=settings.drain_seconds,
+    )
+
+
+def _check(calls: Calls, fleet: Fleet, doors: Doors, http: HttpServer | None) -> Callable[[Caller], None]:
+    """Whether anybody could answer a call in time, for those that need a worker."""
+
+    def check(caller: Caller) -> None:
+        known_here = doors.known_here(caller.method) or (http is not None and http.known_here(caller.method))
+        if not known_here:
+            fleet.check(calls.terms(caller))
+
+    return check
 
 
 async def _until_told(supervising: asyncio.Task[None]) -> None:

@@ -15,7 +15,7 @@ from gpu_worker.deadlines import Deadlines
 from gpu_worker.planning.admission import Admission, Limits
 from gpu_worker.planning.fair_queue import FairQueue
 from gpu_worker.planning.pace import Pace
-from gpu_worker.retries import Report, Retries
+from gpu_worker.retries import Report, Retries, silent
 from gpu_worker.step.flight import Engine, Flight, Part
 from gpu_worker.under_way import Answer, Held, Launched, NotLaunched, Outcome, Planned
 from shared.errors import DeadlineExceeded, Internal, InvalidInput, SelvageError
@@ -28,10 +28,6 @@ LEAST_TOKENS = 256
 """Of a step that is bounded in time: less would be mostly the step's own cost."""
 Observe = Callable[[float, int, int], None]
 """Told of each step that ended: seconds, tokens, sequences."""
-
-
-def silent(event: str, error: Exception, parts: int) -> None:
-    """Tells nobody."""
 
 
 def unobserved(seconds: float, tokens: int, sequences: int) -> None:

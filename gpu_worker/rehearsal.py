@@ -8,11 +8,12 @@ from dataclasses import fields, replace
 
 from gpu_worker.engine import ModelEngine
 from gpu_worker.largest_step import settled
-from gpu_worker.loop import Loop, silent
+from gpu_worker.loop import Loop
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model
 from gpu_worker.planning.step_tokens import Trial
+from gpu_worker.retries import silent
 from shared.card import LateInteraction, ModelCard
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Classify, Encode, Job, MaxSim, Score, Work

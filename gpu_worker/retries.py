@@ -11,6 +11,10 @@ Report = Callable[[str, Exception, int], None]
 """Told what went wrong, by what error, and in a step of how many parts."""
 
 
+def silent(event: str, error: Exception, parts: int) -> None:
+    """Tells nobody."""
+
+
 class Retries:
     """Collects flights, and runs parts again without anything beside them."""
 

@@ -15,10 +15,11 @@ from gpu_worker.device.memory import DeviceMemory, ran_out
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
 from gpu_worker.largest_step import measured, settled
-from gpu_worker.loop import Loop, silent
+from gpu_worker.loop import Loop
 from gpu_worker.model import widened
 from gpu_worker.model.loading import Model, load
 from gpu_worker.rehearsal import rehearsal
+from gpu_worker.retries import silent
 from shared.errors import ModelRefused
 from shared.jobs import Encode, Job, JobResult
 from shared.ragged import RaggedTokens

@@ -17,12 +17,12 @@ from gpu_worker.__main__ import _step_tokens
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
 from gpu_worker.largest_step import largest_jobs, measured, settled
-from gpu_worker.loop import silent
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.trunk import Trunk
 from gpu_worker.planning.step_tokens import LEAST_TOKENS, SPARE, Trial, settle
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.rehearsal import check
+from gpu_worker.retries import silent
 from gpu_worker.settings import WorkerSettings
 from shared.errors import Internal, ModelRefused
 from shared.jobs import Classify, Encode, Score
