@@ -15,12 +15,20 @@ ARG TORCH_INDEX=""
 COPY constraints.txt .
 RUN pip install --no-cache-dir --constraint constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch
 
+# Triton builds what launches its kernels with a C compiler, at the first start; without CUDA nobody needs one.
+RUN if [ -z "$TORCH_INDEX" ]; then \
+      apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*; \
+    fi
+
 COPY . .
 RUN pip install --no-index --no-deps --no-build-isolation .
 
 # Models of the hub. A new volume takes over the owner of the folder that it is mounted on.
 RUN install --directory --owner 10001 --group 10001 /models
 ENV HF_HOME=/models
+# Kernels and layers that were compiled stay there too, for the next start: /tmp is small, and what lies in a tmpfs may
+# not be run. The name is what PyTorch asks for; the number below has none.
+ENV TRITON_CACHE_DIR=/models/.compiled/triton TORCHINDUCTOR_CACHE_DIR=/models/.compiled/inductor USER=selvage
 
 # Away from the sources, so that the installed packages are what runs.
 WORKDIR /

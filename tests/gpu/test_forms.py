@@ -77,7 +77,7 @@ def test_a_load_chooses_by_measuring(cuda: torch.device) -> None:
     compiling, capturing = model.told
     assert compiling.startswith("layers compiled in "), compiling
     assert " graphs captured and measured in " in capturing, capturing
-    assert not capturing.endswith(" 0 of them used"), "launches are what a tiny model's step takes"
+    assert ", 0 of them used" not in capturing, "launches are what a tiny model's step takes"
 
 
 def test_a_form_can_be_switched_off(cuda: torch.device) -> None:

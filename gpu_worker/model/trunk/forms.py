@@ -23,6 +23,7 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.launches import TILE
 from gpu_worker.repository.files import first_line
 
+MEBIBYTE = 1024 * 1024
 USUAL = 128
 """Tokens of a text in what is measured."""
 Run = Callable[[RaggedBatch], Tensor]
@@ -97,7 +98,7 @@ class FormChoice:
         )
 
     def _capture(self) -> None:
-        start, alone = time.monotonic(), self._uncaptured(self.trunk)
+        start, before, alone = time.monotonic(), self._reserved(), self._uncaptured(self.trunk)
         graphed = GraphedTrunk(self.trunk, self._buckets, self._recorder())
         replayed: dict[Bucket, float] = {}
         for graph in graphed.graphs:
@@ -110,8 +111,14 @@ class FormChoice:
         if used:
             self.trunk = graphed
         self.told.append(
-            f"{len(replayed)} graphs captured and measured in {time.monotonic() - start:.1f} s, {used} of them used"
+            f"{len(replayed)} graphs captured and measured in {time.monotonic() - start:.1f} s, {used} of them used, "
+            f"{(self._reserved() - before) / MEBIBYTE:.0f} MiB"
         )
+
+    def _reserved(self) -> int:
+        """Bytes of the device that PyTorch has."""
+        device = self.trunk.device
+        return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
 
     def _uncaptured(self, trunk: Trunk) -> list[float]:
         """Seconds of batches of texts of a usual length, by their tokens."""

@@ -195,14 +195,14 @@ def test_the_fastest_form_serves() -> None:
     first, second = model.told
     assert first.startswith("layers compiled in ")
     assert first.endswith(": 0.50 of the time of those as they are written")
-    assert second.endswith(f"{ALL} of them used")
+    assert second.endswith(f"{ALL} of them used, 0 MiB")
 
 
 def test_a_slower_form_does_not_serve() -> None:
     model = loaded("tiny-bert", FORMS, backend=Counting(), recorder=Playing, seconds=Clock(compiled=11.0, graphs=12.0))
     assert isinstance(model.trunk, PackedTrunk)
     assert model.told[0].endswith("1.10 of the time of those as they are written, so not used")
-    assert model.told[1].endswith(", 0 of them used")
+    assert model.told[1].endswith(", 0 of them used, 0 MiB")
 
 
 @pytest.mark.parametrize(
