@@ -22,7 +22,6 @@ ROUNDS = {
     "services": (3, 1),
     "overload": (1, 1),
     "fairness": (1, 1),
-    "doors": (3, 1),
 }
 """Rounds in each start, and starts, that a benchmark has unless told."""
 COMPARED = ("engine", "services")
@@ -84,7 +83,6 @@ def _load(flags: argparse.ArgumentParser) -> None:
     add("--deadline", type=float, default=0.0, help="seconds of each call; goodput counts what kept to it (none)")
     add("--keys", default="", help="fairness keys with weights, such as greedy:9,modest:1")
     add("--priorities", default="", help="priorities in turn, such as 0,0,1")
-    add("--encoding", choices=("base64", "float"), default="base64", help="of vectors over HTTP (%(default)s)")
     add("--seed", type=int, default=1, help="of texts and arrivals (default: %(default)s)")
     add("--watch", action="append", default=[], metavar="NAME=PID", help="a process whose CPU is told; repeats")
     add("--json", action="store_true", help="print JSON instead of a table")

@@ -39,29 +39,26 @@ LOADS = ((1, "16-tokens"), (64, "16-tokens"), (1, "128-tokens"), (64, "128-token
 LASTING, RAMP = 3600, 5
 """Seconds: longer than any benchmark; until a load that lasts is in full swing."""
 READY = re.compile(
-    r"Ready[.:] [Ww]orker (\S+)(?: \(process \d+\))?, frontend ([^\s.,]\S*?)\.? "
-    r"(?:\(process \d+\)(?:, HTTP (\S+)\.)?|Ctrl)"
+    r"Ready[.:] [Ww]orker (\S+)(?: \(process \d+\))?, frontend ([^\s.,]\S*?)\.? (?:\(process \d+\)|Ctrl)"
 )
 """As `python -m harness` tells it, and as older checkouts do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A running side: where calls go, and over HTTP; processes whose CPU is told; where its worker tells metrics."""
+    """A running side: where calls go; processes whose CPU is told; where its worker tells metrics."""
 
     address: str
-    http: str = ""
     pids: Mapping[str, int]
     metrics: str = ""
 
 
 @contextmanager
-def pair(checkout: Path, threads: int, metrics: str = "", *, http: bool = False) -> Iterator[Server]:
+def pair(checkout: Path, threads: int, metrics: str = "") -> Iterator[Server]:
     """A worker, which tells metrics at that address, and a frontend of a checkout on free ports, drained in the end.
     Exits where they do not start."""
-    ports = ("--worker", "127.0.0.1:0", "--frontend", "127.0.0.1:0", *(("--http", "127.0.0.1:0") if http else ()))
+    ports = ("--worker", "127.0.0.1:0", "--frontend", "127.0.0.1:0")
     settings = {"SELVAGE_WORKER_THREADS": str(threads), "SELVAGE_WORKER_MAX_TOKENS": str(MAX_TOKENS)}
-    settings["SELVAGE_WORKER_SERVED_NAME"] = infinity.MODEL  # what bodies over HTTP ask for
     if metrics:
         settings["SELVAGE_WORKER_METRICS"] = metrics
     environment = os.environ | settings | modules_of(checkout) | {"PYTHONUNBUFFERED": "1"}
@@ -74,7 +71,7 @@ def pair(checkout: Path, threads: int, metrics: str = "", *, http: bool = False)
                 sys.exit(f"the services of {checkout} did not start")
             members = children(process.pid)
             pids = {"worker": members["gpu_worker"], "frontend": members["frontend_service"]}
-            yield Server(address=ready[2], http=ready[3] or "", pids=pids, metrics=metrics)
+            yield Server(address=ready[2], pids=pids, metrics=metrics)
         finally:
             process.terminate()
             process.communicate()  # it still writes while it drains

@@ -47,7 +47,6 @@ class Load:
     deadline: float = 0.0
     keys: str = ""
     priorities: str = ""
-    encoding: str = "base64"
     seed: int = 1
     watch: Mapping[str, int] = field(default_factory=dict)
 
@@ -55,9 +54,7 @@ class Load:
 async def drive(load: Load) -> dict[str, Any]:
     """`figures` of all calls and `by sender`; how often each status came. Raises LoadFailed."""
     deadline = load.deadline or LONGEST
-    async with reached(
-        load.address, load.workload, seed=load.seed, deadline=deadline, encoding=load.encoding
-    ) as target:
+    async with reached(load.address, load.workload, seed=load.seed, deadline=deadline) as target:
         await target.check()
         start = asyncio.get_running_loop().time() + (0 if load.requests else load.warmup)
         calls, spent, stop = await _run(load, target, start)

@@ -13,11 +13,8 @@ from benchmarks.peers import infinity
 from benchmarks.workloads import Workload, text
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.rpc import channel_options
-from tei.v1 import tei_pb2
 
 EMBED, RERANK = "/selvage.v1.EmbeddingService/Embed", "/selvage.v1.RankingService/Rerank"
-TEI, TEI_EMBED = "tei:", "/tei.v1.Embed/Embed"
-"""What begins the address of a server that is to be asked by that contract, a text a request."""
 KEY, PRIORITY = "selvage-key", "selvage-priority"
 """Metadata."""
 HTTP_STATUSES = {200: OK, 429: REFUSED, 503: REFUSED, 504: EXPIRED}
@@ -48,9 +45,9 @@ def messages(workload: Workload, seed: int) -> list[bytes]:
     return [each.SerializeToString() for each in made]
 
 
-def bodies(workload: Workload, seed: int, encoding: str) -> list[bytes]:
-    """The same over HTTP, with vectors as numbers (float) or as bytes (base64)."""
-    return [infinity.body(texts, encoding, rerank=workload.kind == "rerank") for texts in texts_of(workload, seed)]
+def bodies(workload: Workload, seed: int) -> list[bytes]:
+    """The same over HTTP."""
+    return [infinity.body(texts, rerank=workload.kind == "rerank") for texts in texts_of(workload, seed)]
 
 
 FIRST = 60.0
@@ -60,16 +57,10 @@ FIRST = 60.0
 class GrpcTarget:
     """One channel a server; calls take turns among them."""
 
-    def __init__(
-        self, channels: Sequence[grpc.aio.Channel], workload: Workload, seed: int, deadline: float, *, tei: bool = False
-    ) -> None:
-        method = RERANK if workload.kind == "rerank" else TEI_EMBED if tei else EMBED
+    def __init__(self, channels: Sequence[grpc.aio.Channel], workload: Workload, seed: int, deadline: float) -> None:
+        method = RERANK if workload.kind == "rerank" else EMBED
         self._calls: list[Any] = [channel.unary_unary(method) for channel in channels]  # no serialisers: bytes
-        self._workload, self._messages, self._tei = workload, messages(workload, seed), tei
-        if tei:
-            self._messages = [
-                tei_pb2.EmbedRequest(inputs=texts[0]).SerializeToString() for texts in texts_of(workload, seed)
-            ]
+        self._workload, self._messages = workload, messages(workload, seed)
         self._deadline, self._sent = deadline, 0
 
     async def check(self) -> None:
@@ -80,11 +71,8 @@ class GrpcTarget:
         except grpc.aio.AioRpcError as error:
             raise LoadFailed(f"the first call ended with {error.code().name}: {error.details()}") from None
         made = sum(self._workload.requests[0])
-        if self._tei:
-            told: int | None = tei_pb2.EmbedResponse.FromString(raw).metadata.compute_tokens
-        else:
-            reply = kind.FromString(raw)
-            told = reply.usage.prompt_tokens if reply.model else None  # the null server counts nothing
+        reply = kind.FromString(raw)
+        told = reply.usage.prompt_tokens if reply.model else None  # the null server counts nothing
         if told not in (None, made):
             raise LoadFailed(f"the first request is made of {made} tokens, the server counted {told}")
 
@@ -123,10 +111,8 @@ class HttpTarget:
 
 
 @asynccontextmanager
-async def reached(
-    address: str, workload: Workload, *, seed: int, deadline: float, encoding: str = "base64"
-) -> AsyncIterator[Checked]:
-    """The target of http:..., tei:HOST:PORT, or HOST:PORT (several with commas); calls end after `deadline` seconds."""
+async def reached(address: str, workload: Workload, *, seed: int, deadline: float) -> AsyncIterator[Checked]:
+    """The target of http:..., or HOST:PORT (several with commas); calls end after `deadline` seconds."""
     if address.startswith("http"):
         import aiohttp  # not everywhere
 
@@ -134,12 +120,11 @@ async def reached(
         timeout, connector = aiohttp.ClientTimeout(total=deadline), aiohttp.TCPConnector(limit=0)
         headers = {"Content-Type": "application/json"}
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
-            yield HttpTarget(session, url, bodies(workload, seed, encoding), aiohttp.ClientError)
+            yield HttpTarget(session, url, bodies(workload, seed), aiohttp.ClientError)
         return
-    servers = address.removeprefix(TEI).split(",")
-    channels = [grpc.aio.insecure_channel(each, options=channel_options()) for each in servers]
+    channels = [grpc.aio.insecure_channel(each, options=channel_options()) for each in address.split(",")]
     try:
-        yield GrpcTarget(channels, workload, seed, deadline, tei=address.startswith(TEI))
+        yield GrpcTarget(channels, workload, seed, deadline)
     finally:
         for channel in channels:
             await channel.close()

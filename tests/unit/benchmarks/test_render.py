@@ -50,7 +50,7 @@ def test_a_row_of_speed_tells_the_rate_the_share_and_each_peer() -> None:
 
 def test_every_benchmark_teaches_itself(capsys: pytest.CaptureFixture[str]) -> None:
     """`--help` of each name prints what it compares, whatever it needs to run."""
-    for name in ("offline", "engine", "maxsim", "services", "doors", "load", "accelerator", "render"):
+    for name in ("offline", "engine", "maxsim", "services", "load", "accelerator", "render"):
         with pytest.raises(SystemExit, match="0"):
             parser().parse_args([name, "--help"])
         assert len(capsys.readouterr().out) > 300
