@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.benchmark import INFINITY, OURS, Options
 from benchmarks.engine import peer_of, products
@@ -46,21 +45,17 @@ READY = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A running side: where calls go; processes whose CPU is told; where its worker tells metrics."""
+    """A running side: where calls go; processes whose CPU is told."""
 
     address: str
     pids: Mapping[str, int]
-    metrics: str = ""
 
 
 @contextmanager
-def pair(checkout: Path, threads: int, metrics: str = "") -> Iterator[Server]:
-    """A worker, which tells metrics at that address, and a frontend of a checkout on free ports, drained in the end.
-    Exits where they do not start."""
+def pair(checkout: Path, threads: int) -> Iterator[Server]:
+    """A worker and a frontend of a checkout on free ports, drained in the end. Exits where they do not start."""
     ports = ("--worker", "127.0.0.1:0", "--frontend", "127.0.0.1:0")
     settings = {"SELVAGE_WORKER_THREADS": str(threads), "SELVAGE_WORKER_MAX_TOKENS": str(MAX_TOKENS)}
-    if metrics:
-        settings["SELVAGE_WORKER_METRICS"] = metrics
     environment = os.environ | settings | modules_of(checkout) | {"PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "harness", "--model", MINILM, *ports]
     with subprocess.Popen(command, cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -71,7 +66,7 @@ def pair(checkout: Path, threads: int, metrics: str = "") -> Iterator[Server]:
                 sys.exit(f"the services of {checkout} did not start")
             members = children(process.pid)
             pids = {"worker": members["gpu_worker"], "frontend": members["frontend_service"]}
-            yield Server(address=ready[2], pids=pids, metrics=metrics)
+            yield Server(address=ready[2], pids=pids)
         finally:
             process.terminate()
             process.communicate()  # it still writes while it drains
@@ -102,16 +97,16 @@ def generator(server: Server, workload: str, **options: object) -> "subprocess.P
 
 
 @contextmanager
-def lasting(server: Server, loads: Sequence[Mapping[str, Any]]) -> Iterator[None]:
-    """Loads that go on all the while."""
-    with ExitStack() as cleanup:
-        running = [cleanup.enter_context(generator(server, seconds=LASTING, **load)) for load in loads]
-        for process in running:
-            cleanup.callback(process.terminate)
-        time.sleep(RAMP)
-        yield
-        if any(process.poll() is not None for process in running):
-            sys.exit("a load that should have gone on has ended; what was measured beside it means nothing")
+def lasting(server: Server, workload: str, rate: float) -> Iterator[None]:
+    """A load that goes on all the while."""
+    with generator(server, workload, seconds=LASTING, rate=rate) as process:
+        try:
+            time.sleep(RAMP)
+            yield
+            if process.poll() is not None:
+                sys.exit("a load that should have gone on has ended; what was measured beside it means nothing")
+        finally:
+            process.terminate()
 
 
 def closed(server: Server, workload: str, clients: int, seconds: float) -> Figures:
