@@ -137,7 +137,7 @@ $(CLIENTS)/%/ready: tests/clients/%.txt
 RELEASED := haystack http playground schemathesis
 clients: $(RELEASED:%=$(CLIENTS)/%/ready) ## set up the released clients that tests run, each in a venv of its own
 
-bench: $(VENV)/dev peers ## measure against the peers in ten minutes or so, render README's table and docs/measured.md
+bench: $(VENV)/dev peers ## measure against the peers in nine minutes or so, render README's table and docs/measured.md
 	$(BIN)/python -m benchmarks offline
 	$(BIN)/python -m benchmarks maxsim
 	$(BIN)/python -m benchmarks services --against infinity

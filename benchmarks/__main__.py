@@ -16,9 +16,9 @@ from benchmarks import result
 from benchmarks.workloads import named
 
 ROUNDS = {
-    "offline": (3, 2),
-    "engine": (4, 1),
-    "maxsim": (6, 1),
+    "offline": (2, 2),
+    "engine": (3, 1),
+    "maxsim": (4, 1),
     "services": (3, 1),
     "overload": (1, 1),
 }

@@ -23,7 +23,8 @@ from benchmarks.workloads import Ids, Kind, Workload, token_ids
 from gpu_worker.attention.choice import choose as choose_attention
 from gpu_worker.attention.interface import Terms
 from gpu_worker.device.allocator import keep_freed_memory
-from gpu_worker.device.placement import Dtype, Placement
+from gpu_worker.device.placement import Dtype
+from gpu_worker.device.placement import Placement as Placement  # for the others here
 from gpu_worker.engine import ModelEngine
 from gpu_worker.loop import Loop
 from gpu_worker.maxsim.choice import choose
@@ -191,14 +192,12 @@ def maxsim(
     return lambda: scores(query, rows, comparisons)
 
 
-def attention(
-    heads: int, head: int, lengths: Sequence[int], device: torch.device, dtype: torch.dtype
-) -> Callable[[], Tensor]:
+def attention(heads: int, head: int, lengths: Sequence[int], place: Placement) -> Callable[[], Tensor]:
     """A layer's attention over texts of these lengths, by the way that the worker takes there."""
-    batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in lengths], device)
-    drawn = (torch.randn(batch.total, heads, head, device=device, dtype=dtype) for _ in "qkv")
+    batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in lengths], place.device)
+    drawn = (torch.randn(batch.total, heads, head, device=place.device, dtype=place.dtype) for _ in "qkv")
     query, key, value = (each.transpose(0, 1) for each in drawn)
-    attend = choose_attention(device, dtype, head, causal=False, softcap=False, bias=False)
+    attend = choose_attention(place.device, place.dtype, head, causal=False, softcap=False, bias=False)
     return lambda: attend(query, key, value, batch, Terms(scale=head**-0.5))
 
 

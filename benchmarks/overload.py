@@ -2,11 +2,9 @@
 
 The peak is what 64 callers that wait for their answers get. Then 1.2, 1.5 and 3 times as many requests a second come,
 whatever the answers do, each with a deadline of 2 s, or of four times the peak's median where that is more. Goodput
-counts answers within it. Memory is the peak of each process. All on the same cores, clients included, so refusing takes
-from computing. What is left at best is measured beside: the same callers as for the peak, while a null grpc.aio server
-refuses, unread, as many calls as are too much.
-
-The peak is measured right before and right after each of these, since a machine's speed changes within minutes.
+counts answers within it. All on the same cores, clients included, so refusing takes from computing. What is left at
+best is measured beside: the same callers as for the peak, while a null grpc.aio server refuses what is too
+much. The peak is measured right before and right after each of these: a machine's speed changes within minutes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -85,7 +85,7 @@ def floors() -> str:
     """What each workload costs at least; by the measured limits of a device, or by a data sheet."""
     found, device = accelerator()
     rates = (
-        f"{device.flops / 1e12:.0f} TFLOP/s, {device.memory / 1e12:.2g} TB/s, {device.link / 1e9:.0f} GB/s to the host"
+        f"{device.flops / 1e12:.0f} TFLOP/s, {device.memory / 1e12:.2g} TB/s, to the host {device.link / 1e9:.0f} GB/s"
     )
     told = f"measured at commit {found['machine']['commit']}" if found else "computed; nothing has been measured yet"
     rows = []

@@ -75,12 +75,7 @@ def pair(checkout: Path, threads: int) -> Iterator[Server]:
 def generated(server: Server, workload: str, **options: object) -> dict[str, float]:
     """The figures of one run of the load generator, in a process of its own. Exits where it fails."""
     with generator(server, workload, **options) as process:
-        return told_by(process)
-
-
-def told_by(process: "subprocess.Popen[str]") -> dict[str, float]:
-    """The figures of a load generator when it ends. Exits where it failed."""
-    told, _ = process.communicate()
+        told, _ = process.communicate()
     if process.returncode:
         sys.exit(f"{process.args!r}: ended with {process.returncode}")
     figures: dict[str, float] = json.loads(told)["figures"]
@@ -109,14 +104,9 @@ def lasting(server: Server, workload: str, rate: float) -> Iterator[None]:
             process.terminate()
 
 
-def closed(server: Server, workload: str, clients: int, seconds: float) -> Figures:
-    """Clients that wait for their answers."""
-    return generated(server, workload, clients=clients, seconds=seconds)
-
-
-def null(server: Server, workload: str, clients: int, seconds: float) -> Figures:
-    """The same of the null server, which computes no tokens."""
-    found = generated(server, workload, clients=clients, seconds=seconds)
+def null(server: Server, workload: str, **options: object) -> Figures:
+    """The figures of the null server, which computes no tokens."""
+    found = generated(server, workload, **options)
     return {name: value for name, value in found.items() if name != "tokens/s"}
 
 
@@ -145,10 +135,10 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
         for clients, workload in LOADS:
             lengths = [each[0] for each in named()[workload].requests[:clients]]
             file = write_texts(token_ids(lengths), options.folder / f"{clients} {workload}.npz")
-            load = (workload, clients, options.seconds)
-            sides: dict[str, Turn] = {name: partial(closed, each, *load) for name, each in asked.items()}
+            load = {"clients": clients, "seconds": options.seconds}
+            sides: dict[str, Turn] = {name: partial(generated, each, workload, **load) for name, each in asked.items()}
             if workload == SHORT:  # gRPC costs the same for texts of any length
-                sides[NULL] = partial(null, bare, *load)
+                sides[NULL] = partial(null, bare, workload, **load)
             sides[ENGINE] = partial(engine_alone, peer, file, clients, lengths[0])
             found[f"{clients} client{'s' * (clients > 1)}, {lengths[0]} tokens"] = {**sides, ALONE: alone}
         yield found

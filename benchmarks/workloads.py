@@ -93,8 +93,7 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
         return Workload(name=name, says=says, model=late, kind="rerank", requests=requests, in_flight=(clients,))
 
     base = model("bge-base-en")
-    sizes = {"tiny": (64, 32, 10, 20), "small": (512, 256, 100, 100), "full": (8000, 2048, 1000, 2000)}
-    longest, mean, documents, prompts = sizes[scale]
+    mean, documents, prompts = {"tiny": (32, 10, 20), "small": (256, 100, 100), "full": (2048, 1000, 2000)}[scale]
     pairs = tuple((QUERY, length) for length in around(128, mean, 0.5))
     found = (
         texts("16-tokens", "16 tokens", MINILM, (16,) * 256),
@@ -102,7 +101,6 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
         texts("short", "32 tokens", base, (32,) * 256),
         texts("clients", "490 to 510 tokens", base, around(128, 500, 0.02), 1, 4, 16, 64, 128),
         texts("medium", "512 tokens", model("multilingual-e5-base"), (512,) * 64),
-        texts("mixed", "32 tokens, and every 32nd a long one", model("bge-m3"), ((32,) * 31 + (longest,)) * 4, 16),
         rerank("colbert-rerank", f"a query and a document of {mean} +- 50 % tokens", pairs, 64),
         rerank("big-rerank", f"a query and {documents} documents of 256 tokens", ((QUERY, *(256,) * documents),), 1),
         Workload(
@@ -118,7 +116,7 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
             says="token vectors of 16 prompts of 26 to 578 tokens",
             model=model("Qwen3-Embedding-0.6B", *["random:tiny-qwen3"] * 2),  # MiniLM has positions for 512
             kind="tokens",
-            requests=(tuple(3 * each + SPECIAL for each in PROMPTS),),
+            requests=(tuple(3 * each + SPECIAL for each in PROMPTS[: 4 if scale == "tiny" else None]),),
             in_flight=(4,),
         ),
     )

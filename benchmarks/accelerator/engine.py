@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import cycle
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +14,8 @@ import torch
 from benchmarks import ours
 from benchmarks.accelerator.report import Report, Row
 from benchmarks.accelerator.trace import STEP, traced
-from benchmarks.workloads import Workload, token_ids
+from benchmarks.workloads import MAX_TOKENS, MINILM, Workload, token_ids
 
-Ran = tuple[float, list[ours.Answer]]
-"""Seconds, and what was answered in them."""
 WORKLOADS = ("colbert-rerank", "big-rerank", "instruct-burst", "token-embed", "medium", "short", "clients")
 """What matters most first; those of one model stand together."""
 HEADLINES, AT_ONCE = ("colbert-rerank", "instruct-burst", "token-embed"), ("big-rerank", "instruct-burst")
@@ -27,36 +24,34 @@ WARMUP, PROFILED, BURSTS = 0.3, 0.1, 5
 """Of a closed loop's seconds, ahead of them and under the profiler; how often all come at once, the median counts."""
 
 
-def run_model(model: str, device: str, workloads: Sequence[Workload], seconds: float, report: Report) -> None:
-    """Loads one model and tells rows of its workloads."""
-    start = time.perf_counter()
-    engine = ours.Ours(model, dtype="auto", device=device)
+def run_model(workloads: Sequence[Workload], device: str, seconds: float, report: Report) -> None:
+    """Loads the workloads' model and tells rows of each."""
+    start, model = time.perf_counter(), workloads[0].model
+    engine = ours.Ours(model, dtype="auto", device=device, max_tokens=MAX_TOKENS if model == MINILM else 0)
     place = engine.model.placement
     loaded = {"model": model, "dtype": place.dtype_name, "load s": round(time.perf_counter() - start, 1)}
     report.tell("models", {**loaded, "weights GB": round(engine.model.weight_bytes / 1e9, 3), **memory(engine)})
     for kind in ours.TRUNKS:
         engine.run_by(kind)
         for workload in workloads:
-            jobs, name = engine.jobs(workload, seed=1), workload.name
             for count in workload.in_flight:
-                known = {"workload": name, "model": model, "trunk": kind, "in flight": count}
-                report.tell("rows", known | measured(engine, workload, jobs, count, seconds))
-            if name in HEADLINES:
-                some = partial(_run, engine, workload, jobs, workload.in_flight[-1], PROFILED * seconds)
-                with engine.marked(STEP):
-                    of_a_step, kernels = traced(some, place.device)
-                report.tell("steps", {"workload": name, "trunk": kind, **of_a_step})
-                report.profile(name, f"{name}, {kind}: {of_a_step}\n{kernels}\n")
+                known = {"workload": workload.name, "model": model, "trunk": kind, "in flight": count}
+                report.tell("rows", known | measured(engine, workload, count, seconds))
+        for workload in [each for each in workloads if each.name in HEADLINES]:
+            with engine.marked(STEP):
+                told, kernels = traced(partial(_run, engine, workload, PROFILED * seconds), place.device)
+            report.tell("steps", {"workload": workload.name, "trunk": kind, **told})
+            report.profile(workload.name, f"{workload.name}, {kind}: {told}\n{kernels}\n")
 
 
-def measured(engine: ours.Ours, workload: Workload, jobs: Sequence[Any], in_flight: int, seconds: float) -> Row:
+def measured(engine: ours.Ours, workload: Workload, in_flight: int, seconds: float) -> Row:
     """The figures of one workload; of bursts, that of median length."""
-    _run(engine, workload, jobs, in_flight, WARMUP * seconds)
+    _run(engine, workload, WARMUP * seconds, in_flight)
     before = memory(engine)
     if before:
         torch.cuda.reset_peak_memory_stats(engine.model.placement.device)
     times = BURSTS if workload.name in AT_ONCE else 1
-    runs = [_run(engine, workload, jobs, in_flight, seconds) for _ in range(times)]
+    runs = [_run(engine, workload, seconds, in_flight) for _ in range(times)]
     spent, answers = sorted(runs, key=lambda run: run[0])[times // 2]
     row = figures(spent, answers)
     if workload.name in AT_ONCE and workload.kind == "rerank":
@@ -74,8 +69,9 @@ def memory(engine: ours.Ours) -> Row:
     return {f"{name} GB": round(value / 1e9, 3) for name, value in engine.model.placement.memory.items()}
 
 
-def _run(engine: ours.Ours, workload: Workload, jobs: Sequence[Any], in_flight: int, seconds: float) -> Ran:
-    """All at once, or a closed loop; nothing is left open."""
+def _run(engine: ours.Ours, workload: Workload, seconds: float, in_flight: int = 0) -> tuple[float, list[ours.Answer]]:
+    """Seconds and answers of all at once, or of a closed loop, of the workload's own size unless told."""
+    jobs, in_flight = engine.jobs(workload, seed=1), in_flight or workload.in_flight[-1]
     start, waiting, found = time.perf_counter(), cycle(jobs), list[ours.Answer]()
     if workload.name in AT_ONCE:
         answers = engine.run(jobs)

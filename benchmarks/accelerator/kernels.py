@@ -18,8 +18,15 @@ HEADS, ACROSS = (64, 128, 256), 1024
 """Numbers of a head, and of all heads together."""
 LENGTHS, TOKENS = {True: (2048, 4096, 8192), False: (64, 128)}, {True: 16_384, False: 128}
 """Of attention, by whether the scale is full."""
-SHAPES = ((1, 1000, 300, 25), (1, 5000, 300, 105), (1, 5000, 1024, 360), (32, 50, 180, 25), (32, 100, 256, 60))
-"""Of MaxSim: queries, documents of each, tokens of a document, microseconds wanted on an H200."""
+SHAPES = (
+    (1, 1000, 300, 25),
+    (1, 5000, 300, 105),
+    (1, 5000, 1024, 360),
+    (32, 50, 180, 25),
+    (32, 100, 256, 60),
+    (2, 20, 60, 0),
+)
+"""Of MaxSim: queries, documents of each, tokens of a document, microseconds wanted on an H200; the last to try out."""
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 ROTATED = {"cuda": 1 << 28, "cpu": 1 << 16}
 """Bytes of all inputs that take turns: several times a cache."""
@@ -27,11 +34,11 @@ ROTATED = {"cuda": 1 << 28, "cpu": 1 << 16}
 
 def attention(device: torch.device, scale: Scale, head: int, limits: Row) -> list[Row]:
     """A row a length of texts."""
-    found, dtype = [], torch.bfloat16 if device.type == "cuda" else torch.float32
+    found, place = [], ours.Placement.choose(str(device))
     for length in LENGTHS[scale == "full"]:
         lengths = [length] * (TOKENS[scale == "full"] // length)
         with torch.inference_mode():
-            took = products.seconds(ours.attention(ACROSS // head, head, lengths, device, dtype), device)
+            took = products.seconds(ours.attention(ACROSS // head, head, lengths, place), device)
         limit = 4.0 * len(lengths) * length**2 * ACROSS / limits["flops"]
         told = {"head": head, "texts": f"{len(lengths)} x {length:,}", "us": round(1e6 * took, 1)}
         found.append(told | {"% of products": round(100 * limit / took, 1)})
@@ -39,13 +46,11 @@ def attention(device: torch.device, scale: Scale, head: int, limits: Row) -> lis
 
 
 def maxsim(device: torch.device, scale: Scale, dtype: torch.dtype, limits: Row) -> list[Row]:
-    """A row a shape."""
-    shapes, speed = SHAPES if scale == "full" else ((2, 20, 60, 0),), limits["memory"]
-    return [_maxsim(shape, dtype, device, speed) for shape in shapes]
+    """A row a shape: every query against documents of its own, in one call."""
+    return [_row(each, dtype, device, limits["memory"]) for each in (SHAPES if scale == "full" else SHAPES[-1:])]
 
 
-def _maxsim(shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device, speed: float) -> Row:
-    """Every query against documents of its own, in one call; `speed`: bytes a second of a copy."""
+def _row(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, speed: float) -> Row:
     queries, documents, tokens, goal = shape
     lengths = [tokens] * (queries * documents)
     size = sum(lengths) * WIDTH * dtype.itemsize

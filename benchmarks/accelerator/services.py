@@ -1,4 +1,4 @@
-"""Both services on the device: one worker, four frontends, a published workload. Skipped where a package is missing."""
+"""Both services on the device: a worker and its frontends, a published workload. Skipped where a package is missing."""
 
 import asyncio
 import subprocess
@@ -13,7 +13,7 @@ from benchmarks.workloads import Scale, named
 
 LOADS = ("colbert-rerank", "short", "token-embed", "instruct-burst")
 """What matters most first; the last comes all at once."""
-FRONTENDS, WARMUP = 4, 1.0
+FRONTENDS, WARMUP = {"tiny": 1, "small": 1, "full": 4}, 1.0
 NEEDED = "import benchmarks.services, frontend_service.__main__, gpu_worker.__main__, harness.stack"
 
 
@@ -28,11 +28,10 @@ def services(device: torch.device, scale: Scale, name: str, seconds: float, limi
     workload = named(scale)[name]
     clients = workload.in_flight[0]
     options: dict[str, Any] = {"scale": scale, "clients": clients, "seconds": seconds, "warmup": WARMUP}
-    if name == "instruct-burst":
-        options["requests"] = clients
+    options["requests"] = clients if name == "instruct-burst" else 0
 
     async def run() -> dict[str, float]:
-        async with stack(workload.model, frontends=FRONTENDS, worker={"device": str(device)}) as pair:
+        async with stack(workload.model, frontends=FRONTENDS[scale], worker={"device": str(device)}) as pair:
             address = ",".join(each.address for each in pair.frontends)
             server = Server(address=address, pids={"worker": pair.worker.pid, "frontend": pair.frontends[0].pid})
             return await asyncio.to_thread(partial(generated, server, name, **options))

@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 STEP = "step"
 """How steps are named in the trace."""
 RAN = {"cuda": ("kernel", "gpu_memcpy", "gpu_memset"), "cpu": ("cpu_op",)}
-NAMED = {"cuda": "gpu_user_annotation", "cpu": "user_annotation"}
+NAMED = ("gpu_user_annotation", "user_annotation")
 CALLS = ("cuda_runtime", "cuda_driver")
 """Categories of what runs on the device, of what ran of a named step, and of what the host asks the device for."""
 LAUNCHES = ("LaunchKernel", "GraphLaunch", "Memcpy", "Memset")
@@ -24,8 +24,8 @@ LAUNCHES = ("LaunchKernel", "GraphLaunch", "Memcpy", "Memset")
 def figures(events: Sequence[dict[str, Any]], device: str) -> dict[str, float]:
     """Of a step, from events as Chrome's trace format has them, on a device of this type."""
     ran = sorted((each for each in events if each.get("cat") in RAN[device]), key=lambda each: each["ts"])
-    named = [each for each in events if each.get("cat") == NAMED[device] and each["name"] == STEP]
-    steps = sorted((each["ts"], each["ts"] + each["dur"]) for each in named)
+    named = [[each for each in events if each.get("cat") == kind and each["name"] == STEP] for kind in NAMED]
+    steps = sorted((each["ts"], each["ts"] + each["dur"]) for each in named[0] or named[1])  # by the device's clock
     calls = [each["name"] for each in events if each.get("cat") in CALLS]
     waited, end = 0.0, ran[0]["ts"]
     for each in ran:

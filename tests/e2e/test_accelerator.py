@@ -13,10 +13,11 @@ from benchmarks.accelerator.services import LOADS
 from benchmarks.machine import ROOT
 from benchmarks.workloads import named
 
-SIZE = ("--device", "cpu", "--scale", "tiny", "--seconds", "1", "--limit", "280")
+SIZE = ("--device", "cpu", "--scale", "tiny", "--seconds", "0.5", "--limit", "500")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_every_part_runs(tmp_path: Path) -> None:
     """Each workload with its floor; profiles, attention, MaxSim; both services with p50 and p99."""
     out = tmp_path / "accelerator.json"

@@ -105,6 +105,6 @@ def test_pages_tell_the_floor_and_what_was_measured(monkeypatch: pytest.MonkeyPa
         "rows": [row, {**row, "tokens/s": 9000, "% of floor": 45.0}],
     }
     monkeypatch.setattr(render, "read", lambda name: found)
-    assert "Of a chip (1 TFLOP/s, 1 TB/s, 1000 GB/s to the host): measured at commit abc." in render.block("floors")
+    assert "Of a chip (1 TFLOP/s, 1 TB/s, to the host 1000 GB/s): measured at commit abc." in render.block("floors")
     assert "| products | 45.0 % |" in render.block("floors")
     assert "| 8,712 req/s | 9,000 tok/s, p50 2 ms, p99 3 ms | nothing yet |" in render.block("goals")
