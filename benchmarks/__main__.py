@@ -4,7 +4,7 @@ python -m benchmarks --list                             every benchmark and work
 python -m benchmarks engine --quick                     shows that it works; the figures mean little
 python -m benchmarks services --against ../before       two checkouts in turns, in one run
 python -m benchmarks load --target 127.0.0.1:50051 --clients 64 --deadline 2     drives services that run
-python -m benchmarks render                             the tables of README.md and docs/measured.md
+python -m benchmarks render                             the tables of README.md and of docs
 """
 
 import argparse
@@ -16,18 +16,20 @@ from benchmarks import result
 from benchmarks.workloads import named
 
 ROUNDS = {
-    "offline": (3, 2),
-    "engine": (4, 1),
-    "maxsim": (6, 1),
+    "offline": (2, 2),
+    "engine": (3, 1),
+    "maxsim": (4, 1),
     "services": (3, 1),
     "overload": (1, 1),
-    "fairness": (1, 1),
-    "doors": (3, 1),
 }
 """Rounds in each start, and starts, that a benchmark has unless told."""
 COMPARED = ("engine", "services")
 """With other checkouts, if one likes."""
-OTHERS = {"load": "benchmarks.load.generator", "accelerator": "benchmarks.accelerator", "render": "benchmarks.render"}
+OTHERS = {
+    "load": "benchmarks.load.generator",
+    "accelerator": "benchmarks.accelerator.run",
+    "render": "benchmarks.render",
+}
 """Names with flags of their own, by module."""
 
 
@@ -58,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
             "--seconds",
             type=float,
             default=2.5,
-            help="of a load in a round; services, overload and fairness (default: %(default)s)",
+            help="of a load in a round; services and overload (default: %(default)s)",
         )
         if name in COMPARED:
             add("--against", action="append", metavar="PATH", help="another checkout; or infinity (services)")
@@ -74,17 +76,18 @@ def _load(flags: argparse.ArgumentParser) -> None:
     add = flags.add_argument
     add("--target", default="127.0.0.1:50051", help="HOST:PORT, several with commas, or http://... (%(default)s)")
     add("--workload", choices=named(), default="short", help="which requests (default: %(default)s)")
-    add("--scale", choices=("small", "full"), default="small", help="for two cores, or an accelerator (%(default)s)")
+    add(
+        "--scale",
+        choices=("tiny", "small", "full"),
+        default="small",
+        help="for two cores, or an accelerator (%(default)s)",
+    )
     add("--clients", type=int, default=0, help="closed loop (default: the workload's own)")
     add("--rate", type=float, default=0.0, help="open loop instead: requests a second, whatever the answers do")
-    add("--fixed", action="store_true", help="evenly instead of Poisson arrivals")
     add("--seconds", type=float, default=5.0, help="of the window (default: %(default)s)")
     add("--warmup", type=float, default=0.5, help="seconds of the same load before it (default: %(default)s)")
     add("--requests", type=int, default=0, help="so many instead of the seconds; all count")
     add("--deadline", type=float, default=0.0, help="seconds of each call; goodput counts what kept to it (none)")
-    add("--keys", default="", help="fairness keys with weights, such as greedy:9,modest:1")
-    add("--priorities", default="", help="priorities in turn, such as 0,0,1")
-    add("--encoding", choices=("base64", "float"), default="base64", help="of vectors over HTTP (%(default)s)")
     add("--seed", type=int, default=1, help="of texts and arrivals (default: %(default)s)")
     add("--watch", action="append", default=[], metavar="NAME=PID", help="a process whose CPU is told; repeats")
     add("--json", action="store_true", help="print JSON instead of a table")
@@ -93,7 +96,7 @@ def _load(flags: argparse.ArgumentParser) -> None:
 def _accelerator(flags: argparse.ArgumentParser) -> None:
     add = flags.add_argument
     add("--device", default="cuda:0", help="or cpu, for trying it out (default: %(default)s)")
-    add("--scale", choices=("small", "full"), default="full", help="of shapes (default: %(default)s)")
+    add("--scale", choices=("tiny", "small", "full"), default="full", help="of shapes (default: %(default)s)")
     add("--seconds", type=float, default=3.0, help="of each closed loop (default: %(default)s)")
     add("--limit", type=float, default=300.0, help="seconds for everything (default: %(default)s)")
     add("--commit", default="", help="what is measured, where there is no git to tell")

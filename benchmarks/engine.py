@@ -22,7 +22,7 @@ from benchmarks.workloads import MAX_TOKENS, MINILM, QUERY, token_ids
 WHOSE, RATE, COMPARED, finished = OURS, "tokens/s", ("tokens/s",), as_found
 PEERS: Mapping[str, tuple[str, ...]] = {}
 TOKENS, COUNTS = 16, (1, 8, 64)
-RERANKS = ((100, 256), (1000, 16))
+RERANKS = ((50, 256), (1000, 16))
 """Documents, and tokens of each."""
 
 

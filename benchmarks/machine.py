@@ -11,7 +11,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("torch", "triton", "transformers", "numpy", "tokenizers", "grpcio")
-MADE = ("benchmarks/results", "README.md", "docs/measured.md", "docs/plots")
+MADE = ("benchmarks/results", "README.md", "docs/measured.md", "docs/accelerator.md", "docs/plots")
 """What benchmarks write, and what is rendered from it: no change of these makes a result another's."""
 
 

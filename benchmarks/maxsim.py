@@ -1,7 +1,7 @@
 """MaxSim of one query of 32 rows with documents of 188 rows on average: ours, PyLate, maxsim-cpu; float32.
 
 All sides have the same threads and the same rows in memory; scores are compared before anything is timed. Ours gets
-rows end to end, as a step has them, and once from a list of tensors, as the others get them.
+rows end to end, as a step has them; the others a tensor a document.
 """
 
 from collections.abc import Iterator, Mapping
@@ -59,14 +59,11 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
             arrays, file = given(count), options.folder / f"{count}.npz"
             np.savez(file, **arrays)
             asked: dict[str, Any] = {"file": str(file)}
-            sides = {OURS: (own, "maxsim", asked), "selvage, from a list": (own, "maxsim", {**asked, "joined": False})}
-            sides |= {name: (other, name, asked) for name in OTHERS}
+            sides = {OURS: (own, "maxsim"), **{name: (other, name) for name in OTHERS}}
             expected = exact(**arrays)
-            for name, (peer, work, with_) in sides.items():
-                difference = np.abs(peer.outcome(work, **with_) - expected).max()
+            for name, (peer, work) in sides.items():
+                difference = np.abs(peer.outcome(work, **asked) - expected).max()
                 assert difference < 1e-3, f"{name} differs by {difference}"
-            timed: dict[str, Turn] = {
-                name: partial(turn, peer, work, count, with_) for name, (peer, work, with_) in sides.items()
-            }
+            timed: dict[str, Turn] = {name: partial(turn, *each, count, asked) for name, each in sides.items()}
             found[f"{count:,} documents"] = {**timed, ALONE: products(own, len(arrays["rows"]) / count)}
         yield found

@@ -24,7 +24,8 @@ from benchmarks.workloads import MIXES, minilm_folder, token_ids
 
 RATE, COMPARED, finished = "tokens/s", ("tokens/s",), as_found
 PEERS = {"sentence-transformers": ("sentence-transformers", "torch"), "onnxruntime": ("onnxruntime",)}
-SIZES, DEFAULT = (2, 8, 32), 32
+SIZES, DEFAULT, TUNED = (2, 8, 32), 32, dict[tuple[str, str], int]()
+"""Sizes of batches; those that were found to be best, by peer and texts: a later start keeps them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +70,10 @@ def settled(side: Side, peer: Peer, file: str) -> dict[str, Any]:
     """The arguments of a run; a tuned side gets the batch size of its fastest of two runs each, in turns."""
     if side.batches == "own":
         return {"file": file}
-    size = DEFAULT
-    if side.batches == "tuned":
+    if side.batches == "tuned" and (side.peer, file) not in TUNED:
         took = [{each: peer.run("embed", 0.0, file=file, batch_size=each)["seconds"] for each in SIZES} for _ in "ab"]
-        size = min(SIZES, key=lambda each: min(turn[each] for turn in took))
-    return {"file": file, "batch_size": size}
+        TUNED[side.peer, file] = min(SIZES, key=lambda each: min(turn[each] for turn in took))
+    return {"file": file, "batch_size": TUNED[side.peer, file] if side.batches == "tuned" else DEFAULT}
 
 
 def lowest_cosines(running: Mapping[str, Peer], asked: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

@@ -6,8 +6,8 @@ transformers and numpy only, so that it runs where there is nothing else.
 
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -17,17 +17,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.profiler import record_function
 
 from benchmarks.workloads import Ids, Kind, Workload, token_ids
-from gpu_worker.attention.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.attention.choice import choose as choose_attention
+from gpu_worker.attention.interface import Terms
 from gpu_worker.device.allocator import keep_freed_memory
-from gpu_worker.device.placement import Dtype, Placement
+from gpu_worker.device.placement import Dtype
+from gpu_worker.device.placement import Placement as Placement  # for the others here
 from gpu_worker.engine import ModelEngine
 from gpu_worker.loop import Loop
 from gpu_worker.maxsim.choice import choose
 from gpu_worker.maxsim.comparison import Comparison, Texts
 from gpu_worker.model import linear, loading
+from gpu_worker.model.trunk import Trunk
 from gpu_worker.planning.fair_queue import FairQueue
+from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.staging import Staging
 from gpu_worker.rehearsal import rehearsal
 from gpu_worker.step.sequences import Step
@@ -37,8 +42,8 @@ from shared.ragged import RaggedTokens
 from shared.vectors import Layout, OutputKind, ScoringMethod
 
 Rows = npt.NDArray[np.float32]
-WAYS = tuple(way.value for way in Way)
-"""In which a processor can attend."""
+TRUNKS: dict[str, Callable[[Trunk], Trunk]] = {"eager": lambda loaded: loaded}
+"""Kinds of trunk that a loaded model can be run by, and what makes each of the one that was loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,22 +66,21 @@ class Ours:
         dtype: Dtype = "float32",
         device: str = "cpu",
         max_tokens: int = 0,
-        stock_linear: bool = False,
-        attention: str = "",
     ) -> None:
-        """`stock_linear`: PyTorch's own linear layers. `attention`: one of `WAYS` instead of the load's choice; both
-        on processors. Raises ModelRefused."""
+        """Raises ModelRefused."""
         keep_freed_memory()  # as the worker does
-        with patch.object(loading, "prepack", lambda layers: linear.STOCK) if stock_linear else nullcontext():
-            self.model = loading.load(name, Placement.choose(device, dtype), max_tokens=max_tokens)
-        if attention:
-            trunk: Any = self.model.trunk
-            trunk.attention = EqualRuns(Ways((Way(attention),)))
+        self.model = loading.load(name, Placement.choose(device, dtype), max_tokens=max_tokens)
+        self._came: dict[int, tuple[float, int]] = {}
+        self._ids, self._loaded = count(), self.model.trunk
+        self.run_by("eager")
+
+    def run_by(self, kind: str) -> None:
+        """From now on by a trunk of that kind, one of `TRUNKS`, as the worker would before it serves."""
+        assert not self._came
+        self.model = replace(self.model, trunk=TRUNKS[kind](self._loaded))
         self._engine = ModelEngine(self.model)
         self._loop = Loop(self._engine, step_tokens=self.model.placement.step_tokens, queued_tokens=sys.maxsize)
-        self._came: dict[int, tuple[float, int]] = {}
-        self._ids = count()
-        self.run(list(rehearsal(self.model)))  # one job of every kind, as the worker does before it serves
+        self.run(list(rehearsal(self.model)))  # one job of every kind
 
     def __len__(self) -> int:
         """Jobs that are not answered yet."""
@@ -123,7 +127,7 @@ class Ours:
 
     def encoder_seconds(self, texts: Sequence[Ids]) -> float:
         """The trunk alone over all texts, in the steps that one job of them would have."""
-        opened = self._engine.open(job(texts))
+        opened = self._engine.open(job(texts, "tokens" if self.model.heads.multi_vector else "dense"))
         budget = self.model.placement.step_tokens
         queue = FairQueue(quantum=budget)
         queue.add(0, opened.costs)
@@ -140,21 +144,23 @@ class Ours:
             torch.cuda.synchronize(device)
         return time.perf_counter() - start
 
+    @contextmanager
+    def marked(self, name: str) -> Iterator[None]:
+        """Every step has that name in a profiler's trace."""
+        with patch.object(self._engine, "_compute", record_function(name)(self._engine._compute)):
+            yield
+
+    @property
+    def linears(self) -> list[nn.Module]:
+        """The linear layers that a token goes through, each with `in_features` and `out_features`."""
+        kinds, modules = nn.Linear | linear.PrepackedLinear, self.model.trunk.model.named_modules()
+        return [each for name, each in modules if isinstance(each, kinds) and "pooler" not in name]  # it is not run
+
     @property
     def linear_flops(self) -> float:
         """Operations of the trunk's linear layers a token; a multiplication and an addition are two."""
-        kinds, modules = nn.Linear | linear.PrepackedLinear, self.model.trunk.model.named_modules()
-        layers = [each for name, each in modules if isinstance(each, kinds) and "pooler" not in name]  # it is not run
-        return 2.0 * sum(each.in_features * each.out_features for each in layers)
-
-    def attention_flops(self, lengths: Sequence[int]) -> float:
-        """Operations of attention's two products for texts of these lengths, a token of them; half where causal."""
-        config: Any = self.model.trunk.model.config.get_text_config()
-        width = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-        causal = getattr(config, "is_causal", self.model.family in ("qwen2", "qwen3", "mistral", "llama"))
-        squares = sum(length**2 for length in lengths) / sum(lengths)
-        whole = 4.0 * squares * width * int(config.num_attention_heads) * int(config.num_hidden_layers)
-        return whole / 2 if causal else whole
+        layers: list[Any] = self.linears
+        return 2.0 * sum(int(each.in_features) * int(each.out_features) for each in layers)
 
 
 def job(texts: Sequence[Ids], kind: Kind = "dense", instruction: int = 0) -> Job:
@@ -184,6 +190,15 @@ def maxsim(
         prepared: Callable[[], Tensor] = scores.prepared(query, rows, comparisons)
         return prepared
     return lambda: scores(query, rows, comparisons)
+
+
+def attention(heads: int, head: int, lengths: Sequence[int], place: Placement) -> Callable[[], Tensor]:
+    """A layer's attention over texts of these lengths, by the way that the worker takes there."""
+    batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in lengths], place.device)
+    drawn = (torch.randn(batch.total, heads, head, device=place.device, dtype=place.dtype) for _ in "qkv")
+    query, key, value = (each.transpose(0, 1) for each in drawn)
+    attend = choose_attention(place.device, place.dtype, head, causal=False, softcap=False, bias=False)
+    return lambda: attend(query, key, value, batch, Terms(scale=head**-0.5))
 
 
 def fast_linear(layer: nn.Linear) -> nn.Module:

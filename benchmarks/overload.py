@@ -2,12 +2,9 @@
 
 The peak is what 64 callers that wait for their answers get. Then 1.2, 1.5 and 3 times as many requests a second come,
 whatever the answers do, each with a deadline of 2 s, or of four times the peak's median where that is more. Goodput
-counts answers within it. Memory is the peak of each process. All on the same cores, clients included, so refusing takes
-from computing. What is left at best is measured beside: the same callers as for the peak, while a null grpc.aio server
-refuses, unread, as many calls as are too much.
-
-The peak is measured right before and right after each of these, since a machine's speed changes within minutes; "taken
-by other machines" is the share of its cores' time that its host gave to others meanwhile.
+counts answers within it. All on the same cores, clients included, so refusing takes from computing. What is left at
+best is measured beside: the same callers as for the peak, while a null grpc.aio server refuses what is too
+much. The peak is measured right before and right after each of these: a machine's speed changes within minutes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +14,6 @@ from typing import Any
 
 from benchmarks.benchmark import OURS, Options
 from benchmarks.load.null_server import null_server
-from benchmarks.load.processor import Stolen
 from benchmarks.rounds import Figures, Turn
 from benchmarks.services import Server, generated, lasting, pair
 
@@ -28,7 +24,6 @@ LEAST_DEADLINE, LATENCIES = 2.0, 4
 """Seconds; and medians of the peak."""
 NULL, LEFT = "beside a null server that refuses", "of the peak, %"
 """A side; a figure."""
-STOLEN = "taken by other machines, % of the cores"
 NEAR = 10.0
 """Seconds of a peak beside a load, or that load's own where they are fewer."""
 
@@ -55,7 +50,7 @@ def left(server: Server, bare: Server, workload: str, times: float, seconds: flo
     """Callers that wait, while the null server refuses what is more than the peak."""
 
     def load(before: Figures) -> Figures:
-        with lasting(bare, [{"workload": workload, "rate": (times - 1) * before["requests/s"]}]):
+        with lasting(bare, workload, (times - 1) * before["requests/s"]):
             return generated(server, workload, clients=CLIENTS, seconds=seconds, warmup=1.0)
 
     return against_the_peak(server, workload, seconds, load, "requests/s")
@@ -66,12 +61,10 @@ def against_the_peak(
 ) -> Figures:
     """What `load` gives, which is told the peak before it, and the share of the peak that was `answered` in it."""
     before = peak(server, workload, min(NEAR, seconds))
-    share = Stolen()
     found = load(before)
-    stolen = share.since()
     after = peak(server, workload, min(NEAR, seconds))
     most = (before["requests/s"] + after["requests/s"]) / 2
-    return {**found, "the peak, requests/s": most, LEFT: 100 * found[answered] / most, STOLEN: stolen}
+    return {**found, "the peak, requests/s": most, LEFT: 100 * found[answered] / most}
 
 
 def finished(sides: Mapping[str, Sequence[Figures]]) -> Mapping[str, Sequence[Figures]]:

@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.benchmark import INFINITY, OURS, Options
 from benchmarks.engine import peer_of, products
@@ -39,31 +38,24 @@ LOADS = ((1, "16-tokens"), (64, "16-tokens"), (1, "128-tokens"), (64, "128-token
 LASTING, RAMP = 3600, 5
 """Seconds: longer than any benchmark; until a load that lasts is in full swing."""
 READY = re.compile(
-    r"Ready[.:] [Ww]orker (\S+)(?: \(process \d+\))?, frontend ([^\s.,]\S*?)\.? "
-    r"(?:\(process \d+\)(?:, HTTP (\S+)\.)?|Ctrl)"
+    r"Ready[.:] [Ww]orker (\S+)(?: \(process \d+\))?, frontend ([^\s.,]\S*?)\.? (?:\(process \d+\)|Ctrl)"
 )
 """As `python -m harness` tells it, and as older checkouts do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A running side: where calls go, and over HTTP; processes whose CPU is told; where its worker tells metrics."""
+    """A running side: where calls go; processes whose CPU is told."""
 
     address: str
-    http: str = ""
     pids: Mapping[str, int]
-    metrics: str = ""
 
 
 @contextmanager
-def pair(checkout: Path, threads: int, metrics: str = "", *, http: bool = False) -> Iterator[Server]:
-    """A worker, which tells metrics at that address, and a frontend of a checkout on free ports, drained in the end.
-    Exits where they do not start."""
-    ports = ("--worker", "127.0.0.1:0", "--frontend", "127.0.0.1:0", *(("--http", "127.0.0.1:0") if http else ()))
+def pair(checkout: Path, threads: int) -> Iterator[Server]:
+    """A worker and a frontend of a checkout on free ports, drained in the end. Exits where they do not start."""
+    ports = ("--worker", "127.0.0.1:0", "--frontend", "127.0.0.1:0")
     settings = {"SELVAGE_WORKER_THREADS": str(threads), "SELVAGE_WORKER_MAX_TOKENS": str(MAX_TOKENS)}
-    settings["SELVAGE_WORKER_SERVED_NAME"] = infinity.MODEL  # what bodies over HTTP ask for
-    if metrics:
-        settings["SELVAGE_WORKER_METRICS"] = metrics
     environment = os.environ | settings | modules_of(checkout) | {"PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "harness", "--model", MINILM, *ports]
     with subprocess.Popen(command, cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -74,7 +66,7 @@ def pair(checkout: Path, threads: int, metrics: str = "", *, http: bool = False)
                 sys.exit(f"the services of {checkout} did not start")
             members = children(process.pid)
             pids = {"worker": members["gpu_worker"], "frontend": members["frontend_service"]}
-            yield Server(address=ready[2], http=ready[3] or "", pids=pids, metrics=metrics)
+            yield Server(address=ready[2], pids=pids)
         finally:
             process.terminate()
             process.communicate()  # it still writes while it drains
@@ -83,12 +75,7 @@ def pair(checkout: Path, threads: int, metrics: str = "", *, http: bool = False)
 def generated(server: Server, workload: str, **options: object) -> dict[str, float]:
     """The figures of one run of the load generator, in a process of its own. Exits where it fails."""
     with generator(server, workload, **options) as process:
-        return told_by(process)
-
-
-def told_by(process: "subprocess.Popen[str]") -> dict[str, float]:
-    """The figures of a load generator when it ends. Exits where it failed."""
-    told, _ = process.communicate()
+        told, _ = process.communicate()
     if process.returncode:
         sys.exit(f"{process.args!r}: ended with {process.returncode}")
     figures: dict[str, float] = json.loads(told)["figures"]
@@ -105,26 +92,21 @@ def generator(server: Server, workload: str, **options: object) -> "subprocess.P
 
 
 @contextmanager
-def lasting(server: Server, loads: Sequence[Mapping[str, Any]]) -> Iterator[None]:
-    """Loads that go on all the while."""
-    with ExitStack() as cleanup:
-        running = [cleanup.enter_context(generator(server, seconds=LASTING, **load)) for load in loads]
-        for process in running:
-            cleanup.callback(process.terminate)
-        time.sleep(RAMP)
-        yield
-        if any(process.poll() is not None for process in running):
-            sys.exit("a load that should have gone on has ended; what was measured beside it means nothing")
+def lasting(server: Server, workload: str, rate: float) -> Iterator[None]:
+    """A load that goes on all the while."""
+    with generator(server, workload, seconds=LASTING, rate=rate) as process:
+        try:
+            time.sleep(RAMP)
+            yield
+            if process.poll() is not None:
+                sys.exit("a load that should have gone on has ended; what was measured beside it means nothing")
+        finally:
+            process.terminate()
 
 
-def closed(server: Server, workload: str, clients: int, seconds: float) -> Figures:
-    """Clients that wait for their answers."""
-    return generated(server, workload, clients=clients, seconds=seconds)
-
-
-def null(server: Server, workload: str, clients: int, seconds: float) -> Figures:
-    """The same of the null server, which computes no tokens."""
-    found = generated(server, workload, clients=clients, seconds=seconds)
+def null(server: Server, workload: str, **options: object) -> Figures:
+    """The figures of the null server, which computes no tokens."""
+    found = generated(server, workload, **options)
     return {name: value for name, value in found.items() if name != "tokens/s"}
 
 
@@ -153,10 +135,10 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
         for clients, workload in LOADS:
             lengths = [each[0] for each in named()[workload].requests[:clients]]
             file = write_texts(token_ids(lengths), options.folder / f"{clients} {workload}.npz")
-            load = (workload, clients, options.seconds)
-            sides: dict[str, Turn] = {name: partial(closed, each, *load) for name, each in asked.items()}
+            load = {"clients": clients, "seconds": options.seconds}
+            sides: dict[str, Turn] = {name: partial(generated, each, workload, **load) for name, each in asked.items()}
             if workload == SHORT:  # gRPC costs the same for texts of any length
-                sides[NULL] = partial(null, bare, *load)
+                sides[NULL] = partial(null, bare, workload, **load)
             sides[ENGINE] = partial(engine_alone, peer, file, clients, lengths[0])
             found[f"{clients} client{'s' * (clients > 1)}, {lengths[0]} tokens"] = {**sides, ALONE: alone}
         yield found

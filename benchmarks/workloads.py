@@ -13,8 +13,8 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.int32]
 Lengths = tuple[int, ...]
 Kind = Literal["dense", "tokens", "rerank"]
-Scale = Literal["small", "full"]
-"""For two cores, or for an accelerator: then shapes and sizes are as published."""
+Scale = Literal["tiny", "small", "full"]
+"""To try out, for two cores, or for an accelerator: then shapes and sizes are as published."""
 
 MINILM, NAME, MAX_TOKENS = "minilm", "all-MiniLM-L6-v2", 512
 """What the worker calls the model, its name, and the positions that it has (its files say 256 tokens)."""
@@ -79,35 +79,30 @@ class Workload:
 
 
 def named(scale: Scale = "small") -> dict[str, Workload]:
-    """All workloads by name. In `small` the model shrinks, and lengths or counts where they must; the pattern stays."""
-    full = scale == "full"
+    """All workloads by name. Below `full` the model shrinks, lengths or counts where they must; the pattern stays."""
 
-    def model(published: str, small: str = MINILM) -> str:
-        return f"random:{published}" if full else small
+    def model(published: str, small: str = MINILM, tiny: str = "random:tiny-bert") -> str:
+        return {"tiny": tiny, "small": small, "full": f"random:{published}"}[scale]
 
     def texts(name: str, says: str, model: str, lengths: Lengths, *clients: int) -> Workload:
         requests = tuple((length,) for length in lengths)
         return Workload(name=name, says=f"texts of {says}", model=model, requests=requests, in_flight=clients or (64,))
 
     def rerank(name: str, says: str, requests: tuple[Lengths, ...], clients: int) -> Workload:
-        late = model("jina-colbert-v2")
+        late = model("jina-colbert-v2", tiny="random:tiny-colbert")
         return Workload(name=name, says=says, model=late, kind="rerank", requests=requests, in_flight=(clients,))
 
     base = model("bge-base-en")
-    longest, mean, documents, prompts = (8000, 2048, 1000, 2000) if full else (512, 256, 100, 100)
+    mean, documents, prompts = {"tiny": (32, 10, 20), "small": (256, 100, 100), "full": (2048, 1000, 2000)}[scale]
     pairs = tuple((QUERY, length) for length in around(128, mean, 0.5))
     found = (
         texts("16-tokens", "16 tokens", MINILM, (16,) * 256),
         texts("128-tokens", "128 tokens", MINILM, (128,) * 256),
         texts("short", "32 tokens", base, (32,) * 256),
         texts("clients", "490 to 510 tokens", base, around(128, 500, 0.02), 1, 4, 16, 64, 128),
-        texts("lognormal", "lognormal length, mean 126, 512 at most", base, lognormal(256)),
         texts("medium", "512 tokens", model("multilingual-e5-base"), (512,) * 64),
-        texts("mixed", "32 tokens, and every 32nd a long one", model("bge-m3"), ((32,) * 31 + (longest,)) * 4, 16),
         rerank("colbert-rerank", f"a query and a document of {mean} +- 50 % tokens", pairs, 64),
         rerank("big-rerank", f"a query and {documents} documents of 256 tokens", ((QUERY, *(256,) * documents),), 1),
-        rerank("rerank-20", "a query and 20 documents of 128 tokens", ((QUERY, *(128,) * 20),), 1),
-        rerank("rerank-10000", "a query and 10,000 documents of 16 tokens", ((QUERY, *(16,) * 10_000),), 1),
         Workload(
             name="instruct-burst",
             says=f"{prompts} prompts of 45 tokens, 20 of them an instruction, all at once",
@@ -119,9 +114,9 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
         Workload(
             name="token-embed",
             says="token vectors of 16 prompts of 26 to 578 tokens",
-            model=model("Qwen3-Embedding-0.6B", "random:tiny-qwen3"),  # MiniLM has positions for 512
+            model=model("Qwen3-Embedding-0.6B", *["random:tiny-qwen3"] * 2),  # MiniLM has positions for 512
             kind="tokens",
-            requests=(tuple(3 * each + SPECIAL for each in PROMPTS),),
+            requests=(tuple(3 * each + SPECIAL for each in PROMPTS[: 4 if scale == "tiny" else None]),),
             in_flight=(4,),
         ),
     )

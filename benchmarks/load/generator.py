@@ -1,4 +1,4 @@
-"""Drives services that run, or a peer over HTTP: closed or open loop, deadlines, keys, priorities.
+"""Drives services that run, or a peer over HTTP: closed or open loop, deadlines.
 
 A target is checked first; a warm-up is followed by a window, in which calls count and CPU seconds are told of this
 process and of those that it watches. Latencies of an open loop are from when a request was due, sent or not. MiniLM's
@@ -33,31 +33,25 @@ class Load:
     """A closed loop of `clients`, or an open one of `rate` requests a second where that is above zero.
 
     `requests`: so many instead of `seconds`, all of which count. `deadline`: seconds of each call, 0 for none.
-    `keys`, `priorities`: see `loops.senders`. `watch`: process ids whose CPU is told, by name.
+    `watch`: process ids whose CPU is told, by name.
     """
 
     address: str
     workload: Workload
     clients: int = 1
     rate: float = 0.0
-    fixed: bool = False
     seconds: float = 5.0
     warmup: float = 0.5
     requests: int = 0
     deadline: float = 0.0
-    keys: str = ""
-    priorities: str = ""
-    encoding: str = "base64"
     seed: int = 1
     watch: Mapping[str, int] = field(default_factory=dict)
 
 
 async def drive(load: Load) -> dict[str, Any]:
-    """`figures` of all calls and `by sender`; how often each status came. Raises LoadFailed."""
+    """`figures` of all calls; how often each status came. Raises LoadFailed."""
     deadline = load.deadline or LONGEST
-    async with reached(
-        load.address, load.workload, seed=load.seed, deadline=deadline, encoding=load.encoding
-    ) as target:
+    async with reached(load.address, load.workload, seed=load.seed, deadline=deadline) as target:
         await target.check()
         start = asyncio.get_running_loop().time() + (0 if load.requests else load.warmup)
         calls, spent, stop = await _run(load, target, start)
@@ -70,7 +64,6 @@ async def drive(load: Load) -> dict[str, Any]:
     good = figures["requests/s"] * (stop - start)
     return {
         "figures": figures | _cpu(spent, good) if good else figures,
-        "by sender": outcome.by_sender(inside, seconds, tokens, load.deadline),
         "statuses": Counter(each.status for each in inside),
     }
 
@@ -83,11 +76,10 @@ async def _run(
     stop = float("inf") if load.requests else start + load.seconds
     known = len(load.workload.requests)
     turns = islice((number % known for number in count()), load.requests or None)
-    who = loops.senders(load.keys, load.priorities)
     if load.rate:
-        loop = loops.opened(target, turns, who, loops.gaps(load.rate, fixed=load.fixed, seed=load.seed), stop)
+        loop = loops.opened(target, turns, loops.gaps(load.rate, load.seed), stop)
     else:
-        loop = loops.closed(target, turns, who, load.clients, stop)
+        loop = loops.closed(target, turns, load.clients, stop)
     sending = asyncio.create_task(loop)
     await asyncio.wait({sending}, timeout=max(0.0, start - clock()))
     before = {name: CpuSeconds.of(pid) for name, pid in pids.items()}
@@ -118,8 +110,6 @@ def main(given: argparse.Namespace) -> int:
     except (outcome.LoadFailed, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    columns = {"all": found["figures"], **found["by sender"]}
-    names = dict.fromkeys(name for each in columns.values() for name in each)
-    rows = [[name, *(number(each[name]) if name in each else "" for each in columns.values())] for name in names]
-    print(json.dumps(found) if given.json else f"{table(['', *columns], rows)}\n\n{found['statuses']}")
+    rows = [[name, number(value)] for name, value in found["figures"].items()]
+    print(json.dumps(found) if given.json else f"{table(['', 'all'], rows)}\n\n{found['statuses']}")
     return 0

@@ -7,7 +7,7 @@ stall counts with the whole stall.
 
 import asyncio
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,97 +17,62 @@ BACKOFF = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sender:
-    """Who sends: a fairness key and a priority, told as metadata where they are not empty."""
-
-    key: str = ""
-    priority: str = ""
-
-    @property
-    def name(self) -> str:
-        """As figures are grouped; empty for a sender without either."""
-        parts = (self.key, f"priority {self.priority}" if self.priority else "")
-        return " ".join(part for part in parts if part)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call: when it was due and when it ended, by the loop's clock; a status such as OK; who sent what."""
+    """One call: when it was due and when it ended, by the loop's clock; a status such as OK; which request."""
 
     due: float
     ended: float
     status: str
     request: int
-    sender: Sender
 
 
 class Target(Protocol):
     """What is measured."""
 
-    async def call(self, request: int, sender: Sender) -> str:
+    async def call(self, request: int) -> str:
         """Sends that request and waits; the status of the answer. Never raises."""
 
 
-async def closed(
-    target: Target, turns: Iterator[int], senders: Sequence[Sender], clients: int, stop: float
-) -> list[Call]:
-    """`clients` loops until `stop`, or until the turns end; client n is sender n, cyclic."""
+async def closed(target: Target, turns: Iterator[int], clients: int, stop: float) -> list[Call]:
+    """`clients` loops until `stop`, or until the turns end."""
     clock, calls = asyncio.get_running_loop().time, list[Call]()
 
-    async def client(sender: Sender) -> None:
+    async def client() -> None:
         for request in turns:
             due = clock()
             if due >= stop:
                 return
-            status = await target.call(request, sender)
-            calls.append(Call(due=due, ended=clock(), status=status, request=request, sender=sender))
+            status = await target.call(request)
+            calls.append(Call(due=due, ended=clock(), status=status, request=request))
             if status == REFUSED:
                 await asyncio.sleep(BACKOFF)
 
-    await asyncio.gather(*(client(senders[number % len(senders)]) for number in range(clients)))
+    await asyncio.gather(*(client() for _ in range(clients)))
     return calls
 
 
-async def opened(
-    target: Target, turns: Iterator[int], senders: Sequence[Sender], gaps: Iterator[float], stop: float
-) -> list[Call]:
-    """One request each gap of seconds until `stop`; waits for every answer. Request n is of sender n, cyclic."""
+async def opened(target: Target, turns: Iterator[int], gaps: Iterator[float], stop: float) -> list[Call]:
+    """One request each gap of seconds until `stop`; waits for every answer."""
     clock, calls = asyncio.get_running_loop().time, list[Call]()
     due = clock()
 
-    async def call(request: int, sender: Sender, due: float) -> None:
-        status = await target.call(request, sender)
-        calls.append(Call(due=due, ended=clock(), status=status, request=request, sender=sender))
+    async def call(request: int, due: float) -> None:
+        status = await target.call(request)
+        calls.append(Call(due=due, ended=clock(), status=status, request=request))
 
     async with asyncio.TaskGroup() as under_way:
-        for number, (request, gap) in enumerate(zip(turns, gaps, strict=False)):
+        for request, gap in zip(turns, gaps, strict=False):
             due += gap
             if due >= stop:
                 break
             if due > clock():
                 await asyncio.sleep(due - clock())
-            under_way.create_task(call(request, senders[number % len(senders)], due))
+            under_way.create_task(call(request, due))
     return calls
 
 
-def gaps(rate: float, *, fixed: bool, seed: int) -> Iterator[float]:
-    """Seconds between requests at that rate: always the same, or those of Poisson arrivals."""
+def gaps(rate: float, seed: int) -> Iterator[float]:
+    """Seconds between requests at that rate: those of Poisson arrivals."""
     draw = random.Random(seed)
     while True:
-        yield 1 / rate if fixed else draw.expovariate(rate)
-
-
-def senders(keys: str, priorities: str) -> list[Sender]:
-    """Senders of `a:3,b` (three of four calls are of key a) and of `0,0,1` (every third call has priority 1).
-
-    Raises ValueError for a weight that is no whole number.
-    """
-    named = [name for each in keys.split(",") for name, weight in [_weighed(each)] for _ in range(weight)]
-    ranks = priorities.split(",")
-    count = len(named) * len(ranks)  # each key meets each priority
-    return [Sender(key=named[n % len(named)], priority=ranks[n // len(named) % len(ranks)]) for n in range(count)]
-
-
-def _weighed(key: str) -> tuple[str, int]:
-    name, _, weight = key.partition(":")
-    return name, int(weight or 1)
+        yield draw.expovariate(rate)

@@ -46,16 +46,6 @@ def figures(calls: Sequence[Call], seconds: float, tokens: Sequence[int], deadli
     return found
 
 
-def by_sender(
-    calls: Sequence[Call], seconds: float, tokens: Sequence[int], deadline: float
-) -> dict[str, dict[str, float]]:
-    """The same of each sender, where there are several."""
-    names = sorted({each.sender.name for each in calls})
-    groups = {name: [each for each in calls if each.sender.name == name] for name in names}
-    told = {name: figures(those, seconds, tokens, deadline) for name, those in groups.items()}
-    return told if len(told) > 1 else {}
-
-
 def _latency(prefix: str, calls: Sequence[Call]) -> dict[str, float]:
     if not calls:
         return {}

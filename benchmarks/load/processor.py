@@ -1,4 +1,4 @@
-"""CPU seconds of a process, the thread of its event loop apart, and what a host gave to others; by Linux."""
+"""CPU seconds and memory of a process, the thread of its event loop apart; by Linux."""
 
 import os
 from dataclasses import dataclass
@@ -24,23 +24,6 @@ class CpuSeconds:
     def __sub__(self, other: "CpuSeconds") -> "CpuSeconds":
         """Since then."""
         return CpuSeconds(whole=self.whole - other.whole, event_loop=self.event_loop - other.event_loop)
-
-
-class Stolen:
-    """Time that this machine's cores wanted and did not get, since its host ran other machines; proc(5), `steal`."""
-
-    def __init__(self) -> None:
-        self._start = self._read()
-
-    def since(self) -> float:
-        """Percent of all cores' time since this was made."""
-        stolen, whole = (now - start for now, start in zip(self._read(), self._start, strict=True))
-        return 100 * stolen / whole if whole else 0.0
-
-    @staticmethod
-    def _read() -> tuple[int, int]:
-        ticks = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-        return ticks[7], sum(ticks)
 
 
 def peak_mebibytes(pid: int) -> float:

@@ -1,4 +1,4 @@
-"""Where calls go: gRPC with deadlines, keys and priorities, or a peer over HTTP. Messages are bytes made beforehand."""
+"""Where calls go: gRPC with deadlines, or a peer over HTTP. Messages are bytes made beforehand."""
 
 import random
 from collections.abc import AsyncIterator, Sequence
@@ -7,19 +7,14 @@ from typing import Any, Protocol
 
 import grpc
 
-from benchmarks.load.loops import REFUSED, Sender, Target
+from benchmarks.load.loops import REFUSED, Target
 from benchmarks.load.outcome import EXPIRED, OK, LoadFailed
 from benchmarks.peers import infinity
 from benchmarks.workloads import Workload, text
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.rpc import channel_options
-from tei.v1 import tei_pb2
 
 EMBED, RERANK = "/selvage.v1.EmbeddingService/Embed", "/selvage.v1.RankingService/Rerank"
-TEI, TEI_EMBED = "tei:", "/tei.v1.Embed/Embed"
-"""What begins the address of a server that is to be asked by that contract, a text a request."""
-KEY, PRIORITY = "selvage-key", "selvage-priority"
-"""Metadata."""
 HTTP_STATUSES = {200: OK, 429: REFUSED, 503: REFUSED, 504: EXPIRED}
 
 
@@ -48,9 +43,9 @@ def messages(workload: Workload, seed: int) -> list[bytes]:
     return [each.SerializeToString() for each in made]
 
 
-def bodies(workload: Workload, seed: int, encoding: str) -> list[bytes]:
-    """The same over HTTP, with vectors as numbers (float) or as bytes (base64)."""
-    return [infinity.body(texts, encoding, rerank=workload.kind == "rerank") for texts in texts_of(workload, seed)]
+def bodies(workload: Workload, seed: int) -> list[bytes]:
+    """The same over HTTP."""
+    return [infinity.body(texts, rerank=workload.kind == "rerank") for texts in texts_of(workload, seed)]
 
 
 FIRST = 60.0
@@ -60,16 +55,10 @@ FIRST = 60.0
 class GrpcTarget:
     """One channel a server; calls take turns among them."""
 
-    def __init__(
-        self, channels: Sequence[grpc.aio.Channel], workload: Workload, seed: int, deadline: float, *, tei: bool = False
-    ) -> None:
-        method = RERANK if workload.kind == "rerank" else TEI_EMBED if tei else EMBED
+    def __init__(self, channels: Sequence[grpc.aio.Channel], workload: Workload, seed: int, deadline: float) -> None:
+        method = RERANK if workload.kind == "rerank" else EMBED
         self._calls: list[Any] = [channel.unary_unary(method) for channel in channels]  # no serialisers: bytes
-        self._workload, self._messages, self._tei = workload, messages(workload, seed), tei
-        if tei:
-            self._messages = [
-                tei_pb2.EmbedRequest(inputs=texts[0]).SerializeToString() for texts in texts_of(workload, seed)
-            ]
+        self._workload, self._messages = workload, messages(workload, seed)
         self._deadline, self._sent = deadline, 0
 
     async def check(self) -> None:
@@ -80,20 +69,16 @@ class GrpcTarget:
         except grpc.aio.AioRpcError as error:
             raise LoadFailed(f"the first call ended with {error.code().name}: {error.details()}") from None
         made = sum(self._workload.requests[0])
-        if self._tei:
-            told: int | None = tei_pb2.EmbedResponse.FromString(raw).metadata.compute_tokens
-        else:
-            reply = kind.FromString(raw)
-            told = reply.usage.prompt_tokens if reply.model else None  # the null server counts nothing
+        reply = kind.FromString(raw)
+        told = reply.usage.prompt_tokens if reply.model else None  # the null server counts nothing
         if told not in (None, made):
             raise LoadFailed(f"the first request is made of {made} tokens, the server counted {told}")
 
-    async def call(self, request: int, sender: Sender) -> str:
+    async def call(self, request: int) -> str:
         self._sent += 1
-        told = [(name, value) for name, value in ((KEY, sender.key), (PRIORITY, sender.priority)) if value]
         call = self._calls[self._sent % len(self._calls)]
         try:
-            await call(self._messages[request], timeout=self._deadline or None, metadata=told or None)
+            await call(self._messages[request], timeout=self._deadline or None)
         except grpc.aio.AioRpcError as error:
             return error.code().name
         return OK
@@ -108,10 +93,10 @@ class HttpTarget:
 
     async def check(self) -> None:
         """See `Checked`."""
-        if (status := await self.call(0, Sender())) != OK:
+        if (status := await self.call(0)) != OK:
             raise LoadFailed(f"the first call ended with {status}")
 
-    async def call(self, request: int, sender: Sender) -> str:
+    async def call(self, request: int) -> str:
         try:
             async with self._session.post(self._url, data=self._bodies[request]) as response:
                 await response.read()
@@ -123,10 +108,8 @@ class HttpTarget:
 
 
 @asynccontextmanager
-async def reached(
-    address: str, workload: Workload, *, seed: int, deadline: float, encoding: str = "base64"
-) -> AsyncIterator[Checked]:
-    """The target of http:..., tei:HOST:PORT, or HOST:PORT (several with commas); calls end after `deadline` seconds."""
+async def reached(address: str, workload: Workload, *, seed: int, deadline: float) -> AsyncIterator[Checked]:
+    """The target of http:..., or HOST:PORT (several with commas); calls end after `deadline` seconds."""
     if address.startswith("http"):
         import aiohttp  # not everywhere
 
@@ -134,12 +117,11 @@ async def reached(
         timeout, connector = aiohttp.ClientTimeout(total=deadline), aiohttp.TCPConnector(limit=0)
         headers = {"Content-Type": "application/json"}
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
-            yield HttpTarget(session, url, bodies(workload, seed, encoding), aiohttp.ClientError)
+            yield HttpTarget(session, url, bodies(workload, seed), aiohttp.ClientError)
         return
-    servers = address.removeprefix(TEI).split(",")
-    channels = [grpc.aio.insecure_channel(each, options=channel_options()) for each in servers]
+    channels = [grpc.aio.insecure_channel(each, options=channel_options()) for each in address.split(",")]
     try:
-        yield GrpcTarget(channels, workload, seed, deadline, tei=address.startswith(TEI))
+        yield GrpcTarget(channels, workload, seed, deadline)
     finally:
         for channel in channels:
             await channel.close()

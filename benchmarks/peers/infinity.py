@@ -62,7 +62,7 @@ def _wait(address: str, process: "subprocess.Popen[bytes]") -> None:
     sys.exit(f"infinity was not ready within {PATIENCE:.0f} s")
 
 
-def body(texts: list[str], encoding: str, *, rerank: bool) -> bytes:
+def body(texts: list[str], *, rerank: bool) -> bytes:
     """What is posted: OpenAI's shape, of which base64 is the cheaper encoding; or Jina's, the query first."""
-    embed = {"input": texts, "encoding_format": encoding}
+    embed = {"input": texts, "encoding_format": "base64"}
     return json.dumps({"model": MODEL} | ({"query": texts[0], "documents": texts[1:]} if rerank else embed)).encode()

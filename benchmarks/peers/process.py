@@ -36,7 +36,8 @@ SPIN = {"GOMP_SPINCOUNT": "10000"}
 
 def modules_of(checkout: Path) -> dict[str, str]:
     """The environment in which Python finds a checkout's modules before all others."""
-    return {"PYTHONPATH": os.pathsep.join((str(checkout), str(checkout / "protos")))}
+    others = os.environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": os.pathsep.join((str(checkout), str(checkout / "protos"), *filter(None, [others])))}
 
 
 def free_port() -> int:

@@ -54,16 +54,12 @@ def dense(engine: ours.Ours, all_texts: list[Ids], jobs: int) -> npt.NDArray[np.
     return np.frombuffer(b"".join(rows), dtype="<f4").reshape(len(all_texts), -1)
 
 
-def _maxsim(file: str, joined: bool = True) -> Work:
-    """`joined`: rows lie end to end, as a step has them; else they come a tensor a document, as peers get them."""
+def _maxsim(file: str) -> Work:
+    """Rows lie end to end, as a step has them."""
     given = np.load(file)
     query, rows = torch.from_numpy(given["query"]), torch.from_numpy(given["rows"])
-    lengths = given["lengths"].tolist()
-    if joined:
-        scores = ours.maxsim(query, rows, lengths)
-        return lambda: scores().flatten().numpy()
-    documents = [each.clone() for each in rows.split(lengths)]
-    return lambda: ours.maxsim(query, torch.cat(documents), lengths)().flatten().numpy()
+    scores = ours.maxsim(query, rows, given["lengths"].tolist())
+    return lambda: scores().flatten().numpy()
 
 
 if __name__ == "__main__":

@@ -154,6 +154,7 @@ HEADED: dict[str, tuple[str, dict[str, Any]]] = {
     "tiny-colbert": ("tiny-bert", _colbert(QueryExpansion.FIXED, 64, 48, attend=False)),
     "minilm-colbert": ("minilm-l6", _colbert(QueryExpansion.FIXED, 384, 128, attend=False)),
     "tiny-colbert-attended": ("tiny-bert", _colbert(QueryExpansion.MIN, 64, 48, attend=True)),
+    "tiny-jina-colbert": ("tiny-jina-v3", _colbert(QueryExpansion.FIXED, 64, 48, attend=True)),
     "jina-colbert-v2": (
         "jina-xlm-roberta",
         _colbert(QueryExpansion.FIXED, 1024, 128, attend=True) | {"max_tokens": 8192},

@@ -251,7 +251,7 @@ def test_shared_is_ours() -> None:
         ("gpu_worker.__main__", ["frontend_service", "prometheus_client", "opentelemetry"]),
         ("frontend_service.frontend", ["grpc", "grpc_health", "google", "selvage", "tei", "torch", "gpu_worker"]),
         (
-            "gpu_worker.engine, benchmarks.accelerator",
+            "gpu_worker.engine, benchmarks.accelerator.run",
             ["grpc", "google", "structlog", "pydantic", "pydantic_settings", "triton", "rich", "aiohttp", "scipy"],
         ),
         ("benchmarks.__main__", ["torch", "transformers", "grpc", "structlog", "rich"]),

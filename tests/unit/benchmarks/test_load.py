@@ -5,10 +5,9 @@ import os
 import selectors
 import threading
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from itertools import cycle, islice
+from itertools import count, cycle, islice, repeat
 from typing import Any
 
 import grpc
@@ -19,14 +18,12 @@ from hypothesis import strategies as st
 
 from benchmarks.load import loops, outcome
 from benchmarks.load.generator import Load, drive
-from benchmarks.load.loops import REFUSED, Call, Sender
+from benchmarks.load.loops import REFUSED, Call
 from benchmarks.load.outcome import LoadFailed
 from benchmarks.load.processor import CpuSeconds
 from benchmarks.load.target import EMBED, HttpTarget
 from benchmarks.workloads import Workload
 from selvage.v1 import embedding_pb2
-
-NOBODY = [Sender()]
 
 
 class Leap(selectors.DefaultSelector):
@@ -52,15 +49,13 @@ def in_fake_time(calls: Coroutine[Any, Any, list[Call]]) -> list[Call]:
 
 
 class FakeTarget:
-    """Answers after `seconds(now)`; notes who sent what, and how much was under way at once."""
+    """Answers after `seconds(now)`; notes how much was under way at once."""
 
     def __init__(self, seconds: Callable[[float], float]) -> None:
         self._seconds = seconds
-        self.came: list[tuple[int, Sender]] = []
         self.under_way = self.most = 0
 
-    async def call(self, request: int, sender: Sender) -> str:
-        self.came.append((request, sender))
+    async def call(self, request: int) -> str:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         await asyncio.sleep(self._seconds(asyncio.get_running_loop().time()))
@@ -72,7 +67,7 @@ class FakeTarget:
 def test_a_closed_loop_never_has_more_than_its_clients_under_way(clients: int, requests: int) -> None:
     """As many as clients where there are enough requests, and every request once."""
     target = FakeTarget(lambda now: 0.1)
-    calls = in_fake_time(loops.closed(target, iter(range(requests)), NOBODY, clients, float("inf")))
+    calls = in_fake_time(loops.closed(target, iter(range(requests)), clients, float("inf")))
     assert target.most == min(clients, requests)
     assert sorted(each.request for each in calls) == list(range(requests))
 
@@ -81,50 +76,35 @@ def test_who_is_refused_waits_a_moment() -> None:
     """A caller that is refused at once does not ask a thousand times a second; one that is answered does."""
 
     class Full(FakeTarget):
-        async def call(self, request: int, sender: Sender) -> str:
-            await super().call(request, sender)
+        async def call(self, request: int) -> str:
+            await super().call(request)
             return REFUSED
 
     for made, expected in ((Full, 3), (FakeTarget, 100)):
         target = made(lambda now: 0.01)
-        calls = in_fake_time(loops.closed(target, cycle([0]), NOBODY, 1, 1001.0))
+        calls = in_fake_time(loops.closed(target, cycle([0]), 1, 1001.0))
         assert len(calls) == pytest.approx(expected, abs=1)
 
 
 def test_an_open_loop_sends_at_the_rate_whatever_the_answers_do() -> None:
     """Every answer takes ten seconds; none holds a request back, and each is timed from when it was due."""
     target = FakeTarget(lambda now: 10.0)
-    gaps = loops.gaps(20, fixed=True, seed=1)
-    calls = in_fake_time(loops.opened(target, cycle([0]), NOBODY, gaps, 1002.01))
+    calls = in_fake_time(loops.opened(target, cycle([0]), repeat(1 / 20), 1002.01))
     assert [each.due for each in calls] == pytest.approx([1000 + number / 20 for number in range(1, 41)])
     assert {round(each.ended - each.due, 6) for each in calls} == {10.0}
 
 
 def test_poisson_arrivals_have_the_rate_and_the_seed_decides_them() -> None:
     """Exponential gaps: as much spread as mean."""
-    found = list(islice(loops.gaps(50, fixed=False, seed=3), 20_000))
+    found = list(islice(loops.gaps(50, seed=3), 20_000))
     assert np.mean(found) == pytest.approx(1 / 50, rel=0.03)
     assert np.std(found) == pytest.approx(1 / 50, rel=0.05)
-    assert found[:5] == list(islice(loops.gaps(50, fixed=False, seed=3), 5))
+    assert found[:5] == list(islice(loops.gaps(50, seed=3), 5))
 
 
-def test_keys_have_their_weights_and_priorities_take_turns() -> None:
-    """Every key meets every priority."""
-    found = loops.senders("greedy:3,modest", "0,1")
-    assert Counter((each.key, each.priority) for each in found) == {
-        ("greedy", "0"): 3,
-        ("modest", "0"): 1,
-        ("greedy", "1"): 3,
-        ("modest", "1"): 1,
-    }
-    assert loops.senders("", "") == NOBODY
-    with pytest.raises(ValueError, match="many"):
-        loops.senders("greedy:many", "")
-
-
-def calls_of(*ended: float, status: str = "OK", sender: Sender = NOBODY[0]) -> list[Call]:
+def calls_of(*ended: float, status: str = "OK") -> list[Call]:
     """Each was due half a second before."""
-    return [Call(due=each - 0.5, ended=each, status=status, request=0, sender=sender) for each in ended]
+    return [Call(due=each - 0.5, ended=each, status=status, request=0) for each in ended]
 
 
 def test_a_closed_loop_counts_from_the_last_answer_before_the_window_to_the_last_in_it() -> None:
@@ -138,7 +118,7 @@ def test_a_closed_loop_counts_from_the_last_answer_before_the_window_to_the_last
 
 def test_goodput_is_what_kept_its_deadline_and_refusals_have_latencies_of_their_own() -> None:
     """Of four a second in two seconds."""
-    late = [Call(due=0.0, ended=3.0, status="OK", request=1, sender=Sender())]
+    late = [Call(due=0.0, ended=3.0, status="OK", request=1)]
     calls = calls_of(1, 1, 1, 1) + late + calls_of(1, status=outcome.REFUSED) + calls_of(1, status=outcome.EXPIRED)
     found = outcome.figures(calls + calls_of(1, status="INTERNAL"), 2.0, [16, 32], deadline=1.0)
     rates = {name: value for name, value in found.items() if name.endswith("/s")}
@@ -150,22 +130,13 @@ def test_goodput_is_what_kept_its_deadline_and_refusals_have_latencies_of_their_
     assert found["p99 ms"] == pytest.approx(2900)
 
 
-def test_senders_are_told_apart() -> None:
-    """Where there is more than one."""
-    calls = calls_of(1, sender=Sender(key="a")) + calls_of(1, 1, sender=Sender(key="b", priority="1"))
-    found = outcome.by_sender(calls, 1.0, [16], 0.0)
-    assert {name: each["requests/s"] for name, each in found.items()} == {"a": 1, "b priority 1": 2}
-    assert outcome.by_sender(calls[:1], 1.0, [16], 0.0) == {}
-
-
 @asynccontextmanager
-async def fake_server(answer: Callable[[int], str], tokens: int = 16) -> AsyncIterator[tuple[str, list[Any]]]:
-    """A server of Embed that answers call n with a status, or never; its address, and the metadata that came."""
-    came: list[Any] = []
+async def fake_server(answer: Callable[[int], str], tokens: int = 16) -> AsyncIterator[str]:
+    """A server of Embed that answers call n with a status, or never; its address."""
+    numbers = count()
 
     async def embed(request: bytes, context: Any) -> bytes:
-        came.append(dict(context.invocation_metadata()))
-        status = answer(len(came) - 1)
+        status = answer(next(numbers))
         if status == "never":
             await asyncio.Event().wait()
         if status != "OK":
@@ -181,7 +152,7 @@ async def fake_server(answer: Callable[[int], str], tokens: int = 16) -> AsyncIt
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        yield f"127.0.0.1:{port}", came
+        yield f"127.0.0.1:{port}"
     finally:
         await server.stop(None)
 
@@ -190,10 +161,10 @@ TEXTS = Workload(name="texts", says="", model="minilm", requests=((16,),) * 4)
 
 
 async def test_every_call_is_counted_once_by_its_status() -> None:
-    """One in four is refused, one in four never answered; keys and priorities reach the server."""
+    """One in four is refused, one in four never answered."""
     statuses = ("OK", "RESOURCE_EXHAUSTED", "never", "OK")
-    async with fake_server(lambda number: statuses[(number - 1) % 4] if number else "OK") as (address, came):
-        load = Load(address=address, workload=TEXTS, clients=3, requests=40, deadline=0.3, keys="a:3,b", priorities="1")
+    async with fake_server(lambda number: statuses[(number - 1) % 4] if number else "OK") as address:
+        load = Load(address=address, workload=TEXTS, clients=3, requests=40, deadline=0.3)
         found = await drive(load)
     assert found["statuses"] == {"OK": 20, "RESOURCE_EXHAUSTED": 10, "DEADLINE_EXCEEDED": 10}
     figures = found["figures"]
@@ -201,12 +172,11 @@ async def test_every_call_is_counted_once_by_its_status() -> None:
     assert figures["expired/s"] == pytest.approx(figures["requests/s"] / 2)
     assert figures["tokens/s"] == pytest.approx(16 * figures["requests/s"])
     assert figures["clients: CPU ms/request"] >= 0
-    assert Counter((each["selvage-key"], each["selvage-priority"]) for each in came[1:]) == {("a", "1"): 40}
 
 
 async def test_a_server_that_counts_other_tokens_is_not_measured() -> None:
     """The texts would not be what the figures say."""
-    async with fake_server(lambda number: "OK", tokens=17) as (address, _):
+    async with fake_server(lambda number: "OK", tokens=17) as address:
         with pytest.raises(LoadFailed, match="made of 16 tokens, the server counted 17"):
             await drive(Load(address=address, workload=TEXTS, requests=4))
 
@@ -233,7 +203,7 @@ async def test_answers_over_http_have_the_same_names() -> None:
 
     bodies = [b"200", b"503", b"404", b"0"]
     target = HttpTarget(Session(), "http://nowhere/embeddings", bodies)
-    found = [await target.call(number, Sender()) for number in range(4)]
+    found = [await target.call(number) for number in range(4)]
     assert found == ["OK", outcome.REFUSED, "HTTP 404", "ConnectionResetError"]
 
 

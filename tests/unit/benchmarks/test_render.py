@@ -1,18 +1,17 @@
-"""Pages against results; and the accelerator's run, of which nothing may be lost."""
+"""Pages against results."""
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import accelerator, render
+from benchmarks import render
 from benchmarks.__main__ import parser
 from benchmarks.rounds import SHARE
 
 
-@pytest.mark.parametrize("page", [render.README, render.MEASURED], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [render.README, render.MEASURED, render.ACCELERATOR], ids=lambda page: page.name)
 def test_pages_are_of_the_results(page: Path) -> None:
     """Made anew they are the same, to the byte."""
     assert render.rendered(page.read_text()) == page.read_text()
@@ -50,42 +49,7 @@ def test_a_row_of_speed_tells_the_rate_the_share_and_each_peer() -> None:
 
 def test_every_benchmark_teaches_itself(capsys: pytest.CaptureFixture[str]) -> None:
     """`--help` of each name prints what it compares, whatever it needs to run."""
-    for name in ("offline", "engine", "maxsim", "services", "doors", "load", "accelerator", "render"):
+    for name in ("offline", "engine", "maxsim", "services", "load", "accelerator", "render"):
         with pytest.raises(SystemExit, match="0"):
             parser().parse_args([name, "--help"])
         assert len(capsys.readouterr().out) > 300
-
-
-def asked(out: Path, limit: float = 1000.0) -> argparse.Namespace:
-    return parser().parse_args(["accelerator", "--device", "cpu", "--limit", str(limit), "--out", str(out)])
-
-
-def test_a_part_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told, the JSON has what came before and after, and the exit status is 1."""
-
-    def fails() -> None:
-        raise RuntimeError("no such kernel")
-
-    def parts(given: object, report: dict[str, Any]) -> list[Any]:
-        row = {"workload": "short", "tokens/s": 7}
-        return [("first", fails), ("second", lambda: report["rows"].append(row))]
-
-    monkeypatch.setattr(accelerator, "parts", parts)
-    assert accelerator.main(asked(tmp_path / "found.json")) == 1
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert found["parts"][0]["error"] == "RuntimeError: no such kernel"
-    assert found["rows"] == [{"workload": "short", "tokens/s": 7}]
-
-
-def test_no_part_begins_without_time_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left out is told, and is no failure."""
-    monkeypatch.setattr(accelerator, "parts", lambda given, report: [("first", lambda: 1 / 0)])
-    assert accelerator.main(asked(tmp_path / "found.json", accelerator.LEAST - 1)) == 0
-    assert json.loads((tmp_path / "found.json").read_text())["parts"][0]["skipped"] == "the time is up"
-
-
-def test_limits_and_goals_stand_beside_a_row() -> None:
-    """Tokens a second at most are the device's operations over those of a token."""
-    row = {"workload": "short", "in flight": 64, "FLOP/token": 50.0, "tokens/s": 4}
-    told = accelerator.compared(row, {"flops_per_second": 1000})
-    assert (told["limit tokens/s"], told["% of limit"], told["goal there"]) == (20, 20.0, "8,712 req/s")

@@ -20,7 +20,7 @@ def tokenizers() -> dict[bool, Tokenizer]:
     return {False: mini, True: Tokenizer.from_buffer(tokenizer(1000).content)}
 
 
-@pytest.mark.parametrize("scale", ["small", "full"])
+@pytest.mark.parametrize("scale", ["tiny", "small", "full"])
 @pytest.mark.parametrize("name", named())
 def test_texts_have_the_tokens_that_the_workload_says(
     name: str, scale: Scale, tokenizers: dict[bool, Tokenizer]

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.accelerator import ENGINE
+from benchmarks.accelerator.engine import WORKLOADS
 from benchmarks.workloads import named
 from gpu_worker.device.placement import Placement
 from gpu_worker.random_models import synthetic
@@ -31,7 +31,7 @@ class _Places(TorchDispatchMode):
         return output
 
 
-@pytest.mark.parametrize("name", sorted({named("full")[each].model.removeprefix("random:") for each in ENGINE}))
+@pytest.mark.parametrize("name", sorted({named("full")[each].model.removeprefix("random:") for each in WORKLOADS}))
 def test_random_weights_are_made_on_the_device(name: str) -> None:
     """In the dtype that is served: seven billion float32 numbers of a host would take minutes and 28 GB."""
     config, recipe = synthetic.shape_of(name)

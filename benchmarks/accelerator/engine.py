@@ -1,0 +1,100 @@
+"""The worker's engine on published workloads, without services: rates, latencies, memory, and what its steps launch.
+
+Every workload is run by each kind of trunk. Headline workloads are profiled beside it, and told apart.
+"""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from itertools import cycle
+
+import numpy as np
+import torch
+
+from benchmarks import ours
+from benchmarks.accelerator.report import Report, Row
+from benchmarks.accelerator.trace import STEP, traced
+from benchmarks.workloads import MAX_TOKENS, MINILM, Workload, token_ids
+
+WORKLOADS = ("colbert-rerank", "big-rerank", "instruct-burst", "token-embed", "medium", "short", "clients")
+"""What matters most first; those of one model stand together."""
+HEADLINES, AT_ONCE = ("colbert-rerank", "instruct-burst", "token-embed"), ("big-rerank", "instruct-burst")
+"""Those that are profiled; those whose requests come all at once, instead of in a closed loop."""
+WARMUP, PROFILED, BURSTS = 0.3, 0.1, 5
+"""Of a closed loop's seconds, ahead of them and under the profiler; how often all come at once, the median counts."""
+
+
+def run_model(workloads: Sequence[Workload], device: str, seconds: float, report: Report) -> None:
+    """Loads the workloads' model and tells rows of each."""
+    start, model = time.perf_counter(), workloads[0].model
+    engine = ours.Ours(model, dtype="auto", device=device, max_tokens=MAX_TOKENS if model == MINILM else 0)
+    place = engine.model.placement
+    loaded = {"model": model, "dtype": place.dtype_name, "load s": round(time.perf_counter() - start, 1)}
+    report.tell("models", {**loaded, "weights GB": round(engine.model.weight_bytes / 1e9, 3), **memory(engine)})
+    for kind in ours.TRUNKS:
+        engine.run_by(kind)
+        for workload in workloads:
+            for count in workload.in_flight:
+                known = {"workload": workload.name, "model": model, "trunk": kind, "in flight": count}
+                report.tell("rows", known | measured(engine, workload, count, seconds))
+        for workload in [each for each in workloads if each.name in HEADLINES]:
+            with engine.marked(STEP):
+                told, kernels = traced(partial(_run, engine, workload, PROFILED * seconds), place.device)
+            report.tell("steps", {"workload": workload.name, "trunk": kind, **told})
+            report.profile(workload.name, f"{workload.name}, {kind}: {told}\n{kernels}\n")
+
+
+def measured(engine: ours.Ours, workload: Workload, in_flight: int, seconds: float) -> Row:
+    """The figures of one workload; of bursts, that of median length."""
+    _run(engine, workload, WARMUP * seconds, in_flight)
+    before = memory(engine)
+    if before:
+        torch.cuda.reset_peak_memory_stats(engine.model.placement.device)
+    times = BURSTS if workload.name in AT_ONCE else 1
+    runs = [_run(engine, workload, seconds, in_flight) for _ in range(times)]
+    spent, answers = sorted(runs, key=lambda run: run[0])[times // 2]
+    row = figures(spent, answers)
+    if workload.name in AT_ONCE and workload.kind == "rerank":
+        texts = token_ids(workload.requests[0], 1, engine.model.vocabulary_size)
+        alone = float(np.median([engine.encoder_seconds(texts) for _ in range(BURSTS)]))
+        row["% of its encoder"] = round(100 * alone / spent, 1)
+    if before:
+        peak = torch.cuda.max_memory_allocated(engine.model.placement.device)
+        row |= {"peak GB": round(peak / 1e9, 3), "grown GB": round(memory(engine)["used GB"] - before["used GB"], 3)}
+    return row
+
+
+def memory(engine: ours.Ours) -> Row:
+    """Of the device: of tensors, kept by the allocator, and all; empty on a processor."""
+    return {f"{name} GB": round(value / 1e9, 3) for name, value in engine.model.placement.memory.items()}
+
+
+def _run(engine: ours.Ours, workload: Workload, seconds: float, in_flight: int = 0) -> tuple[float, list[ours.Answer]]:
+    """Seconds and answers of all at once, or of a closed loop, of the workload's own size unless told."""
+    jobs, in_flight = engine.jobs(workload, seed=1), in_flight or workload.in_flight[-1]
+    start, waiting, found = time.perf_counter(), cycle(jobs), list[ours.Answer]()
+    if workload.name in AT_ONCE:
+        answers = engine.run(jobs)
+        return time.perf_counter() - start, answers
+    while True:
+        while len(engine) < in_flight:
+            engine.submit(next(waiting))
+        latest = engine.step()
+        found += latest
+        spent = time.perf_counter() - start
+        if latest and spent >= seconds:  # from an answer to an answer
+            break
+    while len(engine):  # what is still open would be in the next run's way
+        engine.step()
+    return spent, found
+
+
+def figures(seconds: float, answers: Sequence[ours.Answer]) -> Row:
+    """Rates and latencies."""
+    middle, late = np.quantile([each.seconds * 1e3 for each in answers], (0.5, 0.99))
+    return {
+        "requests/s": round(len(answers) / seconds, 2),
+        "tokens/s": round(sum(each.tokens for each in answers) / seconds),
+        "p50 ms": round(float(middle), 3),
+        "p99 ms": round(float(late), 3),
+    }

@@ -1,0 +1,108 @@
+"""Floors: the least time that a workload can take on a device, and what sets it. Arithmetic alone; nothing runs.
+
+A token costs products of the linear layers and products of attention, which share the device's matrix units and add up;
+bytes of the device's memory; and bytes over the link to the host. Memory and link work beside the matrix units, so the
+floor is the longest of the three. Numbers are bfloat16. Elementwise work counts as fused into the products before it,
+each of which reads its input once and writes its output once; rows leave as float32. MaxSim is left out: a thousandth.
+"""
+
+import json
+from dataclasses import dataclass
+
+from benchmarks.machine import ROOT
+from benchmarks.workloads import MINILM, Workload
+
+HALF, SINGLE, IDS = 2, 4, 16
+"""Bytes of a number inside, of one that leaves, and of a token's id with its position."""
+STEP_TOKENS = 16_384
+"""Of a step, at most: its weights are read once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A model as far as it costs: `inner` numbers between the products of its feed-forward part, which `gated` ones
+    make twice; `projected` numbers of a token's row behind a projection, 0 where there is none."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head: int
+    inner: int
+    gated: bool = False
+    causal: bool = False
+    projected: int = 0
+
+    @property
+    def weights(self) -> int:
+        """Of all linear layers: what every token is multiplied with."""
+        own, kept = self.heads * self.head, self.kv_heads * self.head
+        attention, forward = 2 * self.hidden * (own + kept), self.hidden * self.inner * (3 if self.gated else 2)
+        return self.layers * (attention + forward) + self.hidden * self.projected
+
+    @property
+    def numbers(self) -> int:
+        """That a token moves through memory: inputs and outputs of four products and of attention, two residuals."""
+        own, kept = self.heads * self.head, self.kv_heads * self.head
+        return self.layers * (6 * self.hidden + 2 * self.inner + 4 * own + 4 * kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Operations, bytes of its memory, and bytes over the link to the host: each a second."""
+
+    name: str
+    flops: float
+    memory: float
+    link: float
+
+
+H200 = Device(name="an H200 by its data sheet", flops=989e12, memory=4.8e12, link=64e9)
+"""Dense bfloat16, HBM3e, PCIe 5 x16."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """Seconds a token of each part."""
+
+    products: float
+    attention: float
+    memory: float
+    link: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """At most."""
+        return 1 / max(self.products + self.attention, self.memory, self.link)
+
+    @property
+    def binds(self) -> str:
+        """The part that one would have to make smaller first."""
+        computed = {"products": self.products, "attention": self.attention}
+        most = max(self.memory, self.link)
+        if sum(computed.values()) >= most:
+            return max(computed, key=computed.__getitem__)
+        return "memory" if self.memory == most else "link"
+
+
+def floor(shape: Shape, workload: Workload, in_flight: int, device: Device) -> Floor:
+    """Of a token of the workload, with so many of its requests at a time: they make a step, if it may hold them."""
+    lengths = [length for request in workload.requests for length in request]
+    tokens = sum(lengths)
+    in_step = min(STEP_TOKENS, in_flight * tokens / len(workload.requests))
+    squares = sum(length**2 for length in lengths) / tokens
+    attended = 4 * squares * shape.heads * shape.head * shape.layers / (2 if shape.causal else 1)
+    rows = {"dense": len(lengths) * shape.hidden, "tokens": tokens * (shape.projected or shape.hidden)}
+    shipped = rows.get(workload.kind, len(lengths) - len(workload.requests))  # of a rerank, a score a document
+    return Floor(
+        products=2 * shape.weights / device.flops,
+        attention=attended / device.flops,
+        memory=HALF * (shape.numbers + shape.weights / in_step) / device.memory,
+        link=(IDS + SINGLE * shipped / tokens) / device.link,
+    )
+
+
+def shape(model: str) -> Shape:
+    """That of a workload's model; a test holds them to the models themselves."""
+    known = json.loads((ROOT / "benchmarks" / "shapes.json").read_text())
+    return Shape(**known["random:minilm-l6" if model == MINILM else model])

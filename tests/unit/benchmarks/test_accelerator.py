@@ -1,0 +1,77 @@
+"""The accelerator's run, of which nothing may be lost; and what a profiler's events say of a step."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.__main__ import parser
+from benchmarks.accelerator import run
+from benchmarks.accelerator.report import Report
+from benchmarks.accelerator.trace import STEP, figures
+
+
+def asked(out: Path, limit: float = 1000.0) -> argparse.Namespace:
+    return parser().parse_args(["accelerator", "--device", "cpu", "--limit", str(limit), "--out", str(out)])
+
+
+def test_a_part_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told, the JSON has what came before and after, and the exit status is 1."""
+
+    def fails() -> None:
+        raise RuntimeError("no such kernel")
+
+    def parts(given: object, report: Report) -> list[Any]:
+        return [("first", fails), ("second", lambda: report.tell("rows", {"workload": "short", "tokens/s": 7}))]
+
+    monkeypatch.setattr(run, "parts", parts)
+    assert run.main(asked(tmp_path / "found.json")) == 1
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["parts"][0]["error"] == "RuntimeError: no such kernel"
+    assert found["rows"] == [{"workload": "short", "tokens/s": 7}]
+
+
+def test_no_part_begins_without_time_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left out is told, and is no failure."""
+    monkeypatch.setattr(run, "parts", lambda given, report: [("first", lambda: 1 / 0)])
+    assert run.main(asked(tmp_path / "found.json", run.LEAST - 1)) == 0
+    assert json.loads((tmp_path / "found.json").read_text())["parts"][0]["skipped"] == "the time is up"
+
+
+def test_a_row_is_on_disk_at_once_with_its_floor(tmp_path: Path) -> None:
+    """And profiles of an earlier run are gone, while those of this one add up."""
+    (tmp_path / "found-old.txt").write_text("old")
+    report = Report({"settings": {"scale": "full"}}, tmp_path / "found.json")
+    report.limits |= {"name": "a chip", "flops": 1e12, "memory": 1e12, "link": 1e12}
+    report.tell("rows", {"workload": "short", "in flight": 64, "tokens/s": 2_923})
+    (row,) = json.loads((tmp_path / "found.json").read_text())["rows"]
+    assert (row["floor tokens/s"], row["bound by"], row["% of floor"]) == (5846, "products", 50.0)
+    for kind in ("eager", "other"):
+        report.profile("short", f"{kind}\n")
+    assert [each.name for each in tmp_path.glob("*.txt")] == ["found-short.txt"]
+    assert (tmp_path / "found-short.txt").read_text() == "eager\nother\n"
+
+
+def event(category: str, name: str, start: float, microseconds: float) -> dict[str, Any]:
+    return {"cat": category, "name": name, "ts": start, "dur": microseconds}
+
+
+def test_figures_of_a_step_from_a_trace() -> None:
+    """Two steps of three kernels, of which two overlap; a graph is one launch; 40 us between them, 10 within."""
+    ran = [("gpu_memcpy", 0, 10), ("kernel", 10, 30), ("kernel", 30, 20), ("kernel", 60, 40)]
+    events = [
+        event(kind, "gemm", start, took) for kind, start, took in (*ran, ("kernel", 140, 30), ("kernel", 170, 30))
+    ]
+    events += [event("gpu_user_annotation", STEP, 0, 100), event("gpu_user_annotation", STEP, 140, 60)]
+    events += [event("gpu_user_annotation", "another", 0, 900), event("cpu_op", "aten::mm", 0, 900)]
+    calls = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaGraphLaunch", "cuLaunchKernelEx", "cudaEventRecord")
+    events += [event("cuda_runtime", name, 0, 5) for name in calls]
+    assert figures([*reversed(events), {"ph": "M"}], "cuda") == {
+        "kernels": 3,
+        "launches": 2,
+        "ms": 0.08,
+        "idle before the next ms": 0.04,
+        "device idle %": 25.0,
+    }

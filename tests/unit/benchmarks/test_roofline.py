@@ -1,0 +1,110 @@
+"""Floors against numbers that were worked out by hand, and shapes against the models."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks import render
+from benchmarks.accelerator.engine import WORKLOADS
+from benchmarks.machine import ROOT
+from benchmarks.roofline import Device, Floor, Shape, floor, shape
+from benchmarks.workloads import Kind, Workload, named
+from gpu_worker.device.placement import Placement
+from gpu_worker.random_models import synthetic
+
+KNOWN = json.loads((ROOT / "benchmarks" / "shapes.json").read_text())
+SMALL = {"hidden": 8, "layers": 2, "heads": 2, "kv_heads": 1, "head": 4, "inner": 16}
+ONE = Device(name="one a second", flops=1, memory=1, link=1)
+
+
+def work(kind: Kind, *requests: tuple[int, ...]) -> Workload:
+    return Workload(name="by hand", says="", model="", kind=kind, requests=requests)
+
+
+def test_a_token_costs_what_it_costs_by_hand() -> None:
+    """Two layers of 8 numbers, two heads of 4 that share a key, 16 numbers within; texts of 4 and 12 tokens."""
+    found = floor(Shape(**SMALL), work("dense", (4,), (12,)), 2, ONE)
+    weights = 2 * (8 * 8 + 2 * 8 * 4 + 8 * 8 + 2 * 8 * 16)  # query, key and value, output, up and down
+    numbers = 2 * ((8 + 16) + (16 + 8) + (8 + 8) + 8 + (8 + 16) + (16 + 8) + 8)  # in and out; residuals alone
+    assert weights == 896
+    assert numbers == 2 * 128
+    assert asdict(found) == {
+        "products": 2 * 896,
+        "attention": 4 * (4**2 + 12**2) * 8 * 2 / 16,  # of 16 tokens in all
+        "memory": 2 * (256 + 896 / 16),  # one step holds both requests
+        "link": (16 * 16 + 2 * 8 * 4) / 16,
+    }
+
+
+def test_gates_causal_layers_projections_and_what_is_shipped() -> None:
+    """A third product within, half of attention, a product behind the last layer, rows of tokens or scores."""
+    plain, more = (floor(Shape(**SMALL, **each), work("tokens", (8,)), 1, ONE) for each in ({}, {"gated": True}))
+    assert more.products - plain.products == 2 * 2 * 8 * 16
+    assert floor(Shape(**SMALL, causal=True), work("dense", (8,)), 1, ONE).attention == plain.attention / 2
+    projected = floor(Shape(**SMALL, projected=3), work("tokens", (8,)), 1, ONE)
+    assert projected.products - plain.products == 2 * 8 * 3
+    assert (plain.link, projected.link) == (16 + 4 * 8, 16 + 4 * 3)
+    assert floor(Shape(**SMALL), work("rerank", (2, 4, 4)), 1, ONE).link == 16 + 4 * 2 / 10
+
+
+def test_a_step_has_no_more_tokens_than_it_may() -> None:
+    """Weights are read once for 16,384 tokens, however many wait."""
+    many, more = (floor(Shape(**SMALL), work("dense", (1024,)), count, ONE).memory for count in (16, 64))
+    assert many == more == 2 * (256 + 896 / 16384)
+
+
+@pytest.mark.parametrize(
+    ("parts", "binds", "most"),
+    [
+        ((3, 1, 3.5, 1), "products", 4),
+        ((1, 3, 2, 2), "attention", 4),
+        ((1, 1, 3, 2), "memory", 3),
+        ((1, 1, 1, 8), "link", 8),
+    ],
+)
+def test_the_longest_binds(parts: tuple[float, ...], binds: str, most: float) -> None:
+    """Products and attention add up, memory and link go on beside them."""
+    found = Floor(**dict(zip(Floor.__annotations__, parts, strict=True)))
+    assert (found.binds, found.tokens_per_second) == (binds, 1 / most)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_shapes_are_those_of_the_models(name: str) -> None:
+    """Weights of linear layers, counted in the model; heads, and what the config says of causality."""
+    config, recipe = synthetic.shape_of(name.removeprefix("random:"))
+    model = synthetic.build(config, recipe.weights_of, Placement(device=torch.device("meta"), dtype=torch.bfloat16))
+    layers = [each for path, each in model.named_modules() if isinstance(each, nn.Linear) and "pooler" not in path]
+    known, heads = shape(name), recipe.multi_vector.layers if recipe.multi_vector else ()
+    projected = heads[0].outputs if heads and recipe.late_interaction else 0
+    assert known.projected == projected
+    assert known.weights == sum(each.weight.numel() for each in layers) + known.hidden * projected
+    assert (known.hidden, known.heads) == (config.hidden_size, config.num_attention_heads)
+    assert known.causal == (config.model_type == "qwen3")
+
+
+def test_every_measured_workload_has_a_shape_and_every_goal_a_workload() -> None:
+    """At every scale; so no row of a run is without its floor."""
+    assert {workload.model for workload in named("full").values()} - {"minilm"} <= set(KNOWN)
+    assert all(shape(named(scale)[name].model) for scale in ("tiny", "small") for name in WORKLOADS)  # type: ignore[arg-type]
+    for goal in json.loads((ROOT / "benchmarks" / "goals.json").read_text()):
+        assert goal["in flight"] in named("full")[goal["workload"]].in_flight
+
+
+def test_pages_tell_the_floor_and_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a device that was measured; without a result of an H200 by its data sheet, which is said."""
+    assert "an H200 by its data sheet" in render.block("floors")
+    assert "nothing has been measured yet" in render.block("floors")
+    row = {"workload": "short", "in flight": 64, "tokens/s": 8000, "p50 ms": 2, "p99 ms": 3, "% of floor": 40.0}
+    limits = {"name": "a chip", "flops": 1e12, "memory": 1e12, "link": 1e12}
+    found = {
+        "limits": limits,
+        "machine": {"commit": "abc"},
+        "rows": [row, {**row, "tokens/s": 9000, "% of floor": 45.0}],
+    }
+    monkeypatch.setattr(render, "read", lambda name: found)
+    assert "Of a chip (1 TFLOP/s, 1 TB/s, to the host 1000 GB/s): measured at commit abc." in render.block("floors")
+    assert "| products | 45.0 % |" in render.block("floors")
+    assert "| 8,712 req/s | 9,000 tok/s, p50 2 ms, p99 3 ms | nothing yet |" in render.block("goals")
