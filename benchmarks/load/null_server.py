@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 
@@ -16,8 +17,6 @@ from benchmarks.load.target import EMBED
 from benchmarks.machine import ROOT
 from selvage.v1 import embedding_pb2, vectors_pb2
 from shared.rpc import server_options
-
-DIMENSIONS = 384
 
 
 @contextmanager
@@ -31,7 +30,7 @@ def null_server(*, refuse: bool = False) -> Iterator[tuple[str, int]]:
 
 async def serve(*, refuse: bool) -> None:
     """Until standard input ends."""
-    dense = vectors_pb2.DenseVectors(data=bytes(4 * DIMENSIONS), count=1, dimensions=DIMENSIONS)
+    dense = vectors_pb2.DenseVectors(data=bytes(4 * 384), count=1, dimensions=384)
     told = embedding_pb2.EmbedResponse(dense=dense).SerializeToString()  # as large as our service's; names no model
 
     async def answer(request: bytes, context: object) -> bytes:
@@ -47,11 +46,8 @@ async def serve(*, refuse: bool) -> None:
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too much")
 
     service, _, name = EMBED.strip("/").partition("/")
-    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-        name: grpc.stream_stream_rpc_method_handler(turn_away)
-        if refuse
-        else grpc.unary_unary_rpc_method_handler(answer)
-    }
+    handler: Any = grpc.unary_unary_rpc_method_handler(answer)
+    handlers = {name: grpc.stream_stream_rpc_method_handler(turn_away) if refuse else handler}
     server = grpc.aio.server(options=server_options(connection_age=False))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")

@@ -1,6 +1,7 @@
 """What came of all calls of a run, as figures. Nothing here is measured; it is counted and divided."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,14 @@ def figures(calls: Sequence[Call], seconds: float, tokens: Sequence[int], deadli
     for name, those in ended.items():
         found |= {f"{name}/s": len(those) / seconds} | (_latency("refused ", those) if name == "refused" else {})
     return found
+
+
+def by_sender(calls: Sequence[Call], *figured: Any) -> dict[str, dict[str, float]]:
+    """The same of each sender, where there are several; takes what `figures` does."""
+    senders = sorted({each.sender for each in calls})
+    groups = {" ".join(f"{name} {value}" for name, value in each): each for each in senders}
+    told = {name: [call for call in calls if call.sender == sender] for name, sender in groups.items()}
+    return {name: figures(own, *figured) for name, own in told.items()} if len(told) > 1 else {}
 
 
 def _latency(prefix: str, calls: Sequence[Call]) -> dict[str, float]:

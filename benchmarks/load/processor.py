@@ -22,7 +22,6 @@ class CpuSeconds:
         return cls(whole=(int(fields[11]) + int(fields[12])) * TICK, event_loop=int(nanoseconds) / 1e9)
 
     def __sub__(self, other: "CpuSeconds") -> "CpuSeconds":
-        """Since then."""
         return CpuSeconds(whole=self.whole - other.whole, event_loop=self.event_loop - other.event_loop)
 
 

@@ -1,4 +1,4 @@
-"""Where calls go: gRPC with deadlines, or a peer over HTTP. Messages are bytes made beforehand."""
+"""Where calls go: gRPC with deadlines, keys and priorities, or a peer over HTTP. Messages are bytes made beforehand."""
 
 import random
 from collections.abc import AsyncIterator, Sequence
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from benchmarks.load.loops import REFUSED, Target
+from benchmarks.load.loops import REFUSED, Sender, Target
 from benchmarks.load.outcome import EXPIRED, OK, LoadFailed
 from benchmarks.peers import infinity
 from benchmarks.workloads import Workload, text
@@ -74,11 +74,11 @@ class GrpcTarget:
         if told not in (None, made):
             raise LoadFailed(f"the first request is made of {made} tokens, the server counted {told}")
 
-    async def call(self, request: int) -> str:
+    async def call(self, request: int, sender: Sender) -> str:
         self._sent += 1
         call = self._calls[self._sent % len(self._calls)]
         try:
-            await call(self._messages[request], timeout=self._deadline or None)
+            await call(self._messages[request], timeout=self._deadline or None, metadata=sender or None)
         except grpc.aio.AioRpcError as error:
             return error.code().name
         return OK
@@ -93,10 +93,10 @@ class HttpTarget:
 
     async def check(self) -> None:
         """See `Checked`."""
-        if (status := await self.call(0)) != OK:
+        if (status := await self.call(0, ())) != OK:
             raise LoadFailed(f"the first call ended with {status}")
 
-    async def call(self, request: int) -> str:
+    async def call(self, request: int, sender: Sender) -> str:
         try:
             async with self._session.post(self._url, data=self._bodies[request]) as response:
                 await response.read()

@@ -40,12 +40,8 @@ def _timed(work: Callable[[], npt.ArrayLike], turn: float, file: str) -> dict[st
     spent = time.process_time() - before
     if file:
         np.save(file, np.asarray(outcome))
-    return {
-        "seconds": float(np.median(runs)),
-        "fastest": min(runs),
-        "cpu_seconds": spent / len(runs),
-        "runs": len(runs),
-    }
+    count = len(runs)
+    return {"seconds": float(np.median(runs)), "fastest": min(runs), "cpu_seconds": spent / count, "runs": count}
 
 
 def write_texts(texts: Sequence[npt.NDArray[np.int32]], file: Path) -> str:

@@ -41,6 +41,10 @@ class CompiledTrunk(Trunk):
     def way(self) -> str:  # type: ignore[override]
         return f"{self._packed.way}, compiled layers"
 
+    @property
+    def as_written(self) -> Trunk:
+        return self._packed
+
     def compile(self, batches: Iterable[RaggedBatch]) -> None:
         """Compiles what these batches need. Raises what the compiler raises."""
         start = time.monotonic()

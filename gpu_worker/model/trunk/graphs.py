@@ -109,6 +109,10 @@ class GraphedTrunk(Trunk):
         return f"{self.trunk.way}, {len(self._graphs)} graphs"
 
     @property
+    def as_written(self) -> Trunk:
+        return self.trunk.as_written
+
+    @property
     def graphs(self) -> Iterable[Graph]:
         """All that are captured."""
         return self._graphs.values()

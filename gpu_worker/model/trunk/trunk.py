@@ -30,6 +30,11 @@ class Trunk:
         self.width = int(model.config.get_text_config().hidden_size) if width is None else width
 
     @property
+    def as_written(self) -> "Trunk":
+        """The same, layers not compiled and nothing captured."""
+        return self
+
+    @property
     def dtype(self) -> torch.dtype:
         """The number format it computes in."""
         found: torch.dtype = next(each.dtype for each in self.model.parameters())

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from benchmarks.load import loops, outcome
 from benchmarks.load.generator import Load, drive
-from benchmarks.load.loops import REFUSED, Call
+from benchmarks.load.loops import REFUSED, Call, Sender
 from benchmarks.load.outcome import LoadFailed
 from benchmarks.load.processor import CpuSeconds
 from benchmarks.load.target import EMBED, HttpTarget
@@ -55,7 +55,7 @@ class FakeTarget:
         self._seconds = seconds
         self.under_way = self.most = 0
 
-    async def call(self, request: int) -> str:
+    async def call(self, request: int, sender: Sender) -> str:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         await asyncio.sleep(self._seconds(asyncio.get_running_loop().time()))
@@ -67,7 +67,7 @@ class FakeTarget:
 def test_a_closed_loop_never_has_more_than_its_clients_under_way(clients: int, requests: int) -> None:
     """As many as clients where there are enough requests, and every request once."""
     target = FakeTarget(lambda now: 0.1)
-    calls = in_fake_time(loops.closed(target, iter(range(requests)), clients, float("inf")))
+    calls = in_fake_time(loops.closed(target, iter(range(requests)), [()], clients, float("inf")))
     assert target.most == min(clients, requests)
     assert sorted(each.request for each in calls) == list(range(requests))
 
@@ -76,20 +76,20 @@ def test_who_is_refused_waits_a_moment() -> None:
     """A caller that is refused at once does not ask a thousand times a second; one that is answered does."""
 
     class Full(FakeTarget):
-        async def call(self, request: int) -> str:
-            await super().call(request)
+        async def call(self, request: int, sender: Sender) -> str:
+            await super().call(request, sender)
             return REFUSED
 
     for made, expected in ((Full, 3), (FakeTarget, 100)):
         target = made(lambda now: 0.01)
-        calls = in_fake_time(loops.closed(target, cycle([0]), 1, 1001.0))
+        calls = in_fake_time(loops.closed(target, cycle([0]), [()], 1, 1001.0))
         assert len(calls) == pytest.approx(expected, abs=1)
 
 
 def test_an_open_loop_sends_at_the_rate_whatever_the_answers_do() -> None:
     """Every answer takes ten seconds; none holds a request back, and each is timed from when it was due."""
     target = FakeTarget(lambda now: 10.0)
-    calls = in_fake_time(loops.opened(target, cycle([0]), repeat(1 / 20), 1002.01))
+    calls = in_fake_time(loops.opened(target, cycle([0]), [()], repeat(1 / 20), 1002.01))
     assert [each.due for each in calls] == pytest.approx([1000 + number / 20 for number in range(1, 41)])
     assert {round(each.ended - each.due, 6) for each in calls} == {10.0}
 
@@ -100,6 +100,25 @@ def test_poisson_arrivals_have_the_rate_and_the_seed_decides_them() -> None:
     assert np.mean(found) == pytest.approx(1 / 50, rel=0.03)
     assert np.std(found) == pytest.approx(1 / 50, rel=0.05)
     assert found[:5] == list(islice(loops.gaps(50, seed=3), 5))
+
+
+def test_each_sender_has_its_share_of_the_calls() -> None:
+    """Keys by weight, priorities in turn, every key with each of them; figures of each apart."""
+    senders = loops.senders("greedy:3,modest", "0,1")
+    greedy, urgent = ("selvage-key", "greedy"), ("selvage-priority", "1")
+    assert len(senders) == len(set(enumerate(senders))) == 8
+    assert (sum(greedy in each for each in senders), sum(urgent in each for each in senders)) == (6, 4)
+    assert sum(greedy in each and urgent in each for each in senders) == 3
+    assert loops.senders("", "") == [()]
+    calls = in_fake_time(loops.closed(FakeTarget(lambda now: 0.1), iter(range(80)), senders, 8, float("inf")))
+    told = outcome.by_sender(calls, 1.0, [16] * 80)
+    assert {name: each["requests/s"] for name, each in told.items()} == {
+        "selvage-key greedy selvage-priority 0": 30,
+        "selvage-key greedy selvage-priority 1": 30,
+        "selvage-key modest selvage-priority 0": 10,
+        "selvage-key modest selvage-priority 1": 10,
+    }
+    assert outcome.by_sender(calls_of(1, 2), 1.0, [16]) == {}
 
 
 def calls_of(*ended: float, status: str = "OK") -> list[Call]:
@@ -203,7 +222,7 @@ async def test_answers_over_http_have_the_same_names() -> None:
 
     bodies = [b"200", b"503", b"404", b"0"]
     target = HttpTarget(Session(), "http://nowhere/embeddings", bodies)
-    found = [await target.call(number) for number in range(4)]
+    found = [await target.call(number, ()) for number in range(4)]
     assert found == ["OK", outcome.REFUSED, "HTTP 404", "ConnectionResetError"]
 
 
