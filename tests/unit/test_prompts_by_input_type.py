@@ -32,7 +32,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prompts")
     write_trunk(folder / "trunk", "tiny-bert")
     modules = [Transformer(str(folder / "trunk")), Pooling(64, "mean")]
-    SentenceTransformer(modules=modules, device="cpu").save(str(folder / "saved"))
+    SentenceTransformer(modules=modules, device="cpu").save(str(folder / "saved"), create_model_card=False)
     return folder / "saved"
 
 
@@ -94,7 +94,7 @@ def test_files_as_sentence_transformers_saves_them_are_read_alike(
 ) -> None:
     """Its 6.2 writes empty prompts for queries and documents beside others, which then hold in both."""
     oracle = tell(saved, prompts, default)
-    oracle.save(str(tmp_path))
+    oracle.save(str(tmp_path), create_model_card=False)
     written = json.loads((tmp_path / "config_sentence_transformers.json").read_text())["prompts"]
     assert written == {"query": "", "document": "", **prompts}
     near(ours(tmp_path, QUERY), oracle.encode_query(TEXTS))
