@@ -19,6 +19,7 @@ from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from shared.vectors import InputType
 
+pytestmark = pytest.mark.usefixtures("remembered", "measured_briefly")
 PROMPT = "w5 w6 w7 "
 TEXTS = ["w10 w11 w12 w13 w14 w15 w16 w17", "w20 w30 w40"]
 QUERY, DOCUMENT, NEITHER = InputType.QUERY, InputType.DOCUMENT, InputType.UNSPECIFIED

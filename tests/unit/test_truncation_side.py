@@ -26,6 +26,7 @@ from shared.errors import ModelRefused
 from shared.jobs import Classify
 from shared.vectors import InputType, TruncationSide
 
+pytestmark = pytest.mark.usefixtures("remembered", "measured_briefly")
 TEXTS = [" ".join(f"w{number}" for number in range(first, first + length)) for first, length in ((0, 40), (50, 15))]
 LEFT, RIGHT = ({"truncation_side": side} for side in ("left", "right"))
 FILES: dict[str, dict[str, Any]] = {
