@@ -35,13 +35,12 @@ def _load_once() -> None:
     What is forked measures briefly, since any way of attention will do, and knows the references of these models.
     """
     import torch
-    from remembered import remember
+    from remembered import measure_briefly, remember
 
-    from gpu_worker.attention import choice
     from gpu_worker.device.placement import Placement
     from gpu_worker.model.loading import load
 
-    choice.ROUNDS = 1
+    measure_briefly(setattr)
     remember(setattr)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # OpenMP's threads would not be there in what is forked, and be waited for

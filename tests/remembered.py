@@ -1,4 +1,5 @@
-"""References of the gate, taken once a process for the same weights: tests load one trunk from many sets of files."""
+"""Loads that spare what tests of other things do not need: references of the gate taken again, and ways of attention
+compared at length."""
 
 import hashlib
 from collections.abc import Callable
@@ -6,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gpu_worker.attention import choice
 from gpu_worker.model import loading
 from gpu_worker.model.gate import Reference
 from gpu_worker.model.probes import Probes
@@ -39,6 +41,19 @@ def _digest(model: Any, probes: Probes) -> bytes:
     return digest.digest()
 
 
-def remember(set_attribute: Callable[[Any, str, Any], None]) -> None:
+SetAttribute = Callable[[Any, str, Any], None]
+"""Of what, which, to what: `setattr`, or a patch's."""
+
+
+def remember(set_attribute: SetAttribute) -> None:
     """From now on, or for as long as what is set holds."""
     set_attribute(loading, "Reference", Remembered())
+
+
+def measure_briefly(set_attribute: SetAttribute) -> None:
+    """Any way of attention will do, however little chose it: test_attention.py compares them all.
+
+    As much as a worker measures last takes seconds in bfloat16, for each process and width of a head.
+    """
+    for name, value in {"ROUNDS": 1, "TOKENS": 64, "HEADS": 1}.items():
+        set_attribute(choice, name, value)

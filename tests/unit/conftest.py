@@ -17,12 +17,9 @@ def remembered() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def measured_briefly() -> Iterator[None]:
-    """Any way of attention will do, however few runs chose it: test_attention.py compares them all.
-
-    As many as a worker takes last for seconds in bfloat16, for each process and width of a head.
-    """
-    from gpu_worker.attention import choice
+    """Any way of attention will do."""
+    from remembered import measure_briefly
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "ROUNDS", 1)
+        measure_briefly(patch.setattr)
         yield
