@@ -5,6 +5,7 @@ exit status are its own. Run as a program, this file is a process that forks.
 """
 
 import asyncio
+import atexit
 import gc
 import importlib
 import json
@@ -22,19 +23,29 @@ IMPORTED = {
     "frontend_service": ["frontend_service.__main__"],
     "gpu_worker": ["gpu_worker.__main__", "transformers.modeling_utils"],  # which transformers imports when it is used
 }
+LISTENING = b"listening\n"
+ENDS_AS_PYTHON = "TEST_ENDS_AS_PYTHON"
+LOADED = ("tiny-bert", "tiny-classifier", "tiny-bge-m3")
+"""What tests serve most."""
 
 
 def _load_once() -> None:
-    """What the first load of a process does beside loading: it imports, reads sources, measures ways of attention."""
+    """What the first load of a process does beside loading: it imports, reads sources, measures ways of attention.
+
+    What is forked measures briefly, since any way of attention will do, and knows the references of these models.
+    """
     import torch
+    from remembered import measure_briefly, remember
 
     from gpu_worker.device.placement import Placement
     from gpu_worker.model.loading import load
 
+    measure_briefly(setattr)
+    remember(setattr)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # OpenMP's threads would not be there in what is forked, and be waited for
-    for model in ("random:tiny-bert", "random:tiny-classifier"):
-        load(model, Placement.choose("cpu", "float32"))
+    for model in LOADED:
+        load(f"random:{model}", Placement.choose("cpu", "float32"))
     torch.set_num_threads(threads)
 
 
@@ -79,8 +90,15 @@ class Nursery:
         address = str(self._folder / module)
         async with self._starting:  # members may be started together
             if module not in self._parents:
-                self._parents[module] = await _parent(module, address)
+                self._parents[module] = await _parent(module, address, self._errors(module))
         return await _forked(address, arguments, **options)
+
+    def said(self, module: str) -> str:
+        """What the process that forks wrote while it imported and loaded."""
+        return self._errors(module).read_text()
+
+    def _errors(self, module: str) -> Path:
+        return self._folder / f"{module}.errors"
 
     async def close(self) -> None:
         """Ends what forks; what was forked has been stopped by whoever started it."""
@@ -89,16 +107,18 @@ class Nursery:
             await process.wait()
 
 
-async def _parent(module: str, address: str) -> asyncio.subprocess.Process:
+async def _parent(module: str, address: str, errors: Path) -> asyncio.subprocess.Process:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, __file__, module, address),
-        env=environment,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
+    with errors.open("wb") as file:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, __file__, module, address),
+            env=environment,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=file,
+        )
     assert process.stdout is not None
-    await process.stdout.readline()  # it listens
+    assert await process.stdout.readline() == LISTENING, errors
     return process
 
 
@@ -151,7 +171,8 @@ def serve(address: str) -> dict[str, Any]:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()
-    print("listening", flush=True)
+    sys.stdout.buffer.write(LISTENING)
+    sys.stdout.flush()
     while True:
         if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
             raise SystemExit  # whoever started us is gone
@@ -178,17 +199,39 @@ def serve(address: str) -> dict[str, Any]:
     return request
 
 
-def become(module: str, request: Mapping[str, Any]) -> None:
-    """The service as if it had been started by itself."""
+class End:
+    """What a forked process does last. Python's own end clears every module: of pages that are shared it makes copies,
+    for half a second. Where the environment has ENDS_AS_PYTHON that is done all the same."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        atexit.register(self)  # before anything is imported, so it is called after whatever others register
+
+    def __call__(self) -> None:
+        if self.status is not None and ENDS_AS_PYTHON not in os.environ:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self.status)
+
+
+def become(module: str, request: Mapping[str, Any]) -> int | None:
+    """The service as if it had been started by itself; its status, None where Python has to tell it."""
     os.setsid()
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv = [module, *request["arguments"]]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as asked:
+        if not isinstance(asked.code, int):
+            raise
+        return asked.code
+    return 0
 
 
 if __name__ == "__main__":
+    end = End()
     _, wanted, place = sys.argv
     for name in IMPORTED[wanted]:
         importlib.import_module(name)
@@ -197,4 +240,5 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()  # collections of what is forked would write to pages that are shared
     del sys.modules[f"{wanted}.__main__"]  # it runs again, as the program
-    become(wanted, serve(place))
+    end.status = become(wanted, serve(place))
+    sys.exit(end.status)

@@ -1,6 +1,6 @@
-"""Haystack's embedders as a program: texts in, one JSON line out. Runs in a venv of its own, with its own packages.
+"""Haystack's embedders as a program: a question a line, an answer a line. Runs in a venv of its own, with its packages.
 
-Knows nothing of this project: only the address.
+Knows nothing of this project: only the address. One process answers many questions, since imports take seconds.
 """
 
 import asyncio
@@ -63,9 +63,10 @@ DOES: dict[str, Callable[[str, list[str], Told], Told]] = {"dense": dense, "spar
 
 
 if __name__ == "__main__":
-    asked = json.load(sys.stdin)
-    try:
-        told = DOES[asked["does"]](asked["address"], asked["texts"], asked["options"])
-    except Exception as error:
-        told = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(told))
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            told = DOES[asked["does"]](asked["address"], asked["texts"], asked["options"])
+        except Exception as error:
+            told = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(told), flush=True)

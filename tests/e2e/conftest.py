@@ -13,6 +13,7 @@ from harness.member import Member
 from harness.stack import Stack, stack
 
 LOGGED = {"log-calls": True}
+DOORS = {"doors": "grpc,tei,http"}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,8 +28,8 @@ async def nursery(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Nur
 
 @pytest.fixture(scope="session")
 async def pair(nursery: Nursery) -> AsyncIterator[Stack]:
-    """MiniLM as shipped (256 tokens), one frontend."""
-    async with stack("minilm", worker=LOGGED, frontend=LOGGED) as running:
+    """MiniLM as shipped (256 tokens), one frontend with every door: it takes seconds to load."""
+    async with stack("minilm", worker=LOGGED, frontend=LOGGED | DOORS) as running:
         yield running
 
 

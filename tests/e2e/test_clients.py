@@ -1,64 +1,58 @@
-"""Released clients, unchanged, each in a venv of its own, against real processes."""
+"""Haystack's released embedders, unchanged, in a venv of their own, against real processes."""
 
-import asyncio
-import json
-import os
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 import pytest
+from programs import Program, program, python_of
 from references import Calls, dense, near
 
 from harness.stack import Stack, stack
 from selvage.v1.embedding_pb2 import EmbedRequest
 
-ROOT = Path(__file__).parents[2]
-HAYSTACK = ROOT / ".venv-clients" / "haystack" / "bin" / "python"
 TEXTS = [f"w{number % 90} w{number * 7 % 90} " * (1 + number % 9) for number in range(300)]
 
-pytestmark = pytest.mark.skipif(not HAYSTACK.exists(), reason="`make clients` sets up Haystack; it needs an index")
+pytestmark = pytest.mark.skipif(
+    not python_of("haystack").exists(), reason="`make clients` sets up Haystack; it needs an index"
+)
 
 
-async def haystack(pair: Stack, does: str, texts: list[str], **options: Any) -> dict[str, Any]:
-    """What `tests/clients/haystack_client.py` tells."""
-    process = await asyncio.create_subprocess_exec(
-        *(str(HAYSTACK), "-I", str(ROOT / "tests" / "clients" / "haystack_client.py")),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env={"PATH": os.environ["PATH"], "HAYSTACK_TELEMETRY_ENABLED": "False"},
-    )
-    asked = {"does": does, "address": pair.frontends[0].address, "texts": texts, "options": options}
-    output, _ = await process.communicate(json.dumps(asked).encode())
-    told: dict[str, Any] = json.loads(output)
-    return told
+@pytest.fixture(scope="module")
+async def haystack() -> AsyncIterator[Program]:
+    async with program("haystack", {"HAYSTACK_TELEMETRY_ENABLED": "False"}) as running:
+        yield running
+
+
+async def told_by(haystack: Program, pair: Stack, does: str, texts: list[str], **options: Any) -> dict[str, Any]:
+    return await haystack.ask(does=does, address=pair.frontends[0].address, texts=texts, options=options)
 
 
 @pytest.mark.parametrize("normalize", [False, None, pytest.param(True, marks=pytest.mark.slow)])
-async def test_haystack_gets_the_vectors_of_embed(tiny: Stack, normalize: bool | None) -> None:
+async def test_haystack_gets_the_vectors_of_embed(haystack: Program, tiny: Stack, normalize: bool | None) -> None:
     """By one stream, by several, and for one text; unit length where it says nothing."""
     asked = EmbedRequest(texts=TEXTS, normalize=normalize is not False)
     expected = dense(await Calls(tiny.channel).embedding.Embed(asked))
-    told = await haystack(tiny, "dense", TEXTS, normalize=normalize)
+    told = await told_by(haystack, tiny, "dense", TEXTS, normalize=normalize)
     near(np.array(told["documents"]), expected, 1e-6)
     near(np.array(told["concurrently"]), expected, 1e-6)
     near(np.array(told["text"]), expected[0], 1e-6)
 
 
-async def test_haystack_hears_why_it_is_refused(tiny: Stack) -> None:
+async def test_haystack_hears_why_it_is_refused(haystack: Program, tiny: Stack) -> None:
     """In the words of the contract."""
-    told = await haystack(tiny, "dense", [*TEXTS, "", *TEXTS])
+    told = await told_by(haystack, tiny, "dense", [*TEXTS, "", *TEXTS])
     assert "INVALID_ARGUMENT" in told["error"]
     assert "Input validation error: inputs is empty" in told["error"]
-    told = await haystack(tiny, "sparse", TEXTS)
+    told = await told_by(haystack, tiny, "sparse", TEXTS)
     assert "FAILED_PRECONDITION" in told["error"]
 
 
-async def test_haystack_gets_the_sparse_vectors_of_embed() -> None:
+async def test_haystack_gets_the_sparse_vectors_of_embed(haystack: Program) -> None:
     """Documents and one text."""
     async with stack("random:tiny-splade") as running:
         expected = (await Calls(running.channel).embedding.Embed(EmbedRequest(texts=TEXTS[:40]))).sparse
-        told = await haystack(running, "sparse", TEXTS[:40])
+        told = await told_by(haystack, running, "sparse", TEXTS[:40])
     found = told["documents"]
     assert [len(indices) for indices, _ in found] == list(expected.lengths)
     assert [index for indices, _ in found for index in indices] == list(expected.indices)

@@ -7,7 +7,8 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from references import Calls, eventually, load_of, until_queued, words
+from references import Calls, eventually, load_of, until_queued
+from traffic import texts
 
 from harness.stack import Stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
@@ -62,40 +63,41 @@ async def test_the_card_tells_limits_and_methods(calls: Calls) -> None:
 
 
 def big_rerank(documents: int) -> ranking_pb2.RerankRequest:
-    return ranking_pb2.RerankRequest(
-        query="which harbour", documents=[words(14, seed=index) for index in range(documents)], method=2
-    )
+    return ranking_pb2.RerankRequest(query="w1 w2", documents=texts(documents, 14, seed=1), method=2)
 
 
-async def test_a_small_embed_overtakes_a_big_rerank(pair: Stack, calls: Calls) -> None:
-    """Sent while 1,000 documents are scored, it is answered while most of them still wait."""
-    rerank = asyncio.ensure_future(calls.ranking.Rerank(big_rerank(1000), timeout=120))
-    await until_queued(pair)
+async def test_a_small_embed_overtakes_a_big_rerank(tiny: Stack) -> None:
+    """Sent while 4,000 documents are scored, it is answered while most of them still wait."""
+    calls = Calls(tiny.channel)
+    rerank = asyncio.ensure_future(calls.ranking.Rerank(big_rerank(4000), timeout=120))
+    await until_queued(tiny)
     await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=["a small text"]))
     assert not rerank.done()
-    assert (await load_of(pair)).queued_tokens > 8000
+    assert (await load_of(tiny)).queued_tokens > 32_000
     response = await rerank
-    assert len(response.results) == 1000
-    assert response.usage.prompt_tokens == 1000 * 16 + 4
+    assert len(response.results) == 4000
+    assert response.usage.prompt_tokens == 4000 * 16 + 7  # three of the prompt for queries
 
 
-async def test_cancelling_a_rerank_frees_the_worker_within_a_step(pair: Stack, calls: Calls) -> None:
+async def test_cancelling_a_rerank_frees_the_worker_within_a_step(tiny: Stack) -> None:
     """Nothing of it waits any more by the time that the next small embed is answered."""
+    calls = Calls(tiny.channel)
     rerank = calls.ranking.Rerank(big_rerank(10_000), timeout=120)
     waiting = asyncio.ensure_future(rerank.code())
-    await until_queued(pair)
+    await until_queued(tiny)
     rerank.cancel()
     assert await waiting is grpc.StatusCode.CANCELLED
     await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=["one step later"]))
-    load = await load_of(pair)
+    load = await load_of(tiny)
     assert (load.queued_tokens, load.queued_jobs) == (0, 0)
 
 
-async def test_health_answers_while_the_worker_computes(pair: Stack, calls: Calls) -> None:
+async def test_health_answers_while_the_worker_computes(tiny: Stack) -> None:
     """The event loops never compute: a hundred checks pass during one rerank."""
+    calls = Calls(tiny.channel)
     rerank = asyncio.ensure_future(calls.ranking.Rerank(big_rerank(10_000), timeout=120))
-    await until_queued(pair)
-    async with grpc.aio.insecure_channel(pair.worker.address) as channel:
+    await until_queued(tiny)
+    async with grpc.aio.insecure_channel(tiny.worker.address) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
         for _ in range(100):
             await health.Check(health_pb2.HealthCheckRequest(), timeout=30)

@@ -44,13 +44,6 @@ driven = [
 
 
 @pytest.fixture(scope="module")
-async def minilm(nursery: object) -> AsyncIterator[Stack]:
-    """Dense vectors and token vectors, for everybody."""
-    async with stack("minilm", frontend={"doors": "grpc,http"}) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 async def colbert(nursery: object) -> AsyncIterator[Stack]:
     """Token vectors alone."""
     async with stack("random:tiny-colbert", frontend={"doors": "grpc,http"}) as running:
@@ -80,9 +73,9 @@ def assert_quiet(told: dict[str, Any], url: str, console: tuple[str, ...] = ()) 
     assert (told["flaws"], told["unnamed"], told["too_wide"]) == ([], [], False)
 
 
-async def test_every_file_comes_with_its_type_and_asks_nobody_else(minilm: Stack) -> None:
+async def test_every_file_comes_with_its_type_and_asks_nobody_else(pair: Stack) -> None:
     """The page and all that lies beside it; a policy that would not let it ask others; HEAD as GET."""
-    url = minilm.frontends[0].http_url
+    url = pair.frontends[0].http_url
     names = [file.name for file in PLAYGROUND.iterdir() if file.suffix not in (".py", "") and file.name != "index.html"]
     paths = {"/": "index.html"} | {f"/playground/{name}": name for name in names}
     async with aiohttp.ClientSession(url) as session:
@@ -109,13 +102,13 @@ class TestDriven:
 
     pytestmark = driven
 
-    async def test_a_tour_of_a_model_that_does_all_but_classify(self, minilm: Stack) -> None:
+    async def test_a_tour_of_a_model_that_does_all_but_classify(self, pair: Stack) -> None:
         """What is shown is what the gRPC door gives."""
-        url, calls = minilm.frontends[0].http_url, Calls(minilm.channel)
+        url, calls = pair.frontends[0].http_url, Calls(pair.channel)
         told = await visit(url, "tour", texts=TEXTS)
         assert_quiet(told, url)
-        pair = [TEXTS["embed-first"], TEXTS["embed-second"]]
-        first, second = dense(await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=pair, normalize=True)))
+        both = [TEXTS["embed-first"], TEXTS["embed-second"]]
+        first, second = dense(await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=both, normalize=True)))
         assert told["said"]["embed"] == f"Cosine similarity {first @ second:.4f}"
         documents = ["a loud kitchen", "  a quiet harbour", "bread"]
         ranked = await calls.ranking.Rerank(ranking_pb2.RerankRequest(query="boats", documents=documents))
@@ -160,9 +153,9 @@ class TestDriven:
         assert_quiet(await visit(url, "tour", texts=TEXTS, width=360), url)
 
     @pytest.mark.slow
-    async def test_by_keyboard_alone(self, minilm: Stack) -> None:
+    async def test_by_keyboard_alone(self, pair: Stack) -> None:
         """Tab goes through the page from top to bottom, focus is always seen, Ctrl+Enter asks."""
-        url = minilm.frontends[0].http_url
+        url = pair.frontends[0].http_url
         runs = ("embed-second", "rerank-documents", "late-query")
         told = await visit(url, "keyboard", texts=TEXTS, runs=runs)
         assert_quiet(told, url)
@@ -174,9 +167,9 @@ class TestDriven:
         assert told["said"]["late"].startswith("Score ")
 
     @pytest.mark.slow
-    async def test_refusals_are_shown_as_they_are_told(self, minilm: Stack) -> None:
+    async def test_refusals_are_shown_as_they_are_told(self, pair: Stack) -> None:
         """In the place where somebody asked; no result of before stays."""
-        url = minilm.frontends[0].http_url
+        url = pair.frontends[0].http_url
         texts = {"embed-first": "boat " * 400, "rerank-documents": " ", "late-document": "ship " * 400}
         told = await visit(url, "tour", texts=texts)
         assert len(told["console"]) == 3  # the browser's own lines for the statuses

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 MORE = pytest.mark.slow
 
 
-async def worker(*arguments: str, start: Any = asyncio.create_subprocess_exec) -> tuple[int | None, str, str]:
+async def worker(*arguments: str, start: Any) -> tuple[int | None, str, str]:
     """Exit code, output and errors of a worker that is expected to end."""
     process = await start(
         sys.executable,
@@ -96,7 +96,7 @@ class OwnModel(BertModel):
 async def test_code_of_a_repository_runs_only_where_it_is_trusted(tmp_path: Path, nursery: Nursery) -> None:
     """Without the flag it is refused and not run; with it, it has to pass the same gate.
 
-    With it in a process of its own, not forked: neither imports nor loading say a word beside the card.
+    Neither imports nor a first load, which the process has done that these are forked from, say a word beside the card.
     """
     repository, trace = tmp_path / "repository", tmp_path / "ran"
     write_trunk(repository, "tiny-bert")
@@ -108,8 +108,10 @@ async def test_code_of_a_repository_runs_only_where_it_is_trusted(tmp_path: Path
     assert code == 2, errors
     assert "only --trust-remote-code runs" in errors
     assert not trace.exists()
-    code, output, errors = await worker("--model", str(repository), "--check", "--trust-remote-code")
-    assert (code, errors) == (0, "")
+    code, output, errors = await worker(
+        "--model", str(repository), "--check", "--trust-remote-code", start=nursery.start
+    )
+    assert (code, errors, nursery.said("gpu_worker")) == (0, "", "")
     assert trace.exists()
     assert "own" in output.split("family")[1].splitlines()[0]
 

@@ -51,7 +51,7 @@ async def test_dense(tmp_path: Path, mode: Any, after: Callable[[], list[torch.n
     torch.manual_seed(0)
     modules = dense_modules(tmp_path / "trunk", *after(), mode=mode, include_prompt=False)
     oracle = SentenceTransformer(modules=modules, device="cpu", prompts={"query": "w11 w12 w13 "})
-    oracle.save(str(tmp_path / "saved"))
+    oracle.save(str(tmp_path / "saved"), create_model_card=False)
     async with stack(str(tmp_path / "saved")) as pair:
         calls = Calls(pair.channel)
         plain = await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=TEXTS))
@@ -69,7 +69,7 @@ async def test_last_token_with_an_end_token_and_an_instruction(tmp_path: Path) -
     modules = [Transformer(str(tmp_path / "trunk")), Pooling(64, "lasttoken"), Normalize()]
     prompts = {"query": "w31 w32 w33 ", "document": ""}
     oracle = SentenceTransformer(modules=modules, device="cpu", prompts=prompts)
-    oracle.save(str(tmp_path / "saved"))
+    oracle.save(str(tmp_path / "saved"), create_model_card=False)
     async with stack(str(tmp_path / "saved")) as pair:
         calls = Calls(pair.channel)
         texts = [text for text in TEXTS if text]
@@ -93,7 +93,7 @@ async def test_sparse(tmp_path: Path, strategy: Any, activation: Any) -> None:
         SpladePooling(strategy, activation_function=activation),
     ]
     oracle = SparseEncoder(modules=modules, device="cpu")
-    oracle.save(str(tmp_path / "saved"))
+    oracle.save(str(tmp_path / "saved"), create_model_card=False)
     async with stack(str(tmp_path / "saved")) as pair:
         calls = Calls(pair.channel)
         card = (await calls.model.GetModel(model_pb2.GetModelRequest())).card
@@ -125,7 +125,7 @@ async def test_multi_vectors(tmp_path: Path) -> None:
         Normalize(module_input_name="token_embeddings"),
     ]
     oracle = MultiVectorEncoder(modules=modules, device="cpu")
-    oracle.save(str(tmp_path / "saved"))
+    oracle.save(str(tmp_path / "saved"), create_model_card=False)
     async with stack(str(tmp_path / "saved")) as pair:
         calls = Calls(pair.channel)
         request = embedding_pb2.EmbedRequest(texts=TEXTS, return_token_ids=True)

@@ -32,7 +32,7 @@ async def test_cross_encoder(tmp_path: Path, trunk: str, labels: int, names: lis
     write_trunk(tmp_path / "trunk", trunk, "sequence-classification", labels)
     reader(model_input_names=names).save_pretrained(tmp_path / "trunk")
     oracle = CrossEncoder(str(tmp_path / "trunk"), device="cpu", max_length=64)
-    oracle.save(str(tmp_path / "saved"))
+    oracle.save(str(tmp_path / "saved"), create_model_card=False)
     pairs = [(QUERY, document) for document in DOCUMENTS]
     async with stack(str(tmp_path / "saved")) as pair:
         calls = Calls(pair.channel)
@@ -72,7 +72,7 @@ async def test_yes_no(tmp_path: Path, template: str | None) -> None:
     tokenizer.save_pretrained(tmp_path / "trunk")
     oracle = CrossEncoder(str(tmp_path / "trunk"), device="cpu")
     assert isinstance(oracle[1], LogitScore)
-    oracle.save(str(tmp_path / "saved"))
+    oracle.save(str(tmp_path / "saved"), create_model_card=False)
     pairs = [(QUERY, document) for document in DOCUMENTS]
     async with stack(str(tmp_path / "saved")) as pair:
         calls = Calls(pair.channel)

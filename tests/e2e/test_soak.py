@@ -28,7 +28,7 @@ from selvage.v1 import model_pb2
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
 from tei.v1 import tei_pb2, tei_pb2_grpc
 
-CALLS = 200
+CALLS = 120
 SECONDS = float(os.environ.get("SELVAGE_SOAK_SECONDS", "60"))
 WARM_UP = 60.0
 """Seconds before that, whose peaks do not count: libraries keep a kernel for each new shape, and a heap its holes."""

@@ -17,6 +17,8 @@ from gpu_worker.rows import packing
 from shared.jobs import Classify, Job, JobResult, MaxSim, Rows, SparseRows, Work
 from shared.vectors import DataType, InputType, Layout, MultiVectors, ScoringMethod
 
+pytestmark = pytest.mark.usefixtures("remembered", "measured_briefly")
+
 
 @cache
 def engine(name: str) -> ModelEngine:

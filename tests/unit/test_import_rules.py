@@ -244,21 +244,28 @@ def test_shared_is_ours() -> None:
     assert Path(str(shared.__file__)).is_relative_to(ROOT)
 
 
-@pytest.mark.parametrize(
-    ("modules", "absent"),
+OF_BOTH = ["prometheus_client", "opentelemetry"]
+OF_THE_ENGINE = ["grpc", "google", "structlog", "pydantic", "pydantic_settings", "triton", "rich", "aiohttp", "scipy"]
+STEPS = [
     [
-        ("frontend_service.__main__", ["torch", "transformers", "gpu_worker", "prometheus_client", "opentelemetry"]),
-        ("gpu_worker.__main__", ["frontend_service", "prometheus_client", "opentelemetry"]),
-        ("frontend_service.frontend", ["grpc", "grpc_health", "google", "selvage", "tei", "torch", "gpu_worker"]),
-        (
-            "gpu_worker.engine, benchmarks.accelerator.run",
-            ["grpc", "google", "structlog", "pydantic", "pydantic_settings", "triton", "rich", "aiohttp", "scipy"],
-        ),
-        ("benchmarks.__main__", ["torch", "transformers", "grpc", "structlog", "rich"]),
+        ("frontend_service.frontend", ["grpc", "grpc_health", "google", "selvage", "tei"]),
+        ("frontend_service.__main__", ["torch", "transformers", "gpu_worker", *OF_BOTH]),
     ],
-)
-def test_it_imports_where_these_are_absent(modules: str, absent: list[str]) -> None:
+    [
+        ("gpu_worker.engine, benchmarks.accelerator.run", OF_THE_ENGINE),
+        ("gpu_worker.__main__", ["frontend_service", *OF_BOTH]),
+    ],
+    [("benchmarks.__main__", ["torch", "transformers", "grpc", "structlog", "rich"])],
+]
+"""Modules, and what is absent while they and all that stand before them are imported: one process, since that of torch
+takes seconds."""
+
+
+@pytest.mark.parametrize("steps", STEPS, ids=lambda steps: steps[-1][0])
+def test_it_imports_where_these_are_absent(steps: list[tuple[str, list[str]]]) -> None:
     """Each with no more than it needs: the frontend no torch, its services no gRPC, the engine nothing but torch."""
-    program = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\nimport {modules}\n"
+    program = ["import sys", f"sys.modules.update(dict.fromkeys({[name for _, absent in steps for name in absent]}))"]
+    for modules, absent in steps:
+        program += [f"import {modules}", f"for name in {absent}: del sys.modules[name]"]
     path = f"{ROOT}:{ROOT / 'protos'}"
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, env={"PYTHONPATH": path})
+    subprocess.run([sys.executable, "-c", "\n".join(program)], check=True, cwd=ROOT, env={"PYTHONPATH": path})

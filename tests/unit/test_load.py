@@ -31,7 +31,7 @@ def served_before(queue: FairQueue, costs: list[int], key: str, priority: Priori
     return others
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.randoms(use_true_random=False),
     st.sampled_from([1, 16, 64]),

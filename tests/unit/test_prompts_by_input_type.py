@@ -19,6 +19,7 @@ from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from shared.vectors import InputType
 
+pytestmark = pytest.mark.usefixtures("remembered", "measured_briefly")
 PROMPT = "w5 w6 w7 "
 TEXTS = ["w10 w11 w12 w13 w14 w15 w16 w17", "w20 w30 w40"]
 QUERY, DOCUMENT, NEITHER = InputType.QUERY, InputType.DOCUMENT, InputType.UNSPECIFIED
@@ -32,7 +33,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prompts")
     write_trunk(folder / "trunk", "tiny-bert")
     modules = [Transformer(str(folder / "trunk")), Pooling(64, "mean")]
-    SentenceTransformer(modules=modules, device="cpu").save(str(folder / "saved"))
+    SentenceTransformer(modules=modules, device="cpu").save(str(folder / "saved"), create_model_card=False)
     return folder / "saved"
 
 
@@ -94,7 +95,7 @@ def test_files_as_sentence_transformers_saves_them_are_read_alike(
 ) -> None:
     """Its 6.2 writes empty prompts for queries and documents beside others, which then hold in both."""
     oracle = tell(saved, prompts, default)
-    oracle.save(str(tmp_path))
+    oracle.save(str(tmp_path), create_model_card=False)
     written = json.loads((tmp_path / "config_sentence_transformers.json").read_text())["prompts"]
     assert written == {"query": "", "document": "", **prompts}
     near(ours(tmp_path, QUERY), oracle.encode_query(TEXTS))

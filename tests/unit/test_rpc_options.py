@@ -123,10 +123,10 @@ async def is_closed(reader: asyncio.StreamReader, seconds: float) -> bool:
 )
 async def test_connections_without_a_call_are_closed(greeting: bytes, name: str) -> None:
     """Those that say nothing, and those that greet and then say nothing."""
-    async with connections(3, greeting, **{name: 500}) as opened:
+    async with connections(3, greeting, **{name: 300}) as opened:
         assert all(await asyncio.gather(*(is_closed(each, 10) for each in opened)))
     async with connections(1, greeting) as opened:
-        assert not await is_closed(opened[0], 1.5)
+        assert not await is_closed(opened[0], 0.9)
 
 
 async def test_connections_are_counted() -> None:

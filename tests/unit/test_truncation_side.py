@@ -26,6 +26,7 @@ from shared.errors import ModelRefused
 from shared.jobs import Classify
 from shared.vectors import InputType, TruncationSide
 
+pytestmark = pytest.mark.usefixtures("remembered", "measured_briefly")
 TEXTS = [" ".join(f"w{number}" for number in range(first, first + length)) for first, length in ((0, 40), (50, 15))]
 LEFT, RIGHT = ({"truncation_side": side} for side in ("left", "right"))
 FILES: dict[str, dict[str, Any]] = {
@@ -62,7 +63,7 @@ def test_vectors_of_long_texts(tmp_path: Path, told: str) -> None:
     """As encoded by the reference, whichever file tells the side, and far from the other side's."""
     write_trunk(tmp_path / "trunk", "tiny-bert")
     modules = [Transformer(str(tmp_path / "trunk"), max_seq_length=12), Pooling(64, "mean")]
-    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "saved"))
+    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "saved"), create_model_card=False)
     change(tmp_path / "saved", **FILES[told])
     expected = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(TEXTS)
     model = load(str(tmp_path / "saved"), CPU)
@@ -95,7 +96,7 @@ def test_pairs_of_a_cross_encoder(tmp_path: Path) -> None:
     write_trunk(tmp_path / "trunk", "tiny-bert", "sequence-classification", 1)
     reader(truncation_side="left").save_pretrained(tmp_path / "trunk")
     oracle = CrossEncoder(str(tmp_path / "trunk"), device="cpu", max_length=24)
-    oracle.save(str(tmp_path / "saved"))
+    oracle.save(str(tmp_path / "saved"), create_model_card=False)
     model = load(str(tmp_path / "saved"), CPU)
     firsts, seconds = [TEXTS[0], "w1 w2", TEXTS[0]], [TEXTS[1], TEXTS[0], "w3"]
 

@@ -2,17 +2,19 @@
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
 
 from benchmarks import ours
 from benchmarks.machine import ROOT
-from benchmarks.peers import infinity, process, selvage_peer
+from benchmarks.peers import infinity, process, selvage_peer, sentence_transformers_peer
 from benchmarks.peers.answering import write_texts
 from benchmarks.peers.process import KEEP_FREED_MEMORY, POOLS, Peer, python_of
-from benchmarks.workloads import MINILM, minilm_folder, token_ids
+from benchmarks.workloads import MINILM, Ids, minilm_folder, token_ids
 
 LISTS = sorted((ROOT / "benchmarks" / "peers").glob("*.txt"))
 PINNED = re.compile(r"[A-Za-z0-9._-]+(\[[a-z,]+\])?==[0-9][A-Za-z0-9.+]*")
@@ -99,13 +101,25 @@ def test_every_version_of_a_peer_is_pinned_once_and_make_installs_it(path: Path)
     assert f"$(PEERS)/{path.stem}/ready" in rule
 
 
-def test_sentence_transformers_and_our_engine_agree(tmp_path: Path) -> None:
-    """In batches, alone, and as single jobs: rows of unit length in the order given."""
-    sent = token_ids((30, 5, 17))
-    file = write_texts(sent, tmp_path / "texts.npz")
+def in_a_process_of_its_own(sent: list[Ids], folder: Path) -> list[np.ndarray]:
+    """As it is measured."""
+    file = write_texts(sent, folder / "texts.npz")
     command = [sys.executable, "-m", "benchmarks.peers.sentence_transformers_peer", minilm_folder()]
     with Peer(command, threads=1) as other:
-        alone, batched = (other.outcome("embed", file=file, batch_size=size) for size in (1, 2))
+        return [other.outcome("embed", file=file, batch_size=size) for size in (1, 2)]
+
+
+def in_this_one(sent: list[Ids], _: Path) -> list[np.ndarray]:
+    """Without the seconds that a process imports for."""
+    model = SentenceTransformer(str(minilm_folder()), device="cpu")
+    return [sentence_transformers_peer.embed(model, sent, size) for size in (1, 2)]
+
+
+@pytest.mark.parametrize("peer", [in_this_one, pytest.param(in_a_process_of_its_own, marks=pytest.mark.slow)])
+def test_sentence_transformers_and_our_engine_agree(peer: Callable[..., list[np.ndarray]], tmp_path: Path) -> None:
+    """In batches, alone, and as single jobs: rows of unit length in the order given."""
+    sent = token_ids((30, 5, 17))
+    alone, batched = peer(sent, tmp_path)
     engine = ours.Ours(MINILM)
     assert np.abs(alone[0] - alone[1]).max() > 0.01
     for rows in (batched, engine.embed(sent), selvage_peer.dense(engine, sent, 3), selvage_peer.dense(engine, sent, 1)):

@@ -79,13 +79,13 @@ async def test_a_bad_text_is_named_by_its_place_in_all_texts(fake: FakeFrontend,
 @pytest.mark.parametrize("where", ["client", "call"])
 async def test_a_deadline_covers_all_parts(fake: FakeFrontend, kind: str, where: str) -> None:
     """No part begins anew with all of it."""
-    fake.seconds = 0.4  # each of three parts, so that a deadline of each part would not pass
-    options = {"timeout": 0.7} if where == "client" else {}
+    fake.seconds = 0.2  # each of three parts, so that a deadline of each part would not pass
+    options = {"timeout": 0.35} if where == "client" else {}
     async with connected(kind, fake.address, in_flight=1, **options) as client:
         start = time.monotonic()
         with pytest.raises(TimeoutError) as raised:
-            await client.embed(MANY, **({"timeout": 0.7} if where == "call" else {}))
-        assert time.monotonic() - start > 0.65
+            await client.embed(MANY, **({"timeout": 0.35} if where == "call" else {}))
+        assert time.monotonic() - start > 0.32
         assert isinstance(raised.value, errors.DeadlineExceeded)
         assert len(fake.asked) < 3
         assert (await client.embed("a", timeout=math.inf)).shape == (3,)

@@ -1,19 +1,14 @@
-"""The door http: routes, bodies, callers, limits and errors. Without a port; see tests/e2e for one."""
+"""The door http: routes, replies, callers, errors, what it tells of itself. Without a port; see tests/e2e for one."""
 
-import asyncio
 import base64
-import json
 
 import numpy as np
 import pytest
 from asgi import JSON, Door, Worker
 
-from frontend_service.doors.http import arrival, body
-from frontend_service.doors.http.body import Body
-from shared.admission import Bounds
 from shared.caller import Caller, Quota
 from shared.calls import Calls
-from shared.errors import Internal, InvalidInput, Overloaded, SelvageError, Unauthenticated, WorkerUnavailable
+from shared.errors import Internal, Overloaded, SelvageError, Unauthenticated, WorkerUnavailable
 from shared.jobs import Priority
 
 EMBED = "/v1/embeddings"
@@ -67,78 +62,6 @@ async def test_who_calls_is_told_to_the_worker(door: Door, worker: Worker) -> No
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "told"),
-    [
-        (EMBED, b"", 400, "the body is no JSON"),
-        (EMBED, b"\xff\xfe", 400, "the body is no JSON"),
-        (EMBED, b'{"input": "\\ud800"}', 400, "the body is no JSON"),
-        (EMBED, b"[" * 100_000, 400, "Expected `object`"),
-        (EMBED, b'{"input": "a", "deep": ' + b"[" * 50_000, 400, "nested too deeply"),
-        (EMBED, b"[]", 400, "Expected `object`"),
-        (EMBED, {}, 400, "input is missing"),
-        (EMBED, {"input": []}, 400, "input is empty"),
-        (EMBED, {"input": [[]]}, 400, "input[0] has no ids"),
-        (EMBED, {"input": ["a", 1]}, 400, "input[1] is of another kind"),
-        (EMBED, {"input": [[1, "a"]]}, 400, "input[0][1]: Expected `int`"),
-        (EMBED, {"input": [1, -1]}, 400, "input[1]: Expected `int` >= 0"),
-        (EMBED, {"input": [2**31]}, 400, "input[0]: Expected `int` <="),
-        (EMBED, {"input": [[999]]}, 400, "input[0]"),
-        (EMBED, {"input": None}, 400, "input: Expected"),
-        (EMBED, {"input": "a", "dimensions": 0}, 400, "dimensions: Expected `int` >= 1"),
-        (EMBED, {"input": "a", "dimensions": 9}, 400, "dimensions is 9"),
-        (EMBED, {"input": "a", "encoding_format": "hex"}, 400, "encoding_format: Invalid enum value"),
-        (EMBED, {"input": "a", "input_type": "poem"}, 400, "input_type is 'poem'"),
-        (EMBED, {"input": "a b c d e f g h i j k"}, 400, "input[0]"),
-        (EMBED, {"input": "a", "model": "other"}, 404, "no model is called"),
-        ("/v2/embed", {"texts": []}, 400, "texts is empty"),
-        ("/v2/embed", {"texts": ["a"], "embedding_types": ["float3"]}, 400, "embedding_types[0]: Invalid enum"),
-        ("/v2/embed", {"texts": ["a"], "output_dimension": 9}, 400, "output_dimension is 9"),
-        ("/v2/rerank", {"query": "a", "documents": []}, 400, "documents is empty"),
-        ("/v2/rerank", {"query": "a", "documents": ["b", {"title": "c"}]}, 400, "documents[1].text is missing"),
-        ("/v2/rerank", {"query": "a", "documents": ["b"], "top_n": 0}, 400, "top_n: Expected `int` >= 1"),
-        ("/rerank", {"query": "a", "texts": []}, 422, "texts is empty"),
-        ("/rerank", {"query": "a"}, 422, "texts is missing"),
-        ("/embed", b"{", 400, "the body is no JSON"),
-        ("/embed", {"inputs": ["a", ""]}, 422, "inputs[1] is empty"),
-        ("/embed", {"inputs": "a b c d e f g h i j k"}, 413, "inputs[0]"),
-        ("/embed_sparse", {"inputs": "a"}, 424, "the model has no SPARSE output"),
-        ("/predict", {"inputs": "a"}, 424, "the model is not for CLASSIFY"),
-        ("/predict", {"inputs": [["a", "b", "c"]]}, 422, "inputs[0] has 3 entries"),
-        ("/predict", {"inputs": [["a"], ["b", "c"]]}, 422, "inputs[1] has 2 entries"),
-        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 422, "inputs.sentences is empty"),
-        ("/tokenize", {"inputs": []}, 422, "inputs is empty"),
-        ("/decode", {"ids": []}, 422, "ids is empty"),
-        ("/decode", {"ids": [[99999]]}, 422, "ids[0]"),
-        ("/score", {"text_1": ["a", "b"], "text_2": ["c"]}, 400, "pairs need as many text_2 as text_1"),
-        ("/score", {"text_1": [], "text_2": ["c"]}, 400, "text_1 is empty"),
-        ("/pooling", {"input": "a", "task": "sing"}, 400, "task: Invalid enum value"),
-        ("/classify", {"input": []}, 400, "input is empty"),
-    ],
-)
-async def test_bad_input_is_told_in_the_words_of_the_shape(
-    door: Door, path: str, body: object, status: int, told: str
-) -> None:
-    """The field by the name that this shape has for it."""
-    reply = await door.ask(path, body)
-    assert reply.status == status, reply.body
-    assert told in message_of(path, reply.json)
-    assert reply.headers["content-type"] == "application/json"
-
-
-def message_of(path: str, told: dict[str, object]) -> str:
-    """And that nothing else of the shape is missing."""
-    if path.startswith("/v2/"):
-        assert set(told) == {"message"}
-        return str(told["message"])
-    error = told["error"]
-    if isinstance(error, dict):
-        assert set(error) == {"message", "type", "param", "code"}
-        return str(error["message"])
-    assert set(told) == {"error", "error_type"}
-    return str(error)
-
-
-@pytest.mark.parametrize(
     ("error", "status", "kind", "tei_kind", "headers"),
     [
         (Overloaded("full", retry_after=0.25), 429, "rate_limit_error", "Overloaded", {"retry-after": "1"}),
@@ -160,152 +83,6 @@ async def test_what_a_worker_raises(
     assert headers.items() <= openai.headers.items()
     assert b"a bug" not in openai.body
     assert door.seen == [(f"POST {EMBED}", status), ("POST /embed", status)]
-
-
-@pytest.mark.parametrize(
-    ("path", "method", "headers", "status"),
-    [
-        ("/nothing", "GET", (), 404),
-        ("/v1/embeddings/x", "POST", JSON, 404),
-        ("/v1/models/other", "GET", (), 404),
-        (EMBED, "GET", (), 405),
-        (EMBED, "DELETE", (), 405),
-        ("/health", "POST", (), 405),
-        (EMBED, "POST", (("content-type", "text/plain"),), 415),
-        (EMBED, "POST", (*JSON, ("content-encoding", "gzip")), 415),
-        (EMBED, "POST", (*JSON, ("content-length", "70000000000")), 413),
-        (EMBED, "POST", (*JSON, ("selvage-timeout", "soon")), 400),
-        (EMBED, "POST", (*JSON, ("selvage-timeout", "nan")), 400),
-        (EMBED, "POST", (*JSON, ("selvage-priority", "soon")), 400),
-    ],
-)
-async def test_what_is_refused_before_the_body_is_read(
-    door: Door, path: str, method: str, headers: tuple[tuple[str, str], ...], status: int
-) -> None:
-    """So the body could be anything."""
-    told = await door.ask(path, b"{}", method=method, headers=headers)
-    assert told.status == status, told.body
-    assert ("allow" in told.headers) == (status == 405)
-    if path.startswith("/v1/"):
-        assert told.json["error"]["message"]
-
-
-async def test_a_body_in_pieces_is_held_against_the_limit_as_it_comes(
-    door: Door, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its length is not told before."""
-    raw = json.dumps({"input": "a"}).encode()
-    assert (await door.ask(EMBED, parts=[raw[:5], raw[5:], b""])).status == 200
-    monkeypatch.setattr(arrival, "BODY_BYTES", 8)
-    told = await door.ask(EMBED, parts=[raw[:5], raw[5:], b""])
-    assert told.status == 413
-    assert door.calls.admission.size == 0
-
-
-async def test_a_caller_who_leaves_cancels_its_job(door: Door, worker: Worker) -> None:
-    """And is not answered; the next one is."""
-    worker.go_on.clear()
-    leaves = asyncio.Event()
-    asking = asyncio.create_task(door.ask(EMBED, {"input": "a"}, leaves=leaves))
-    await worker.reached.wait()
-    leaves.set()
-    told = await asyncio.wait_for(asking, 5)
-    assert (told.status, worker.cancelled, door.seen) == (0, 1, [])
-    assert door.calls.admission.requests == 0
-    worker.go_on.set()
-    assert (await door.ask(EMBED, {"input": "a"})).status == 200
-
-
-async def test_a_caller_who_leaves_while_it_sends_is_no_error(door: Door) -> None:
-    leaves = asyncio.Event()
-    leaves.set()
-    told = await door.ask(EMBED, method="POST", parts=[], body=None, headers=JSON, leaves=leaves)
-    assert told.status == 400  # an empty body is one that has ended
-    sending = door.ask(EMBED, parts=[b'{"in', b""], leaves=leaves)
-    assert (await sending).status == 400
-
-
-async def test_too_many_requests_are_refused_unread(worker: Worker) -> None:
-    """Like over gRPC: one place, and the second caller is told when to try again."""
-    door = Door(worker, Calls(timeout=5.0, bounds=Bounds(requests=1)))
-    worker.go_on.clear()
-    first = asyncio.create_task(door.ask(EMBED, {"input": "a"}))
-    await worker.reached.wait()
-    second = await door.ask(EMBED, b"not even JSON")
-    assert (second.status, second.headers["retry-after"]) == (429, "1")
-    worker.go_on.set()
-    assert (await first).status == 200
-
-
-async def test_bytes_at_once_are_bounded(worker: Worker) -> None:
-    """Those that have come: what a head promises holds no room."""
-    door = Door(worker, Calls(timeout=5.0, bounds=Bounds(size=100)))
-    worker.go_on.clear()
-    never = asyncio.create_task(door.ask(EMBED, method="POST", parts=[b"{", b""], stays_silent=True))
-    first = asyncio.create_task(door.ask(EMBED, {"input": "a"}))
-    await worker.reached.wait()
-    assert (await door.ask(EMBED, {"input": "a" * 99})).status == 429
-    worker.go_on.set()
-    assert (await first).status == 200
-    never.cancel()
-    await asyncio.wait([never])
-    assert door.calls.admission.size == 0
-
-
-async def test_a_body_must_arrive_in_time(worker: Worker) -> None:
-    """However long its caller would wait; it counts as slow meanwhile."""
-    door = Door(worker, Calls(timeout=5.0, bounds=Bounds(read_seconds=0.2, slow_reads=1)))
-    headers = [*JSON, ("selvage-timeout", "3000")]
-    slow = asyncio.create_task(door.ask(EMBED, headers=headers, parts=[b"{"] * 100, pause=0.01))
-    await asyncio.sleep(0.1)
-    assert door.calls.admission.reads.slow == 1
-    assert (await door.ask(EMBED, parts=[b"{"] * 100, pause=0.01)).status == 429
-    assert (await slow).status == 504
-    assert door.calls.admission.refused["read_seconds"] == 1
-    assert (door.calls.admission.reads.slow, door.calls.admission.size) == (0, 0)
-
-
-async def test_json_that_would_become_far_more_in_memory_is_not_read(
-    door: Door, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Entries are counted outside of strings only."""
-    monkeypatch.setattr(body, "MOST_ENTRIES", 50)
-    monkeypatch.setattr(body, "MOST_LISTS", 20)
-    for content in ([1] * 60, [[]] * 30):
-        told = await door.ask(EMBED, {"input": content})
-        assert (told.status, "the body has more than" in told.json["error"]["message"]) == (400, True)
-    assert (await door.ask(EMBED, {"input": ', [ { \\" ' * 90, "truncate_prompt_tokens": -1})).status == 200
-    assert (await door.ask(EMBED, {"input": ["a"] * 40})).status == 200
-
-
-@pytest.mark.parametrize("begins", ['"' + '\\"' * 2_000_000, '"' + '\\"' * 2_000_000 + "\\", '"" ' * 2_000_000])
-def test_strings_that_never_end_are_passed_once(begins: str) -> None:
-    """However many quotes are in them: else each would be tried as the beginning of another one, for hours."""
-    raw = b"," * (body.MOST_ENTRIES // 2) + begins.encode() + b"," * body.MOST_ENTRIES
-    with pytest.raises(InvalidInput):
-        Body(dict).read(raw)
-
-
-async def test_a_caller_that_reads_slowly_is_let_go(worker: Worker) -> None:
-    """Though it reads something now and then."""
-    door = Door(worker, Calls(timeout=5.0, bounds=Bounds(read_seconds=0.2)))
-    aborted = asyncio.Event()
-    told = await door.ask(EMBED, {"input": ["a"] * 1500}, reads=False, abort=aborted.set)
-    assert told.status == 200
-    assert aborted.is_set()
-    assert door.calls.admission.unread == 0
-
-
-async def test_a_large_reply_counts_until_it_has_left(door: Door, worker: Worker) -> None:
-    """As unread; and is not sent where too much is."""
-    asked = {"input": ["a"] * 1500}
-    assert (await door.ask(EMBED, asked)).status == 200
-    assert door.calls.admission.unread == 0
-    held = door.calls.admission.hold_reply(64 * 1024 * 1024)
-    told = await door.ask(EMBED, asked)
-    assert (told.status, told.json["error"]["type"]) == (429, "rate_limit_error")
-    assert door.seen[-1] == (f"POST {EMBED}", 429)
-    held()
 
 
 async def test_a_model_may_have_slashes_in_its_name() -> None:

@@ -70,19 +70,19 @@ async def test_a_worker_that_stalls_gets_no_more_jobs(world: World) -> None:
     await world.until(False)
 
 
-async def test_a_worker_that_falls_silent_is_lost_and_found_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_worker_that_falls_silent_is_lost_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it had is answered UNAVAILABLE."""
-    monkeypatch.setattr(stream, "SILENCE", 0.2)
+    monkeypatch.setattr(stream, "SILENCE", 0.4)
     monkeypatch.setattr(link, "SILENCE", 0.5)
-    worker = world.workers[0]
-    worker.hangs = worker.silent = True
-    running = asyncio.ensure_future(world.run())
-    with pytest.raises(WorkerUnavailable, match="nothing was heard of it"):
-        await running
-    worker.hangs = worker.silent = False
-    await world.until_scores(b"1234")
+    worker = FakeWorker()
+    async with World(worker) as world:
+        await world.until(True)
+        worker.hangs = worker.silent = True
+        running = asyncio.ensure_future(world.run())
+        with pytest.raises(WorkerUnavailable, match=r"nothing was heard of it for 0\.4 s"):
+            await running
+        worker.hangs = worker.silent = False
+        await world.until_scores(b"1234")
 
 
 async def test_a_tokenizer_that_is_none_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,21 +11,14 @@ import torch
 from parity import Oracle, Tables
 from tiny import write_trunk
 
-from gpu_worker.attention import choice
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
 from gpu_worker.model.loading import load
 
 
 @pytest.fixture(scope="session", autouse=True)
-def measured_briefly() -> Iterator[None]:
-    """Any way of attention will do, however few runs chose it: test_attention.py compares them all.
-
-    As many as a worker takes last for seconds in bfloat16, for each process and width of a head.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "ROUNDS", 1)
-        yield
+def quickly(remembered: None, measured_briefly: None) -> None:
+    """Every load."""
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,11 @@
 """Late interaction in half precision on real weights, against float32 and against transformers' own half precision."""
 
-from functools import cache
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,48 +22,81 @@ from gpu_worker.model.loading import load
 from shared.vectors import ScoringMethod
 
 TEXTS = [QUERIES[0], *PASSAGES[:12]]
+MOST = 96
+"""Tokens of a text, of which all have fewer: the gate runs texts as long as that, slowly in half precision."""
+LAYERS = [2, pytest.param(6, marks=pytest.mark.slow)]
+"""MiniLM's first two, which load in a third of the time; all of them by `make test-slow`."""
 
 
-@cache
-def ours(dtype: Dtype) -> tuple[np.ndarray, np.ndarray, list[list[int]]]:
-    """Token rows of all texts, scores of the first with the others, and ids."""
-    model = load("minilm", Placement.choose("cpu", dtype))
-    engine, ids = ModelEngine(model), ids_of(model, TEXTS)
-    rows = token_rows(ask(engine, encode(MULTI), ids))
-    found = scores(ask(engine, score(ScoringMethod.LATE_INTERACTION, 1), ids), len(TEXTS) - 1)[0]
-    return np.concatenate(rows), found, ids
+@dataclass(frozen=True)
+class Ours:
+    """Token rows [T, H] of all texts, scores of the first with the others, and the ids of all."""
+
+    rows: np.ndarray
+    scores: np.ndarray
+    ids: list[list[int]]
 
 
-def their_scores(dtype: torch.dtype, ids: list[list[int]]) -> np.ndarray:
-    """Of transformers' own run in this number format, one text at a time, compared in float32."""
-    model = AutoModel.from_pretrained(mini_lm_path(), dtype=dtype, attn_implementation="eager").eval()
-    with torch.inference_mode():
-        hidden = [model(torch.tensor([each])).last_hidden_state[0].float() for each in ids]
-    rows = [torch.nn.functional.normalize(each, dim=1) for each in hidden]
-    return reference.maxsim(rows[:1], rows[1:]).numpy()[0]
+class Cut:
+    """A repository of MiniLM's first layers, and what it gives in each number format."""
+
+    def __init__(self, folder: Path, layers: int) -> None:
+        self._folder = folder
+        shutil.copytree(mini_lm_path(), folder, copy_function=os.symlink)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").unlink()
+        (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
+        self.ours = cache(self._ours)
+
+    def _ours(self, dtype: Dtype) -> Ours:
+        model = load(str(self._folder), Placement.choose("cpu", dtype), max_tokens=MOST)
+        engine, ids = ModelEngine(model), ids_of(model, TEXTS)
+        rows = token_rows(ask(engine, encode(MULTI), ids))
+        found = scores(ask(engine, score(ScoringMethod.LATE_INTERACTION, 1), ids), len(TEXTS) - 1)[0]
+        return Ours(np.concatenate(rows), found, ids)
+
+    @cached_property
+    def exact(self) -> Ours:
+        """In float32."""
+        return self.ours("float32")
+
+    def their_scores(self, dtype: torch.dtype) -> np.ndarray:
+        """Of transformers' own run in this number format, one text at a time, compared in float32."""
+        model = AutoModel.from_pretrained(self._folder, dtype=dtype, attn_implementation="eager").eval()
+        with torch.inference_mode():
+            hidden = [model(torch.tensor([each])).last_hidden_state[0].float() for each in self.exact.ids]
+        rows = [torch.nn.functional.normalize(each, dim=1) for each in hidden]
+        return reference.maxsim(rows[:1], rows[1:]).numpy()[0]
+
+
+@pytest.fixture(scope="module", params=LAYERS, ids=lambda layers: f"{layers} layers")
+def cut(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cut:
+    return Cut(tmp_path_factory.mktemp("minilm") / "cut", request.param)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_rows_keep_their_direction(dtype: Dtype) -> None:
+def test_rows_keep_their_direction(cut: Cut, dtype: Dtype) -> None:
     """A cosine of 0.999 at least, every token row."""
-    assert (ours(dtype)[0] * ours("float32")[0]).sum(axis=1).min() >= 0.999
+    assert (cut.ours(dtype).rows * cut.exact.rows).sum(axis=1).min() >= 0.999
 
 
-def test_float16_scores_are_those_of_float32() -> None:
+def test_float16_scores_are_those_of_float32(cut: Cut) -> None:
     """Within 1e-3 of the score; or where this processor rounds worse, no further off than transformers' own."""
-    _, exact, ids = ours("float32")
+    exact = cut.exact.scores
     own, theirs = (
-        (np.abs(each - exact) / np.abs(exact)).max() for each in (ours("float16")[1], their_scores(torch.float16, ids))
+        (np.abs(each - exact) / np.abs(exact)).max()
+        for each in (cut.ours("float16").scores, cut.their_scores(torch.float16))
     )
     assert own <= max(1e-3, 1.5 * theirs)
     assert theirs < 3e-3  # else it would prove nothing
 
 
-def test_bfloat16_scores_are_as_good_as_transformers_own() -> None:
+def test_bfloat16_scores_are_as_good_as_transformers_own(cut: Cut) -> None:
     """Eight bits of mantissa leave a score of a few tokens some thousandths off: ours no further than theirs."""
-    _, exact, ids = ours("float32")
+    exact = cut.exact.scores
     own, theirs = (
-        np.sqrt(np.mean((each - exact) ** 2)) for each in (ours("bfloat16")[1], their_scores(torch.bfloat16, ids))
+        np.sqrt(np.mean((each - exact) ** 2))
+        for each in (cut.ours("bfloat16").scores, cut.their_scores(torch.bfloat16))
     )
     assert own <= 1.5 * theirs
-    assert np.abs(their_scores(torch.float32, ids) - exact).max() < 1e-4
+    assert np.abs(cut.their_scores(torch.float32) - exact).max() < 1e-4

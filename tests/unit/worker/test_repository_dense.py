@@ -31,7 +31,7 @@ def saved(folder: Path, trunk: Path, *modules: Any) -> SentenceTransformer:
         for parameter in module.parameters():
             nn.init.normal_(parameter, std=0.2)
     oracle = SentenceTransformer(modules=[Transformer(str(trunk)), *modules], device="cpu")
-    oracle.save(str(folder))
+    oracle.save(str(folder), create_model_card=False)
     return oracle
 
 

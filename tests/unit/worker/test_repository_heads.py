@@ -74,7 +74,7 @@ def test_sparse_encoders(tmp_path: Path, strategy: Any, activation: Any) -> None
     write_trunk(tmp_path / "mlm", "tiny-bert", "masked-lm")
     modules = [MLMTransformer(str(tmp_path / "mlm")), SpladePooling(strategy, activation)]
     oracle = SparseEncoder(modules=modules, device="cpu")
-    oracle.save(str(tmp_path / "saved"))
+    oracle.save(str(tmp_path / "saved"), create_model_card=False)
     expected = oracle.encode(TEXTS, convert_to_tensor=True).to_dense().numpy()
     model = load(str(tmp_path / "saved"), CPU)
     ours = sparse_rows(ask(ModelEngine(model), encode(SPARSE), ids_of(model, TEXTS)))
@@ -120,7 +120,7 @@ def test_cross_encoders(tmp_path: Path, labels: int, activation: Activation) -> 
     """One label and several; the activation that the files name is told, and left to the frontend."""
     write_trunk(tmp_path / "plain", "tiny-bert", "sequence-classification", labels=labels)
     oracle = CrossEncoder(str(tmp_path / "plain"), activation_fn=FUNCTIONS[activation], device="cpu")
-    oracle.save(str(tmp_path / "saved"))
+    oracle.save(str(tmp_path / "saved"), create_model_card=False)
     model = load(str(tmp_path / "saved"), CPU)
     assert model.recipe.classifier is not None
     assert model.recipe.classifier.activation is activation
@@ -133,7 +133,7 @@ def test_segments_count_only_where_the_tokenizer_gives_them(tmp_path: Path) -> N
     write_trunk(tmp_path / "plain", "tiny-bert", "sequence-classification", labels=1)
     reader(model_input_names=["input_ids", "attention_mask"]).save_pretrained(tmp_path / "plain")
     oracle = CrossEncoder(str(tmp_path / "plain"), activation_fn=nn.Identity(), device="cpu")
-    oracle.save(str(tmp_path / "saved"))
+    oracle.save(str(tmp_path / "saved"), create_model_card=False)
     assert np.abs(logits(load(str(tmp_path / "saved"), CPU), PAIRS)[:, 0] - oracle.predict(PAIRS)).max() < 1e-4
 
 
@@ -154,7 +154,7 @@ def test_a_cross_encoder_over_pooled_rows(trunk: Path, tmp_path: Path) -> None:
     head = Dense(32, 1, activation_function=nn.Identity(), module_output_name="scores")
     modules = [Transformer(str(trunk)), Pooling(64, "cls"), Dense(64, 32, activation_function=nn.GELU()), head]
     oracle = CrossEncoder(modules=modules, activation_fn=nn.Identity(), device="cpu")
-    oracle.save(str(tmp_path))
+    oracle.save(str(tmp_path), create_model_card=False)
     found = logits(load(str(tmp_path), CPU), PAIRS)[:, 0]
     assert np.abs(found - oracle.predict(PAIRS)).max() < 1e-4
 
@@ -177,7 +177,7 @@ def test_yes_no_rerankers(tmp_path: Path, template: str, no: int | None) -> None
     named.save_pretrained(tmp_path / "plain")
     modules = [Transformer(str(tmp_path / "plain"), transformer_task="text-generation"), LogitScore(800, no)]
     oracle = CrossEncoder(modules=modules, activation_fn=nn.Identity(), device="cpu")
-    oracle.save(str(tmp_path / "saved"))
+    oracle.save(str(tmp_path / "saved"), create_model_card=False)
     model = load(str(tmp_path / "saved"), CPU)
     recipe = model.recipe.classifier
     assert recipe is not None
@@ -253,7 +253,7 @@ def test_a_classifier_of_pairs_by_a_template(tmp_path: Path, options: dict[str, 
     named.save_pretrained(tmp_path / "plain")
     oracle = CrossEncoder(str(tmp_path / "plain"), activation_fn=nn.Identity(), device="cpu")
     oracle[0].processing_kwargs = {"chat_template": options} if options else {}
-    oracle.save(str(tmp_path / "saved"))
+    oracle.save(str(tmp_path / "saved"), create_model_card=False)
     model = load(str(tmp_path / "saved"), CPU)
     recipe = model.recipe.classifier
     assert recipe is not None

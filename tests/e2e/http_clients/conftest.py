@@ -1,0 +1,61 @@
+"""A pair, a guarded frontend of its worker, and released clients, for the tests of this folder."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from http_calls import DOORS, KEY, MODEL, Clients
+from programs import program, python_of
+from references import Calls, dense
+
+from frontend_service.api_keys import hashed
+from harness.member import Member
+from harness.stack import Stack, stack
+from selvage.v1.embedding_pb2 import EmbedRequest
+from shared.services import PUBLIC_SERVICES
+
+
+@pytest.fixture(scope="session")
+async def clients(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clients]:
+    """With a home of their own: some look for keys and settings there."""
+    if not python_of("http").exists():
+        pytest.skip("`make clients` sets up the clients; it needs an index")
+    home = str(tmp_path_factory.mktemp("home"))
+    async with program("http", {"HOME": home, "HF_HUB_DISABLE_TELEMETRY": "1"}) as running:
+        yield Clients(running)
+
+
+@pytest.fixture(scope="session")
+async def bert(nursery: object) -> AsyncIterator[Stack]:
+    """Dense vectors of 64 dimensions."""
+    async with stack(f"random:{MODEL}", frontend=DOORS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def url(bert: Stack) -> str:
+    return bert.frontends[0].http_url
+
+
+@pytest.fixture(scope="session")
+def expected(bert: Stack) -> Callable[..., Awaitable[np.ndarray]]:
+    """[texts, dimensions] float32 of an Embed's fields, by gRPC."""
+
+    async def embedded(**asked: Any) -> np.ndarray:
+        return dense(await Calls(bert.channel).embedding.Embed(EmbedRequest(**asked)))
+
+    return embedded
+
+
+@pytest.fixture(scope="session")
+async def guarded(bert: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Member]:
+    """Another frontend of the same worker: who has the key may ask one thing at a time."""
+    keys = tmp_path_factory.mktemp("keys") / "keys.toml"
+    keys.write_text(f'[[keys]]\nname = "search"\nsha256 = "{hashed(KEY)}"\nrequests_at_once = 1\n')
+    flags = {"worker": bert.worker.address, "http-listen": "127.0.0.1:0", "api-keys": keys, "log-calls": True, **DOORS}
+    member = Member("frontend_service", PUBLIC_SERVICES, flags)
+    await member.start()
+    await member.wait_ready()
+    yield member
+    await member.stop()

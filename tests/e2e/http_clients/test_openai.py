@@ -1,0 +1,137 @@
+"""OpenAI's client, LangChain and LlamaIndex, as released, in a venv of their own, against real processes."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from http_calls import (
+    BOTH,
+    KEY,
+    MODEL,
+    TEXTS,
+    Clients,
+    Way,
+    all_that_the_key_may,
+    brings_its_key,
+    decoded,
+    is_told_that_it_asks_too_much,
+    same_bits,
+)
+from references import eventually, near
+
+from harness.member import Member
+from selvage.v1.embedding_pb2 import TokenIds
+
+EMBED = {"model": MODEL, "input": "w1"}
+WAYS = [
+    Way("openai_embed", EMBED, "openai.AuthenticationError", "openai.RateLimitError"),
+    Way(
+        *("langchain", {"model": MODEL, "texts": ["w1"], "check_embedding_ctx_length": False}),
+        *("openai.AuthenticationError", "openai.RateLimitError"),
+    ),
+    Way("llama_openai", {"model": MODEL, "texts": ["w1"]}, *("openai.AuthenticationError", "openai.RateLimitError")),
+]
+
+
+@pytest.mark.parametrize("encoding", [None, "base64", "float"])
+async def test_openai_gets_the_vectors_of_embed(
+    clients: Clients, url: str, expected: Any, encoding: str | None
+) -> None:
+    """Bit for bit where they travel as bytes, which the client asks for by itself."""
+    options = {} if encoding is None else {"encoding_format": encoding}
+    told = await clients.ask("openai_embed", url, model=MODEL, input=TEXTS, **options)
+    rows = await expected(texts=TEXTS)
+    for way in BOTH:
+        same_bits(decoded(told[way]) if encoding == "base64" else told[way], rows)
+    assert told["model"] == MODEL
+    assert told["tokens"] > len(TEXTS)
+
+
+async def test_openai_asks_for_less_and_for_one(clients: Clients, url: str, expected: Any) -> None:
+    """`dimensions`, and a text that is in no list."""
+    told = await clients.ask("openai_embed", url, model=MODEL, input=TEXTS[0], dimensions=16)
+    same_bits(told["plain"], await expected(texts=TEXTS[:1], dimensions=16))
+
+
+@pytest.mark.parametrize("given", [[[2, 11, 12, 3], [2, 13, 3]], [2, 11, 12, 3]], ids=["lists", "one list"])
+async def test_openai_sends_ids(clients: Clients, url: str, expected: Any, given: list[Any]) -> None:
+    """They are taken as they are, special tokens and all."""
+    told = await clients.ask("openai_embed", url, model=MODEL, input=given)
+    lists = given if isinstance(given[0], list) else [given]
+    same_bits(told["plain"], await expected(tokenized=[TokenIds(ids=ids) for ids in lists]))
+    assert told["tokens"] == sum(map(len, lists))
+
+
+async def test_openai_lists_models(clients: Clients, url: str) -> None:
+    assert await clients.ask("openai_models", url) == {"listed": [MODEL], "retrieved": [MODEL]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "code", "param"),
+    [
+        ({"model": "another"}, "openai.NotFoundError", "model_not_found", "model"),
+        ({"input": []}, "openai.BadRequestError", "invalid_input", "input"),
+        ({"input": ["w1", 1]}, "openai.BadRequestError", "invalid_input", "input[1]"),
+        ({"input": [[1, 5000]]}, "openai.BadRequestError", "invalid_input", "input[0]"),
+        ({"input": "w1 " * 1000}, "openai.BadRequestError", "input_too_long", "input[0]"),
+        ({"dimensions": 1000}, "openai.BadRequestError", "unsupported_dimensions", "dimensions"),
+        ({"encoding_format": "hex"}, "openai.BadRequestError", "invalid_input", "encoding_format"),
+    ],
+)
+async def test_openai_raises_its_own_errors(
+    clients: Clients, url: str, asked: dict[str, Any], error: str, code: str, param: str
+) -> None:
+    """With code and parameter where the client looks for them."""
+    told = await clients.ask("openai_embed", url, **({"model": MODEL, "input": "w1"} | asked))
+    assert (told["error"], told["code"], told["param"]) == (error, code, param), told
+    assert told["request_id"]
+
+
+async def test_langchain_gets_the_vectors_of_embed(clients: Clients, url: str, expected: Any) -> None:
+    """Once it is told to send texts: by default it sends the ids of another tokenizer."""
+    options = {"check_embedding_ctx_length": False, "dimensions": 16}
+    told = await clients.ask("langchain", url, model=MODEL, texts=TEXTS, **options)
+    rows = await expected(texts=TEXTS, dimensions=16)
+    for way in BOTH:
+        same_bits(told[way], rows)
+    same_bits(told["query"], rows[0])
+
+
+async def test_llama_index_gets_the_vectors_of_embed(clients: Clients, url: str, expected: Any) -> None:
+    """As of OpenAI and as of text-embeddings-inference; it makes batches of ten."""
+    rows = await expected(texts=TEXTS, normalize=True)
+    for does in ("llama_openai", "llama_tei"):
+        told = await clients.ask(does, url, model=MODEL, texts=TEXTS)
+        for way in BOTH:
+            near(np.array(told[way]), rows, 1e-6)
+        near(np.array(told["query"]), rows[0], 1e-6)
+
+
+async def test_llama_index_shows_what_was_wrong(clients: Clients, url: str) -> None:
+    """Its client of text-embeddings-inference looks at no status: our error is quoted where it wants a list."""
+    told = await clients.ask("llama_tei", url, model=MODEL, texts=["w1", ""])
+    assert "inputs[1] is e" in told["text"]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.does)
+async def test_every_client_brings_its_key(clients: Clients, guarded: Member, way: Way) -> None:
+    await brings_its_key(clients, guarded, way)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.does)
+async def test_every_client_is_told_that_it_asks_too_much(clients: Clients, guarded: Member, way: Way) -> None:
+    await is_told_that_it_asks_too_much(clients, guarded, way)
+
+
+async def test_openai_comes_again_by_itself(clients: Clients, guarded: Member, expected: Any) -> None:
+    """When it was told to; then it gets its vectors."""
+
+    def refused() -> int:
+        return sum(each.get("reason") == "OVERLOADED" for each in guarded.events)
+
+    before = refused()
+    async with all_that_the_key_may(guarded):
+        asking = asyncio.create_task(clients.ask("openai_embed", guarded.http_url, KEY, retries=5, **EMBED))
+        await eventually(lambda: refused() > before)
+    same_bits((await asking)["plain"], await expected(texts=["w1"]))

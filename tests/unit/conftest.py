@@ -1,0 +1,25 @@
+"""What tests ask for that load models; nothing here is imported where the frontend is tested alone."""
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def remembered() -> Iterator[None]:
+    """Hundreds of tests load the same trunk: its own run of the probes is two thirds of each load."""
+    from remembered import remember
+
+    with pytest.MonkeyPatch.context() as patch:
+        remember(patch.setattr)
+        yield
+
+
+@pytest.fixture(scope="session")
+def measured_briefly() -> Iterator[None]:
+    """Any way of attention will do."""
+    from remembered import measure_briefly
+
+    with pytest.MonkeyPatch.context() as patch:
+        measure_briefly(patch.setattr)
+        yield

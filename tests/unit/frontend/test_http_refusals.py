@@ -1,0 +1,116 @@
+"""Bad input of the door http: refused in the words of each shape, and before a body is read where that is possible."""
+
+import pytest
+from asgi import JSON, Door, Worker
+
+EMBED = "/v1/embeddings"
+
+
+@pytest.fixture
+def worker() -> Worker:
+    return Worker()
+
+
+@pytest.fixture
+def door(worker: Worker) -> Door:
+    return Door(worker)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "told"),
+    [
+        (EMBED, b"", 400, "the body is no JSON"),
+        (EMBED, b"\xff\xfe", 400, "the body is no JSON"),
+        (EMBED, b'{"input": "\\ud800"}', 400, "the body is no JSON"),
+        (EMBED, b"[" * 100_000, 400, "Expected `object`"),
+        (EMBED, b'{"input": "a", "deep": ' + b"[" * 50_000, 400, "nested too deeply"),
+        (EMBED, b"[]", 400, "Expected `object`"),
+        (EMBED, {}, 400, "input is missing"),
+        (EMBED, {"input": []}, 400, "input is empty"),
+        (EMBED, {"input": [[]]}, 400, "input[0] has no ids"),
+        (EMBED, {"input": ["a", 1]}, 400, "input[1] is of another kind"),
+        (EMBED, {"input": [[1, "a"]]}, 400, "input[0][1]: Expected `int`"),
+        (EMBED, {"input": [1, -1]}, 400, "input[1]: Expected `int` >= 0"),
+        (EMBED, {"input": [2**31]}, 400, "input[0]: Expected `int` <="),
+        (EMBED, {"input": [[999]]}, 400, "input[0]"),
+        (EMBED, {"input": None}, 400, "input: Expected"),
+        (EMBED, {"input": "a", "dimensions": 0}, 400, "dimensions: Expected `int` >= 1"),
+        (EMBED, {"input": "a", "dimensions": 9}, 400, "dimensions is 9"),
+        (EMBED, {"input": "a", "encoding_format": "hex"}, 400, "encoding_format: Invalid enum value"),
+        (EMBED, {"input": "a", "input_type": "poem"}, 400, "input_type is 'poem'"),
+        (EMBED, {"input": "a b c d e f g h i j k"}, 400, "input[0]"),
+        (EMBED, {"input": "a", "model": "other"}, 404, "no model is called"),
+        ("/v2/embed", {"texts": []}, 400, "texts is empty"),
+        ("/v2/embed", {"texts": ["a"], "embedding_types": ["float3"]}, 400, "embedding_types[0]: Invalid enum"),
+        ("/v2/embed", {"texts": ["a"], "output_dimension": 9}, 400, "output_dimension is 9"),
+        ("/v2/rerank", {"query": "a", "documents": []}, 400, "documents is empty"),
+        ("/v2/rerank", {"query": "a", "documents": ["b", {"title": "c"}]}, 400, "documents[1].text is missing"),
+        ("/v2/rerank", {"query": "a", "documents": ["b"], "top_n": 0}, 400, "top_n: Expected `int` >= 1"),
+        ("/rerank", {"query": "a", "texts": []}, 422, "texts is empty"),
+        ("/rerank", {"query": "a"}, 422, "texts is missing"),
+        ("/embed", b"{", 400, "the body is no JSON"),
+        ("/embed", {"inputs": ["a", ""]}, 422, "inputs[1] is empty"),
+        ("/embed", {"inputs": "a b c d e f g h i j k"}, 413, "inputs[0]"),
+        ("/embed_sparse", {"inputs": "a"}, 424, "the model has no SPARSE output"),
+        ("/predict", {"inputs": "a"}, 424, "the model is not for CLASSIFY"),
+        ("/predict", {"inputs": [["a", "b", "c"]]}, 422, "inputs[0] has 3 entries"),
+        ("/predict", {"inputs": [["a"], ["b", "c"]]}, 422, "inputs[1] has 2 entries"),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 422, "inputs.sentences is empty"),
+        ("/tokenize", {"inputs": []}, 422, "inputs is empty"),
+        ("/decode", {"ids": []}, 422, "ids is empty"),
+        ("/decode", {"ids": [[99999]]}, 422, "ids[0]"),
+        ("/score", {"text_1": ["a", "b"], "text_2": ["c"]}, 400, "pairs need as many text_2 as text_1"),
+        ("/score", {"text_1": [], "text_2": ["c"]}, 400, "text_1 is empty"),
+        ("/pooling", {"input": "a", "task": "sing"}, 400, "task: Invalid enum value"),
+        ("/classify", {"input": []}, 400, "input is empty"),
+    ],
+)
+async def test_bad_input_is_told_in_the_words_of_the_shape(
+    door: Door, path: str, body: object, status: int, told: str
+) -> None:
+    """The field by the name that this shape has for it."""
+    reply = await door.ask(path, body)
+    assert reply.status == status, reply.body
+    assert told in message_of(path, reply.json)
+    assert reply.headers["content-type"] == "application/json"
+
+
+def message_of(path: str, told: dict[str, object]) -> str:
+    """And that nothing else of the shape is missing."""
+    if path.startswith("/v2/"):
+        assert set(told) == {"message"}
+        return str(told["message"])
+    error = told["error"]
+    if isinstance(error, dict):
+        assert set(error) == {"message", "type", "param", "code"}
+        return str(error["message"])
+    assert set(told) == {"error", "error_type"}
+    return str(error)
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "headers", "status"),
+    [
+        ("/nothing", "GET", (), 404),
+        ("/v1/embeddings/x", "POST", JSON, 404),
+        ("/v1/models/other", "GET", (), 404),
+        (EMBED, "GET", (), 405),
+        (EMBED, "DELETE", (), 405),
+        ("/health", "POST", (), 405),
+        (EMBED, "POST", (("content-type", "text/plain"),), 415),
+        (EMBED, "POST", (*JSON, ("content-encoding", "gzip")), 415),
+        (EMBED, "POST", (*JSON, ("content-length", "70000000000")), 413),
+        (EMBED, "POST", (*JSON, ("selvage-timeout", "soon")), 400),
+        (EMBED, "POST", (*JSON, ("selvage-timeout", "nan")), 400),
+        (EMBED, "POST", (*JSON, ("selvage-priority", "soon")), 400),
+    ],
+)
+async def test_what_is_refused_before_the_body_is_read(
+    door: Door, path: str, method: str, headers: tuple[tuple[str, str], ...], status: int
+) -> None:
+    """So the body could be anything."""
+    told = await door.ask(path, b"{}", method=method, headers=headers)
+    assert told.status == status, told.body
+    assert ("allow" in told.headers) == (status == 405)
+    if path.startswith("/v1/"):
+        assert told.json["error"]["message"]
