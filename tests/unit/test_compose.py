@@ -204,6 +204,18 @@ def test_models_of_the_hub_are_kept(name: str) -> None:
     assert "models" in COMPOSE["volumes"]
 
 
+def test_a_worker_with_cuda_can_compile_and_keeps_what_it_compiled() -> None:
+    """Triton wants a C compiler; what it makes lies on a volume, since a tmpfs may not be run from."""
+    lines = (ROOT / "deploy/worker.Dockerfile").read_text()
+    assert re.search(r'if \[ -z "\$TORCH_INDEX" \]; then[^;]*apt-get install[^;]* gcc ', lines.replace("\\\n", ""))
+    (caches,) = re.findall(r"^ENV (TRITON_CACHE_DIR=.*)$", lines, re.MULTILINE)
+    folders = dict(each.split("=") for each in caches.split())
+    assert folders.pop("USER")
+    kept = SERVICES["worker-gpu"]["volumes"][0].partition(":")[2]
+    assert all(each.startswith(f"{kept}/") for each in folders.values())
+    assert set(folders) == {"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"}
+
+
 def test_the_gpu_worker_reserves_a_gpu() -> None:
     """And starts on nothing else."""
     [device] = SERVICES["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
