@@ -17,7 +17,12 @@ LONGEST_FIRST = (
 )
 """A process takes a file whenever it is free. A long file that is taken last is waited for by all others."""
 
-settings.register_profile("usual", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a machine may be busy
+settings.register_profile(
+    "usual",
+    max_examples=60,  # others at every run
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],  # a machine may be busy
+)
 settings.register_profile("few", settings.get_profile("usual"), max_examples=10)  # where they are run a second time
 settings.load_profile("usual")
 

@@ -237,7 +237,7 @@ async def test_replies_that_nobody_reads(pair: Stack) -> None:
                 with suppress(asyncio.InvalidStateError):  # it was refused meanwhile
                     await call.write(request)
                     await call.done_writing()
-            await asyncio.sleep(4)  # nothing tells when all that comes unread has come
+            await asyncio.sleep(2.5)  # nothing tells when all that comes unread has come
             for call in unread:
                 call.cancel()
 

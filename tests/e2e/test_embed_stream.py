@@ -81,7 +81,7 @@ async def test_a_slow_reader_holds_back_only_itself(tiny: Stack) -> None:
 
     async def stands() -> bool:
         before = written
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.25)
         return written == before
 
     await eventually(stands)

@@ -115,6 +115,7 @@ def in_this_one(sent: list[Ids], _: Path) -> list[np.ndarray]:
     return [sentence_transformers_peer.embed(model, sent, size) for size in (1, 2)]
 
 
+@pytest.mark.usefixtures("measured_briefly")
 @pytest.mark.parametrize("peer", [in_this_one, pytest.param(in_a_process_of_its_own, marks=pytest.mark.slow)])
 def test_sentence_transformers_and_our_engine_agree(peer: Callable[..., list[np.ndarray]], tmp_path: Path) -> None:
     """In batches, alone, and as single jobs: rows of unit length in the order given."""

@@ -34,7 +34,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
 
     @cache
     def engine(name: str, output: str, dtype: str) -> ModelEngine:
-        return ModelEngine(load(str(folder(name, output)), Placement.choose("cpu", dtype)))  # type: ignore[arg-type]
+        placement = Placement.choose("cpu", dtype)  # type: ignore[arg-type]
+        # No text of the table is longer. The gate runs one that is as long as a text may be, over and over.
+        return ModelEngine(load(str(folder(name, output)), placement, max_tokens=max(parity.LONG)))
 
     @cache
     def oracle(name: str, output: str, dtype: str) -> Oracle:
