@@ -6,6 +6,8 @@ from collections.abc import Callable
 import torch
 
 ROUNDS = 5
+PAYS = 0.95
+"""Of the usual way's time, that another one has to be under: near ties are noise, and workers should choose alike."""
 Seconds = Callable[[Callable[[], object]], float]
 """Of a run."""
 

@@ -18,6 +18,7 @@ from gpu_worker.model.trunk import PackedTrunk, Trunk
 from gpu_worker.model.trunk.equal_length import dense_run
 from gpu_worker.model.widened import in_float32
 from gpu_worker.ragged.batch import Ids, RaggedBatch
+from gpu_worker.ragged.launches import LEAST_SAVED, launches
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
 
@@ -85,16 +86,31 @@ class Reference:
         if verdict:
             raise ModelRefused(f"it does not run among other texts as it runs alone: {verdict}")
 
+    @property
+    def whole(self) -> list[int]:
+        """Numbers of the texts all of whose tokens are attended to."""
+        return [number for number, tail in enumerate(self.probes.tails) if not tail]
+
+    def uneven(self) -> list[int]:
+        """Numbers of a batch that attention takes two launches for: many short texts and a long one, if any is long."""
+        by_length = sorted(self.whole, key=lambda number: len(self.probes.texts[number]))
+        return [by_length[0]] * LEAST_SAVED + [by_length[-1]]
+
     def fitting(self, tokens: int, sequences: int, longest: int) -> list[int]:
-        """Numbers of texts without a tail that make one batch of that size at most; one token at least is left free."""
-        lengths = [0 if tail else len(text) for text, tail in zip(self.probes.texts, self.probes.tails, strict=True)]
-        usable = [number for number, length in enumerate(lengths) if 0 < length <= longest]
+        """Numbers of texts without a tail that make one batch of that size at most, attended to in one launch.
+
+        One token at least is left free.
+        """
+        lengths = [len(text) for text in self.probes.texts]
+        usable = [number for number in self.whole if lengths[number] <= longest]
         found: list[int] = []
         free = tokens - 1
-        for number in islice(cycle(usable), sequences + len(usable)):  # so that long ones may be passed over
+        for number in islice(cycle(usable), sequences + len(usable)):  # a round more, since long ones are passed over
             if lengths[number] <= free and len(found) < sequences:
                 found.append(number)
                 free -= lengths[number]
+        while len(launches(np.array(sorted(lengths[number] for number in found), dtype=np.int64))) > 1:
+            found.remove(max(found, key=lengths.__getitem__))
         return found
 
     def _exactly(self, model: nn.Module) -> tuple[Tensor, float]:

@@ -176,12 +176,14 @@ def _prepare(
         head_reference = HeadReference(model, source.recipe, probes, positions, segments)
     heads = HeadBuilder(source.recipe, model, placement, source.layers, reference.width).build()
     layers = nn.ModuleList([base, *heads.modules()])
-    undo = undoing(layers)
-    linear = prepack(layers) if placement.device.type == "cpu" else STOCK
+    linear, undo = STOCK, None
+    if placement.device.type == "cpu":
+        undo = undoing(layers)  # keeps the old weights, so only where they may be wanted again
+        linear = prepack(layers)
     try:
         way = ways.choose(base, reference, placement, uncounted, segments, positions, faster)
     except ModelRefused:
-        if linear == STOCK or relative.installed(base):
+        if undo is None or linear == STOCK or relative.installed(base):
             raise
         undo()  # some models blow the last bit up: what rounds otherwise is not theirs any more
         linear = STOCK

@@ -1,7 +1,7 @@
 """Linear layers that read the same states as one product: queries, keys and values; gates and what they open.
 
 Weights are laid end to end, and each layer keeps its own as a view. The first of them that is called makes the product
-of all; the others, called with the same states, take their columns of it.
+of all; the others, called with the same states, take their columns of it, in any order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpu_worker.device.timing import Seconds
+from gpu_worker.device.timing import PAYS, Seconds
 
 TOGETHER = (
     ("q_proj", "k_proj", "v_proj"),
@@ -21,59 +21,76 @@ TOGETHER = (
     ("q_lin", "k_lin", "v_lin"),
     ("gate_proj", "up_proj"),
 )
-"""What transformers' classes call them, in the order in which they are called."""
-TOKENS = 512
+"""What transformers' classes call them."""
+TOKENS = 2048
 """Of the product that is measured."""
 
 
 @dataclass(slots=True)
 class Product:
-    """Of all layers of a group: weights [sum of outputs, in], and what the call under way has made."""
+    """Of all layers of a group: weights [sum of outputs, in], and how many share it."""
 
-    weight: Tensor
-    bias: Tensor | None
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    sharers: int
+
+
+@dataclass(slots=True)
+class Made:
+    """The product that was made last, of a whole model: one at a time is kept, until all its sharers have their columns
+    of it, or the next one is made."""
+
+    product: Product | None = None
     states: Tensor | None = None
-    made: Tensor | None = None
+    columns: Tensor | None = None
+    left: int = 0
+
+    def of(self, product: Product, states: Tensor) -> Tensor:
+        """[.., sum of outputs], made now unless it was for the same states."""
+        if self.product is not product or self.states is not states or self.columns is None:
+            self.columns = None  # its memory first
+            self.product, self.states, self.left = product, states, product.sharers
+            self.columns = F.linear(states, product.weight, product.bias)
+        columns = self.columns
+        self.left -= 1
+        if not self.left:
+            self.product = self.states = self.columns = None
+        return columns
 
 
 class MergedLinear(nn.Linear):
     """The same as the nn.Linear that it was made from."""
 
-    def __init__(self, linear: nn.Linear, product: Product, columns: slice, *, last: bool) -> None:
+    def __init__(self, linear: nn.Linear, product: Product, columns: slice, made: Made) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight = nn.Parameter(product.weight[columns], requires_grad=False)
         bias = None if product.bias is None else nn.Parameter(product.bias[columns], requires_grad=False)
         self.register_parameter("bias", bias)
-        self._product, self._columns, self._last = product, columns, last
+        self.product, self._columns, self._made = product, columns, made
 
     def forward(self, states: Tensor) -> Tensor:
         """states [.., in] -> [.., out], a view of the columns of a wider product."""
-        product = self._product
-        if product.states is not states or product.made is None:
-            product.states, product.made = states, F.linear(states, product.weight, product.bias)
-        own = product.made[..., self._columns]
-        if self._last:
-            product.states = product.made = None
-        return own
+        return self._made.of(self.product, states)[..., self._columns]
 
 
-def merge(model: nn.Module, seconds: Seconds) -> int:
-    """Merges in place what is faster by `seconds` (of a run) together; how many products there are fewer in all.
-
-    One measurement counts for all groups of a shape.
-    """
+def merge(model: nn.Module, seconds: Seconds) -> None:
+    """Merges in place what is faster together, by `seconds` of a run; groups of one shape are measured once."""
     faster: dict[tuple[Any, ...], bool] = {}
-    fewer = 0
+    made = Made()
     for parent, names in _groups(model):
         layers = [getattr(parent, name) for name in names]
         shape = (layers[0].in_features, *(each.out_features for each in layers), layers[0].bias is None)
         if shape not in faster:
             faster[shape] = _is_faster(layers, seconds)
         if faster[shape]:
-            _install(parent, names, layers)
-            fewer += len(names) - 1
-    return fewer
+            _install(parent, names, layers, made)
+
+
+def saved(model: nn.Module) -> int:
+    """How many products there are fewer."""
+    layers = [each for each in model.modules() if isinstance(each, MergedLinear)]
+    return len(layers) - len({id(each.product) for each in layers})
 
 
 def _groups(model: nn.Module) -> Iterator[tuple[nn.Module, Sequence[str]]]:
@@ -89,7 +106,12 @@ def _whole(layers: Sequence[nn.Linear]) -> Product:
     with torch.no_grad():
         weights: list[Tensor] = [each.weight for each in layers]
         biases: list[Tensor] = [each.bias for each in layers if each.bias is not None]
-        return Product(weight=torch.cat(weights), bias=torch.cat(biases) if biases else None)
+        weight, bias = torch.cat(weights), torch.cat(biases) if biases else None
+    return Product(
+        weight=nn.Parameter(weight, requires_grad=False),  # a parameter: its size is no symbol to a compiler
+        bias=None if bias is None else nn.Parameter(bias, requires_grad=False),
+        sharers=len(layers),
+    )
 
 
 def _is_faster(layers: Sequence[nn.Linear], seconds: Seconds) -> bool:
@@ -98,11 +120,11 @@ def _is_faster(layers: Sequence[nn.Linear], seconds: Seconds) -> bool:
     with torch.inference_mode():
         together = seconds(lambda: F.linear(states, whole.weight, whole.bias))
         apart = seconds(lambda: [each(states) for each in layers])
-    return together < apart
+    return together < PAYS * apart
 
 
-def _install(parent: nn.Module, names: Sequence[str], layers: Sequence[nn.Linear]) -> None:
+def _install(parent: nn.Module, names: Sequence[str], layers: Sequence[nn.Linear], made: Made) -> None:
     product = _whole(layers)
     ends = accumulate((each.out_features for each in layers), initial=0)
     for name, layer, (start, stop) in zip(names, layers, pairwise(ends), strict=True):
-        setattr(parent, name, MergedLinear(layer, product, slice(start, stop), last=name == names[-1]))
+        setattr(parent, name, MergedLinear(layer, product, slice(start, stop), made))

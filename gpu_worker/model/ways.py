@@ -20,7 +20,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.device.timing import device_seconds
 from gpu_worker.model.gate import Reference
 from gpu_worker.model.linear import prepack
-from gpu_worker.model.merged import merge
+from gpu_worker.model.merged import merge, saved
 from gpu_worker.model.trunk import FormChoice, PackedTrunk, Trunk, rotary_of_the_step
 from gpu_worker.model.trunk.equal_length import EqualLengthTrunk
 from gpu_worker.ragged.batch import RaggedBatch
@@ -76,8 +76,9 @@ def choose(
         reference.check(packed)
         if faster is None or not isinstance(packed.attention, Varlen):  # layers that look at lengths are not compiled
             return Way(trunk=packed)
-        form = faster(packed, reference)
-        return Way(trunk=form.trunk, told=tuple(form.told))
+        fewer, form = saved(base), faster(packed, reference)
+        merged = [f"{fewer} products of a step are made together with others"] if fewer else []
+        return Way(trunk=form.trunk, told=(*merged, *form.told))
     except Exception as error:  # foreign code that was not made for this fails anywhere; then the other way is tried
         unpacked = _reason(error)
     if relative.installed(base):  # its own attention is gone

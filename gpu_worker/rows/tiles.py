@@ -1,5 +1,5 @@
 """Sums of segments and finished rows: the part that runs on the device, in Triton. It knows pointers and tables;
-`kernel` and `segment_sum` launch it.
+`kernel` launches it.
 
 [n] is a block of n numbers, held by the threads of one program together. What is not one is one number. Rows are
 groups * LANES numbers wide; LANES of them are 16 bytes, so that the compiler may read 16 at once.

@@ -33,6 +33,12 @@ class Bucket:
         """Of attention, for each head, filled or not."""
         return self.sequences * -(-self.longest // TILE)
 
+    @property
+    def filled(self) -> list[int]:
+        """Lengths of a batch that fills it, about, with texts of one length."""
+        length = min(self.longest, -(-self.tokens // self.sequences))
+        return [length] * min(self.sequences, self.tokens // length)
+
     def __str__(self) -> str:
         return f"{self.tokens} tokens, {self.sequences} sequences of up to {self.longest}"
 

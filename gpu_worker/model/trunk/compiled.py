@@ -17,8 +17,9 @@ from gpu_worker.ragged.batch import RaggedBatch
 from shared.errors import ModelRefused
 
 INDUCTOR = "inductor"
-KINDS = 64
-"""Graphs at most: kinds of layers times kinds of batches. PyTorch's own limit of 8 is less than some models need."""
+CONFIG = {"recompile_limit": 64, "specialize_float": True}
+"""Of the compiler: kinds of layers times kinds of batches, of which some models have more than PyTorch's 8; scales and
+epsilons are constants."""
 
 
 class CompiledTrunk(Trunk):
@@ -54,10 +55,11 @@ class CompiledTrunk(Trunk):
 
     def compiling(self, batch: RaggedBatch) -> Tensor:
         """The same as a call, but what is not compiled yet is, and nothing runs as it is written."""
-        with torch.inference_mode(), torch._dynamo.config.patch(recompile_limit=KINDS):
+        with torch.inference_mode(), torch._dynamo.config.patch(CONFIG):
             return self._run(batch)
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
+        """See `Trunk`. What would have to be compiled first runs as it is written."""
         with torch.compiler.set_stance("eager_on_recompile"):
             return self._run(batch)
 

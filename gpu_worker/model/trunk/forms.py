@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.device.timing import Seconds, device_seconds
+from gpu_worker.device.timing import PAYS, Seconds, device_seconds
 from gpu_worker.model.trunk.buckets import TOKENS, Bucket, buckets
 from gpu_worker.model.trunk.compiled import INDUCTOR, CompiledTrunk
-from gpu_worker.model.trunk.graphs import CudaRecorder, GraphedTrunk, Recorder
+from gpu_worker.model.trunk.graphs import CudaRecorder, Graph, GraphedTrunk, Recorder
 from gpu_worker.model.trunk.packed import PackedTrunk
 from gpu_worker.model.trunk.trunk import Trunk
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.launches import TILE
+from gpu_worker.ragged.launches import LEAST_SAVED, TILE
 from gpu_worker.repository.files import first_line
 
 MEBIBYTE = 1024 * 1024
@@ -30,13 +30,20 @@ Run = Callable[[RaggedBatch], Tensor]
 
 
 class Judge(Protocol):
-    """The gate, as far as forms need it."""
+    """The gate, as far as forms need it. Batches are told by numbers of its texts."""
+
+    @property
+    def whole(self) -> list[int]:
+        """Without tails."""
+
+    def uneven(self) -> list[int]:
+        """Attended to in two launches, where a text is long enough for that."""
 
     def check(self, trunk: Trunk, numbers: Sequence[int] | None = None, run: Run | None = None) -> None:
         """Raises where `run`, or the trunk itself, does not give the model's own hidden states for these texts."""
 
     def fitting(self, tokens: int, sequences: int, longest: int) -> list[int]:
-        """Numbers of texts that fit into such a batch."""
+        """As many as fit into such a batch and are attended to in one launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +93,13 @@ class FormChoice:
 
     def _compile(self) -> None:
         compiled = CompiledTrunk(self._packed, self._backend)
-        compiled.compile(self._kinds())
-        self._judge.check(compiled, run=compiled.compiling)
+        compiled.compile(self._batch(lengths) for lengths in self._kinds())
+        for numbers in (self._judge.whole, self._judge.uneven()):
+            self._judge.check(compiled, numbers, compiled.compiling)
+        if self._tails:
+            self._compile_tails(compiled)
         written, fused = (sum(self._uncaptured(trunk)) for trunk in (self._packed, compiled))
-        used = fused < written
+        used = fused < PAYS * written
         if used:
             self.trunk = compiled
         self.told.append(
@@ -97,23 +107,45 @@ class FormChoice:
             f"written{'' if used else ', so not used'}"
         )
 
+    def _compile_tails(self, compiled: CompiledTrunk) -> None:
+        """Causal layers and windows look at lengths where there are tails: such batches may have to run uncompiled."""
+        try:
+            for lengths in self._kinds():
+                short = [int(length < max(lengths)) for length in lengths]  # of queries beside documents
+                compiled.compile(self._batch(lengths, tails) for tails in ([1] * len(lengths), short))
+        except Exception as error:
+            self.told.append(f"batches with unattended tails run as the layers are written: {first_line(error)}")
+        self._judge.check(compiled)
+
     def _capture(self) -> None:
         start, before, alone = time.monotonic(), self._reserved(), self._uncaptured(self.trunk)
-        graphed = GraphedTrunk(self.trunk, self._buckets, self._recorder())
-        replayed: dict[Bucket, float] = {}
-        for graph in graphed.graphs:
-            size = graph.bucket
-            fitting = self._judge.fitting(size.tokens, size.sequences, size.longest)
-            self._judge.check(self.trunk, fitting, graph)
-            replayed[size] = self._time(graph, self._full(size))
-        graphed.use(lambda size, tokens: replayed[size] < float(np.interp(tokens, self._sizes, alone)))
-        used = len(list(graphed.graphs))
-        if used:
+        record, graphs, replayed, failed = self._recorder(), dict[Bucket, Graph](), dict[Bucket, float](), list[str]()
+        with torch.inference_mode():
+            for size in self._buckets:
+                try:
+                    graph = self._checked(Graph(size, self.trunk, record))
+                except Exception as error:  # another size may do
+                    failed.append(f"{size}: {type(error).__name__}: {first_line(error)}")
+                    continue
+                graphs[size], replayed[size] = graph, self._time(graph, self._batch(size.filled))
+        if failed:
+            self.told.append(f"{len(failed)} sizes have no graph, such as {failed[0]}")
+        graphed = GraphedTrunk(
+            self.trunk,
+            graphs,
+            lambda size, tokens: replayed[size] < PAYS * float(np.interp(tokens, self._sizes, alone)),
+        )
+        if graphed.graphs:
             self.trunk = graphed
         self.told.append(
-            f"{len(replayed)} graphs captured and measured in {time.monotonic() - start:.1f} s, {used} of them used, "
-            f"{(self._reserved() - before) / MEBIBYTE:.0f} MiB"
+            f"{len(graphs)} graphs captured and measured in {time.monotonic() - start:.1f} s, {len(graphed.graphs)} of "
+            f"them used, {(self._reserved() - before) / MEBIBYTE:.0f} MiB"
         )
+
+    def _checked(self, graph: Graph) -> Graph:
+        size = graph.bucket
+        self._judge.check(self.trunk, self._judge.fitting(size.tokens, size.sequences, size.longest), graph)
+        return graph
 
     def _reserved(self) -> int:
         """Bytes of the device that PyTorch has."""
@@ -122,27 +154,23 @@ class FormChoice:
 
     def _uncaptured(self, trunk: Trunk) -> list[float]:
         """Seconds of batches of texts of a usual length, by their tokens."""
-        usual = min(USUAL, self._longest)
-        lengths = [[min(usual, tokens)] * max(1, tokens // usual) for tokens in self._sizes]
-        return [self._time(trunk, self._batch(each)) for each in lengths]
+        return [self._time(trunk, self._batch(self._usual(tokens))) for tokens in self._sizes]
 
     def _time(self, run: Run, batch: RaggedBatch) -> float:
         with torch.inference_mode():
             return self._seconds(lambda: run(batch))
 
-    def _kinds(self) -> Iterator[RaggedBatch]:
-        """A batch of every kind for which layers are compiled: with tails and without, attended to in one launch and,
-        where a text can be long enough for that, in two."""
-        kinds = [[min(self._longest, each) for each in (2, 5, 9)], [*([2] * 512), min(self._longest, 512)]]
-        for lengths in kinds[: 1 + (self._longest > 2 * TILE)]:
-            yield self._batch(lengths)
-            if self._tails:
-                yield self._batch(lengths, [1] * len(lengths))
+    def _kinds(self) -> Iterator[list[int]]:
+        """Lengths of a batch of every kind for which layers are compiled: attended to in one launch, and, where a text
+        can be long enough for that, in two. The first is large, since compilers choose by what they see first."""
+        yield self._usual(self._sizes[-1])
+        if self._longest > 2 * TILE:
+            yield [*([2] * LEAST_SAVED), min(self._longest, 4 * TILE)]
 
-    def _full(self, size: Bucket) -> RaggedBatch:
-        """As many tokens as a bucket holds, in texts of one length."""
-        length = min(size.longest, -(-size.tokens // size.sequences))
-        return self._batch([length] * (size.tokens // length))
+    def _usual(self, tokens: int) -> list[int]:
+        """Lengths of texts of a usual length."""
+        usual = min(USUAL, self._longest, tokens)
+        return [usual] * (tokens // usual)
 
     def _batch(self, lengths: Sequence[int], tails: Sequence[int] = ()) -> RaggedBatch:
         """Of the token id in the middle of the vocabulary, in most no special one."""

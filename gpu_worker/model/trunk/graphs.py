@@ -5,7 +5,7 @@ attention neither reads nor writes the rows behind it, and everything else is ro
 NaN too, and are cut off before anybody reads them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -31,20 +31,23 @@ class Recorder(Protocol):
 
 
 class CudaRecorder:
-    """CUDA graphs that share one pool of memory, since one runs at a time."""
+    """CUDA graphs that share one pool of memory, since one runs at a time.
+
+    One stream for all captures: cuBLAS keeps a workspace of 32 MiB for each that it ever saw.
+    """
 
     def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool, self._side = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def __call__(self, work: Callable[[], Tensor]) -> Replay:
-        side = torch.cuda.Stream()
+        side = self._side
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # libraries make their workspaces in the first runs, which must not be captured
             work()
             work()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
             result = work()
 
         def replay() -> Tensor:
@@ -79,13 +82,19 @@ class Graph:
 
     @property
     def _filled(self) -> RaggedBatch:
-        """What is captured: a batch of the bucket's size whose tensors are ours."""
-        tokens, sequences, longest = self.bucket.tokens, self.bucket.sequences, self.bucket.longest
-        span = Span(start=0, stop=tokens, longest=longest, staged_ends=Staged.there(self._ends), keys=None)
+        """What is captured: a batch of the bucket's size whose tensors are ours. Of the host's copies it has none: what
+        reads lengths while it runs cannot be captured, and is to fail here."""
+        span = Span(
+            start=0,
+            stop=self.bucket.tokens,
+            longest=self.bucket.longest,
+            staged_ends=Staged.there(self._ends),
+            keys=None,
+        )
         nothing = np.zeros(0, dtype=np.int64)
         return RaggedBatch(
-            lengths=(longest,) * sequences,
-            offsets=np.array([0, tokens]),
+            lengths=(),
+            offsets=nothing,
             tokens=nothing,
             attended=nothing,
             staged=Staged.there(self._rows),
@@ -94,40 +103,31 @@ class Graph:
 
 
 class GraphedTrunk(Trunk):
-    """Batches that a graph holds run by it, all others through `trunk`."""
+    """Batches that a graph holds run by it where that is worth it, all others through `trunk`.
 
-    def __init__(self, trunk: Trunk, sizes: Sequence[Bucket], record: Recorder) -> None:
-        """Captures all sizes, the largest of which should come first: the others then fit into its memory."""
+    For half precision only: what is made of hidden states is float32, so nothing that leaves a step is a view of them.
+    """
+
+    def __init__(self, trunk: Trunk, graphs: Mapping[Bucket, Graph], worth: Worth) -> None:
+        """`graphs` are of `trunk`; those that no batch would be worth are left out."""
         super().__init__(trunk.model, uncounted=trunk.uncounted, token_types=trunk.token_types, width=trunk.width)
-        self.trunk = trunk
-        with torch.inference_mode():
-            self._graphs = {size: Graph(size, trunk, record) for size in sizes}
-        self._worth: Worth = lambda bucket, tokens: True
+        self.trunk, self._worth = trunk, worth
+        self.graphs = {size: graph for size, graph in graphs.items() if worth(size, size.tokens)}
 
     @property
     def way(self) -> str:  # type: ignore[override]
-        return f"{self.trunk.way}, {len(self._graphs)} graphs"
+        return f"{self.trunk.way}, {len(self.graphs)} graphs"
 
     @property
     def as_written(self) -> Trunk:
         return self.trunk.as_written
 
-    @property
-    def graphs(self) -> Iterable[Graph]:
-        """All that are captured."""
-        return self._graphs.values()
-
-    def use(self, worth: Worth) -> None:
-        """Takes graphs only where that is worth it, and forgets those that no batch would be worth."""
-        self._worth = worth
-        self._graphs = {size: graph for size, graph in self._graphs.items() if worth(size, size.tokens)}
-
     def graph_of(self, batch: RaggedBatch) -> Graph | None:
         """The graph that a batch runs by."""
         if len(batch.spans) > 1 or batch.spans[0].keys is not None:
             return None
-        bucket = smallest(list(self._graphs), batch.total, len(batch.lengths), batch.spans[0].longest)
-        return self._graphs[bucket] if bucket is not None and self._worth(bucket, batch.total) else None
+        bucket = smallest(list(self.graphs), batch.total, len(batch.lengths), batch.spans[0].longest)
+        return self.graphs[bucket] if bucket is not None and self._worth(bucket, batch.total) else None
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
         """See `Trunk`; valid until the next batch is run."""

@@ -1,11 +1,12 @@
 """The sizes that are captured."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_worker.model.trunk.buckets import EMPTY, MOST, TOKENS, buckets, smallest
-from gpu_worker.ragged.launches import TILE
+from gpu_worker.ragged.launches import TILE, launches
 
 STEPS, LONGEST = st.integers(1, 65_536), st.integers(2, 131_072)
 
@@ -20,6 +21,14 @@ def test_they_are_few_the_largest_first_and_none_is_mostly_empty(step_tokens: in
         assert 2 <= each.longest <= longest
         assert each.tokens <= step_tokens
         assert each.tiles <= EMPTY * (each.sequences + each.tokens // TILE)
+
+
+@given(STEPS, LONGEST)
+def test_what_fills_a_bucket_is_held_by_it_and_attended_to_in_one_launch(step_tokens: int, longest: int) -> None:
+    """Whatever the longest text of a model."""
+    for each in buckets(step_tokens, longest):
+        assert each.holds(sum(each.filled), len(each.filled), max(each.filled))
+        assert len(launches(np.array(each.filled))) == 1
 
 
 @given(STEPS, LONGEST, st.integers(1, 10_000), st.integers(1, 1000), st.integers(1, 10_000))

@@ -3,6 +3,7 @@ the gate before either serves, and the choice by what was measured."""
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,23 @@ import varlen_twin
 from tiny import CPU, encode, run, score, tokens
 from torch import Tensor
 
+from gpu_worker.attention import interface as attention
 from gpu_worker.attention.varlen import Varlen
 from gpu_worker.engine import ModelEngine
 from gpu_worker.model import loading, ways
 from gpu_worker.model.abilities import Abilities
+from gpu_worker.model.gate import Reference
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.trunk import FormChoice, Forms, PackedTrunk, Trunk
-from gpu_worker.model.trunk.buckets import buckets
+from gpu_worker.model.probes import Probes
+from gpu_worker.model.source import open_source
+from gpu_worker.model.trunk import FormChoice, Forms, PackedTrunk, Trunk, uncounted_by
+from gpu_worker.model.trunk.buckets import Bucket, buckets
 from gpu_worker.model.trunk.compiled import CompiledTrunk
-from gpu_worker.model.trunk.graphs import GraphedTrunk
+from gpu_worker.model.trunk.graphs import Graph, GraphedTrunk
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.launches import launches
 from gpu_worker.random_models.shapes import ALL_SHAPES
+from gpu_worker.repository.late_overrides import NO_OVERRIDES
 from shared.jobs import Job
 from shared.vectors import OutputKind, ScoringMethod
 
@@ -88,6 +95,11 @@ def packed_trunk(name: str) -> PackedTrunk:
     return trunk
 
 
+def captured(trunk: Trunk, step_tokens: int, longest: int) -> dict[Bucket, Graph]:
+    with torch.inference_mode():
+        return {size: Graph(size, trunk, Playing()) for size in buckets(step_tokens, longest)}
+
+
 def batch(trunk: Trunk, lengths: list[int], tails: list[int] | None = None) -> RaggedBatch:
     generator = np.random.default_rng(sum(lengths))
     texts = [generator.integers(10, 900, length, dtype=np.int32) for length in lengths]
@@ -132,11 +144,11 @@ def test_what_was_not_compiled_runs_as_it_is_written() -> None:
 def test_rows_behind_the_last_bound_change_no_bit(name: str) -> None:
     """Attention leaves NaN there: hidden states of every bucket against the batch by itself."""
     trunk = packed_trunk(name)
-    graphed = GraphedTrunk(trunk, buckets(256, 640), Playing())
+    graphs = captured(trunk, 256, 640).values()
     with torch.inference_mode():
         for lengths in SIZES:
             alone = trunk(batch(trunk, lengths))
-            held = [graph for graph in graphed.graphs if graph.bucket.holds(sum(lengths), len(lengths), max(lengths))]
+            held = [graph for graph in graphs if graph.bucket.holds(sum(lengths), len(lengths), max(lengths))]
             assert held
             for graph in held:
                 found = graph(batch(trunk, lengths))
@@ -161,7 +173,7 @@ def test_whole_steps_by_graphs_give_the_same_bytes(name: str) -> None:
     model = loaded(name)
     expected = [run(ModelEngine(model), [job]) for job in jobs(model)]
     assert isinstance(model.trunk, PackedTrunk)
-    trunk = GraphedTrunk(model.trunk, buckets(512, 512), Playing())
+    trunk = GraphedTrunk(model.trunk, captured(model.trunk, 512, 512), lambda size, tokens: True)
     object.__setattr__(model, "trunk", trunk)
     engine = ModelEngine(model)
     assert [run(engine, [job]) for job in jobs(model)] == expected
@@ -242,14 +254,24 @@ def refused(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
     [
         (broken, lambda: Playing(), f"varlen, {ALL} graphs", ["no compiled layers: ", "graphs captured"]),
         (doubling, lambda: Playing(), f"varlen, {ALL} graphs", ["does not run among other texts", "graphs captured"]),
-        (Counting(), lambda: stale, "varlen, compiled layers", ["compiled in", "no graphs: ModelRefused: it does not"]),
-        (Counting(), lambda: refused, "varlen, compiled layers", ["compiled in", "no graphs: RuntimeError: operation"]),
+        (
+            Counting(),
+            lambda: stale,
+            "varlen, compiled layers",
+            ["compiled in", ": ModelRefused: it does not", " 0 of them"],
+        ),
+        (
+            Counting(),
+            lambda: refused,
+            "varlen, compiled layers",
+            ["compiled in", ": RuntimeError: operation", " 0 of them"],
+        ),
     ],
     ids=["no compiler", "compiled wrongly", "graphs are wrong", "cannot be captured"],
 )
 def test_a_form_that_fails_or_errs_serves_nobody(backend: Any, recorder: Any, serves: str, told: list[str]) -> None:
     """One line says why, and the form before it serves."""
-    faster = iter(range(100, 0, -1))
+    faster = (0.9**number for number in count())
 
     def seconds(run: Callable[[], object]) -> float:
         run()
@@ -265,8 +287,7 @@ def test_a_form_that_fails_or_errs_serves_nobody(backend: Any, recorder: Any, se
 def test_graphs_are_taken_where_they_are_faster() -> None:
     """A batch that fills little of a bucket runs as it is; one that a graph does not hold does as well."""
     trunk = packed_trunk("tiny-bert")
-    graphed = GraphedTrunk(trunk, buckets(256, 640), Playing())
-    graphed.use(lambda bucket, tokens: 2 * tokens > bucket.tokens)
+    graphed = GraphedTrunk(trunk, captured(trunk, 256, 640), lambda size, tokens: 2 * tokens > size.tokens)
     with torch.inference_mode():
         for lengths, used in (([60, 60, 60], True), ([20], False), ([40], True), ([300], False)):
             graph = graphed.graph_of(batch(trunk, lengths))
@@ -274,6 +295,49 @@ def test_graphs_are_taken_where_they_are_faster() -> None:
             assert torch.equal(graphed(batch(trunk, lengths)), trunk(batch(trunk, lengths)))
     assert graphed.graph_of(batch(trunk, [9, 60], [1, 0])) is None
     assert graphed.padded == (256 - 180) + (64 - 40)
+
+
+def reference_of(name: str, **probes: Any) -> tuple[Reference, PackedTrunk]:
+    """The gate's reference, and the trunk as it is written."""
+    attention.register()
+    base = open_source(f"random:{name}", CPU, False, NO_OVERRIDES, "").model.base_model
+    reference = Reference(base, Probes.of(base.config, **probes))
+    ways.make_packed(base)
+    return reference, PackedTrunk(base, Varlen(), uncounted_by(base))
+
+
+@pytest.mark.parametrize("longest", [2, 100, 180, 384, 512, 640])
+def test_the_gates_texts_fit_into_every_size_in_one_launch(longest: int) -> None:
+    """At the size of an accelerator's steps, for any longest text."""
+    reference, _ = reference_of("tiny-bert", positions=longest, limit=longest)
+    lengths = [len(text) for text in reference.probes.texts]
+    for size in buckets(16_384, longest):
+        own = sorted(lengths[number] for number in reference.fitting(size.tokens, size.sequences, size.longest))
+        assert own
+        assert size.holds(sum(own) + 1, len(own), own[-1])
+        assert len(launches(np.array(own))) == 1
+
+
+def test_windows_are_compiled_though_tails_beside_them_are_not() -> None:
+    """A late-interaction model with windows: its documents have no tails, its queries run as the layers are written."""
+    reference, trunk = reference_of("tiny-modernbert", positions=640, unattended=True, limit=640)
+    counting, slower = Counting(), (0.9**number for number in count())
+    form = FormChoice(
+        trunk,
+        reference,
+        Forms(step_tokens=256, graphs=False),
+        longest=640,
+        tails=True,
+        backend=counting,
+        seconds=lambda run: (run(), next(slower))[1],
+    )
+    assert form.trunk.way == "varlen, compiled layers"
+    assert form.told[0].startswith("batches with unattended tails run as the layers are written: ")
+    assert counting.graphs >= 2
+    with torch.inference_mode():
+        for lengths, tails in (([5, 40], [2, 0]), ([5, 40], None)):
+            each = batch(trunk, lengths, tails)
+            assert torch.equal(form.trunk(each), trunk(each))
 
 
 @pytest.mark.slow
