@@ -63,12 +63,11 @@ class Board:
         in_flight: int,
         patience: float,
         has_ids: bool = False,
-        by_length: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`letters`: of a batch; `in_flight`: batches of one stream; `patience`: seconds without any answer."""
         self._batch_size, self._letters, self._in_flight = batch_size, letters, in_flight
-        self._patience, self._has_ids, self._by_length, self._clock = patience, has_ids, by_length, clock
+        self._patience, self._has_ids, self._clock = patience, has_ids, clock
         self._changed = threading.Condition()
         self._waiting: deque[Batch] = deque()
         self._windows: deque[Window] = deque()
@@ -88,7 +87,7 @@ class Board:
         with self._changed:
             window.left = len(window.rows)
             self._windows.append(window)
-            for places in batches(window, most=self._batch_size, letters=self._letters, by_length=self._by_length):
+            for places in batches(window, most=self._batch_size, letters=self._letters):
                 self._waiting.append(self._batch(window, places))
             self._changed.notify_all()
 

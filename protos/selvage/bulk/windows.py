@@ -78,13 +78,13 @@ def windows(entries: Iterable[Entry], plan: Plan, *, most: int, keep_empty: bool
         yield window
 
 
-def batches(window: Window, *, most: int, letters: int, by_length: bool = True) -> Iterator[list[int]]:
+def batches(window: Window, *, most: int, letters: int) -> Iterator[list[int]]:
     """Places of rows that are sent together: so many rows and letters at most, unless one row alone has more.
 
-    `by_length`: the longest first, neighbours in a batch alike; else as they lie.
+    The longest first, so that neighbours in a batch are alike.
     """
     sizes = [len(row.text) + ENTRY_LETTERS for row in window.rows]
-    places = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True) if by_length else range(len(sizes))
+    places = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
     batch: list[int] = []
     room = letters
     for place in places:

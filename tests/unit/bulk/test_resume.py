@@ -99,7 +99,7 @@ def test_an_undisturbed_run_has_every_row_once(tmp_path: Path) -> None:
     assert sum(shard["rows"] + shard["bad"] + shard["empty"] for shard in told["shards"]) == 60
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.lists(st.integers(0, 80), min_size=1, max_size=3), st.sampled_from(["npy", "parquet"]))
 def test_killed_anywhere_it_ends_the_same(
     undisturbed: dict[str, dict[str, bytes]], steps: list[int], format_: str

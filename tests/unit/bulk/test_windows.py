@@ -46,18 +46,16 @@ def test_a_window_of_long_texts_is_short(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
 
 
-@given(st.lists(st.integers(0, 200), max_size=60), st.integers(1, 9), st.integers(1, 500), st.booleans())
-def test_batches_cut_a_window_up(lengths: list[int], most: int, letters: int, by_length: bool) -> None:
-    """Each row once; a batch is over its letters with one row only; sorted, no batch is longer than the one before."""
+@given(st.lists(st.integers(0, 200), max_size=60), st.integers(1, 9), st.integers(1, 500))
+def test_batches_cut_a_window_up(lengths: list[int], most: int, letters: int) -> None:
+    """Each row once; a batch is over its letters with one row only; the longest first."""
     window = Window(shard=0, rows=[Row(number=i, path="", line=i, text="x" * each) for i, each in enumerate(lengths)])
-    found = list(batches(window, most=most, letters=letters, by_length=by_length))
+    found = list(batches(window, most=most, letters=letters))
     assert sorted(place for batch in found for place in batch) == list(range(len(lengths)))
     for batch in found:
         assert len(batch) <= most
         assert len(batch) == 1 or sum(lengths[place] + ENTRY_LETTERS for place in batch) <= letters
-    if by_length:
-        flat = [lengths[place] for batch in found for place in batch]
-        assert flat == sorted(lengths, reverse=True)
+    assert [lengths[place] for batch in found for place in batch] == sorted(lengths, reverse=True)
 
 
 def test_refused_rows_leave_no_gap() -> None:
