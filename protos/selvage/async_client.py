@@ -1,4 +1,4 @@
-"""The client for asyncio. `methods` say what is asked and read replies; `flight` and `bulk` decide on retries."""
+"""The client for asyncio. `methods` say what is asked and read replies; `flight` and `streaming` decide on retries."""
 
 import asyncio
 from collections import deque
@@ -10,7 +10,6 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import grpc
 
 from selvage import methods
-from selvage.bulk import Bulk
 from selvage.connection import TLS, Settings
 from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
 from selvage.flight import Attempt, Flight, Operation
@@ -18,6 +17,7 @@ from selvage.progress import shown
 from selvage.retries import Retries
 from selvage.rpcs import RPCS
 from selvage.signatures import as_method
+from selvage.streaming import Streaming
 from selvage.v1.embedding_pb2 import EmbedStreamRequest
 
 P = ParamSpec("P")
@@ -42,7 +42,7 @@ def awaited(
 
 
 def iterating(
-    method: Callable[Concatenate[Any, P], Bulk],
+    method: Callable[Concatenate[Any, P], Streaming],
 ) -> Callable[Concatenate["AsyncClient", P], AsyncIterator[Any]]:
     """A method that yields what its stream brings."""
 
@@ -174,29 +174,29 @@ class AsyncClient:
 
         return request_id, asyncio.ensure_future(answer())
 
-    async def _pour(self, bulk: Bulk) -> AsyncIterator[Any]:
-        source, stream = _each(bulk.source), None
+    async def _pour(self, streaming: Streaming) -> AsyncIterator[Any]:
+        source, stream = _each(streaming.source), None
         try:
             while True:
-                for found in bulk.ready():
+                for found in streaming.ready():
                     yield found
-                if bulk.done:
+                if streaming.done:
                     return
-                if bulk.wants:
+                if streaming.wants:
                     try:
-                        bulk.add(await anext(source))
+                        streaming.add(await anext(source))
                     except StopAsyncIteration:
-                        bulk.finish()
-                while (batch := bulk.next()) is not None:
+                        streaming.finish()
+                while (batch := streaming.next()) is not None:
                     stream = stream or _Stream(self._channel, self.settings)
                     await stream.send(batch)
                 if stream is None:
-                    await asyncio.sleep(bulk.pause() or 0)
-                elif await stream.heard(bulk, bulk.patience()):
+                    await asyncio.sleep(streaming.pause() or 0)
+                elif await stream.heard(streaming, streaming.patience()):
                     stream = None
         finally:
             if stream is not None:
-                await stream.close(cancel=not bulk.done)
+                await stream.close(cancel=not streaming.done)
 
 
 class _Stream:
@@ -220,16 +220,16 @@ class _Stream:
                 await asyncio.wait_for(self._call.initial_metadata(), LET_IN)
             await self._call.write(batch)
 
-    async def heard(self, bulk: Bulk, seconds: float | None) -> bool:
+    async def heard(self, streaming: Streaming, seconds: float | None) -> bool:
         """Tells what has come, after so many seconds at most if nothing has; whether the stream has ended."""
         await self._wait(seconds)
         while self._heard:
             event = self._heard.popleft()
             if isinstance(event, SelvageError):
                 await self.close()
-                bulk.lost(event)
+                streaming.lost(event)
                 return True
-            bulk.received(event, self._request_id)
+            streaming.received(event, self._request_id)
         return False
 
     async def close(self, *, cancel: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""The client that blocks. `methods` say what is asked and read replies; `flight` and `bulk` decide on retries."""
+"""The client that blocks. `methods` say what is asked and read replies; `flight` and `streaming` decide on retries."""
 
 import queue
 import threading
@@ -10,7 +10,6 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import grpc
 
 from selvage import methods
-from selvage.bulk import Bulk
 from selvage.connection import TLS, Settings
 from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
 from selvage.flight import Attempt, Flight, Operation
@@ -18,6 +17,7 @@ from selvage.progress import shown
 from selvage.retries import Retries
 from selvage.rpcs import RPCS
 from selvage.signatures import as_method
+from selvage.streaming import Streaming
 from selvage.v1.embedding_pb2 import EmbedStreamRequest
 
 P = ParamSpec("P")
@@ -33,7 +33,7 @@ def blocking(method: Callable[Concatenate[Any, P], Operation[R]]) -> Callable[Co
     return as_method(run, method)
 
 
-def iterating(method: Callable[Concatenate[Any, P], Bulk]) -> Callable[Concatenate["Client", P], Iterator[Any]]:
+def iterating(method: Callable[Concatenate[Any, P], Streaming]) -> Callable[Concatenate["Client", P], Iterator[Any]]:
     """A method that yields what its stream brings."""
 
     def run(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
@@ -171,29 +171,29 @@ class Client:
         if self._closed:
             raise Cancelled("the client was closed")
 
-    def _pour(self, bulk: Bulk) -> Iterator[Any]:
-        source, stream = iter(bulk.source), None
+    def _pour(self, streaming: Streaming) -> Iterator[Any]:
+        source, stream = iter(streaming.source), None
         try:
             while True:
-                yield from bulk.ready()
-                if bulk.done:
+                yield from streaming.ready()
+                if streaming.done:
                     return
-                if bulk.wants:
+                if streaming.wants:
                     try:
-                        bulk.add(next(source))
+                        streaming.add(next(source))
                     except StopIteration:
-                        bulk.finish()
-                while (batch := bulk.next()) is not None:
+                        streaming.finish()
+                while (batch := streaming.next()) is not None:
                     self._check_open()
                     stream = stream or _Stream(self._stream, self.settings)
                     stream.send(batch)
                 if stream is None:
-                    time.sleep(bulk.pause() or 0)
-                elif stream.heard(bulk, bulk.patience()):
+                    time.sleep(streaming.pause() or 0)
+                elif stream.heard(streaming, streaming.patience()):
                     stream = None
         finally:
             if stream is not None:
-                stream.close(cancel=not bulk.done)
+                stream.close(cancel=not streaming.done)
 
 
 class _Stream:
@@ -209,16 +209,16 @@ class _Stream:
     def send(self, batch: EmbedStreamRequest) -> None:
         self._requests.put(batch)
 
-    def heard(self, bulk: Bulk, seconds: float | None) -> bool:
+    def heard(self, streaming: Streaming, seconds: float | None) -> bool:
         """Tells what has come, after so many seconds at most if nothing has; whether the stream has ended."""
         try:
             event = self._heard.get(timeout=seconds) if seconds is None or seconds > 0 else self._heard.get_nowait()
             while True:
                 if isinstance(event, SelvageError):
                     self.close()
-                    bulk.lost(event)
+                    streaming.lost(event)
                     return True
-                bulk.received(event, self._request_id)
+                streaming.received(event, self._request_id)
                 event = self._heard.get_nowait()
         except queue.Empty:
             return False

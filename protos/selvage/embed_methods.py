@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypedDict, Unpack, overload
 
-from selvage.bulk import Bulk
 from selvage.connection import Settings
 from selvage.embedding import Embed, One, Template
 from selvage.errors import InvalidInput
@@ -11,6 +10,7 @@ from selvage.flight import Operation
 from selvage.inputs import Inputs, Texts
 from selvage.results import Array, Embeddings
 from selvage.retries import Retries
+from selvage.streaming import Streaming
 
 
 class HasSettings(Protocol):
@@ -154,7 +154,7 @@ def embed_stream(
     pool_factor: float | None = None,
     protected_tokens: int | None = None,
     batch_size: int = 64,
-) -> Bulk:
+) -> Streaming:
     """The vector of each text, in order, of as many texts as there are, without end if you like.
 
     `texts`: strings, or lists of token ids; they are read while vectors are taken, 32 batches ahead at most. An
@@ -185,4 +185,4 @@ def embed_stream(
         pool_factor=pool_factor,
         protected_tokens=protected_tokens,
     )
-    return Bulk(texts, template, output, Retries(self.settings.retries), most=batch_size)
+    return Streaming(texts, template, output, Retries(self.settings.retries), most=batch_size)

@@ -40,9 +40,13 @@ async def test_the_wheel_serves_a_client_with_four_packages(pair: Stack, wheel: 
         names = archive.namelist()
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         assert requirements(archive.read(metadata).decode()) == NEEDS
-        assert {"selvage/py.typed", "selvage/client.py", "selvage/v1/embedding_pb2.pyi", "tei/v1/tei_pb2.py"} <= {
-            *names
-        }
+        assert {
+            "selvage/py.typed",
+            "selvage/client.py",
+            "selvage/bulk/__main__.py",
+            "selvage/v1/embedding_pb2.pyi",
+            "tei/v1/tei_pb2.py",
+        } <= {*names}
         assert {str(file.relative_to(ROOT)) for file in PLAYGROUND.glob("*.*")} <= {*names}
     link(NEEDS | THEIRS, unpacked(wheel, tmp_path / "empty"))
     python = tmp_path / "empty" / "bin" / "python"
@@ -55,3 +59,8 @@ async def test_the_wheel_serves_a_client_with_four_packages(pair: Stack, wheel: 
     output, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
     assert output.decode() == "(2, 384) 1 1 dimensions\n"
+    (tmp_path / "lines.txt").write_text("a quiet harbour\na loud kitchen\n")
+    flags = ("lines.txt", "--output", "vectors", "--format", "npy", "--target", pair.frontends[0].address)
+    bulk = await asyncio.create_subprocess_exec(str(python), "-I", "-m", "selvage.bulk", *flags, cwd=tmp_path)
+    assert await bulk.wait() == 0
+    assert (tmp_path / "vectors" / "part-000000.dense.npy").stat().st_size == 128 + 2 * 384 * 4

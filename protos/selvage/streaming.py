@@ -33,7 +33,7 @@ class _Batch:
     found: dict[int, list[Any]] = field(default_factory=dict)
 
 
-class Bulk:
+class Streaming:
     """One `embed_stream`, over as many streams as it takes."""
 
     def __init__(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fake_frontend import KINDS, FakeFrontend, answer_batch, connected, dense_row, embed, sparse_row, texts
 
-from selvage import bulk, errors, methods
+from selvage import errors, methods, streaming
 from selvage.v1.embedding_pb2 import EmbedStreamResponse, StreamError
 from shared import errors as served
 
@@ -184,7 +184,7 @@ async def test_an_endless_input_is_read_a_little_ahead(fake: FakeFrontend, kind:
             first = [await anext(source) for _ in range(50)]
             await source.aclose()
         assert np.array_equal(first, [dense_row(f"text {number}") for number in range(50)])
-        assert read <= 50 + 4 * bulk.WINDOW
+        assert read <= 50 + 4 * streaming.WINDOW
         assert ended.wait(10)
 
 

@@ -1,0 +1,46 @@
+"""`python -m selvage.bulk`: exits with 0 when all is done, 1 where it failed, 2 for flags, 130 after Ctrl-C."""
+
+import sys
+from collections.abc import Sequence
+
+from selvage.bulk.failures import Failed
+from selvage.bulk.flags import parse
+from selvage.bulk.job import Summary, run
+from selvage.bulk.meter import Meter, clock_time
+from selvage.bulk.options import Options
+from selvage.bulk.service import GrpcService
+
+BY_CTRL_C = 130
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status."""
+    options = parse(arguments)
+    meter = Meter()
+    try:
+        summary = run(options, [GrpcService(each) for each in options.services], meter)
+    except Failed as failed:
+        meter.end()
+        print(failed, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        meter.end()
+        print("Stopped; the same command goes on.", file=sys.stderr)
+        return BY_CTRL_C
+    meter.end()
+    print(told(options, summary))
+    return 0
+
+
+def told(options: Options, summary: Summary) -> str:
+    """What became of all."""
+    rate = summary.texts / summary.seconds
+    lines = [f"{summary.rows:,} vectors in {summary.shards:,} shards of {options.output}"]
+    lines += [f"{summary.empty:,} empty texts were left out"] if summary.empty else []
+    lines += [f"{summary.bad:,} bad rows are in {options.output}/_bad-*.jsonl"] if summary.bad else []
+    took = f"{summary.texts:,} texts in {clock_time(summary.seconds)}, {rate:,.0f} a second"
+    return "\n".join([*lines, took if summary.texts else "there was nothing left to do"])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

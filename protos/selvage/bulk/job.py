@@ -1,0 +1,210 @@
+"""The whole work: reads windows, has them answered, writes them in order; goes on where an earlier command ended."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from selvage.bulk.board import FIRST, LONGEST, Board
+from selvage.bulk.failures import Failed
+from selvage.bulk.files import InputFile, find, fingerprint
+from selvage.bulk.manifest import Manifest, lock
+from selvage.bulk.meter import EVERY, Meter
+from selvage.bulk.npy import NpyShard
+from selvage.bulk.options import Options
+from selvage.bulk.plan import Plan
+from selvage.bulk.reading import Reading, check
+from selvage.bulk.service import Service
+from selvage.bulk.shards import Output, Shards, published, sweep
+from selvage.bulk.target import PASSING, Target
+from selvage.bulk.windows import windows
+from selvage.errors import SelvageError
+from selvage.model_card import ModelCard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """`rows`, `empty`, `bad`: of all shards; `texts`: embedded by this command in `seconds`."""
+
+    rows: int
+    empty: int
+    bad: int
+    shards: int
+    texts: int
+    seconds: float
+
+
+def run(options: Options, services: Sequence[Service], meter: Meter) -> Summary:
+    """Does what is left to do. Raises Failed; what is finished stays."""
+    files = find(options.inputs, options.input_format)
+    check(files, options.columns)
+    types = _types(options, files)
+    card = _card(services, options.patience)
+    try:
+        options.output.mkdir(parents=True, exist_ok=True)
+        held = lock(options.manifest)
+    except OSError as error:
+        raise Failed(f"--output: {options.output} cannot be used: {error.strerror}") from error
+    with held:
+        manifest = _begin(options, files, card)
+
+        def output(folder: Path, name: str) -> Output:
+            if options.format == "npy":
+                return NpyShard(folder, name, options.names)
+            from selvage.bulk.parquet_output import ParquetShard
+
+            return ParquetShard(folder, name, options.names, types)
+
+        shards = Shards(options.output, manifest, output, skip_errors=options.skip_errors)
+        done = manifest.input_rows is not None
+        texts = 0 if done else _embed(options, files, services, card.fingerprint, shards, meter)
+        found = manifest.shards.values()
+        return Summary(
+            rows=sum(each.rows for each in found),
+            empty=sum(each.empty for each in found),
+            bad=sum(each.bad for each in found),
+            shards=len(found),
+            texts=texts,
+            seconds=meter.seconds,
+        )
+
+
+def _embed(
+    options: Options,
+    files: list[InputFile],
+    services: Sequence[Service],
+    fingerprint_: str,
+    shards: Shards,
+    meter: Meter,
+) -> int:
+    """Texts that were answered."""
+    plan = Plan(
+        rows_per_shard=options.rows_per_shard,
+        index=options.index,
+        count=options.count,
+        finished=shards.finished,
+    )
+    reading = Reading(files, options.columns, plan)
+    board = Board(
+        batch_size=options.batch_size,
+        letters=options.letters,
+        in_flight=options.in_flight,
+        patience=options.patience,
+        has_ids=bool(options.columns.id),
+    )
+    flow = _Flow(board, shards, reading, meter)
+    with _targets(options, services, fingerprint_, board), _cleaned(shards):
+        for window in windows(reading, plan, most=options.window_rows, keep_empty=options.keep_empty):
+            flow.begin()
+            while board.open > len(services):
+                flow.write()
+            board.add(window)
+        while board.open:
+            flow.write()
+        shards.complete(reading.total)
+    return board.answered
+
+
+class _Flow:
+    """Windows that are under way, and how far they are."""
+
+    def __init__(self, board: Board, shards: Shards, reading: Reading, meter: Meter) -> None:
+        self._board, self._shards, self._reading, self._meter = board, shards, reading, meter
+        self._begun = False
+
+    def begin(self) -> None:
+        """A window was read."""
+        if not self._begun:
+            self._meter.begin(self._share())
+            self._begun = True
+
+    def write(self) -> None:
+        """The oldest window, once it is answered."""
+        while (window := self._board.oldest(EVERY)) is None:
+            self._meter.tell(self._board.answered, self._share())
+        self._shards.add(window)
+
+    def _share(self) -> float:
+        return self._reading.position / max(self._reading.size, 1)
+
+
+@contextmanager
+def _targets(options: Options, services: Sequence[Service], fingerprint_: str, board: Board) -> Iterator[None]:
+    """Their threads run as long as this is open."""
+    threads = [Target(each, board, options.template, fingerprint_) for each in services]
+    for each in threads:
+        each.start()
+    try:
+        yield
+    finally:
+        board.close()
+        for thread, service in zip(threads, services, strict=True):
+            service.close()
+            thread.join(LONGEST)
+
+
+@contextmanager
+def _cleaned(shards: Shards) -> Iterator[None]:
+    """A shard that is not whole leaves nothing behind."""
+    try:
+        yield
+    finally:
+        shards.discard()
+
+
+def _begin(options: Options, files: list[InputFile], card: ModelCard) -> Manifest:
+    """What an earlier command has finished; a manifest is there from now on. Raises Failed."""
+
+    def mine(shard: int) -> bool:
+        return shard % options.count == options.index
+
+    told = {
+        "settings": options.told,
+        "inputs": [fingerprint(each) for each in files],
+        "model": {"id": card.id, "fingerprint": card.fingerprint},
+    }
+    try:
+        manifest = None if options.restart else Manifest.begun(options.manifest, told)
+        sweep(options.output, mine)
+        if manifest is not None:
+            return manifest
+        there = published(options.output, mine)
+        if there and not options.restart:
+            told_of = f"--output: {options.output} holds {there[0].name}, which no manifest names"
+            raise Failed(f"{told_of}; take another folder, or throw such files away with --restart")
+        manifest = Manifest(options.manifest, told)
+        manifest.save()  # before files go: none of them is believed any more
+        for path in there:
+            path.unlink()
+    except OSError as error:
+        raise Failed(f"--output: {options.output} cannot be written: {error.strerror or error}") from error
+    return manifest
+
+
+def _card(services: Sequence[Service], patience: float) -> ModelCard:
+    """Of the first target that answers. Raises Failed."""
+    waited = threading.Event()
+    rest, left = FIRST, patience
+    while True:
+        for each in services:
+            try:
+                return each.card()
+            except PASSING as passing:
+                error: SelvageError = passing
+            except SelvageError as refused:
+                raise Failed(f"--target {each.name}: {refused}") from refused
+        if left <= 0:
+            raise Failed(f"--target: none answers; {each.name} says: {error}")
+        waited.wait(min(rest, left))
+        rest, left = min(rest * 2, LONGEST), left - rest
+
+
+def _types(options: Options, files: list[InputFile]) -> dict[str, object]:
+    """Of columns beside the texts, where Parquet tells them; by their name in the output."""
+    if options.format != "parquet" or any(each.format != "parquet" for each in files):
+        return {}
+    from selvage.bulk.parquet_output import types_of
+
+    found = types_of([each.path for each in files], options.columns.beside)
+    return {("id" if name == options.columns.id else name): kind for name, kind in found.items()}

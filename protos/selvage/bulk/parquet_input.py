@@ -1,0 +1,85 @@
+"""Parquet -> rows, some at a time; groups of rows that nobody wants are not read. The one reader that needs pyarrow."""
+
+from collections.abc import Iterator
+from typing import IO, Any
+
+from selvage.bulk.arrow import pyarrow
+from selvage.bulk.failures import Failed
+from selvage.bulk.files import InputFile
+from selvage.bulk.plan import Plan
+from selvage.bulk.reading import place_of
+from selvage.bulk.rows import Columns, Entry, bad, entry
+
+ROWS = 128
+"""That are made Python's at a time: each may be megabytes."""
+BUFFER = 1024 * 1024
+
+
+class ParquetInput:
+    """One file. Memory is that of some pages and of 128 rows, however large a group of rows is."""
+
+    def __init__(self, file: InputFile, raw: IO[bytes], columns: Columns) -> None:
+        """Raises Failed where it is no Parquet, has no such columns, or the text's holds no strings."""
+        self._arrow, parquet = pyarrow(f"reading {file.path}")
+        self._file, self._columns, self._done = file, columns, 0
+        try:
+            self._parquet = parquet.ParquetFile(raw, buffer_size=BUFFER, pre_buffer=False)
+        except self._arrow.ArrowInvalid as error:
+            raise Failed(f"INPUT: {file.path} is no Parquet: {error}") from error
+        self.schema = self._parquet.schema_arrow
+        for name in (columns.text, *columns.beside):
+            place_of(name, self.schema.names, file.path, columns)
+        kind = self.schema.field(columns.text).type
+        kind = kind.value_type if self._arrow.types.is_dictionary(kind) else kind
+        if not (self._arrow.types.is_string(kind) or self._arrow.types.is_large_string(kind)):
+            raise Failed(f"--text-column: {columns.text!r} of {file.path} holds {kind}, not strings")
+
+    @property
+    def position(self) -> int:
+        rows: int = self._parquet.metadata.num_rows
+        return self._file.size * self._done // max(rows, 1)
+
+    def rows(self, plan: Plan, first: int) -> Iterator[Entry | int]:
+        for group in range(self._parquet.num_row_groups):
+            size = self._parquet.metadata.row_group(group).num_rows
+            if plan.wants_any(first + self._done, first + self._done + size):
+                yield from self._group(plan, first, group)
+            else:
+                self._done += size
+        yield self._done
+
+    def _group(self, plan: Plan, first: int, group: int) -> Iterator[Entry]:
+        names = (self._columns.text, *self._columns.beside)
+        wanted = list(dict.fromkeys(names))
+        for batch in self._parquet.iter_batches(ROWS, row_groups=[group], columns=wanted, use_threads=False):
+            start, self._done = self._done, self._done + len(batch)
+            if not plan.wants_any(first + start, first + self._done):
+                continue
+            found = [_values(batch.column(name)) for name in names]
+            for place, (text, *beside) in enumerate(zip(*found, strict=True), start):
+                if plan.wants(first + place):
+                    yield self._entry(first + place, place + 1, text, tuple(beside))
+
+    def _entry(self, number: int, line: int, text: Any, beside: tuple[Any, ...]) -> Entry:
+        for name, value in zip((self._columns.text, *self._columns.beside), (text, *beside), strict=True):
+            if isinstance(value, UnicodeDecodeError):
+                told = f"column {name!r} is not valid UTF-8 at byte {value.start}"
+                identity = beside[0] if self._columns.id and not isinstance(beside[0], UnicodeDecodeError) else None
+                return bad(number, self._file.path, line, told, identity)
+        return entry(self._columns, number, self._file.path, line, text, beside)
+
+
+def _values(column: Any) -> list[Any]:
+    """As Python has them; an error in the place of a string that is none."""
+    try:
+        found: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        return [_value(scalar) for scalar in column]
+    return found
+
+
+def _value(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError as error:
+        return error

@@ -1,0 +1,105 @@
+"""A shard as one Parquet file, a group of rows a window.
+
+`row` int64; what stands beside a row; `tokens` int32; `truncated`; `dense` as lists of fixed size, `dense_scales`;
+`sparse_ids` and `sparse_weights` as lists; `multi_vector` as a list of lists of fixed size, `multi_vector_scales`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from selvage.bulk.arrow import pyarrow
+from selvage.bulk.drafts import Draft
+from selvage.bulk.rows import Row
+from selvage.results import Array
+
+
+class ParquetShard:
+    """The file of one shard. Columns beside a row have the types of `types`, or are strings."""
+
+    def __init__(self, folder: Path, name: str, names: Sequence[str], types: Mapping[str, Any]) -> None:
+        """Raises OSError, as all of it does, and Failed where there is no pyarrow."""
+        self._arrow, self._parquet = pyarrow("--format parquet")
+        self._names, self._types = names, types
+        self._draft = Draft(folder / f"{name}.parquet")
+        self._writer: Any = None
+
+    @property
+    def drafts(self) -> list[Draft]:
+        return [self._draft]
+
+    def add(self, rows: Sequence[Row], columns: Mapping[str, Array]) -> None:
+        """Rows, at least one, with the columns of `values.columns`."""
+        table = self._table(rows, columns)
+        if self._writer is None:
+            plain = [name for name in table.column_names if name in ("row", *self._names)]
+            self._writer = self._parquet.ParquetWriter(
+                self._draft.stream,
+                table.schema,
+                compression=dict.fromkeys(plain, "zstd"),  # vectors do not get smaller
+                use_dictionary=False,
+            )
+        self._writer.write_table(table)
+
+    def finish(self) -> None:
+        """Nothing more comes."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def discard(self) -> None:
+        """Leaves nothing."""
+        if self._writer is not None:
+            self._writer.is_open = False  # or it writes its end when it is collected, to what is closed
+        self._draft.discard()
+
+    def _table(self, rows: Sequence[Row], columns: Mapping[str, Array]) -> Any:
+        arrow = self._arrow
+        found = {"row": arrow.array([row.number for row in rows], type=arrow.int64())}
+        for place, name in enumerate(self._names):
+            values = [row.beside[place] for row in rows]
+            kind = self._types.get(name)
+            found[name] = arrow.array(values, type=kind) if kind else arrow.array(map(_as_text, values), arrow.string())
+        for name in ("tokens", "truncated", "dense_scales"):
+            if name in columns:
+                found[name] = arrow.array(columns[name])
+        if "dense" in columns:
+            found["dense"] = self._fixed(columns["dense"])
+        for group, members in (
+            ("sparse", ("sparse_ids", "sparse_weights")),
+            ("multi_vector", ("multi_vector", "multi_vector_scales")),
+        ):
+            for name in members:
+                if name in columns:
+                    found[name] = self._lists(columns[f"{group}_lengths"], columns[name])
+        return arrow.table(found)
+
+    def _fixed(self, rows: Array) -> Any:
+        flat = self._arrow.array(np.ascontiguousarray(rows).reshape(-1))
+        return self._arrow.FixedSizeListArray.from_arrays(flat, rows.shape[1])
+
+    def _lists(self, lengths: Array, entries: Array) -> Any:
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        values = self._fixed(entries) if entries.ndim == 2 else self._arrow.array(entries)
+        return self._arrow.ListArray.from_arrays(self._arrow.array(offsets), values)
+
+
+def _as_text(value: Any) -> str | None:
+    """Text formats have no types of their own: what is no string stays as JSON writes it."""
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def types_of(paths: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+    """The types of columns that all these Parquet files give alike; a column that differs becomes text."""
+    if not names:
+        return {}
+    _, parquet = pyarrow("reading Parquet")
+    schemas = [parquet.read_schema(path) for path in paths]
+    first = schemas[0]
+    return {
+        name: first.field(name).type
+        for name in names
+        if all(schema.field(name).type == first.field(name).type for schema in schemas)
+    }

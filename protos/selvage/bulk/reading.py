@@ -1,0 +1,216 @@
+"""Files -> rows, one after the other, as a stream. Rows that nobody wants are counted, not read."""
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from selvage.bulk.failures import Failed
+from selvage.bulk.files import InputFile
+from selvage.bulk.plan import Plan
+from selvage.bulk.rows import Columns, Entry, bad, entry
+
+LINE_BYTES = 64 * 1024 * 1024
+"""Of a line at most; the rest of a longer one is skipped."""
+MARK = b"\xef\xbb\xbf"
+Place = tuple[int, str, int]
+"""Of a row: its number in the input, its file, its line."""
+Parse = Callable[[Columns, Place, str], Entry]
+
+
+class Opened(Protocol):
+    """One file that is being read."""
+
+    def rows(self, plan: Plan, first: int) -> Iterator[Entry | int]:
+        """Its rows that `plan` wants, where its first is row `first` of the input; at the end how many it has."""
+
+    @property
+    def position(self) -> int:
+        """Bytes of the file that have been read."""
+
+
+class Reading:
+    """All rows of all files that a plan wants; `total` rows have been met, wanted or not."""
+
+    def __init__(self, files: list[InputFile], columns: Columns, plan: Plan) -> None:
+        self._files, self._columns, self._plan = files, columns, plan
+        self._opened: Opened | None = None
+        self._before = 0
+        self.total = 0
+        self.size = sum(each.size for each in files)
+
+    @property
+    def position(self) -> int:
+        """Bytes of `size` that have been read."""
+        return self._before + (self._opened.position if self._opened is not None else 0)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Raises Failed where a file cannot be read on."""
+        for file in self._files:
+            with _raw(file) as raw:
+                self._opened = opened = _open(file, raw, self._columns)
+                try:
+                    for each in opened.rows(self._plan, self.total):
+                        if isinstance(each, int):
+                            self.total += each
+                        else:
+                            yield each
+                except (OSError, EOFError) as error:  # gzip says so of a file that is cut off
+                    raise Failed(f"{file.path}: cannot be read: {error}") from error
+            self._opened, self._before = None, self._before + file.size
+
+
+class _Lines:
+    """A row a line. `parse` makes an entry of a line without its end."""
+
+    def __init__(self, file: InputFile, raw: IO[bytes], columns: Columns, parse: Parse) -> None:
+        self._file, self._raw, self._columns, self._parse = file, raw, columns, parse
+
+    @property
+    def position(self) -> int:
+        return self._raw.tell()
+
+    def rows(self, plan: Plan, first: int) -> Iterator[Entry | int]:
+        count = 0
+        for line, found in enumerate(_lines(_unzipped(self._file, self._raw)), 1):
+            number = first + count
+            if found is not None and self._parse is _from_json and found.isspace():
+                continue
+            count += 1
+            if not plan.wants(number):
+                continue
+            place = (number, self._file.path, line)
+            if found is None:
+                yield bad(*place, f"the line is longer than {LINE_BYTES:,} bytes")
+                continue
+            try:
+                text = found.rstrip(b"\r\n").removeprefix(MARK if line == 1 else b"").decode()
+            except UnicodeDecodeError as error:
+                yield bad(*place, f"the line is not valid UTF-8 at byte {error.start}")
+                continue
+            yield self._parse(self._columns, place, text)
+        yield count
+
+
+class _Cells:
+    """CSV with a header. A record may span lines."""
+
+    def __init__(self, file: InputFile, raw: IO[bytes], columns: Columns) -> None:
+        self._file, self._raw, self._columns = file, raw, columns
+        csv.field_size_limit(LINE_BYTES)
+        stream: Any = _unzipped(file, raw)
+        decoded = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        self._reader = csv.reader(decoded, delimiter="\t" if file.format == "tsv" else ",")
+        header = self._guarded()
+        self._places = [place_of(name, header or [], file.path, columns) for name in (columns.text, *columns.beside)]
+        self._width = len(header or [])
+
+    @property
+    def position(self) -> int:
+        return self._raw.tell()
+
+    def rows(self, plan: Plan, first: int) -> Iterator[Entry | int]:
+        count = 0
+        while True:
+            line = self._reader.line_num + 1
+            cells = self._guarded()
+            if cells is None:
+                yield count
+                return
+            if not cells:  # an empty line
+                continue
+            number, count = first + count, count + 1
+            if plan.wants(number):
+                yield self._entry(number, line, cells)
+
+    def _entry(self, number: int, line: int, cells: list[str]) -> Entry:
+        if len(cells) != self._width:
+            told = f"it has {len(cells)} columns, the header has {self._width}"
+            return bad(number, self._file.path, line, told)
+        text, *beside = (cells[place] for place in self._places)
+        return entry(self._columns, number, self._file.path, line, text, tuple(beside))
+
+    def _guarded(self) -> list[str] | None:
+        """The next record. Raises Failed where it has no end: nobody knows where the next one begins."""
+        try:
+            return next(self._reader, None)
+        except csv.Error as error:
+            told = f"{self._file.path}:{self._reader.line_num}: {error}; is a quotation mark left open?"
+            raise Failed(told) from error
+
+
+def place_of(name: str, names: list[str], path: str, columns: Columns) -> int:
+    """Of a column. Raises Failed where there is none, or more than one."""
+    flag = "--text-column" if name == columns.text else "--id-column" if name == columns.id else "--keep"
+    if names.count(name) != 1:
+        there = f"there are {', '.join(names)}" if name not in names else "it is there twice"
+        raise Failed(f"{flag}: {path} has no one column {name!r}; {there}")
+    return names.index(name)
+
+
+def _from_json(columns: Columns, place: Place, line: str) -> Entry:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return bad(*place, f"it is not JSON: {error}")
+    if not isinstance(found, dict):
+        return bad(*place, f"it is of type {type(found).__name__}, not an object")
+    missing = [name for name in (columns.text, *columns.beside) if name not in found]
+    if missing:
+        told = f"it has no {missing[0]!r}; there are {', '.join(sorted(found)[:20])}"
+        return bad(*place, told, found.get(columns.id) if columns.id else None)
+    return entry(columns, *place, found[columns.text], tuple(found[name] for name in columns.beside))
+
+
+def _from_text(columns: Columns, place: Place, line: str) -> Entry:
+    return entry(columns, *place, line, ())
+
+
+def _open(file: InputFile, raw: IO[bytes], columns: Columns) -> Opened:
+    if file.format == "parquet":
+        from selvage.bulk.parquet_input import ParquetInput
+
+        return ParquetInput(file, raw, columns)
+    if file.format == "jsonl":
+        return _Lines(file, raw, columns, _from_json)
+    if file.format == "text":
+        if columns.beside:
+            flag = "--id-column" if columns.id else "--keep"
+            raise Failed(f"{flag}: {file.path} is plain text and has no columns; rows are told by their number")
+        return _Lines(file, raw, columns, _from_text)
+    return _Cells(file, raw, columns)
+
+
+def check(files: list[InputFile], columns: Columns) -> None:
+    """Raises Failed now for what would end the command hours later: a file or a column that is not there."""
+    for file in files:
+        with _raw(file) as raw:
+            try:
+                _open(file, raw, columns)
+            except (OSError, EOFError) as error:
+                raise Failed(f"{file.path}: cannot be read: {error}") from error
+
+
+def _raw(file: InputFile) -> IO[bytes]:
+    try:
+        return Path(file.path).open("rb")
+    except OSError as error:
+        raise Failed(f"INPUT: {file.path} cannot be opened: {error.strerror}") from error
+
+
+def _unzipped(file: InputFile, raw: IO[bytes]) -> Any:
+    return io.BufferedReader(gzip.GzipFile(fileobj=raw)) if file.zipped else raw
+
+
+def _lines(stream: Any) -> Iterator[bytes | None]:
+    """Lines with their ends; None for one that is too long."""
+    while found := stream.readline(LINE_BYTES):
+        if len(found) < LINE_BYTES or found.endswith(b"\n"):
+            yield found
+            continue
+        while (rest := stream.readline(LINE_BYTES)) and not rest.endswith(b"\n"):
+            pass
+        yield None

@@ -1,0 +1,117 @@
+"""`python -m selvage.bulk` as a person meets it: flags, errors, what it prints, how it ends."""
+
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bulk_fakes import jsonl
+from fake_frontend import FakeFrontend, dense_row
+
+from selvage.bulk.__main__ import main
+from selvage.bulk.flags import parse
+from selvage.bulk.meter import Meter
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--outputs", "dense,words"], "--outputs is 'dense,words', must be of dense, sparse, multi-vector"),
+        (["--outputs", ","], "--outputs is ',', must be of"),
+        (["--shard", "3/3"], "--shard is '3/3', must be I/N with I from 0 to N - 1"),
+        (["--rows-per-shard", "0"], "--rows-per-shard: '0' is no number from 1 on"),
+        (["--keep", "dense"], "--keep: the output has a column 'dense' of its own"),
+        (["--keep", "a,b", "--keep", "a"], "--keep: 'a' is kept already"),
+        (["--prompt", "q", "--prompt-name", "query"], "--prompt and --prompt-name exclude each other"),
+        (["--tls-ca", "nothing.pem"], "--tls-ca, --tls-certificate or --tls-key: .*nothing.pem"),
+        (["--key", "a\nb"], "--tls, --key or --fairness-key: the value of the metadata 'authorization'"),
+        (["--data-type", "float8"], "--data-type: invalid choice: 'float8'"),
+        (["--targets", "a:1"], "unrecognized arguments: --targets"),
+    ],
+)
+def test_flags_that_make_no_sense_are_named(flags: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, with status 2."""
+    with pytest.raises(SystemExit) as ended:
+        parse(["a.jsonl", "--output", "o", *flags])
+    assert ended.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert re.search(told, lines[0])
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every flag has a word, and examples end it."""
+    with pytest.raises(SystemExit) as ended:
+        parse(["--help"])
+    told = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "python -m selvage.bulk corpus/*.jsonl --output vectors" in told
+    usage, _, explained = told.partition("positional arguments:")
+    assert set(re.findall(r"--[a-z-]+", usage)) <= set(re.findall(r"--[a-z-]+", explained))
+
+
+def test_it_is_a_module_that_runs_without_pyarrow(tmp_path: Path) -> None:
+    """Parquet alone needs it, and says so before anything else is done."""
+    program = "import sys, runpy; sys.modules['pyarrow'] = None; runpy.run_module('selvage.bulk', run_name='__main__')"
+    source = jsonl(tmp_path / "a.jsonl", ["one"])
+    with FakeFrontend() as fake:
+        flags = [source, "--output", str(tmp_path / "o"), "--target", fake.address]
+        command = [sys.executable, "-c", program, *flags]
+        told = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (told.returncode, told.stderr) == (1, "--format parquet needs pyarrow: pip install 'selvage[bulk]'\n")
+        told = subprocess.run([*command, "--format", "npy", "--restart"], capture_output=True, text=True, check=False)
+        assert (told.returncode, told.stderr) == (0, "")
+
+
+def test_file_to_file_over_grpc(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With key, priority and model of the flags; a line at the end, and nothing on the way where nobody watches."""
+    source, folder = jsonl(tmp_path / "a.jsonl", ["one", "", "three", 4]), tmp_path / "o"
+    with FakeFrontend() as fake:
+        flags = ["--target", fake.address, "--key", "secret", "--format", "npy", "--model", "m", "--skip-errors"]
+        assert main([source, "--output", str(folder), *flags]) == 0
+        assert fake.metadata[0]["authorization"] == "Bearer secret"
+        assert fake.metadata[0]["selvage-priority"] == "bulk"
+        assert fake.asked[0].model == "m"
+    found = np.load(folder / "part-000000.dense.npy")
+    assert np.array_equal(found, [dense_row("one"), dense_row("three")])
+    told = capsys.readouterr()
+    assert told.err == ""
+    first, empty, bad, took = told.out.splitlines()
+    assert first == f"2 vectors in 1 shards of {folder}"
+    assert empty == "1 empty texts were left out"
+    assert bad == f"1 bad rows are in {folder}/_bad-*.jsonl"
+    assert took.startswith("2 texts in 0:00:0")
+
+
+def test_failures_end_with_1_and_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No trace of the program."""
+    source = jsonl(tmp_path / "a.jsonl", ["one"])
+    flags = [source, "--output", str(tmp_path / "o"), "--target", "127.0.0.1:1", "--patience", "0"]
+    assert main(flags) == 1
+    assert capsys.readouterr().err.startswith("--target: none answers; 127.0.0.1:1 says: ")
+    (tmp_path / "file").write_text("")
+    with FakeFrontend() as fake:
+        assert main([source, "--output", str(tmp_path / "file"), "--target", fake.address]) == 1
+    assert capsys.readouterr().err == f"--output: {tmp_path / 'file'} cannot be used: File exists\n"
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_line_tells_rate_and_time_left() -> None:
+    """What an earlier command has finished does not count."""
+    seconds = [0.0]
+    screen = Screen()
+    meter = Meter(screen, clock=lambda: seconds[0])
+    seconds[0] = 100.0
+    meter.begin(0.5)
+    seconds[0] = 110.0
+    meter.tell(12_000, 0.6)
+    seconds[0] = 110.1
+    meter.tell(12_001, 0.6)
+    assert screen.getvalue() == "\r12,000 texts, 1,200 a second, 60%, 0:00:40 left"

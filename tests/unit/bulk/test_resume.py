@@ -1,0 +1,250 @@
+"""Killed at any moment, the command goes on: the same files as an undisturbed run, no row twice, no row lost."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from bulk_fakes import FakeService, contents, embed, jsonl, refusal, rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selvage import errors
+from selvage.bulk import drafts, manifest
+from selvage.bulk.drafts import Draft
+from selvage.bulk.failures import Failed
+
+TEXTS = [None if i % 11 == 5 else "" if i % 7 == 3 else "bad" if i % 13 == 1 else f"text {i}" for i in range(60)]
+FLAGS = ("--rows-per-shard", "9", "--batch-size", "4", "--skip-errors", "--id-column", "id")
+
+
+class Killed(BaseException):
+    """As if the process had gone: nothing is written after it."""
+
+
+def service() -> FakeService:
+    """Refuses texts that are "bad"."""
+    made = FakeService()
+    made.script = lambda batch, _: next(
+        (refusal(batch, place) for place, text in enumerate(batch.request.texts) if text == "bad"), None
+    )
+    return made
+
+
+@contextmanager
+def killed_after(steps: int) -> Iterator[None]:
+    """The disk takes so many steps (files opened, synced, renamed) more."""
+    left = [steps]
+
+    def counted(real: Any) -> Any:
+        def step(*arguments: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return real(*arguments, **options)
+
+        return step
+
+    opened: list[Draft] = []
+
+    def noted(draft: Draft, path: Path, real: Any = Draft.__init__) -> None:
+        real(draft, path)
+        opened.append(draft)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drafts.os, "replace", counted(drafts.os.replace))
+        patch.setattr(drafts.os, "fsync", counted(drafts.os.fsync))
+        patch.setattr(Draft, "__init__", counted(noted))
+        patch.setattr(Draft, "discard", lambda _: None)  # whoever is killed tidies nothing
+        with suppress(Killed):
+            yield
+    for each in opened:
+        each.stream.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """What an undisturbed run writes, by format."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    source = jsonl(folder / "a.jsonl", TEXTS)
+    found = {}
+    for format_ in ("npy", "parquet"):
+        embed(folder / format_, source, *FLAGS, "--format", format_, services=[service()])
+        found[format_] = contents(folder / format_)
+    return found
+
+
+def test_an_undisturbed_run_has_every_row_once(tmp_path: Path) -> None:
+    """With a vector, listed as bad, or counted as empty: what all others are compared with."""
+    summary = embed(tmp_path / "o", jsonl(tmp_path / "a.jsonl", TEXTS), *FLAGS, "--format", "npy", services=[service()])
+    good = [row["row"] for row in rows(tmp_path / "o")]
+    bad = {row["row"]: row for row in rows(tmp_path / "o", "_bad-*.jsonl")}
+    assert good == [i for i, text in enumerate(TEXTS) if text and text.startswith("text")]
+    assert [row["id"] for row in rows(tmp_path / "o")] == [f"id-{i}" for i in good]
+    assert [*bad] == [i for i, text in enumerate(TEXTS) if text == "bad"]
+    assert bad[1] == {
+        "row": 1,
+        "file": str(tmp_path / "a.jsonl"),
+        "line": 2,
+        "id": "id-1",
+        "reason": "INPUT_TOO_LONG: the text has 602 tokens",
+    }
+    assert (summary.rows, summary.bad, summary.empty) == (len(good), len(bad), len(TEXTS) - len(good) - len(bad))
+    assert summary.shards == 7
+    told = json.loads((tmp_path / "o" / "_manifest.json").read_text())
+    assert told["input_rows"] == 60
+    assert sum(shard["rows"] + shard["bad"] + shard["empty"] for shard in told["shards"]) == 60
+
+
+@settings(max_examples=15)
+@given(st.lists(st.integers(0, 80), min_size=1, max_size=3), st.sampled_from(["npy", "parquet"]))
+def test_killed_anywhere_it_ends_the_same(
+    undisturbed: dict[str, dict[str, bytes]], steps: list[int], format_: str
+) -> None:
+    """At any step on the disk, up to three times."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        source = jsonl(folder / "a.jsonl", TEXTS)
+        flags = (source, *FLAGS, "--format", format_)
+        for each in steps:
+            with killed_after(each):
+                embed(folder / "o", *flags, services=[service()])
+        embed(folder / "o", *flags, services=[service()])
+        found = contents(folder / "o")
+        assert {*found} == {*undisturbed[format_]}
+        for file, expected in undisturbed[format_].items():
+            if file.startswith("part"):
+                assert found[file] == expected, file
+        assert [path for path in (folder / "o").iterdir() if path.name.endswith(drafts.SUFFIX)] == []
+
+
+def test_finished_shards_are_not_sent_again(tmp_path: Path) -> None:
+    """What a killed run had finished stays; the next one asks for the rest alone."""
+    source = jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(40)])
+    flags = (source, "--rows-per-shard", "10", "--format", "npy")
+    dying, left = FakeService(), [2]
+    finished = manifest.Manifest.finished
+
+    def last(self: Any, shard: Any) -> None:
+        finished(self, shard)
+        left[0] -= 1
+        if not left[0]:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest.Manifest, "finished", last)
+        with pytest.raises(Killed):
+            embed(tmp_path / "o", *flags, services=[dying])
+    second = FakeService()
+    assert embed(tmp_path / "o", *flags, services=[second]).texts == 20
+    assert sorted(text for batch in second.sent for text in batch) == [f"text {i}" for i in range(20, 40)]
+    third = FakeService()
+    assert embed(tmp_path / "o", *flags, services=[third]).rows == 40
+    assert third.sent == []
+
+
+def test_several_commands_write_what_one_would(tmp_path: Path) -> None:
+    """Into one folder or several."""
+    source = jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(50)])
+    flags = (source, "--rows-per-shard", "7", "--format", "npy")
+    embed(tmp_path / "one", *flags)
+    for index in (2, 0, 1):
+        embed(tmp_path / "many", *flags, "--shard", f"{index}/3")
+    parts = {name: each for name, each in contents(tmp_path / "many").items() if name.startswith("part")}
+    assert parts == {name: each for name, each in contents(tmp_path / "one").items() if name.startswith("part")}
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--dimensions", "2"), r"other settings: --dimensions was null, now it is 2"),
+        (("--rows-per-shard", "8"), r"other settings: --rows-per-shard was 9, now it is 8"),
+        (("--outputs", "dense,sparse"), r'other settings: --outputs was \["dense"\], now it is \["dense", "sparse"\]'),
+    ],
+)
+def test_other_settings_are_refused(tmp_path: Path, flags: tuple[str, ...], told: str) -> None:
+    """By the flag that differs; --restart begins anew."""
+    source = jsonl(tmp_path / "a.jsonl", ["a", "b"])
+    before = (source, "--rows-per-shard", "9", "--format", "npy")
+    embed(tmp_path / "o", *before)
+    with pytest.raises(Failed, match=rf"--output: .* was begun with {told}"):
+        embed(tmp_path / "o", *before, *flags)
+    assert embed(tmp_path / "o", *before, *flags, "--restart").texts == 2
+    assert embed(tmp_path / "o", *before, *flags).texts == 0
+
+
+def test_settings_that_change_no_output_may_change(tmp_path: Path) -> None:
+    """As after a bad row, or with other machines."""
+    source = jsonl(tmp_path / "a.jsonl", ["a", 5, "b"])
+    with pytest.raises(Failed, match=r"a\.jsonl:2: column 'text' is of type int, not a string \(--skip-errors"):
+        embed(tmp_path / "o", source, "--format", "npy")
+    summary = embed(tmp_path / "o", source, "--format", "npy", "--skip-errors", "--batch-size", "1", "--in-flight", "2")
+    assert (summary.rows, summary.bad) == (2, 1)
+
+
+def test_another_model_or_input_is_refused(tmp_path: Path) -> None:
+    """Vectors of two models, or of two texts, must not lie side by side."""
+    source = jsonl(tmp_path / "a.jsonl", ["a", "b"])
+    flags = (source, "--format", "npy")
+    embed(tmp_path / "o", *flags)
+    other = [FakeService(fingerprint="e" * 64)]
+    with pytest.raises(Failed, match=r"another model: it was fake \(ffffffffffffffff\), now it is fake \(eeee"):
+        embed(tmp_path / "o", *flags, services=other)
+    first = FakeService("fake:0")
+    first.script = lambda *_: _raise(errors.Unavailable("gone"))
+    with pytest.raises(Failed, match="--target fake:1: its model has the fingerprint eeee"):
+        embed(tmp_path / "p", *flags, services=[first, *other])
+    jsonl(tmp_path / "a.jsonl", ["a", "c"])
+    with pytest.raises(Failed, match=r"another .*a\.jsonl: its contents have changed"):
+        embed(tmp_path / "o", *flags)
+    with pytest.raises(Failed, match="other inputs: 1 files then, 2 now"):
+        embed(tmp_path / "o", jsonl(tmp_path / "b.jsonl", ["d"]), *flags)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    """Shards that no manifest names, a manifest that is none, a command that is still writing."""
+    source, folder = jsonl(tmp_path / "a.jsonl", ["a"]), tmp_path / "o"
+    folder.mkdir()
+    (folder / "part-000007.dense.npy").write_bytes(b"")
+    with pytest.raises(Failed, match=r"holds part-000007\.dense\.npy, which no manifest names"):
+        embed(folder, source, "--format", "npy")
+    embed(folder, source, "--format", "npy", "--restart")
+    assert sorted(contents(folder)) == ["_manifest.json", "part-000000.dense.npy", "part-000000.rows.jsonl"]
+    with manifest.lock(folder / "_manifest.json"), pytest.raises(Failed, match="another command is writing to"):
+        embed(folder, source, "--format", "npy")
+    (folder / "_manifest.json").write_text("{")
+    with pytest.raises(Failed, match="is no manifest of this command"):
+        embed(folder, source, "--format", "npy")
+
+
+def test_a_target_that_dies_loses_nothing(tmp_path: Path) -> None:
+    """What it had goes to the other one, and it is asked again; the work ends when none answers."""
+    texts = [f"text {i}" for i in range(400)]
+    source = jsonl(tmp_path / "a.jsonl", texts)
+    dying, steady = FakeService("fake:1"), FakeService("fake:2")
+
+    def die(_: Any, count: int) -> None:
+        if count % 3 == 2:
+            raise errors.Unavailable("gone", retry_after=0.0)
+
+    dying.script = die
+    flags = (source, "--format", "npy", "--batch-size", "5", "--rows-per-shard", "50")
+    embed(tmp_path / "o", *flags, services=[dying, steady])
+    assert [row["row"] for row in rows(tmp_path / "o")] == [*range(400)]
+    embed(tmp_path / "p", *flags, services=[steady])
+    assert [row["row"] for row in rows(tmp_path / "p")] == [*range(400)]
+    parts = [{k: v for k, v in contents(tmp_path / name).items() if k.startswith("part")} for name in ("o", "p")]
+    assert parts[0] == parts[1]
+    dying.dead = errors.Unavailable("refused")
+    with pytest.raises(Failed, match="--target: none answers; fake:1 says: refused"):
+        embed(tmp_path / "q", *flags, "--patience", "0", services=[dying])
+    dying.dead = errors.Denied("the API key is not known")
+    with pytest.raises(Failed, match="--target fake:1: the API key is not known"):
+        embed(tmp_path / "q", *flags, services=[dying])
