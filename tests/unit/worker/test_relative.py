@@ -163,6 +163,7 @@ def test_projections_of_the_attention_are_packed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+@torch.inference_mode()
 def test_a_step_leaves_nothing_behind(name: str) -> None:
     """The batch and its tables are let go, also where a layer fails."""
     model = built(name.removeprefix("tiny-"), synthetic.SHAPES[name][2])
