@@ -6,7 +6,6 @@ Takes the worker's flags. All but the engine is the worker's own; `wire.py` runs
 import runpy
 from collections.abc import Sequence
 from concurrent.futures import Future
-from itertools import count
 from typing import Any
 from unittest.mock import patch
 
@@ -20,46 +19,44 @@ MADE = memoryview(np.random.default_rng(1).bytes(96 * 1024 * 1024))
 """More than a processor's cache holds: rows that come from a device are in no cache either."""
 
 
+class MadeUpJob:
+    """See `gpu_worker.step.flight.Progress`. Rows of the next job follow those of the last."""
+
+    place = 0
+
+    def __init__(self, job: Job) -> None:
+        self._work = job.work
+        self.costs = list(job.tokens.lengths) or [1]
+
+    def result(self) -> JobResult:
+        if not isinstance(self._work, Encode):  # of the rehearsal
+            return JobResult()
+        if OutputKind.DENSE in self._work.outputs:
+            return JobResult(dense=self._rows(len(self.costs), self._work))
+        return JobResult(tokens=self._rows(sum(self.costs), self._work), row_lengths=tuple(self.costs))
+
+    def _rows(self, rows: int, work: Encode) -> Rows:
+        size = rows * work.data_type.row_bytes(WIDTH)
+        start = MadeUpJob.place if MadeUpJob.place + size <= len(MADE) else 0
+        MadeUpJob.place = start + size
+        return Rows(dimensions=WIDTH, data=MADE[start : start + size])
+
+
 class MadeUpEngine:
     """See `gpu_worker.step.flight.Engine`; its own flight, which has arrived."""
 
+    open = MadeUpJob
+
     def __init__(self, model: Any, *_: object) -> None:
         model.heads.dense.width = model.heads.multi_vector.width = WIDTH  # as the card tells it
-        self.model, self._numbers = model, count()
         self.arrived: Future[None] = Future()
         self.arrived.set_result(None)
-
-    def open(self, job: Job) -> "MadeUpJob":
-        return MadeUpJob(job, next(self._numbers))
 
     def launch(self, parts: Sequence[object]) -> "MadeUpEngine":
         return self
 
     def collect(self) -> None:
         """Nothing was computed."""
-
-
-class MadeUpJob:
-    """See `gpu_worker.step.flight.Progress`."""
-
-    def __init__(self, job: Job, number: int) -> None:
-        self._work, self._number = job.work, number
-        self.costs = list(job.tokens.lengths) or [1]
-
-    def result(self) -> JobResult:
-        if not isinstance(self._work, Encode):  # of the rehearsal
-            return JobResult()
-        dense, tokens = (each in self._work.outputs for each in (OutputKind.DENSE, OutputKind.MULTI_VECTOR))
-        return JobResult(
-            dense=self._rows(len(self.costs), self._work) if dense else None,
-            tokens=self._rows(sum(self.costs), self._work) if tokens else None,
-            row_lengths=tuple(self.costs) if tokens else (),
-        )
-
-    def _rows(self, rows: int, work: Encode) -> Rows:
-        size = rows * work.data_type.row_bytes(WIDTH)
-        start = self._number * size % (len(MADE) - size)
-        return Rows(dimensions=WIDTH, data=MADE[start : start + size])
 
 
 if __name__ == "__main__":
