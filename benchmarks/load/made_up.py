@@ -49,6 +49,7 @@ class MadeUpEngine:
 
     def __init__(self, model: Any, *_: object) -> None:
         model.heads.dense.width = model.heads.multi_vector.width = WIDTH  # as the card tells it
+        self.model = model
         self.arrived: Future[None] = Future()
         self.arrived.set_result(None)
 
