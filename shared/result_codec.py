@@ -7,6 +7,7 @@ from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec import duration_from_pb, duration_to_pb, error_from_pb, error_to_pb
 from shared.errors import Internal, SelvageError
 from shared.jobs import JobResult, Packed, Rows, SparseRows
+from shared.leading_piece import LeadingPiece
 
 
 class Sending:
@@ -23,15 +24,20 @@ class Sending:
         """Adds a part of at most `room` bytes; it has the end once nothing is left."""
         part = message.answers.add(job_id=self._job_id)
         while self._open is not None and room > 0:
-            kind, data = self._open
-            piece = data[:room]
-            chunk = part.chunks.add(kind=kind)
-            # Our one copy of a row: protobuf takes bytes, no views. A message made apart would be copied whole again.
-            chunk.data = bytes(piece)
-            room, self.left = room - len(piece), self.left - len(piece)
-            self._open = (kind, data[len(piece) :]) if len(piece) < len(data) else next(self._rest, None)
+            piece = self.piece(room)
+            part.chunks.add(kind=piece.kind, data=bytes(piece.data))  # protobuf takes bytes, no views
+            room -= len(piece.data)
         if self._open is None:
             _end(part.end, self._outcome)
+
+    def piece(self, room: int) -> LeadingPiece:
+        """At most `room` of the bytes that are left, uncopied, for the head of a message. It never has the end."""
+        assert self._open is not None
+        kind, data = self._open
+        piece = data[:room]
+        self.left -= len(piece)
+        self._open = (kind, data[len(piece) :]) if len(piece) < len(data) else next(self._rest, None)
+        return LeadingPiece(job_id=self._job_id, kind=kind, data=piece)
 
 
 def _chunks(result: JobResult) -> Iterator[tuple[int, Packed]]:
@@ -67,21 +73,25 @@ def _end(end: pb.JobEnd, outcome: JobResult | SelvageError) -> None:
 class ResultAssembly:
     """The parts of one job's answer as they come; the other direction of `Sending`. `size` is in bytes."""
 
-    chunks: dict[int, list[bytes]] = field(default_factory=dict)
+    chunks: dict[int, list[Packed]] = field(default_factory=dict)
     end: pb.JobEnd | None = None
     size: int = 0
 
     def add(self, part: pb.AnswerPart) -> bool:
         """Takes a part; whether it was the last one. Raises the job's own error."""
         for chunk in part.chunks:
-            self.chunks.setdefault(chunk.kind, []).append(chunk.data)
-            self.size += len(chunk.data)
+            self.append(chunk.kind, chunk.data)
         if not part.HasField("end"):
             return False
         if part.end.HasField("error"):
             raise error_from_pb(part.end.error)
         self.end = part.end
         return True
+
+    def append(self, kind: int, data: Packed) -> None:
+        """Takes a piece of the bytes of a kind."""
+        self.chunks.setdefault(kind, []).append(data)
+        self.size += len(data)
 
     def result(self) -> JobResult:
         """All parts put together. Raises Internal where the end is missing."""
@@ -102,8 +112,7 @@ class ResultAssembly:
         )
 
     def _bytes(self, kind: int) -> bytes:
-        parts = self.chunks.get(kind, [])
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return b"".join(self.chunks.get(kind, ()))  # of one part that is bytes: the part
 
     def _rows(self, dimensions: int, data: int, scales: int) -> Rows | None:
         if not dimensions:

@@ -18,7 +18,7 @@ INDEX_BYTES = 4
 def put_floats(message: Message, field: str, data: Packed) -> None:
     """Fills a packed float field with little-endian float32, which on the wire are just these bytes."""
     if len(data):
-        message.MergeFromString(_bytes_field(_number(message, field), data))
+        message.MergeFromString(b"".join(nested(_number(message, field), data)))
 
 
 def put_rows(message: Message, field: str, inner: str, data: Packed, width: int) -> None:
@@ -49,6 +49,11 @@ def put_pairs(message: Message, field: str, indices: Packed, values: Packed) -> 
     message.MergeFromString(wire.tobytes())
 
 
+def nested(number: int, *inner: Packed) -> list[Packed]:
+    """A field that has `inner`, end to end, as its bytes or as its message: pieces of it, which are not copied."""
+    return [varint(number << 3 | BYTES) + varint(sum(map(len, inner))), *inner]
+
+
 def integers(ids: bytes) -> Any:
     """int32 as a packed field takes them."""
     return memoryview(ids).cast("i")
@@ -68,7 +73,3 @@ _PAIR = np.dtype(
 def _number(message: Message, field: str) -> int:
     number: int = message.DESCRIPTOR.fields_by_name[field].number
     return number
-
-
-def _bytes_field(number: int, data: Packed) -> bytes:
-    return b"".join([varint(number << 3 | BYTES), varint(len(data)), data])

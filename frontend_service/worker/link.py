@@ -143,10 +143,8 @@ class Link:
 
 async def _hello(channel: grpc.aio.Channel, metadata: Metadata, fingerprint: str) -> Any:
     """An attached call. Raises WorkerUnavailable where the worker speaks another version or does not answer."""
-    attach: Any = channel.stream_stream(
-        f"/{WORKER_SERVICES[0]}/Attach",  # takes bytes: large jobs are serialised in a thread
-        response_deserializer=pb.AttachResponse.FromString,
-    )
+    # Takes bytes, since large jobs are serialised in a thread, and gives bytes, of which rows are views.
+    attach: Any = channel.stream_stream(f"/{WORKER_SERVICES[0]}/Attach")
     call = attach(metadata=metadata)
     name = f"{socket.gethostname()}:{os.getpid()}"
     hello = pb.Hello(version=LINK_VERSION, name=name, fingerprint=fingerprint)
@@ -156,6 +154,6 @@ async def _hello(channel: grpc.aio.Channel, metadata: Metadata, fingerprint: str
             first = await call.read()
     except TimeoutError:
         raise WorkerUnavailable(f"it did not answer for {SILENCE:g} s") from None
-    if first is grpc.aio.EOF or first.welcome.version != LINK_VERSION:
+    if first is grpc.aio.EOF or pb.AttachResponse.FromString(first).welcome.version != LINK_VERSION:
         raise WorkerUnavailable(f"it does not speak version {LINK_VERSION} of the link")
     return call

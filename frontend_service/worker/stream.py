@@ -14,6 +14,7 @@ from selvage.worker.v1 import worker_pb2 as pb
 from shared.errors import GivenBack, LimitExceeded, SelvageError, WorkerUnavailable
 from shared.job_codec import job_bytes, jobs_to_pb
 from shared.jobs import Job, JobResult
+from shared.leading_piece import leading_piece
 from shared.load import SHORT, Load
 from shared.load_codec import load_from_pb
 from shared.offload import THREAD_BYTES, offload
@@ -46,7 +47,7 @@ class Stream:
     """
 
     def __init__(self, call: Any, fingerprint: str, threads: Executor, on_change: Callable[[], None]) -> None:
-        """`call`: takes bytes, gives AttachResponse. `threads`: where large messages are made and read.
+        """`call`: takes and gives bytes. `threads`: where large messages are made and read.
 
         `on_change` is called when the worker begins or ends to drain or to stall.
         """
@@ -151,11 +152,12 @@ class Stream:
         while True:
             try:
                 async with asyncio.timeout(SILENCE):
-                    message = await self._call.read()
+                    raw = await self._call.read()
             except TimeoutError:
                 raise WorkerUnavailable(f"nothing was heard of it for {SILENCE:g} s", retry_after=1.0) from None
-            if message is grpc.aio.EOF:
+            if raw is grpc.aio.EOF:
                 raise WorkerUnavailable("it ended the link", retry_after=1.0)
+            message = self._message(raw)
             if message.HasField("load"):
                 before, self.load = self.load, load_from_pb(message.load)
                 self._unheard.clear()
@@ -163,6 +165,17 @@ class Stream:
                     self._on_change()
             for part in message.answers:
                 self._take(part)
+
+    def _message(self, raw: bytes) -> pb.AttachResponse:
+        """The message without the piece that may lead it, which is taken."""
+        found = leading_piece(raw)
+        if found is None:
+            return pb.AttachResponse.FromString(raw)
+        piece, rest = found
+        waiting = self._waiting.get(piece.job_id)
+        if waiting is not None and not waiting.future.done():
+            waiting.assembly.append(piece.kind, piece.data)
+        return pb.AttachResponse.FromString(bytes(rest))
 
     def _take(self, part: pb.AnswerPart) -> None:
         waiting = self._waiting.get(part.job_id)

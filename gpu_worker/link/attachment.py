@@ -92,7 +92,7 @@ class Attachment:
             self._writing = True
             try:
                 async with asyncio.timeout(UNREAD_SECONDS):
-                    await write(message.SerializeToString())
+                    await write(message)
             except TimeoutError:
                 raise WorkerUnavailable(f"nothing was read for {UNREAD_SECONDS:g} s") from None
             self._writing = False

@@ -93,15 +93,17 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
     def _unary(self, handler: Any) -> Serve:
         async def unary(_: AsyncIterator[bytes], context: Context, caller: Caller) -> bytes:
+            admission = self._calls.admission
+
             async def work() -> bytes:
                 size = LARGE_REQUEST  # until it is known
                 try:
-                    raw = await self._calls.admission.reads.read(context.read)
+                    raw = await admission.reads.read(context.read)
                     size = _size(raw)
-                    with self._calls.admission.hold(size):
+                    with admission.hold(size):
                         request = await self._parse(handler.request_deserializer, raw)
                         del raw  # a large one is held once, not twice
-                        reply = await self._serialise(await handler.unary_unary(request, context))
+                        reply = await self._serialise(await handler.unary_unary(request, context), admission.reserved)
                 finally:
                     if size >= LARGE_REQUEST:
                         self._trim_soon()
@@ -120,7 +122,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 raw = await self._calls.admission.reads.read(context.read)
                 request = await self._parse(handler.request_deserializer, raw)
                 async for response in handler.unary_stream(request, context):
-                    await context.write(await self._serialise(response))
+                    await context.write(response.SerializeToString())
 
         return down
 
@@ -139,7 +141,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         """The same with one response, a message."""
 
         async def up(_: AsyncIterator[bytes], context: Context, __: Caller) -> bytes:
-            reply = await self._serialise(await self._streamed(handler, handler.stream_unary, context))
+            reply: bytes = (await self._streamed(handler, handler.stream_unary, context)).SerializeToString()
             self._until_read(context, len(reply))
             return reply
 
@@ -199,8 +201,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
         except MemoryError:
             raise InputTooLarge("there is no memory to read this request") from None
 
-    async def _serialise(self, message: Message) -> bytes:
-        return await offload(self._threads, message.ByteSize(), type(message).SerializeToString, message)
+    async def _serialise(self, message: Message, size: int) -> bytes:
+        """`size`: bytes that were reserved for it. protobuf would have to write a message to tell its size."""
+        return await offload(self._threads, size, type(message).SerializeToString, message)
 
 
 class _Messages:

@@ -15,13 +15,13 @@ def check_entries(raw: bytes, most: int = MESSAGE_ENTRIES) -> None:
     place, count, end = 0, 0, len(raw)
     try:
         while place < end:
-            tag, place = _varint(raw, place)
+            tag, place = read_varint(raw, place)
             kind = tag & 7
             if kind == BYTES:
-                size, place = _varint(raw, place)
+                size, place = read_varint(raw, place)
                 place += size
             elif kind == VARINT:
-                _, place = _varint(raw, place)
+                _, place = read_varint(raw, place)
             elif kind in (FIXED64, FIXED32):
                 place += 8 if kind == FIXED64 else 4
             else:
@@ -33,7 +33,7 @@ def check_entries(raw: bytes, most: int = MESSAGE_ENTRIES) -> None:
         return
 
 
-def _varint(raw: bytes, place: int) -> tuple[int, int]:
+def read_varint(raw: bytes, place: int) -> tuple[int, int]:
     """A number of seven bits a byte, the lowest first, and where it ends."""
     value = shift = 0
     while True:

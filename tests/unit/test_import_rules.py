@@ -147,6 +147,7 @@ RULES = {
 EDGE = files(
     "shared/codec.py",
     "shared/job_codec.py",
+    "shared/leading_piece.py",
     "shared/load_codec.py",
     "shared/result_codec.py",
     "shared/services.py",

@@ -2,13 +2,13 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from frontend_service.doors.both_ways import REQUEST_BYTES, NotRead, Replies, Requests
 from frontend_service.doors.selvage_v1.codec import embedding
+from frontend_service.doors.selvage_v1.codec.embed_reply import EmbedReply
 from frontend_service.doors.streaming import Streaming
 from frontend_service.frontend import Frontend
-from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamRequest, EmbedStreamResponse
+from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
 from shared.admission.streams import OpenStream
 from shared.caller import Caller
 from shared.deadline import Deadline
@@ -17,7 +17,7 @@ from shared.errors import DeadlineExceeded, Overloaded, ResultTooLarge, SelvageE
 TRIES = 16
 """Of what waits for others of its stream; it may as well be what takes so long."""
 
-Embed = Callable[[EmbedRequest, int, Caller], Awaitable[EmbedResponse]]
+Embed = Callable[[EmbedRequest, int, Caller], Awaitable[EmbedReply]]
 
 
 class Bulk:
@@ -98,7 +98,7 @@ class Bulk:
             with calls.running(caller):
                 async with calls.timeout(caller):
                     response = await self._embed(part.request, part.size, caller)
-                    return await self._frontend.offload(calls.admission.reserved, partial(_filled, told), response)
+                    return await self._frontend.offload(calls.admission.reserved, response.serialised_in, told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,3 @@ class _Part:
         (first, one), (second, two) = embedding.halves(self.request)
         half = self.size // 2
         return [_Part(self.start + second, two, self.size - half), _Part(self.start + first, one, half)]
-
-
-def _filled(told: EmbedStreamResponse, response: EmbedResponse) -> bytes:
-    return EmbedStreamResponse(id=told.id, start=told.start, more=told.more, response=response).SerializeToString()

@@ -9,6 +9,7 @@ from frontend_service.answer import Answer, Finished
 from frontend_service.doors.over_grpc import begun
 from frontend_service.doors.selvage_v1.bulk import Bulk
 from frontend_service.doors.selvage_v1.codec import classification, embedding, fields, model, ranking
+from frontend_service.doors.selvage_v1.codec.embed_reply import EmbedReply
 from frontend_service.exchange import Exchange
 from frontend_service.frontend import Frontend
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
@@ -28,7 +29,7 @@ Q = TypeVar("Q")
 A = TypeVar("A", bound=Answer | Finished)
 R = TypeVar(
     "R",
-    embedding_pb2.EmbedResponse,
+    EmbedReply,
     ranking_pb2.RerankResponse,
     ranking_pb2.ScoreResponse,
     ranking_pb2.MaxSimResponse,
@@ -65,11 +66,9 @@ class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
 
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
-        self._embed = Exchange(
-            read=embedding.embed_request, ask=frontend.embedding.embed, write=embedding.embed_response
-        )
+        self._embed = Exchange(read=embedding.embed_request, ask=frontend.embedding.embed, write=embedding.embed_reply)
 
-    async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> embedding_pb2.EmbedResponse:
+    async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> EmbedReply:
         return await self._reply(self._embed, request)
 
     async def EmbedStream(self, request_iterator: Any, context: Context) -> None:

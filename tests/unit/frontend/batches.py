@@ -10,6 +10,7 @@ from test_service import service
 from frontend_service.doors.both_ways import Replies
 from frontend_service.doors.selvage_v1.bulk import Bulk, Embed
 from frontend_service.doors.selvage_v1.codec import embedding, fields
+from frontend_service.doors.selvage_v1.codec.embed_reply import EmbedReply
 from frontend_service.exchange import Exchange
 from frontend_service.frontend import Frontend
 from frontend_service.limits import Limits
@@ -62,9 +63,9 @@ async def answered(
     """All replies, and the worker."""
     made, worker = service(limits, **changes)
     frontend = Frontend(made, Calls(timeout=60))
-    exchange = Exchange(read=embedding.embed_request, ask=frontend.embedding.embed, write=embedding.embed_response)
+    exchange = Exchange(read=embedding.embed_request, ask=frontend.embedding.embed, write=embedding.embed_reply)
 
-    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
         reply, timing = await frontend.exchange(exchange, request, size, caller)
         reply.timing.CopyFrom(fields.timing_to_pb(timing))
         return reply
@@ -83,7 +84,7 @@ class Counted:
         self.at_once, self.running, self.refused = at_once, 0, 0
         self.remaining = list[float]()
 
-    async def embed(self, request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+    async def embed(self, request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
         assert caller.remaining is not None
         self.remaining.append(caller.remaining)
         if self.running >= self.at_once:
@@ -94,4 +95,4 @@ class Counted:
             await asyncio.sleep(0.01)
         finally:
             self.running -= 1
-        return EmbedResponse(model=request.model)
+        return EmbedReply(EmbedResponse(model=request.model))

@@ -6,6 +6,7 @@ from batches import Counted, answered, batch, through
 from google.rpc.code_pb2 import Code
 
 from frontend_service.doors.selvage_v1.codec import embedding
+from frontend_service.doors.selvage_v1.codec.embed_reply import EmbedReply
 from frontend_service.limits import Limits
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse
 from shared.caller import Caller
@@ -54,10 +55,10 @@ async def test_one_text_too_large_for_a_message_is_an_error_after_the_parts_befo
 async def test_a_bug_ends_its_batch_alone() -> None:
     """As INTERNAL, without a word of it."""
 
-    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
         if request.texts[0] == "bad":
             raise ZeroDivisionError("a secret")
-        return EmbedResponse()
+        return EmbedReply(EmbedResponse())
 
     replies = {reply.id: reply for reply in await through(embed, batch(1, "good"), batch(2, "bad"), batch(3, "good"))}
     assert [replies[each].WhichOneof("outcome") for each in (1, 2, 3)] == ["response", "error", "response"]

@@ -8,6 +8,7 @@ from batches import Counted, batch, through
 from test_service import service
 
 from frontend_service.doors.selvage_v1 import bulk
+from frontend_service.doors.selvage_v1.codec.embed_reply import EmbedReply
 from frontend_service.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamResponse
 from shared.admission import Bounds
@@ -31,13 +32,13 @@ async def test_streams_together_are_answered_half_of_what_may_be_at_once() -> No
     frontend = Frontend(service()[0], Calls(timeout=60, bounds=Bounds(requests=8)))
     running = most = 0
 
-    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
         nonlocal running, most
         running += 1
         most = max(most, running)
         await asyncio.sleep(0.001)
         running -= 1
-        return EmbedResponse()
+        return EmbedReply(EmbedResponse())
 
     unread = asyncio.Event()
 
@@ -58,10 +59,10 @@ async def test_a_slow_reader_of_parts_holds_back_only_itself() -> None:
     frontend = Frontend(service()[0], Calls(timeout=60, bounds=Bounds(size=1000)))
     admission, reads = frontend.calls.admission, asyncio.Event()
 
-    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
         if len(request.texts) > 1:
             raise ResultTooLarge("too large")
-        return EmbedResponse()
+        return EmbedReply(EmbedResponse())
 
     async def write(_: bytes) -> None:
         await reads.wait()
@@ -81,12 +82,12 @@ async def test_a_slow_reader_of_parts_holds_back_only_itself() -> None:
 async def test_nothing_of_a_batch_is_held_while_its_last_reply_waits(error: type[SelvageError] | None) -> None:
     """However it was answered: nobody may read it for long."""
 
-    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
         if error is not None:
             raise error("for a reason")
         if len(request.texts) > 2:
             raise ResultTooLarge("too large")
-        return EmbedResponse()
+        return EmbedReply(EmbedResponse())
 
     held = list[int]()
 
@@ -102,7 +103,7 @@ async def test_abandoned_streams_leave_no_place_taken() -> None:
     """Whether their batches were begun or not."""
     frontend = Frontend(service()[0], Calls(timeout=60, bounds=Bounds(requests=8)))
 
-    async def never(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+    async def never(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
         await asyncio.Event().wait()
         raise AssertionError("not reached")
 
@@ -123,12 +124,12 @@ async def test_a_drain_waits_for_what_was_read() -> None:
     frontend = Frontend(service()[0], Calls(timeout=60))
     replies, begun = list[EmbedStreamResponse](), asyncio.Event()
 
-    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
         begun.set()
         await asyncio.sleep(0.001)
         if len(request.texts) > 1:
             raise ResultTooLarge("too large")
-        return EmbedResponse()
+        return EmbedReply(EmbedResponse())
 
     async def write(reply: bytes) -> None:
         await asyncio.sleep(0.001)

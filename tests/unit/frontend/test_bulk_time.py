@@ -8,6 +8,7 @@ from batches import HERE, batch, through
 from google.rpc.code_pb2 import Code
 from test_service import service
 
+from frontend_service.doors.selvage_v1.codec.embed_reply import EmbedReply
 from frontend_service.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse
 from shared.caller import Caller
@@ -24,11 +25,11 @@ class Queue:
         self._seconds, self._free = seconds, asyncio.Lock()
         self.begun: list[str] = []
 
-    async def embed(self, request: EmbedRequest, size: int, caller: Caller) -> EmbedResponse:
+    async def embed(self, request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
         async with self._free:
             self.begun.append(request.texts[0])
             await asyncio.sleep(self._seconds)
-        return EmbedResponse(model="m")
+        return EmbedReply(EmbedResponse(model="m"))
 
 
 @pytest.mark.parametrize(

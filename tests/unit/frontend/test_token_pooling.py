@@ -11,10 +11,12 @@ import pytest
 from fakes import FakeWorker, card
 
 from frontend_service import packing, token_pooling
+from frontend_service.answer import Answer
 from frontend_service.doors.selvage_v1.codec import embedding as codec
 from frontend_service.doors.selvage_v1.codec.model import limits_to_pb
 from frontend_service.embedding import Embedding
 from frontend_service.limits import Limits
+from frontend_service.requests import EmbedRequest
 from frontend_service.service import Service
 from frontend_service.settings import FrontendSettings
 from frontend_service.token_pooling import pool
@@ -63,6 +65,10 @@ def ids(*counts: int) -> list[embedding_pb2.TokenIds]:
     return [embedding_pb2.TokenIds(ids=[4] * count) for count in counts]
 
 
+def response_of(request: EmbedRequest, answer: Answer) -> embedding_pb2.EmbedResponse:
+    return embedding_pb2.EmbedResponse.FromString(codec.embed_reply(request, answer).SerializeToString())
+
+
 @pytest.mark.parametrize("data_type", DataType)
 async def test_pooled_rows_come_in_the_data_type_asked_for(data_type: DataType) -> None:
     """The worker is asked for float32; row counts are those after pooling, token counts those computed."""
@@ -72,7 +78,7 @@ async def test_pooled_rows_come_in_the_data_type_asked_for(data_type: DataType) 
     assert worker.jobs[0].work.data_type is DataType.FLOAT32
     expected = [pool(each, 2, 2, True) for each in np.split(worker.rows, [8])]
     assert answer.result.tokens == packing.pack(np.concatenate(expected), data_type)
-    response = codec.embed_response(request, answer)
+    response = response_of(request, answer)
     assert list(response.multi_vector.lengths) == [5, 3]
     assert list(response.usage.token_counts) == [8, 5]
     assert response.multi_vector.data_type == data_type.value
@@ -83,7 +89,8 @@ async def test_a_dense_output_beside_it_is_packed_alike(data_type: DataType) -> 
     """Though the worker gave it as float32."""
     _, embedding, worker = made()
     request = codec.embed_request(message(data_type=data_type.value, outputs=[DENSE, MULTI]))
-    response = codec.embed_response(request, await embedding.embed(request, LATER))
+    answer = await embedding.embed(request, LATER)
+    response = response_of(request, answer)
     expected = packing.pack(worker.dense, data_type)
     assert (response.dense.data, response.dense.scales) == (expected.data, expected.scales)
     assert response.dense.count == 2

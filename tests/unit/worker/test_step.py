@@ -24,6 +24,7 @@ from gpu_worker.ragged.staging import Staging
 from gpu_worker.step.flight import Part
 from selvage.worker.v1 import worker_pb2
 from shared.jobs import Classify, Encode, Job
+from shared.leading_piece import led_by
 from shared.result_codec import Sending
 from shared.vectors import DataType
 
@@ -113,13 +114,12 @@ def test_a_row_is_copied_once_from_the_shipment_to_its_message() -> None:
         size = len(result.tokens.data)
         assert size > 1_000_000
         assert tracemalloc.get_traced_memory()[1] < size / 4
-        message = worker_pb2.AttachResponse()
-        Sending(1, result).take(message, size)
+        message = led_by(Sending(1, result).piece(size), b"")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert size <= peak < 1.25 * size
-    assert message.answers[0].chunks[0].data == result.tokens.data
+    assert worker_pb2.AttachResponse.FromString(message).answers[0].chunks[0].data == result.tokens.data
 
 
 def test_a_launch_waits_for_nothing() -> None:

@@ -1,11 +1,10 @@
 """Embed: public messages <-> domain types, both directions side by side."""
 
-from typing import Any
-
 from google.rpc.code_pb2 import Code
 
 from frontend_service.answer import Answer
 from frontend_service.doors.packed import integers, put_floats
+from frontend_service.doors.selvage_v1.codec.embed_reply import EmbedReply
 from frontend_service.doors.selvage_v1.codec.fields import (
     cut,
     enum,
@@ -19,7 +18,6 @@ from frontend_service.requests import EmbedRequest, Pooling
 from selvage.v1 import embedding_pb2, vectors_pb2
 from shared.codec import duration_to_pb, number
 from shared.errors import InvalidInput, SelvageError
-from shared.jobs import Rows
 from shared.vectors import DataType, OutputKind
 
 
@@ -54,22 +52,23 @@ def _pooling(message: embedding_pb2.EmbedRequest) -> Pooling | None:
     return Pooling(factor=factor, protected=1 if protected is None else protected)
 
 
-def embed_response(request: EmbedRequest, answer: Answer) -> embedding_pb2.EmbedResponse:
+def embed_reply(request: EmbedRequest, answer: Answer) -> EmbedReply:
     result, kind = answer.result, number(request.data_type)
     response = embedding_pb2.EmbedResponse(model=answer.model, usage=usage(answer))
-    if result.dense is not None:
-        response.dense.count = len(answer.tokens)
-        _set_rows(response.dense, kind, result.dense)
+    reply = EmbedReply(response)
+    if (dense := result.dense) is not None:
+        count = len(answer.tokens)
+        reply.add(vectors_pb2.DenseVectors(data_type=kind, dimensions=dense.dimensions, count=count), dense)
     if result.sparse is not None:
         response.sparse.lengths.extend(result.sparse.lengths)
         response.sparse.indices.extend(integers(result.sparse.indices))
         put_floats(response.sparse, "values", result.sparse.values)
-    if result.tokens is not None:
-        response.multi_vector.lengths.extend(result.row_lengths)
-        _set_rows(response.multi_vector, kind, result.tokens)
+    if (tokens := result.tokens) is not None:
+        vectors = vectors_pb2.MultiVectors(data_type=kind, dimensions=tokens.dimensions, lengths=result.row_lengths)
         if request.return_token_ids:
-            response.multi_vector.token_ids.extend(integers(result.token_ids))
-    return response
+            vectors.token_ids.extend(integers(result.token_ids))
+        reply.add(vectors, tokens)
+    return reply
 
 
 def stream_error(error: SelvageError) -> embedding_pb2.StreamError:
@@ -95,10 +94,3 @@ def halves(message: embedding_pb2.EmbedRequest) -> list[tuple[int, embedding_pb2
             del texts[:start]
         parts.append((start, part))
     return parts
-
-
-def _set_rows(message: vectors_pb2.DenseVectors | vectors_pb2.MultiVectors, data_type: Any, rows: Rows) -> None:
-    message.data_type = data_type
-    message.dimensions = rows.dimensions
-    message.data = bytes(rows.data)  # no copy: the link to the worker gives bytes
-    message.scales = bytes(rows.scales)

@@ -1,0 +1,125 @@
+"""A piece at the head of a message is what protobuf reads there, and is read without a copy."""
+
+import asyncio
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from gpu_worker.link.outbox import PIECE_BYTES, SMALL_BYTES, Outbox
+from selvage.worker.v1 import worker_pb2 as pb
+from shared.errors import Internal
+from shared.jobs import JobResult, Rows
+from shared.leading_piece import LeadingPiece, leading_piece, led_by
+from shared.load import Load
+from shared.result_codec import ResultAssembly
+
+IDS, KINDS = some.integers(0, 2**64 - 1), some.sampled_from(list(pb.ChunkKind.values())[1:])
+CHUNKS = some.lists(some.builds(pb.Chunk, kind=KINDS, data=some.binary(max_size=300)), max_size=3)
+ENDS = some.none() | some.builds(pb.JobEnd, dense_dimensions=some.integers(0, 9))
+PARTS = some.builds(pb.AnswerPart, job_id=IDS, chunks=CHUNKS, end=ENDS)
+MESSAGES = some.builds(
+    pb.AttachResponse,
+    answers=some.lists(PARTS, max_size=3),
+    load=some.none() | some.builds(pb.Load, queued_jobs=some.integers(0, 9)),
+)
+
+
+@given(IDS, KINDS, some.binary(min_size=1, max_size=40_000), MESSAGES)
+def test_protobuf_reads_a_piece_as_a_part_of_an_answer(
+    job_id: int, kind: int, data: bytes, rest: pb.AttachResponse
+) -> None:
+    """The first one; and it is found again, with the rest."""
+    piece = LeadingPiece(job_id=job_id, kind=kind, data=data)
+    raw = led_by(piece, rest.SerializeToString())
+    expected = pb.AttachResponse(answers=[pb.AnswerPart(job_id=job_id)])
+    expected.answers[0].chunks.add(kind=kind, data=data)  # type: ignore[arg-type]
+    expected.MergeFrom(rest)
+    assert pb.AttachResponse.FromString(raw) == expected
+    if job_id:
+        assert leading_piece(raw) == (piece, rest.SerializeToString())
+
+
+@given(MESSAGES)
+def test_of_any_message_as_much_is_read_as_protobuf_reads(message: pb.AttachResponse) -> None:
+    """Whoever wrote it: by the piece and the rest, or, where none leads, by protobuf alone."""
+    found = leading_piece(message.SerializeToString())
+    if found is None:
+        return
+    piece, rest = found
+    read = pb.AttachResponse(answers=[pb.AnswerPart(job_id=piece.job_id)])
+    read.answers[0].chunks.add(kind=piece.kind, data=bytes(piece.data))  # type: ignore[arg-type]
+    read.MergeFromString(bytes(rest))
+    assert read == message
+
+
+@given(IDS, some.binary(min_size=1, max_size=300), some.data())
+def test_what_is_cut_off_or_spoilt_leads_nothing_beyond_its_end(job_id: int, data: bytes, draw: Any) -> None:
+    """Nothing is raised, and no piece is longer than what came."""
+    raw = bytearray(led_by(LeadingPiece(job_id=job_id, kind=3, data=data), b""))
+    raw[draw.draw(some.integers(0, 12)) % len(raw)] = draw.draw(some.integers(0, 255))
+    raw = raw[: draw.draw(some.integers(0, len(raw)))]
+    found = leading_piece(bytes(raw))
+    if found is not None:
+        piece, rest = found
+        assert bytes(raw).endswith(bytes(piece.data) + bytes(rest))
+
+
+def test_a_piece_is_read_without_a_copy() -> None:
+    """It is a view of the message."""
+    raw = led_by(LeadingPiece(job_id=7, kind=3, data=bytes(1_000_000)), b"")
+    tracemalloc.start()
+    try:
+        found = leading_piece(raw)
+        assert tracemalloc.get_traced_memory()[1] < 10_000
+    finally:
+        tracemalloc.stop()
+    assert found is not None
+    assert len(found[0].data) == 1_000_000
+
+
+def _sizes(*counts: int) -> JobResult:
+    dense, scales, tokens = (bytes([number]) * count for number, count in enumerate(counts, start=1))
+    return JobResult(dense=Rows(dimensions=1, data=dense, scales=scales), tokens=Rows(dimensions=1, data=tokens))
+
+
+RESULTS = {
+    1: _sizes(3 * PIECE_BYTES + 1, 0, 0),
+    2: _sizes(PIECE_BYTES, SMALL_BYTES, 5),
+    3: _sizes(10, 20, 30),
+    4: _sizes(10, 2 * PIECE_BYTES, SMALL_BYTES + 1),
+    5: _sizes(0, 0, SMALL_BYTES + 1),
+}
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["by its piece", "by protobuf alone"])
+async def test_answers_of_any_size_arrive_whole(leads: bool) -> None:
+    """They take turns; a reader that knows nothing of pieces gets the same."""
+    outbox = Outbox(lambda: Load(queued_jobs=5))
+    for identity, result in RESULTS.items():
+        outbox.put(identity, result)
+    outbox.put(6, Internal("oh"))
+    assemblies = {identity: ResultAssembly() for identity in (*RESULTS, 6)}
+    ended, pieces = list[int](), 0
+    while not outbox.empty:
+        raw = await asyncio.wait_for(outbox.message(), 1)
+        assert len(raw) < PIECE_BYTES + 3 * SMALL_BYTES
+        found = leading_piece(raw) if leads else None
+        if found is not None:
+            piece, rest = found
+            pieces += 1
+            assemblies[piece.job_id].append(piece.kind, piece.data)
+            raw = bytes(rest)
+        message = pb.AttachResponse.FromString(raw)
+        assert message.load.queued_jobs == 5
+        for part in message.answers:
+            if part.job_id == 6:
+                with pytest.raises(Internal, match="oh"):
+                    assemblies[6].add(part)
+            elif assemblies[part.job_id].add(part):
+                ended.append(part.job_id)
+    assert sorted(ended) == sorted(RESULTS)
+    assert {each: assemblies[each].result() for each in RESULTS} == RESULTS
+    assert (outbox.unsent, pieces) == (0, 10 if leads else 0)
