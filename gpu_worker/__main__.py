@@ -70,6 +70,7 @@ def load_model(settings: WorkerSettings) -> Model:
         late=settings.late_overrides(),
         revision=settings.revision,
         forms=_forms(settings, placement),
+        linear=settings.linear,
     )
 
 
@@ -228,7 +229,7 @@ def _ready(model: Model, scheduler: Scheduler, settings: WorkerSettings) -> Read
 
 def _say_ready(card: ModelCard, model: Model) -> None:
     for each in model.told:
-        log.info("forms", told=each)
+        log.info("measured at load", told=each)
     log.info("ready", model=card.id, fingerprint=card.fingerprint, attention=card.attention, linear=card.linear)
     if card.notice:
         log.warning("beware", notice=card.notice)

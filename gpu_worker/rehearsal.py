@@ -84,7 +84,7 @@ def check(name: str, load: Callable[[], Model], step_tokens: int = 0) -> int:
         return 2
     _print(card_of(model))
     for each in model.told:
-        _line("form", each)
+        _line("measured at load", each)
     _print_memory(model, loading, trials)
     _line("step, at most", f"{tokens} tokens")
     seconds = time.monotonic() - start

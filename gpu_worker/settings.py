@@ -7,6 +7,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from gpu_worker.device.placement import Dtype
+from gpu_worker.model.linear import Linear
 from gpu_worker.repository.late_overrides import Attend, LateOverrides, Scores, Sides, Strategy
 from shared.settings import Address, ServiceSettings
 
@@ -32,7 +33,15 @@ class WorkerSettings(ServiceSettings):
     listen: Address = Field("127.0.0.1:50061", description="HOST:PORT to serve on; port 0 takes a free one.")
     served_name: str = Field("", description="The model's name for clients. Default: the last part of its path or id.")
     device: str = Field("auto", description="cpu, cuda, cuda:1, ...; auto: the first CUDA device, else the CPU.")
-    dtype: Dtype = Field("auto", description="Number format; auto: bfloat16 on CUDA, float32 on a CPU.")
+    dtype: Dtype = Field(
+        "auto",
+        description="Number format; auto: float32 on a CPU; on CUDA bfloat16, or float16 where its files say so.",
+    )
+    linear: Linear = Field(
+        "auto",
+        description="Linear layers; auto: in the number format. fp8: rounded to eight bits with a scale a row, on CUDA "
+        "devices that have such products; refused where the cosine to the model's own vectors falls under 0.99.",
+    )
     max_tokens: Annotated[int, Field(ge=0)] = Field(
         0, description="Longest text in tokens, at most the model's positions; 0: as the model's files say."
     )

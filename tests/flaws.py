@@ -25,6 +25,7 @@ class Flawed:
     """An attention with one mistake, for negative controls."""
 
     name = "flawed"
+    capturable = False
 
     def __init__(self, flaw: str) -> None:
         self._flaw = flaw

@@ -1,11 +1,14 @@
 """Which attention a device runs, told once at load."""
 
+from dataclasses import dataclass
 from functools import cache, partial
 
 import numpy as np
 import torch
 
+from gpu_worker.attention import hopper
 from gpu_worker.attention.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.attention.hopper import Hopper
 from gpu_worker.attention.interface import PackedAttention, Terms
 from gpu_worker.attention.varlen import Varlen
 from gpu_worker.attention.written_out import onednn_products
@@ -18,6 +21,8 @@ LENGTHS = (11, 23, 47, 95, 191, 383)
 at its best where rows are a multiple of its vectors."""
 TOKENS, HEADS, ROUNDS = 512, 12, 6
 """Of what is measured: about so many tokens."""
+STEP, STEP_LENGTHS = 8192, (128, 512, 2048)
+"""Tokens of each step that is measured on an accelerator, and of its texts."""
 EXACT = 1e-5
 """Of the largest product; factors rounded to bfloat16 are off by a hundred times as much."""
 
@@ -32,6 +37,43 @@ def choose(
     if flash and head % 8 == 0 and head <= 256 and torch.cuda.get_device_capability(device) >= (8, 0):
         return Varlen()
     return EqualRuns(Ways())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Of a model's layers: `head` numbers a head, `heads` for queries, `shared` ones for keys and values."""
+
+    head: int
+    heads: int
+    shared: int
+    causal: bool
+
+
+def hopper_refusal(device: torch.device, dtype: torch.dtype, shape: Shape) -> str | None:
+    """Why FlashAttention 3 is not to be tried on this device; "" where it is, None where nobody would expect it."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
+        return None
+    return hopper.refusal(dtype, shape.head)
+
+
+def faster_than(usual: PackedAttention, device: torch.device, dtype: torch.dtype, shape: Shape) -> bool:
+    """Whether FlashAttention 3 is clearly faster than the `usual` attention: over steps of short and of long texts."""
+    batches = [RaggedBatch.pack([np.zeros(each, dtype=np.int32)] * (STEP // each), device) for each in STEP_LENGTHS]
+    terms = Terms(scale=shape.head**-0.5, causal=shape.causal)
+    query, key, value = (
+        torch.randn(STEP, each, shape.head, device=device).to(dtype).transpose(0, 1)
+        for each in (shape.heads, shape.shared, shape.shared)
+    )
+
+    def run(attention: PackedAttention) -> None:
+        for batch in batches:
+            attention(query, key, value, batch, terms)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    attentions = {each.name: partial(run, each) for each in (usual, Hopper())}
+    with torch.inference_mode():
+        return clearly_fastest(attentions, usual.name, ROUNDS) == Hopper.name
 
 
 @cache

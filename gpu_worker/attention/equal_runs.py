@@ -47,6 +47,8 @@ class EqualRuns:
     Which way is the fastest depends on the processor and the number format, see `attention_choice`.
     """
 
+    capturable = False
+
     def __init__(self, ways: Ways) -> None:
         self.ways = ways
         self.name = f"equal-runs ({ways})"

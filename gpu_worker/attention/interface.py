@@ -56,9 +56,13 @@ class Terms:
 
 
 class PackedAttention(Protocol):
-    """A way to attend inside each sequence of a packed batch."""
+    """A way to attend inside each sequence of a packed batch.
+
+    `capturable`: it reads tensors and plain numbers alone, so that layers can be compiled and captured.
+    """
 
     name: str
+    capturable: bool
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
         """query [H, T, D], key and value [Hkv, T, D] -> [T, H, D]."""
@@ -89,6 +93,7 @@ class OneByOne:
     """The obvious twin: one sequence after the other, written out. Serves where nothing faster can."""
 
     name = "one-by-one"
+    capturable = False
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
         output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])

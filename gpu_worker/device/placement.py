@@ -1,6 +1,6 @@
 """Where and in which number format the model computes: settled here and nowhere else."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -13,10 +13,11 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A device and a dtype."""
+    """A device and a dtype. `automatic`: nobody has named the dtype, so the model's files may."""
 
     device: torch.device
     dtype: torch.dtype
+    automatic: bool = False
 
     @classmethod
     def choose(cls, device: str = "auto", dtype: Dtype = "auto") -> "Placement":
@@ -31,7 +32,16 @@ class Placement:
         except (RuntimeError, AssertionError) as error:
             raise ModelRefused(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
         name = dtype if dtype != "auto" else "float32" if place.type == "cpu" else "bfloat16"
-        return cls(device=place, dtype=getattr(torch, name))
+        return cls(device=place, dtype=getattr(torch, name), automatic=dtype == "auto")
+
+    def for_files_in(self, number_format: str) -> "Placement":
+        """The same for a model whose files name a number format: in float16 on CUDA, where nobody has named another.
+
+        In bfloat16 such a model would lose three bits of each weight. What is saved in float32 may be run in bfloat16.
+        """
+        if self.automatic and self.device.type == "cuda" and number_format == "float16":
+            return replace(self, dtype=torch.float16)
+        return self
 
     def enter(self) -> None:
         """Makes the device the calling thread's own, where what names none goes: events, streams, kernels."""

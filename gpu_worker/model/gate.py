@@ -6,6 +6,7 @@ be served wrongly in silence. The reference is the model's own eager attention, 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
@@ -26,6 +27,18 @@ TOLERANCE = 2e-5
 HALF_RATIO = 1.5
 MOST_NOISE = 1e-4
 """A model that is further from itself, since padding changes it for good, excuses nothing by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Hidden states [T, H] float32 of the probes of these `numbers` and `lengths`, end to end: of the run among others, of
+    the model's own attention in float32, and of that in the model's number format."""
+
+    hidden: Tensor
+    exact: Tensor
+    own: Tensor
+    numbers: list[int]
+    lengths: list[int]
 
 
 class Reference:
@@ -61,8 +74,22 @@ class Reference:
     ) -> None:
         """Raises ModelRefused, with figures, where the run among others does not equal the reference.
 
-        The texts of these `numbers`, or all, make one batch, in the order in which steps have them. `run`: what runs it
-        in place of the trunk.
+        See `among_others` for what is run.
+        """
+        found = self.among_others(trunk, numbers, run)
+        verdict = compare(found.hidden, found.exact, found.own, self.padding_noise, trunk.dtype)
+        if verdict:
+            raise ModelRefused(f"it does not run among other texts as it runs alone: {verdict}")
+
+    def among_others(
+        self,
+        trunk: Trunk,
+        numbers: Sequence[int] | None = None,
+        run: Callable[[RaggedBatch], Tensor] | None = None,
+    ) -> Compared:
+        """The texts of these `numbers`, or all, run as one batch, in the order in which steps have them.
+
+        `run`: what runs it in place of the trunk. Raises ModelRefused where a packed trunk passes its attention by.
         """
         probes = self.probes
         numbers = [*range(len(probes.texts)), *probes.again] if numbers is None else numbers
@@ -82,9 +109,13 @@ class Reference:
             rows = torch.from_numpy(batch.rows_of(np.argsort(order))).to(hidden.device)
             lengths = [len(text) for text in probes.texts]
             exact, own = (torch.cat([each.split(lengths)[n] for n in numbers]) for each in (self.exact, self.own))
-            verdict = compare(hidden[rows].float(), exact, own, self.padding_noise, trunk.dtype)
-        if verdict:
-            raise ModelRefused(f"it does not run among other texts as it runs alone: {verdict}")
+        return Compared(
+            hidden=hidden[rows].float(),
+            exact=exact,
+            own=own,
+            numbers=list(numbers),
+            lengths=[lengths[n] for n in numbers],
+        )
 
     @property
     def whole(self) -> list[int]:

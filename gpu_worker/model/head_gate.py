@@ -42,28 +42,38 @@ class HeadReference:
 
     def check(self, trunk: Trunk, heads: Heads) -> None:
         """Settles which row a classifier reads. Raises ModelRefused where the head's logits are not the model's."""
-        segments = self.second_segments if any(self.second_segments) else None
-        batch = RaggedBatch.pack(self.texts, trunk.device, trunk.uncounted, segments)
         with torch.inference_mode():
+            batch = self._batch(trunk)
             hidden = trunk(batch)
-            verdict = self._verdict(hidden, batch, heads, trunk.dtype)
+            if isinstance(heads.classifier, HeadClassifier):
+                self._settle(heads.classifier, hidden, batch)
+            verdict = self._compare(logits_of(heads, hidden, batch), trunk.dtype)
         if verdict:
             raise ModelRefused(f"{self._name} does not classify among other texts as it does alone: {verdict}")
 
-    def _verdict(self, hidden: Tensor, batch: RaggedBatch, heads: Heads, dtype: torch.dtype) -> str | None:
-        if isinstance(heads.sparse, SpladeHead):
-            return self._compare(heads.sparse.head(hidden[None])[0], dtype)
-        if heads.token_classifier is not None:
-            return self._compare(heads.token_classifier(hidden), dtype)
-        assert heads.classifier is not None
-        if not isinstance(heads.classifier, HeadClassifier):
-            return self._compare(heads.classifier(hidden, batch), dtype)
+    def check_close(self, trunk: Trunk, heads: Heads, least: float) -> float:
+        """The cosine of all logits to those of the model's own half precision, once `check` has settled the row.
+
+        Raises ModelRefused where it is below `least`.
+        """
+        with torch.inference_mode():
+            batch = self._batch(trunk)
+            logits = logits_of(heads, trunk(batch), batch).float()
+            cosine = float(torch.cosine_similarity(logits.flatten(), self.own.flatten(), dim=0))
+        if not cosine >= least:
+            raise ModelRefused(f"rounded layers change its logits too much: cosine {cosine:.4f}, wanted is {least}")
+        return cosine
+
+    def _batch(self, trunk: Trunk) -> RaggedBatch:
+        segments = self.second_segments if any(self.second_segments) else None
+        return RaggedBatch.pack(self.texts, trunk.device, trunk.uncounted, segments)
+
+    def _settle(self, classifier: HeadClassifier, hidden: Tensor, batch: RaggedBatch) -> None:
         errors = {}
         for pooling in ROWS_READ:
-            heads.classifier.pooling = pooling
-            errors[pooling] = self._error(heads.classifier(hidden, batch))
-        heads.classifier.pooling = min(errors, key=errors.__getitem__)  # in half precision several may be near enough
-        return self._compare(heads.classifier(hidden, batch), dtype)
+            classifier.pooling = pooling
+            errors[pooling] = self._error(classifier(hidden, batch))
+        classifier.pooling = min(errors, key=errors.__getitem__)  # in half precision several may be near enough
 
     def _error(self, logits: Tensor) -> float:
         """Root mean square; infinite for what is no answer of this model."""
@@ -103,3 +113,16 @@ class HeadReference:
         yes, no = classifier.yes_no
         last = logits[:, -1]
         return last[:, [yes]] if no is None else last[:, [yes]] - last[:, [no]]
+
+
+def logits_of(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Tensor:
+    """[S or T, labels] of the head that gives logits."""
+    logits: Tensor
+    if isinstance(heads.sparse, SpladeHead):
+        logits = heads.sparse.head(hidden[None])[0]
+    elif heads.token_classifier is not None:
+        logits = heads.token_classifier(hidden)
+    else:
+        assert heads.classifier is not None
+        logits = heads.classifier(hidden, batch)
+    return logits

@@ -9,12 +9,14 @@ layer, and left alone where anything is off.
 import inspect
 from collections.abc import Callable, Hashable
 from functools import cache
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+Linear = Literal["auto", "fp8"]
+"""What can be asked for: exact layers, as fast as the device has them, or rounded ones; see `fp8`."""
 PREPACKED = "onednn-prepacked"
 STOCK = "torch"
 ACTIVATED = (("dense", "intermediate_act_fn"), ("lin1", "activation"))
@@ -45,12 +47,7 @@ class PrepackedLinear(nn.Module):
 
 def prepack(model: nn.Module) -> str:
     """Replaces all plain nn.Linear of a CPU model in place; returns what linear layers run on afterwards."""
-    layers = [
-        (parent, name, child)
-        for parent in model.modules()
-        for name, child in parent.named_children()
-        if type(child) is nn.Linear and not _reads_weight(cast(Hashable, type(parent)), name)
-    ]
+    layers = plain_layers(model)
     try:
         packed = [PrepackedLinear(child) for _, _, child in layers]
         agree = all(_agrees(new, old) for new, (_, _, old) in zip(packed, layers, strict=True))
@@ -63,6 +60,16 @@ def prepack(model: nn.Module) -> str:
     for module in model.modules():
         _fuse(module)
     return PREPACKED
+
+
+def plain_layers(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
+    """All plain nn.Linear that something else may stand for: the module they belong to, their name there, and they."""
+    return [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent._modules.items()  # named_children passes over a second name of a layer
+        if type(child) is nn.Linear and not _reads_weight(cast(Hashable, type(parent)), name)
+    ]
 
 
 def undoing(model: nn.Module) -> Callable[[], None]:

@@ -14,11 +14,13 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.heads.heads import Heads
 from gpu_worker.maxsim import choice as maxsim
 from gpu_worker.maxsim.comparison import MaxSimKernel
-from gpu_worker.model import longformer, ways
+from gpu_worker.model import fp8, longformer, ways
+from gpu_worker.model.closeness import LEAST, Close
+from gpu_worker.model.fp8 import FP8
 from gpu_worker.model.gate import Reference
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.head_gate import HeadReference
-from gpu_worker.model.linear import STOCK, PrepackedLinear, prepack, undoing
+from gpu_worker.model.linear import STOCK, Linear, PrepackedLinear, prepack, undoing
 from gpu_worker.model.probes import Budget, Probes
 from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source
@@ -42,7 +44,7 @@ class Model:
     """A loaded model: what runs (`trunk`, `heads`), what its files say (`recipe`), and how it is known.
 
     `max_tokens` is the longest text; `late_interaction` has limits of its own for its sides.
-    `notice` is what a user should know, `told` what was found out about forms of the trunk; `unpacked` why texts run by
+    `notice` is what a user should know, `told` what was found out while loading; `unpacked` why texts run by
     equal length, empty where they run packed.
     `instruction_marks` are token sequences, the first of which ends what pooling leaves out of a text.
     """
@@ -84,32 +86,39 @@ def load(
     late: LateOverrides = NO_OVERRIDES,
     revision: str = "",
     forms: Forms | None = None,
+    linear: Linear = "auto",
 ) -> Model:
     """Loads, checks and prepares a model. `max_tokens` 0 means as the files say; `revision` is of a hub id; `forms`:
-    those that an accelerator may run its trunk in, None for as it is written.
+    those that an accelerator may run its trunk in, None for as it is written; `linear`: whether layers are rounded.
 
     Raises ModelRefused.
     """
     placement.enter()
+    if linear == "fp8":
+        fp8.check_device(placement)
+        placement = replace(placement, automatic=False)
     with quiet():
         attention.register()
         source = open_source(name, placement, trust_remote_code, late, revision)
         try:
-            return _loaded(source, placement, served_name, max_tokens, late, forms)
-        except ModelRefused:
-            raise
+            return _loaded(source, served_name, max_tokens, late, forms, linear)
+        except ModelRefused as refused:
+            if source.placement == placement:
+                raise
+            raise ModelRefused(f"{refused}; its config.json asks for float16, --dtype bfloat16 may do") from refused
         except Exception as error:  # a class that is no text encoder fails anywhere, and so does one without memory
             raise ModelRefused(f"{type(source.model).__name__} cannot be run: {first_line(error)}") from error
 
 
 def _loaded(
     source: Source,
-    placement: Placement,
     served_name: str,
     max_tokens: int,
     late: LateOverrides,
     forms: Forms | None,
+    asked: Linear,
 ) -> Model:
+    placement = source.placement
     config = source.model.config.get_text_config()
     vocabulary = _vocabulary(config)
     uncounted = uncounted_by(source.model)
@@ -125,7 +134,7 @@ def _loaded(
     unattended, budget = _unattended(reading, config), Budget.of(placement.device)
     probes = Probes.of(config, positions, special, flops, unattended, max(limits), budget)
     faster = None if forms is None else partial(FormChoice, forms=forms, longest=max(limits), tails=unattended)
-    way, heads, linear = _prepare(source, placement, uncounted, positions, probes, faster)
+    way, heads, linear = _prepare(source, uncounted, positions, probes, faster, asked)
     mark = source.recipe.instruction_mark
     return Model(
         name=served_name or source.name,
@@ -140,7 +149,7 @@ def _loaded(
         late_interaction=reading,
         placement=placement,
         linear=linear,
-        fingerprint=_fingerprint(source, limit, reading, placement),
+        fingerprint=_fingerprint(source, limit, reading, linear),
         notice="; ".join(each for each in (source.recipe.notice, way.notice, probes.notice(max(limits))) if each),
         told=way.told,
         unpacked=way.unpacked,
@@ -164,10 +173,10 @@ def _unattended(late: LateInteraction | None, config: Any) -> bool:
 
 
 def _prepare(
-    source: Source, placement: Placement, uncounted: int | None, positions: int, probes: Probes, faster: Faster | None
+    source: Source, uncounted: int | None, positions: int, probes: Probes, faster: Faster | None, asked: Linear
 ) -> tuple[Way, Heads, str]:
     """Takes references, takes the model apart, makes it fast, and compares."""
-    model, base = source.model, source.model.base_model
+    model, base, placement = source.model, source.model.base_model, source.placement
     longformer.install(model, base)
     segments = source.tokenizer.token_types and takes_token_types(base)
     reference = Reference(base, probes)  # first: a model that short texts change for good is found out by a long one
@@ -176,21 +185,44 @@ def _prepare(
         head_reference = HeadReference(model, source.recipe, probes, positions, segments)
     heads = HeadBuilder(source.recipe, model, placement, source.layers, reference.width).build()
     layers = nn.ModuleList([base, *heads.modules()])
+    exact = asked == "auto"  # merged and packed layers cannot be rounded; compiled, a layer rounds equal states once
     linear, undo = STOCK, None
-    if placement.device.type == "cpu":
+    if placement.device.type == "cpu" and exact:
         undo = undoing(layers)  # keeps the old weights, so only where they may be wanted again
         linear = prepack(layers)
     try:
-        way = ways.choose(base, reference, placement, uncounted, segments, positions, faster)
+        way = ways.choose(base, reference, placement, uncounted, segments, positions, merging=exact)
     except ModelRefused:
         if undo is None or linear == STOCK or relative.installed(base):
             raise
         undo()  # some models blow the last bit up: what rounds otherwise is not theirs any more
         linear = STOCK
-        way = ways.choose(base, reference, placement, uncounted, segments, positions, faster)
+        way = ways.choose(base, reference, placement, uncounted, segments, positions)
+    if not exact:
+        return _rounded(way, base, heads, reference, head_reference, faster), heads, FP8
+    way = ways.formed(way, reference, faster)
     if head_reference is not None:
         head_reference.check(way.trunk, heads)
     return way, heads, linear
+
+
+def _rounded(
+    way: Way,
+    base: nn.Module,
+    heads: Heads,
+    reference: Reference,
+    head_reference: HeadReference | None,
+    faster: Faster | None,
+) -> Way:
+    """The same with fp8 layers: judged exactly before they are rounded, and by cosines afterwards."""
+    if head_reference is not None:
+        head_reference.check(way.trunk, heads)
+    layers, close = fp8.install(base, heads.modules()), Close(reference, way.trunk)
+    way = ways.formed(replace(way, told=(*way.told, f"{layers}: {close.cosines}")), close, faster)
+    if head_reference is None:
+        return way
+    cosine = head_reference.check_close(way.trunk, heads, LEAST)
+    return replace(way, told=(*way.told, f"logits of rounded layers: cosine {cosine:.4f}"))
 
 
 def _limit(asked: int, recipe: Recipe, positions: int) -> int:
@@ -214,11 +246,13 @@ def _multiplied(base: Any) -> int:
     return whole - looked_up
 
 
-def _fingerprint(source: Source, limit: int, late: LateInteraction | None, placement: Placement) -> str:
-    """Of late interaction only what became of it counts: a setting that says what the files say changes nothing."""
+def _fingerprint(source: Source, limit: int, late: LateInteraction | None, linear: str) -> str:
+    """Of linear layers rounded ones count, since all others give the same numbers. Of late interaction only what became
+    of it counts: a setting that says what the files say changes nothing."""
     digest = source.digest.copy()
     digest.update(source.tokenizer.content)
-    facts = [repr(replace(source.recipe, late_interaction=None)), repr(late), limit, placement.dtype_name]
+    facts = [repr(replace(source.recipe, late_interaction=None)), repr(late), limit, source.placement.dtype_name]
+    facts += [linear] if linear == FP8 else []
     digest.update(json.dumps(facts, sort_keys=True).encode())
     return digest.hexdigest()
 

@@ -29,11 +29,13 @@ FILES = {".json", ".safetensors", ".bin", ".pt", ".txt", ".model", ".jinja", ".m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A model before anything is checked: the transformers class as loaded, and what its files say."""
+    """A model before anything is checked: the transformers class as loaded where `placement` says, and what its files
+    say."""
 
     name: str
     recipe: Recipe
     model: Any
+    placement: Placement
     tokenizer: TokenizerFile
     layers: Read
     digest: "hashlib._Hash"
@@ -57,6 +59,7 @@ def _synthetic(name: str, placement: Placement, late: LateOverrides) -> Source:
         name=name.partition(":")[2],
         recipe=recipe,
         model=synthetic.build(config, recipe.weights_of, placement).eval(),
+        placement=placement,
         tokenizer=synthetic.tokenizer(config.vocab_size),
         layers=synthetic.tensors_of,
         digest=hashlib.sha256(text.encode()),
@@ -74,18 +77,27 @@ def _from_disk(name: str, placement: Placement, trust_remote_code: bool, late: L
     if recipe.late_interaction:
         tokenizer.keep_whole(reader, recipe.late_interaction.markers.values(), recipe.lowercase)
         _check_padding(recipe.late_interaction, reader)
-    own_code = read_object(folder / "config.json").get("auto_map")
-    if own_code and not trust_remote_code:
+    config = read_object(folder / "config.json")
+    placement = placement.for_files_in(_number_format(config))
+    if config.get("auto_map") and not trust_remote_code:
         recipe = replace(recipe, notice="; ".join(each for each in (recipe.notice, CODE_NOT_RUN) if each))
     exported = tokenizer.export(reader, recipe.lowercase)
     return Source(
         name=known_as,
         recipe=recipe,
         model=weights.load(folder, recipe, placement, trust_remote_code),
+        placement=placement,
         tokenizer=exported,
         layers=lambda layer: _tensors_of(path, layer),
         digest=_digest(path, FILES | (CODE if trust_remote_code else set())),
     )
+
+
+def _number_format(config: dict[str, Any]) -> str:
+    """In which a config.json says that the model is to run: bfloat16, say; "" where it does not."""
+    parts = [each for each in (config, config.get("text_config")) if isinstance(each, dict)]
+    named = [part.get(key) for part in parts for key in ("dtype", "torch_dtype")]
+    return next((each for each in named if isinstance(each, str)), "")
 
 
 def _check_padding(late: LateInteractionRecipe, reader: Any) -> None:

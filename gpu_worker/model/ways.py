@@ -4,7 +4,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,20 +14,21 @@ from torch import nn
 from gpu_worker.attention import choice as attention_choice
 from gpu_worker.attention import interface as attention
 from gpu_worker.attention import llama4, relative
-from gpu_worker.attention.varlen import Varlen
+from gpu_worker.attention.choice import Shape
+from gpu_worker.attention.hopper import Hopper
 from gpu_worker.device.memory import ran_out
 from gpu_worker.device.placement import Placement
 from gpu_worker.device.timing import device_seconds
 from gpu_worker.model.gate import Reference
 from gpu_worker.model.linear import prepack
 from gpu_worker.model.merged import merge, saved
-from gpu_worker.model.trunk import FormChoice, PackedTrunk, Trunk, rotary_of_the_step
+from gpu_worker.model.trunk import FormChoice, Judge, PackedTrunk, Trunk, rotary_of_the_step
 from gpu_worker.model.trunk.equal_length import EqualLengthTrunk
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
 
-Faster = Callable[[PackedTrunk, Reference], FormChoice]
+Faster = Callable[[PackedTrunk, Judge], FormChoice]
 
 LENGTHS = range(8, 40, 2)
 """Of the texts by which the cost of equal lengths is told."""
@@ -38,7 +39,7 @@ class Way:
     """A trunk that passed the gate; `unpacked`: why it is not packed.
 
     `times`: how much longer a step takes whose texts all differ in length than one whose texts do not. `told`: what was
-    found out about the forms of a packed one.
+    found out about its attention and its forms.
     """
 
     trunk: Trunk
@@ -62,23 +63,22 @@ def choose(
     uncounted: int | None,
     token_types: bool,
     positions: int,
-    faster: Faster | None = None,
+    *,
+    merging: bool = True,
 ) -> Way:
     """Changes the model in place into what serves. Raises ModelRefused with the reasons of both ways.
 
-    `faster`: where the device has other forms of a packed trunk, what finds the fastest.
+    `merging`: whether linear layers may be merged where that is faster.
     """
     config = base.config.get_text_config()
     if rotary_of_the_step(config) == "dynamic":
         raise ModelRefused("config.json: rope_type dynamic changes a text's vector with the longest text before it")
     try:
-        packed = _packed(base, placement, uncounted, token_types, reference.width)
+        packed = _packed(base, placement, uncounted, token_types, reference.width, merging=merging)
         reference.check(packed)
-        if faster is None or not isinstance(packed.attention, Varlen):  # layers that look at lengths are not compiled
-            return Way(trunk=packed)
-        fewer, form = saved(base), faster(packed, reference)
+        fewer, way = saved(base), _attending_fastest(packed, reference, placement)
         merged = [f"{fewer} products of a step are made together with others"] if fewer else []
-        return Way(trunk=form.trunk, told=(*merged, *form.told))
+        return replace(way, told=(*merged, *way.told))
     except Exception as error:  # foreign code that was not made for this fails anywhere; then the other way is tried
         unpacked = _reason(error)
     if relative.installed(base):  # its own attention is gone
@@ -94,7 +94,51 @@ def choose(
     raise ModelRefused(f"{type(base).__name__} runs neither packed ({unpacked}) nor by equal length ({last})")
 
 
-def _packed(base: Any, placement: Placement, uncounted: int | None, token_types: bool, width: int) -> PackedTrunk:
+def formed(way: Way, judge: Judge, faster: Faster | None) -> Way:
+    """The same in the fastest form that passes. `faster` finds it; None where the device has no forms."""
+    packed = way.trunk
+    if faster is None or not isinstance(packed, PackedTrunk) or not packed.attention.capturable:
+        return way  # layers that look at lengths are not compiled
+    form = faster(packed, judge)
+    return replace(way, trunk=form.trunk, told=(*way.told, *form.told))
+
+
+def _attending_fastest(packed: PackedTrunk, reference: Reference, placement: Placement) -> Way:
+    """With FlashAttention 3 in place of PyTorch's, on a Hopper that has it, where it is clearly faster and passes."""
+    usual, way = packed.attention, Way(trunk=packed)
+    if not usual.capturable:
+        return way
+    shape = _shape(packed.model)
+    why = attention_choice.hopper_refusal(placement.device, placement.dtype, shape)
+    if why is None:
+        return way
+    try:
+        if not why and not attention_choice.faster_than(usual, placement.device, placement.dtype, shape):
+            why = f"it is not clearly faster than {usual.name}"
+        if not why:
+            packed.attention = Hopper()
+            reference.check(packed)
+            return replace(way, told=(f"{packed.attention.name} is clearly faster than {usual.name}",))
+    except Exception as error:  # a package that was made for something else fails anywhere; then the usual one serves
+        packed.attention, why = usual, f"{type(error).__name__}: {first_line(error)}"
+    return replace(way, told=(f"no {Hopper.name}: {why}",))
+
+
+def _shape(base: Any) -> Shape:
+    """What attention is measured with."""
+    config = base.config.get_text_config()
+    heads = int(config.num_attention_heads)
+    return Shape(
+        head=_head_width(base),
+        heads=heads,
+        shared=int(getattr(config, "num_key_value_heads", None) or heads),
+        causal=attention.is_causal(base),
+    )
+
+
+def _packed(
+    base: Any, placement: Placement, uncounted: int | None, token_types: bool, width: int, *, merging: bool
+) -> PackedTrunk:
     """Raises ModelRefused for what is known to fail without trying."""
     config = base.config.get_text_config()
     rotary = rotary_of_the_step(config)
@@ -103,7 +147,7 @@ def _packed(base: Any, placement: Placement, uncounted: int | None, token_types:
     make_packed(base)
     if relative.installed(base) and placement.device.type == "cpu":
         prepack(base)  # what its own classes would not let be packed, since they look at the weight
-    if placement.device.type == "cuda":
+    if placement.device.type == "cuda" and merging:
         merge(base, device_seconds)
     chosen = attention_choice.choose(
         placement.device,

@@ -57,6 +57,7 @@ class _Counting:
     attention: PackedAttention
     calls: int = 0
     name: str = "counting"
+    capturable: bool = False
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
         self.calls += 1

@@ -1,11 +1,13 @@
 """Compiled layers and captured graphs without a device: one graph a kind of layer, rows behind the last bound harmless,
 the gate before either serves, and the choice by what was measured."""
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from itertools import count
+from itertools import count, product
 from typing import Any
 
+import hopper_twin
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,8 @@ from tiny import CPU, encode, run, score, tokens
 from torch import Tensor
 
 from gpu_worker.attention import interface as attention
+from gpu_worker.attention.hopper import PACKAGE, Hopper
+from gpu_worker.attention.launched import Launched
 from gpu_worker.attention.varlen import Varlen
 from gpu_worker.engine import ModelEngine
 from gpu_worker.model import loading, ways
@@ -42,12 +46,16 @@ SIZES = ([3, 5, 9], [2, 7], [1, 1, 4, 30], [17], [40, 50, 60, 70], [2] * 9, [33,
 
 
 FEW = ("tiny-bert", "tiny-modernbert", "tiny-qwen3")
-FAMILIES = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in PACKED]
+QUICK = [*((name, Varlen) for name in FEW), ("tiny-qwen3", Hopper)]
+FAMILIES = [
+    pytest.param(*each, marks=[] if each in QUICK else pytest.mark.slow) for each in product(PACKED, (Varlen, Hopper))
+]
 
 
 @pytest.fixture(autouse=True)
-def on_a_processor() -> Iterator[None]:
+def on_a_processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     varlen_twin.install()
+    monkeypatch.setitem(sys.modules, PACKAGE, hopper_twin.package(hopper_twin.of_2026))
     yield
     torch.compiler.reset()  # else graphs of other tests count
 
@@ -80,17 +88,17 @@ class Playing:
         return work
 
 
-def loaded(name: str, forms: Forms | None = None, **device: Any) -> Model:
+def loaded(name: str, forms: Forms | None = None, kernel: type[Launched] = Varlen, **device: Any) -> Model:
     """With the attention that an accelerator has; `device`: what stands for it where forms are chosen."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ways.attention_choice, "choose", lambda *_, **__: Varlen())
+        patch.setattr(ways.attention_choice, "choose", lambda *_, **__: kernel())
         patch.setattr(loading, "FormChoice", partial(FormChoice, **device))
         return load(f"random:{name}", CPU, forms=forms)
 
 
 @cache
-def packed_trunk(name: str) -> PackedTrunk:
-    trunk = loaded(name).trunk
+def packed_trunk(name: str, kernel: type[Launched] = Varlen) -> PackedTrunk:
+    trunk = loaded(name, kernel=kernel).trunk
     assert isinstance(trunk, PackedTrunk)
     return trunk
 
@@ -106,10 +114,10 @@ def batch(trunk: Trunk, lengths: list[int], tails: list[int] | None = None) -> R
     return RaggedBatch.pack(texts, trunk.device, trunk.uncounted, tails=tails or ())
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_one_graph_for_each_kind_of_layer_and_all_batches(name: str) -> None:
+@pytest.mark.parametrize(("name", "kernel"), FAMILIES)
+def test_one_graph_for_each_kind_of_layer_and_all_batches(name: str, kernel: type[Launched]) -> None:
     """Whatever the lengths, counts and longest texts; the same numbers, and the layers are left as they were."""
-    trunk, counting = packed_trunk(name), Counting()
+    trunk, counting = packed_trunk(name, kernel), Counting()
     compiled = CompiledTrunk(trunk, counting)
     batches = [batch(trunk, lengths) for lengths in SIZES]
     compiled.compile(batches[:1])
@@ -140,10 +148,10 @@ def test_what_was_not_compiled_runs_as_it_is_written() -> None:
     assert counting.runs == 2 * 3
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_rows_behind_the_last_bound_change_no_bit(name: str) -> None:
+@pytest.mark.parametrize(("name", "kernel"), FAMILIES)
+def test_rows_behind_the_last_bound_change_no_bit(name: str, kernel: type[Launched]) -> None:
     """Attention leaves NaN there: hidden states of every bucket against the batch by itself."""
-    trunk = packed_trunk(name)
+    trunk = packed_trunk(name, kernel)
     graphs = captured(trunk, 256, 640).values()
     with torch.inference_mode():
         for lengths in SIZES:

@@ -7,17 +7,14 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
+import launched_cases
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from gpu_worker.attention.interface import OneByOne, Terms
+from gpu_worker.attention.interface import Terms
 from gpu_worker.attention.varlen import Varlen
-from gpu_worker.ragged.batch import RaggedBatch
-
-CPU = torch.device("cpu")
 
 
 def stand_in(
@@ -89,17 +86,9 @@ def of_2_11(
     return stand_in(query, key, value, cu_seq_q, cu_seq_k, window_size, scale)
 
 
-FEW, MANY = (1, 9, 5, 30), (*([1, 9, 5] * 100), 300)
-"""The second ones are attended to in two launches."""
-
-
-@pytest.mark.parametrize(
-    ("lengths", "tails"),
-    [(FEW, ()), (FEW, (0, 3, 0, 29)), (MANY, ()), (MANY, (*([0, 3, 2] * 100), 20))],
-    ids=["whole", "tails", "two launches", "two launches with tails"],
-)
-@pytest.mark.parametrize("groups", [1, 4])
-@pytest.mark.parametrize("terms", [Terms(scale=0.5, causal=c, window=w) for c in (True, False) for w in (None, 1, 4)])
+@launched_cases.batches
+@launched_cases.grouped
+@launched_cases.terms
 @pytest.mark.parametrize("signature", [of_2_13, of_2_11])
 def test_arguments_mean_what_our_terms_mean(
     signature: Callable[..., Any],
@@ -111,16 +100,7 @@ def test_arguments_mean_what_our_terms_mean(
 ) -> None:
     """Causality, exclusive windows, grouped heads, keys that do not count, both signatures."""
     monkeypatch.setattr(varlen, "varlen_attn", signature)
-    batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in lengths], CPU, tails=tails)
-    assert len(batch.spans) == (2 if lengths is MANY else 1)
-    torch.manual_seed(0)
-    query = torch.randn(batch.total, 4, 8).transpose(0, 1)
-    key, value = (torch.randn(batch.total, 4 // groups, 8).transpose(0, 1) for _ in range(2))
-    expected = OneByOne()(query, key, value, batch, terms)
-    ours = Varlen()(query, key, value, batch, terms)
-    defined = torch.isfinite(expected).all(dim=2)
-    assert torch.allclose(ours[defined], expected[defined], atol=1e-6)
-    assert defined.all() or (tails and terms.window)
+    launched_cases.equals_the_twin(Varlen(), terms, groups, lengths, tails)
 
 
 def test_the_installed_signature_is_one_of_these() -> None:

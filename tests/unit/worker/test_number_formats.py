@@ -1,0 +1,118 @@
+"""Which number format a model is loaded in: what is asked, then what its files say on CUDA, then the device's own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import write_trunk
+
+from gpu_worker.device.placement import Placement
+from gpu_worker.model import loading, source
+from gpu_worker.model.loading import load
+from gpu_worker.repository.late_overrides import NO_OVERRIDES
+from shared.errors import ModelRefused
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
+FLOAT16 = {"dtype": "float16"}
+SAID = ("dtype", "torch_dtype", "text_config")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("formats")
+    write_trunk(path, "tiny-bert")
+    return path
+
+
+def says(folder: Path, keys: dict[str, Any]) -> None:
+    """Nothing but this of number formats."""
+    file = folder / "config.json"
+    config = {key: value for key, value in json.loads(file.read_text()).items() if key not in SAID}
+    file.write_text(json.dumps({**config, **keys}))
+
+
+class Chosen(Exception):
+    """The weights are about to be read."""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+    """What weights would be read in; there is no device to read them to."""
+    found: list[torch.dtype] = []
+
+    def note(folder: Path, recipe: object, placement: Placement, trust_remote_code: bool) -> None:
+        found.append(placement.dtype)
+        raise Chosen
+
+    monkeypatch.setattr(source.weights, "load", note)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("keys", "device", "named", "expected"),
+    [
+        (FLOAT16, CUDA, None, "float16"),
+        ({"torch_dtype": "float16"}, CUDA, None, "float16"),
+        ({"text_config": {"dtype": "float16"}}, CUDA, None, "float16"),
+        ({"dtype": "float32", "torch_dtype": "float16"}, CUDA, None, "bfloat16"),
+        ({"dtype": "bfloat16"}, CUDA, None, "bfloat16"),
+        ({"dtype": None}, CUDA, None, "bfloat16"),
+        ({}, CUDA, None, "bfloat16"),
+        (FLOAT16, CUDA, "bfloat16", "bfloat16"),
+        (FLOAT16, CUDA, "float32", "float32"),
+        (FLOAT16, CPU, None, "float32"),
+    ],
+)
+def test_files_may_ask_for_float16(
+    keys: dict[str, Any],
+    device: torch.device,
+    named: str | None,
+    expected: str,
+    folder: Path,
+    asked: list[torch.dtype],
+) -> None:
+    """By either name, on CUDA alone, and where nobody has named another."""
+    says(folder, keys)
+    usual = "float32" if device.type == "cpu" else "bfloat16"
+    placement = Placement(device=device, dtype=getattr(torch, named or usual), automatic=named is None)
+    with pytest.raises(Chosen):
+        source.open_source(str(folder), placement, False, NO_OVERRIDES)
+    assert asked == [getattr(torch, expected)]
+
+
+def test_what_is_named_is_not_automatic() -> None:
+    assert Placement.choose("cpu").automatic
+    assert not Placement.choose("cpu", "bfloat16").automatic
+
+
+def test_rounded_layers_want_bfloat16_whatever_the_files_say(
+    folder: Path, asked: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their products give it."""
+    says(folder, FLOAT16)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(Placement, "enter", lambda _: None)
+    with pytest.raises(Chosen):
+        load(str(folder), Placement(device=CUDA, dtype=torch.bfloat16, automatic=True), linear="fp8")
+    assert asked == [torch.bfloat16]
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_a_refusal_in_float16_says_what_else_there_is(
+    automatic: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the files, and not the user, chose it."""
+    says(folder, FLOAT16)
+
+    def refused(*_: object) -> None:
+        raise ModelRefused("its hidden states are not finite")
+
+    monkeypatch.setattr(Placement, "enter", lambda _: None)
+    monkeypatch.setattr(source.weights, "load", lambda *_: None)
+    monkeypatch.setattr(loading, "_loaded", refused)
+    hint = "; its config.json asks for float16, --dtype bfloat16 may do" if automatic else ""
+    dtype = torch.bfloat16 if automatic else torch.float16
+    with pytest.raises(ModelRefused, match=f"its hidden states are not finite{hint}$"):
+        load(str(folder), Placement(device=CUDA, dtype=dtype, automatic=automatic))
