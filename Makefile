@@ -23,6 +23,7 @@ GPU ?=
 WORKER ?= 127.0.0.1:50061
 FRONTEND ?= 127.0.0.1:50051
 HTTP ?= 127.0.0.1:8080
+DEVICES ?=
 # A process a core, at most four: each loads PyTorch. Files stay whole, since their tests share services, and come in
 # the order of tests/conftest.py: pytest-xdist's own puts files of few tests last, however long these take.
 TOGETHER := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -65,8 +66,8 @@ setup: $(VENV)/dev ## install everything that the other targets need
 demo: $(VENV)/demo ## start a worker and two frontends, embed and rerank, print the tables, stop
 	$(BIN)/python -m demo
 
-serve: $(VENV)/demo ## leave one worker and one frontend running (MODEL, WORKER, FRONTEND, HTTP)
-	$(BIN)/python -m harness --model $(MODEL) --worker $(WORKER) --frontend $(FRONTEND) --http $(HTTP)
+serve: $(VENV)/demo ## leave a worker and a frontend running (MODEL, WORKER, FRONTEND, HTTP; DEVICES=cuda:0,cuda:1: a worker each)
+	$(BIN)/python -m harness --model $(MODEL) --worker $(WORKER) --frontend $(FRONTEND) --http $(HTTP) --devices=$(DEVICES)
 
 test: $(VENV)/dev ## run all tests that need no GPU
 	-@$(MAKE) --silent clients

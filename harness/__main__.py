@@ -1,4 +1,4 @@
-"""`make serve`: one worker and one frontend on fixed addresses until Ctrl-C, or until one of them ends."""
+"""`make serve`: workers and a frontend on fixed addresses until Ctrl-C, or until one of them ends."""
 
 import argparse
 import sys
@@ -17,9 +17,17 @@ if __name__ == "__main__":
     parser.add_argument(
         "--http", default="", metavar="HOST:PORT", help="also speak HTTP on this address (default: gRPC only)"
     )
+    parser.add_argument(
+        "--devices",
+        default="",
+        metavar="DEVICE,...",
+        help="a worker for each of these, as in cuda:0,cuda:1; the others listen on the ports after the first one's "
+        "(default: one worker, on the first device that it finds)",
+    )
     chosen = parser.parse_args()
+    devices = [each for each in chosen.devices.split(",") if each]
     try:
-        raise SystemExit(run(serve(chosen.model, chosen.worker, chosen.frontend, chosen.http)))
+        raise SystemExit(run(serve(chosen.model, chosen.worker, chosen.frontend, chosen.http, devices)))
     except MemberFailed as failed:  # before it was ready; the others have been stopped
         print(failed, file=sys.stderr)
         raise SystemExit(1) from None

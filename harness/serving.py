@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from harness.member import Member
 from harness.stack import stack
@@ -19,14 +19,21 @@ MEANINGS = {
 }
 
 
-async def serve(model: str, worker: str, frontend: str, http: str = "") -> int:
-    """The exit status: 0 after Ctrl-C or SIGTERM, 1 where a process ended by itself. Nothing is started again."""
-    print(f"Starting a worker with {model} and a frontend ...", flush=True)
+async def serve(model: str, worker: str, frontend: str, http: str = "", devices: Sequence[str] = ()) -> int:
+    """The exit status: 0 after Ctrl-C or SIGTERM, 1 where a process ended by itself. Nothing is started again.
+
+    `devices`: a worker for each; the first listens on `worker`, each other one on the next port.
+    """
+    starting = f"{len(devices)} workers" if len(devices) > 1 else "a worker"
+    print(f"Starting {starting} with {model} and a frontend ...", flush=True)
     doors = {"doors": "grpc,tei,http", "http-listen": http} if http else {}
-    async with stack(model, worker={"listen": worker}, frontend={"listen": frontend, **doors}) as pair:
-        members = {"worker": pair.worker, "frontend": pair.frontends[0]}
+    async with stack(model, devices=devices, worker={"listen": worker}, frontend={"listen": frontend, **doors}) as pair:
+        further = {f"worker {number}": each for number, each in enumerate(pair.workers[1:], 2)}
+        members = {"worker": pair.worker, "frontend": pair.frontends[0], **further}
         told = [f"{name} {member.address} (process {member.pid})" for name, member in members.items()]
-        told += [f"HTTP {pair.frontends[0].http_url}"] if http else []
+        for each in told[2:]:
+            print(f"Also {each}.", flush=True)
+        told[2:] = [f"HTTP {pair.frontends[0].http_url}"] if http else []
         print(f"Ready: {', '.join(told)}. Ctrl-C stops.", flush=True)
         ended = await first_to_end(members)
         print(f"{ended}\nStopping ..." if ended else "Stopping ...", flush=True)

@@ -1,4 +1,4 @@
-"""`async with stack(model, frontends=N)`: a worker and N frontends on free ports, ready, drained at the end."""
+"""`async with stack(model, workers=M, frontends=N)`: workers and frontends on free ports, ready, drained at the end."""
 
 import asyncio
 import json
@@ -73,6 +73,7 @@ async def stack(
     *,
     workers: int = 1,
     frontends: int = 1,
+    devices: Sequence[str] = (),
     worker: Mapping[str, object] | None = None,
     frontend: Mapping[str, object] | None = None,
     python: str | None = None,
@@ -80,12 +81,13 @@ async def stack(
 ) -> AsyncIterator[Stack]:
     """Starts the pair, waits for health, drains it at the end.
 
-    `worker` and `frontend` are further flags by name (`{"max-tokens": 512}`); `python` another interpreter for the
-    frontends; `channel` opens one to an address of either. Raises MemberFailed where a process does not become ready.
+    `devices`: a worker for each of them, however many `workers` say. `worker` and `frontend` are further flags by name
+    (`{"max-tokens": 512}`); `python` another interpreter for the frontends; `channel` opens one to an address of any.
+    Raises MemberFailed where a process does not become ready.
     """
     async with AsyncExitStack() as cleanup:
-        flags = {"model": model, **(worker or {})}
-        holders = [Member("gpu_worker", WORKER_SERVICES, flags, channel=channel) for _ in range(workers)]
+        flags = worker_flags({"model": model, **(worker or {})}, workers, devices)
+        holders = [Member("gpu_worker", WORKER_SERVICES, each, channel=channel) for each in flags]
         await asyncio.gather(*(_start(member, cleanup) for member in holders))
         doors = str((frontend or {}).get("doors", "grpc"))
         fronts = [
@@ -107,6 +109,17 @@ async def stack(
         await asyncio.gather(*(member.wait_ready() for member in (*holders, *fronts)))
         channels = [await cleanup.enter_async_context(channel(member.address)) for member in fronts]
         yield Stack(workers=holders, frontends=fronts, channels=channels)
+
+
+def worker_flags(shared: Mapping[str, object], workers: int, devices: Sequence[str] = ()) -> list[dict[str, object]]:
+    """Flags of each worker: those that all share, its device, and a port further than the one before it."""
+    found: list[dict[str, object]] = [{**shared, "device": each} for each in devices]
+    found = found or [dict(shared) for _ in range(workers)]
+    for number, flags in enumerate(found):
+        host, _, port = str(flags.get("listen", "")).rpartition(":")
+        if port and int(port):  # 0 is any free one
+            flags["listen"] = f"{host}:{int(port) + number}"
+    return found
 
 
 async def _start(member: Member, cleanup: AsyncExitStack) -> None:

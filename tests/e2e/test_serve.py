@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+from collections.abc import Sequence
 
 import pytest
 from references import eventually
@@ -18,8 +19,8 @@ ANY = "127.0.0.1:0"
 class Serving:
     """It runs in this process; its members are processes as always."""
 
-    def __init__(self, printed: pytest.CaptureFixture[str]) -> None:
-        self.task = asyncio.create_task(serve("random:tiny-bert", ANY, ANY))
+    def __init__(self, printed: pytest.CaptureFixture[str], devices: Sequence[str] = ()) -> None:
+        self.task = asyncio.create_task(serve("random:tiny-bert", ANY, ANY, devices=devices))
         self.said = ""
         self._printed = printed
 
@@ -40,23 +41,24 @@ class Serving:
 
 
 @pytest.mark.parametrize(
-    ("name", "number", "told"),
+    ("name", "number", "told", "devices"),
     [
-        ("worker", signal.SIGKILL, "status -9: SIGKILL"),
-        ("frontend", signal.SIGTERM, "status 0: it was told to stop by somebody else"),
+        ("worker", signal.SIGKILL, "status -9: SIGKILL", ()),
+        ("frontend", signal.SIGTERM, "status 0: it was told to stop by somebody else", ()),
+        ("worker 2", signal.SIGKILL, "status -9: SIGKILL", ("cpu", "cpu")),
     ],
 )
 async def test_a_process_that_ends_is_told_and_ends_the_rest(
-    name: str, number: signal.Signals, told: str, capsys: pytest.CaptureFixture[str]
+    name: str, number: signal.Signals, told: str, devices: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its name, status and what that means, at once; the exit status is not 0."""
-    serving = Serving(capsys)
+    """Its name, status and what that means, at once; the exit status is not 0. A worker for each device."""
+    serving = Serving(capsys, devices)
     await serving.until("Ready", 120)
     assert READY.search(serving.said) is not None  # benchmarks find the services by it
     os.kill(serving.pid(name), number)
     await serving.until(f"The {name} ended by itself with {told}", 40)
     assert await asyncio.wait_for(serving.task, 60) == 1
-    for each in ("worker", "frontend"):
+    for each in ("worker", "frontend", *(["worker 2"] if devices else [])):
         with pytest.raises(ProcessLookupError):
             os.kill(serving.pid(each), 0)
 

@@ -18,11 +18,12 @@ from shared.services import PUBLIC_SERVICES, WORKER_SERVICES
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
-WORKERS = ("worker-gpu", "worker-cpu")
+GPUS = ("worker-gpu", "worker-gpu-2")
+WORKERS = (*GPUS, "worker-cpu")
 ALL = (*WORKERS, "frontend")
 """Those of ours; the others are other people's programs."""
 OTHERS = ("proxy", "prometheus", "grafana")
-SETTINGS = {"frontend": FrontendSettings, "worker-gpu": WorkerSettings, "worker-cpu": WorkerSettings}
+SETTINGS: dict[str, Any] = {"frontend": FrontendSettings, **dict.fromkeys(WORKERS, WorkerSettings)}
 DOCKERFILES = {"frontend": "frontend.Dockerfile", "worker": "worker.Dockerfile", "proxy": "proxy/Dockerfile"}
 
 
@@ -44,13 +45,17 @@ def listens_on(service: str) -> str:
 
 
 def test_exactly_these_services_exist() -> None:
-    """Two workers, one kind of frontend, a proxy, and who watches them."""
+    """Workers, one kind of frontend, a proxy, and who watches them."""
     assert {*ALL, *OTHERS} == set(SERVICES)
 
 
-def test_each_worker_has_its_own_profile() -> None:
-    """So that a plain `up` starts neither, and a profile starts one."""
-    assert [SERVICES[name]["profiles"] for name in WORKERS] == [["gpu"], ["cpu"]]
+def test_a_profile_starts_the_workers_of_a_machine() -> None:
+    """A plain `up` starts none; a machine with one GPU is never asked for two."""
+    started = {
+        profile: [name for name in WORKERS if profile in SERVICES[name]["profiles"]]
+        for profile in ("gpu", "gpu2", "cpu")
+    }
+    assert started == {"gpu": ["worker-gpu"], "gpu2": ["worker-gpu", "worker-gpu-2"], "cpu": ["worker-cpu"]}
 
 
 @pytest.mark.parametrize("name", ["frontend", "proxy"])
@@ -216,11 +221,20 @@ def test_a_worker_with_cuda_can_compile_and_keeps_what_it_compiled() -> None:
     assert set(folders) == {"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"}
 
 
-def test_the_gpu_worker_reserves_a_gpu() -> None:
-    """And starts on nothing else."""
-    [device] = SERVICES["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
-    assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
-    assert SERVICES["worker-gpu"]["environment"]["SELVAGE_WORKER_DEVICE"] == "cuda"
+@pytest.mark.parametrize(("name", "number"), [("worker-gpu", "0"), ("worker-gpu-2", "1")])
+def test_a_gpu_worker_reserves_a_gpu_of_its_own(name: str, number: str) -> None:
+    """It sees no other, and starts on nothing else."""
+    [device] = SERVICES[name]["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "device_ids": [number], "capabilities": ["gpu"]}
+    assert SERVICES[name]["environment"]["SELVAGE_WORKER_DEVICE"] == "cuda"
+
+
+def test_gpu_workers_differ_in_their_gpu_alone() -> None:
+    """The frontends give any call to either."""
+    one, other = ({key: SERVICES[name][key] for key in SERVICES[name]} for name in GPUS)
+    for each in (one, other):
+        del each["deploy"], each["profiles"]
+    assert one == other
 
 
 def test_the_cpu_worker_is_built_without_cuda() -> None:
@@ -292,7 +306,8 @@ def test_docker_compose_takes_it() -> None:
     assert not {"name", "include"} & set(COMPOSE)
     assert all("start_interval" not in service.get("healthcheck", {}) for service in SERVICES.values())
     if program := shutil.which("docker-compose"):
-        command = [program, "--file", "compose.yaml", "--profile", "gpu", "--profile", "cpu", "--profile", "monitoring"]
+        profiles = ("gpu", "gpu2", "cpu", "monitoring")
+        command = [program, "--file", "compose.yaml", *(f"--profile={each}" for each in profiles)]
         command += ["config", "--quiet"]
         answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert answer.returncode == 0, answer.stderr
