@@ -4,6 +4,7 @@ The twin reads values up to the end of a tile, as the kernel does, and leaves ro
 """
 
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ TILE = 128
 def package(attend: Callable[..., Any]) -> ModuleType:
     """To be put among the loaded modules."""
     module = ModuleType(PACKAGE)
+    module.__spec__ = ModuleSpec(PACKAGE, None)  # transformers asks for it
     module.flash_attn_varlen_func = attend  # type: ignore[attr-defined]
     return module
 
@@ -49,17 +51,19 @@ def kernel(
         assert stop - start <= longest
         tiles = -(-(last - first) // TILE) * TILE  # read as a whole; behind the last row there are zeros
         keys, values = (
-            F.pad(each[first : first + tiles], (0, 0, 0, 0, 0, max(0, first + tiles - len(each)))).transpose(0, 1)
+            F.pad(each[first : first + tiles], (0, 0, 0, 0, 0, max(0, first + tiles - len(each))))
+            .transpose(0, 1)
+            .float()
             for each in (k, v)
         )
-        queries = q[start:stop].transpose(0, 1)
+        queries = q[start:stop].transpose(0, 1).float()  # scores are not rounded
         groups = queries.shape[0] // keys.shape[0]
         keys, values = (each.repeat_interleave(groups, dim=0) for each in (keys, values))
         places = torch.arange(tiles)
         distance = torch.arange(stop - start)[:, None] + (last - first) - (stop - start) - places
         unseen = (distance > left) | (-distance > right) | (places >= last - first)
         scores = (queries @ keys.transpose(1, 2) * scale).masked_fill(unseen, float("-inf"))
-        output[start:stop] = (scores.softmax(dim=-1) @ values).transpose(0, 1)
+        output[start:stop] = (scores.softmax(dim=-1) @ values).transpose(0, 1).to(q.dtype)
     return output
 
 

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("grpc_health", reason="a machine with an accelerator may have PyTorch and little else")
 pytest.importorskip("grpc_reflection")
@@ -44,3 +45,31 @@ def test_the_worker_alone_holds_the_device() -> None:
     assert worker == list(LIBRARIES)
     assert frontends == [[], []]
     assert came in (0, 1)
+
+
+MEMORY = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
+CONTEXT = 100
+"""MiB that a process takes of its device at least."""
+
+
+def taken() -> list[int]:
+    """MiB of each device."""
+    return [int(line) for line in subprocess.check_output(MEMORY, text=True).splitlines() if line.strip()]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="this machine has one device")
+def test_a_worker_for_each_device() -> None:
+    """Each takes memory of its own, and the frontend attaches to both."""
+
+    async def looked_at() -> list[int]:
+        before = taken()
+        async with stack("random:tiny-bert", devices=["cuda:0", "cuda:1"]) as pair:
+            wanted, attached = {each.address for each in pair.workers}, set[str]()
+            async with asyncio.timeout(30):
+                while attached != wanted:
+                    await asyncio.sleep(0.1)
+                    events = pair.frontends[0].events
+                    attached = {each["target"] for each in events if each["event"] == "worker ready"}
+            return [now - then for now, then in zip(taken(), before, strict=True)]
+
+    assert all(each > CONTEXT for each in asyncio.run(looked_at())[:2])
