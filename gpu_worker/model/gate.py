@@ -31,8 +31,8 @@ MOST_NOISE = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Hidden states [T, H] float32 of the probes of these `numbers` and `lengths`, end to end: of the run among others, of
-    the model's own attention in float32, and of that in the model's number format."""
+    """Hidden states [T, H] float32 of the probes of these `numbers` and `lengths`, end to end: of the run among others,
+    of the model's own attention in float32, and of that in the model's number format."""
 
     hidden: Tensor
     exact: Tensor

@@ -1,6 +1,6 @@
 """Linear layers in fp8 on a processor: the operator against its twin, what is replaced, and what a load makes of it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 
@@ -25,6 +25,7 @@ from gpu_worker.model.closeness import Cosines, cosines
 from gpu_worker.model.fp8 import LARGEST, TYPE, Fp8Linear, install, rounded, scaled, written_out
 from gpu_worker.model.gate import Compared
 from gpu_worker.model.loading import Model, load
+from gpu_worker.model.trunk import FormChoice, Forms
 from gpu_worker.model.trunk.compiled import CompiledTrunk
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.settings import WorkerSettings
@@ -243,6 +244,41 @@ def test_rounded_layers_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> No
     torch.compiler.reset()
 
 
+def played(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """What stands for a captured graph."""
+    work()
+    return work
+
+
+def stale(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """A graph that never computes again."""
+    result = work()
+    return lambda: result
+
+
+@pytest.mark.parametrize(("record", "way"), [(played, "varlen, compiled layers, "), (stale, "varlen, compiled layers")])
+def test_forms_are_judged_by_the_rounded_trunk(
+    record: Callable[[Callable[[], Tensor]], Callable[[], Tensor]], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled layers and graphs serve; a graph that errs does not, though rounding is excused."""
+    varlen_twin.install()
+    monkeypatch.setattr(ways.attention_choice, "choose", lambda *_, **__: Varlen())
+    monkeypatch.setattr(fp8, "check_device", lambda _: None)
+    faster = (0.5**each for each in range(1000))
+
+    def seconds(run: Callable[[], object]) -> float:
+        run()
+        return next(faster)
+
+    stand_ins = {"backend": "eager", "recorder": lambda: record, "seconds": seconds}
+    monkeypatch.setattr(loading, "FormChoice", partial(FormChoice, **stand_ins))
+    model = load("random:tiny-roberta", CPU, max_tokens=64, linear="fp8", forms=Forms(step_tokens=64))
+    torch.compiler.reset()
+    assert model.trunk.way.startswith(way)
+    assert model.trunk.way.endswith("graphs") == (record is played)
+    assert "cosine" in model.told[0]
+
+
 class Strong(OneByOne):
     """An attention that is a little off, by less than rounding is."""
 
@@ -263,7 +299,7 @@ def test_cosines_of_nothing() -> None:
     """Two rows of zeros are alike, one of them alone is not; NaN is no vector."""
     zero, one = torch.zeros(1, 4), torch.ones(1, 4)
     assert cosines(torch.cat([zero, zero, one]), torch.cat([zero, one, one])).tolist() == pytest.approx([1.0, 0.0, 1.0])
-    good = Compared(hidden=torch.ones(3, 4), exact=torch.ones(3, 4), own=torch.ones(3, 4), lengths=[1, 2])
+    good = Compared(hidden=torch.ones(3, 4), exact=torch.ones(3, 4), own=torch.ones(3, 4), numbers=[0, 1], lengths=[1, 2])
     assert Cosines.of(good).near_enough
     for bad in (float("nan"), float("inf")):
         hidden = torch.ones(3, 4)
