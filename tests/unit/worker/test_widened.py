@@ -12,7 +12,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import CONFIG_MAPPING
 
 from gpu_worker.device.placement import Dtype, Placement
-from gpu_worker.model import widened
+from gpu_worker.model import loading, widened
+from gpu_worker.model.gate import Reference
 from gpu_worker.model.loading import load
 from gpu_worker.model.quiet import quiet
 from gpu_worker.model.trunk.equal_length import dense_run
@@ -197,6 +198,7 @@ HEADED = ["tiny-splade", "tiny-cross-encoder", "tiny-token-classifier", "tiny-ye
 def test_a_load_holds_one_module_in_float32(name: str, dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted over all runs of both gates, heads of a vocabulary included; of a table only the rows that are read."""
     counter, placement = Counter(monkeypatch), Placement.choose("cpu", dtype)
+    monkeypatch.setattr(loading, "Reference", Reference)  # taken anew, whatever other tests remember
     monkeypatch.setattr(widened, "at_once", None)  # nothing falls back
     load(f"random:{name}", placement)
     config, recipe = synthetic.shape_of(name)
