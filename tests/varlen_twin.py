@@ -17,6 +17,32 @@ def install() -> None:
     varlen._varlen_attn.register_kernel("cpu")(attend)  # type: ignore[attr-defined]
 
 
+def attended(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    ends: Tensor,
+    key_ends: Tensor,
+    window: tuple[int, int],
+    scale: float,
+    used: Tensor | None = None,
+) -> Tensor:
+    """As its documentation says: [T, H, D]; a window of (left, right) tokens, -1 for no bound; the last query and the
+    last key that counts are lined up. NaN behind the last bound."""
+    output = torch.full_like(query, float("nan"))
+    for row, (start, stop) in enumerate(pairwise(ends.tolist())):
+        first, last = key_ends[row : row + 2].tolist()
+        last = last if used is None else first + int(used[row])
+        q, k, v = (each.transpose(0, 1) for each in (query[start:stop], key[first:last], value[first:last]))
+        k, v = (each.repeat_interleave(q.shape[0] // k.shape[0], dim=0) for each in (k, v))
+        shift = (last - first) - (stop - start)
+        distance = torch.arange(stop - start)[:, None] + shift - torch.arange(last - first)
+        left, right = (bound if bound >= 0 else stop for bound in window)
+        scores = (q @ k.transpose(1, 2) * scale).masked_fill((distance > left) | (-distance > right), float("-inf"))
+        output[start:stop] = (scores.softmax(dim=-1) @ v).transpose(0, 1)
+    return output
+
+
 def attend(
     query: Tensor,
     key: Tensor,
@@ -33,19 +59,12 @@ def attend(
     block_table: Tensor | None = None,
     num_splits: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """[T, H, D], and what nobody reads of the others; the last query and the last key that counts are lined up."""
+    """The operator: what `attended` gives, and what nobody reads of the others."""
     assert scale is not None
     assert enable_gqa == (query.shape[1] != key.shape[1])
-    output = torch.full_like(query, float("nan"))
-    for row, (start, stop) in enumerate(pairwise(cu_seq_q.tolist())):
-        first, last = cu_seq_k[row : row + 2].tolist()
-        last = last if seqused_k is None else first + int(seqused_k[row])
-        assert stop - start <= max_q
-        assert last - first <= max_k
-        q, k, v = (each.transpose(0, 1) for each in (query[start:stop], key[first:last], value[first:last]))
-        k, v = (each.repeat_interleave(q.shape[0] // k.shape[0], dim=0) for each in (k, v))
-        distance = torch.arange(stop - start)[:, None] + (last - first) - (stop - start) - torch.arange(last - first)
-        left, right = (bound if bound >= 0 else max_q for bound in window_size or (-1, -1))
-        scores = (q @ k.transpose(1, 2) * scale).masked_fill((distance > left) | (-distance > right), float("-inf"))
-        output[start:stop] = (scores.softmax(dim=-1) @ v).transpose(0, 1)
+    longest, longest_key = (int(ends.diff().max()) for ends in (cu_seq_q, cu_seq_k))
+    assert longest <= max_q
+    assert longest_key <= max_k
+    left, right = window_size or (-1, -1)
+    output = attended(query, key, value, cu_seq_q, cu_seq_k, (left, right), scale, seqused_k)
     return output, query.new_zeros(query.shape[1], len(query)), torch.zeros(2, dtype=torch.uint64)

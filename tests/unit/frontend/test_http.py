@@ -14,16 +14,6 @@ from shared.jobs import Priority
 EMBED = "/v1/embeddings"
 
 
-@pytest.fixture
-def worker() -> Worker:
-    return Worker()
-
-
-@pytest.fixture
-def door(worker: Worker) -> Door:
-    return Door(worker)
-
-
 async def test_vectors_as_numbers_and_as_bytes(door: Door) -> None:
     """Numbers are as short as float32 allows, so that both are the same vector, bit for bit."""
     asked = {"model": "fake", "input": ["a", "b c"]}

@@ -15,16 +15,6 @@ from shared.errors import InvalidInput
 EMBED = "/v1/embeddings"
 
 
-@pytest.fixture
-def worker() -> Worker:
-    return Worker()
-
-
-@pytest.fixture
-def door(worker: Worker) -> Door:
-    return Door(worker)
-
-
 async def test_a_body_in_pieces_is_held_against_the_limit_as_it_comes(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,19 +1,9 @@
 """Bad input of the door http: refused in the words of each shape, and before a body is read where that is possible."""
 
 import pytest
-from asgi import JSON, Door, Worker
+from asgi import JSON, Door
 
 EMBED = "/v1/embeddings"
-
-
-@pytest.fixture
-def worker() -> Worker:
-    return Worker()
-
-
-@pytest.fixture
-def door(worker: Worker) -> Door:
-    return Door(worker)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import parity
 import pytest
@@ -14,6 +15,7 @@ from tiny import write_trunk
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
 from gpu_worker.model.loading import load
+from gpu_worker.rows.interface import RowKernels
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -67,3 +69,24 @@ def device() -> Iterator[Executor]:
     """A thread that computes."""
     with ThreadPoolExecutor(1) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def modules() -> Iterator[list[ModuleType]]:
+    """Of the row kernels, in Triton's interpreter."""
+    from row_cases import interpreted_rows  # Triton is not everywhere
+
+    with interpreted_rows() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def kernel(modules: list[ModuleType]) -> ModuleType:
+    """What launches them."""
+    return modules[1]
+
+
+@pytest.fixture(scope="module")
+def kernels(kernel: ModuleType) -> RowKernels:
+    made: RowKernels = kernel.TritonRows()
+    return made

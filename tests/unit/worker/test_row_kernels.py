@@ -25,29 +25,11 @@ from shared.vectors import DataType, MultiVectors, ScoringMethod
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
-from row_cases import DTYPES, interpreted_rows, segments_of, some_rows, total  # Triton first
+from row_cases import DTYPES, segments_of, some_rows, total  # Triton first
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 PLAIN = PlainRows()
-
-
-@pytest.fixture(scope="module")
-def modules() -> Iterator[list[ModuleType]]:
-    with interpreted_rows() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def kernel(modules: list[ModuleType]) -> ModuleType:
-    """What launches them."""
-    return modules[1]
-
-
-@pytest.fixture(scope="module")
-def kernels(kernel: ModuleType) -> RowKernels:
-    made: RowKernels = kernel.TritonRows()
-    return made
 
 
 def awkward(dtype: torch.dtype, width: int) -> Tensor:

@@ -1,6 +1,5 @@
 """The kernel that sums segments of rows, in Triton's interpreter, against PyTorch's operators."""
 
-from collections.abc import Iterator
 from types import ModuleType
 
 import numpy as np
@@ -17,31 +16,13 @@ from gpu_worker.rows.plain import PlainRows
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
-from row_cases import DTYPES, interpreted_rows, segments_of, some_rows, total  # Triton first
+from row_cases import DTYPES, segments_of, some_rows, total  # Triton first
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 ROWS = 60
 PLAIN = PlainRows()
 MODES = [mode for mode in pooling.POOLINGS if "mean" in mode]
-
-
-@pytest.fixture(scope="module")
-def modules() -> Iterator[list[ModuleType]]:
-    with interpreted_rows() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def kernel(modules: list[ModuleType]) -> ModuleType:
-    """What launches them."""
-    return modules[1]
-
-
-@pytest.fixture(scope="module")
-def kernels(kernel: ModuleType) -> RowKernels:
-    made: RowKernels = kernel.TritonRows()
-    return made
 
 
 @st.composite

@@ -4,43 +4,16 @@ The kernel itself is proven by tests/gpu on a device only.
 """
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import launched_cases
 import pytest
-import torch
 from torch import Tensor
 from torch.nn.attention import varlen
+from varlen_twin import attended
 
 from gpu_worker.attention.interface import Terms
 from gpu_worker.attention.varlen import Varlen
-
-
-def stand_in(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    ends: Tensor,
-    key_ends: Tensor,
-    window: tuple[int, int],
-    scale: float,
-    used: Tensor | None = None,
-) -> Tensor:
-    """As its documentation says: [T, H, D]; a window of (left, right) tokens, -1 for no bound; the last query and the
-    last key that counts are lined up."""
-    output = torch.empty_like(query)
-    for row, (start, stop) in enumerate(pairwise(ends.tolist())):
-        first, last = key_ends[row : row + 2].tolist()
-        last = last if used is None else first + int(used[row])
-        q, k, v = (each.transpose(0, 1) for each in (query[start:stop], key[first:last], value[first:last]))
-        k, v = (each.repeat_interleave(q.shape[0] // k.shape[0], dim=0) for each in (k, v))
-        shift = (last - first) - (stop - start)
-        distance = torch.arange(stop - start)[:, None] + shift - torch.arange(last - first)
-        left, right = (bound if bound >= 0 else stop for bound in window)
-        scores = (q @ k.transpose(1, 2) * scale).masked_fill((distance > left) | (-distance > right), float("-inf"))
-        output[start:stop] = (scores.softmax(dim=-1) @ v).transpose(0, 1)
-    return output
 
 
 def of_2_13(
@@ -64,7 +37,7 @@ def of_2_13(
     assert enable_gqa == (query.shape[1] != key.shape[1])
     assert max_q == max_k == int((cu_seq_q[1:] - cu_seq_q[:-1]).max())
     assert scale is not None
-    return stand_in(query, key, value, cu_seq_q, cu_seq_k, window_size, scale, seqused_k)
+    return attended(query, key, value, cu_seq_q, cu_seq_k, window_size, scale, seqused_k)
 
 
 def of_2_11(
@@ -83,7 +56,7 @@ def of_2_11(
     """Takes grouped heads as they are."""
     assert scale is not None
     assert max_k == int((cu_seq_k[1:] - cu_seq_k[:-1]).max())
-    return stand_in(query, key, value, cu_seq_q, cu_seq_k, window_size, scale)
+    return attended(query, key, value, cu_seq_q, cu_seq_k, window_size, scale)
 
 
 @launched_cases.batches
