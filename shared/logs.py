@@ -1,4 +1,4 @@
-"""Structured logs on standard error: one JSON object a line, or plain lines for a person."""
+"""Structured logs on standard error: one JSON object a line, or plain lines for a person; or by way of `logging`."""
 
 import logging
 import sys
@@ -27,5 +27,22 @@ def configure(style: Format, level: str) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # a line in one write: gRPC logs there too
+        cache_logger_on_first_use=False,
+    )
+
+
+def hand_to_logging() -> None:
+    """In a process that is not ours: lines go to the loggers below `selvage`, unless structlog is set up already."""
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=lambda *names: logging.getLogger(".".join(("selvage", *names))),
         cache_logger_on_first_use=False,
     )

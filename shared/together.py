@@ -1,4 +1,4 @@
-"""Two coroutines that live and die together. Standard library only."""
+"""Coroutines that live and die together. Standard library only."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -16,3 +16,11 @@ async def either(one: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def first_of(task: asyncio.Task[None], *endless: asyncio.Task[None]) -> None:
+    """Until the task has ended. Raises what it raised, or what ended one of those that never end by themselves."""
+    await asyncio.wait([task, *endless], return_when=asyncio.FIRST_COMPLETED)
+    for each in (*endless, task):
+        if each.done():
+            each.result()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from selvage.async_client import AsyncClient as AsyncClient
     from selvage.client import Client as Client
     from selvage.connection import TLS as TLS
+    from selvage.engine.engine import Engine as Engine
     from selvage.errors import Cancelled as Cancelled
     from selvage.errors import DeadlineExceeded as DeadlineExceeded
     from selvage.errors import Denied as Denied
@@ -44,6 +45,7 @@ _HOMES = {
     "client": ["Client"],
     "async_client": ["AsyncClient"],
     "connection": ["TLS"],
+    "engine.engine": ["Engine"],
     "errors": [
         "Cancelled",
         "DeadlineExceeded",
@@ -73,7 +75,12 @@ __all__ = sorted(_HOME)
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    try:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    except ModuleNotFoundError as error:
+        if name != "Engine":
+            raise
+        raise ImportError(f"Engine needs what both services do: pip install 'selvage[engine]' ({error})") from error
 
 
 def __dir__() -> list[str]:

@@ -45,9 +45,13 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: SelvageError
     with it every frame of the way, such as that with a request of 60 MiB.
     """
     error.__traceback__ = error.__cause__ = error.__context__ = None
-    details = _details(error.status, error.reason, error.message, error.field, error.retry_after)
-    trailers = ((REQUEST_ID, request_id), *details)
+    trailers = ((REQUEST_ID, request_id), *details_of(error))
     await context.abort(grpc.StatusCode[error.status], error.message[:MESSAGE_LETTERS], trailers)
+
+
+def details_of(error: SelvageError) -> tuple[tuple[str, str | bytes], ...]:
+    """The trailing metadata that tell all of an error."""
+    return _details(error.status, error.reason, error.message, error.field, error.retry_after)
 
 
 @lru_cache(256)

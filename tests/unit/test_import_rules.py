@@ -74,7 +74,7 @@ RULES = {
         [
             path
             for path in files("gpu_worker/**/*.py", "tests/gpu/*.py")
-            if path.name not in ("__main__.py", "settings.py", "server.py", "scheduler.py")
+            if path.name not in ("__main__.py", "settings.py", "server.py", "scheduler.py", "worker.py")
             and path.parent.name != "link"
         ],
         {
@@ -131,6 +131,11 @@ RULES = {
         {"frontend_service.worker"},
     ),
     "the link to the worker knows no door": (files("frontend_service/worker/*.py"), {"frontend_service.doors"}),
+    "of the client's package the engine alone knows the services": (
+        [path for path in files("protos/selvage/**/*.py") if path.parent.name != "engine"],
+        {"shared", "frontend_service", "gpu_worker", "torch"},
+    ),
+    "the worker of an engine knows no transport": (files("protos/selvage/engine/resident.py"), {"grpc", "selvage"}),
     "attachments know no transport": (files("gpu_worker/link/*.py"), {"torch", "grpc", "shared.rpc"}),
     "the scheduler knows no torch and no gRPC": (files("gpu_worker/scheduler.py"), {"torch", "grpc", "selvage"}),
     "the loop knows no torch, no asyncio and no logs": (

@@ -2,13 +2,16 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Any
+
+import grpc
 
 from selvage.bulk.failures import Failed
 from selvage.bulk.flags import parse
 from selvage.bulk.job import Summary, run
 from selvage.bulk.meter import Meter, clock_time
 from selvage.bulk.options import Options
-from selvage.bulk.service import GrpcService
+from selvage.bulk.service import ChannelService
 
 BY_CTRL_C = 130
 
@@ -18,7 +21,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     meter = Meter()
     try:
-        summary = run(options, [GrpcService(each) for each in options.services], meter)
+        services = [
+            ChannelService(each, channel) for each, channel in zip(options.services, channels(options), strict=True)
+        ]
+        summary = run(options, services, meter)
     except Failed as failed:
         meter.end()
         print(failed, file=sys.stderr)
@@ -30,6 +36,18 @@ def main(arguments: Sequence[str]) -> int:
     meter.end()
     print(told(options, summary))
     return 0
+
+
+def channels(options: Options) -> list[Any]:
+    """To all targets, or into this process. Raises Failed where its model is refused."""
+    if not options.engine:
+        return [each.channel(grpc) for each in options.services]
+    try:
+        from selvage.engine.channel import local_channel
+
+        return [local_channel(options.engine, options.engine_options)]
+    except (ImportError, TypeError, ValueError) as error:
+        raise Failed(f"--engine: {error}") from error
 
 
 def told(options: Options, summary: Summary) -> str:

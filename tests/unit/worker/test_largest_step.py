@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import CPU
 
-from gpu_worker.__main__ import _step_tokens
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
 from gpu_worker.largest_step import largest_jobs, measured, settled
@@ -24,6 +23,7 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.rehearsal import check
 from gpu_worker.retries import silent
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.worker import step_tokens_of
 from shared.errors import Internal, ModelRefused
 from shared.jobs import Classify, Encode, Score
 from shared.vectors import OutputKind
@@ -237,34 +237,21 @@ def test_check_prints_what_was_measured(capsys: pytest.CaptureFixture[str], monk
     assert "--step-tokens = 1024 does not fit the device" in capsys.readouterr().err
 
 
-class Listening:
-    """A server that a worker stops before it ends."""
-
-    stopped = False
-
-    async def stop(self) -> None:
-        self.stopped = True
-
-
-async def test_the_worker_serves_with_what_fits_or_ends_with_a_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of its own accord it halves; a number that the user set ends it with status 2."""
-    memory, server = FakeMemory(room=1000 + 700), Listening()
+async def test_the_worker_serves_with_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its own accord it halves; a number that the user set is refused."""
+    memory = FakeMemory(room=1000 + 700)
     made = engine("tiny-bert", memory)
 
     async def tokens(*arguments: str) -> int:
         settings = WorkerSettings.read(["--model", "tiny", *arguments])
         with ThreadPoolExecutor(1) as host:
-            return await _step_tokens(server, made, host, settings)  # type: ignore[arg-type]
+            return await step_tokens_of(made, host, settings)
 
     assert await tokens("--step-tokens", "3000") == 3000  # a processor: its number is not looked at
     monkeypatch.setattr(OnDevice, "measured", memory)
     assert await tokens() == 512
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(ModelRefused) as refused:
         await tokens("--step-tokens", "1024")
-    assert ended.value.code == 2
-    assert server.stopped
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("--model = 'tiny': --step-tokens = 1024 does not fit the device: a step of 1024 tokens runs")
-    assert line.endswith("512 fit")
+    told = str(refused.value)
+    assert told.startswith("--step-tokens = 1024 does not fit the device: a step of 1024 tokens runs")
+    assert told.endswith("512 fit")

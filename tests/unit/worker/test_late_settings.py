@@ -9,11 +9,11 @@ import pytest
 from late_forms import write_native, write_pylate
 from tiny import CPU, ids_of
 
-from gpu_worker.__main__ import load_model
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.repository.late_overrides import LateOverrides
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.worker import load_model
 from shared.card import LateInteraction, ModelCard
 from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion

@@ -1,0 +1,61 @@
+"""What an engine can be told: of the worker's settings those that do not serve a port. Nothing else is read."""
+
+from typing import Any, Literal, TypedDict
+
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+
+from gpu_worker.settings import WorkerSettings
+
+
+class EngineOptions(TypedDict, total=False):
+    """As `python -m gpu_worker --help` explains them, for type checkers."""
+
+    revision: str
+    served_name: str
+    device: str
+    dtype: Literal["auto", "float32", "bfloat16", "float16"]
+    linear: Literal["auto", "fp8"]
+    max_tokens: int
+    step_tokens: int
+    compile: bool
+    graphs: bool
+    queued_tokens: int
+    trust_remote_code: bool
+    step_milliseconds: float | None
+    threads: int
+    query_marker: str | None
+    document_marker: str | None
+    query_length: int
+    document_length: int
+    query_expansion: Literal["files", "fixed", "min", "none"]
+    expansion_length: int
+    expansion_token: str
+    attend_to_expansion: Literal["files", "yes", "no"]
+    skiplist: str
+    skiplist_for: Literal["files", "queries", "documents", "both"]
+    late_scores: Literal["files", "sum", "mean"]
+
+
+class _Given(WorkerSettings):
+    """The worker's settings by the arguments alone: its environment variables are for a process of its own."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+
+def settings_of(model: str, options: EngineOptions) -> WorkerSettings:
+    """Of an engine, where nothing waits too long. Raises TypeError for an option that there is not,
+    ValueError for a value that there is not."""
+    known = EngineOptions.__annotations__
+    for name in options:
+        if name not in known:
+            raise TypeError(f"Engine has no option {name!r}; there are {', '.join(known)}")
+    try:
+        return _Given(model=model, queue_seconds=0, **options)  # type: ignore[call-arg]
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{first['loc'][0]} = {first['input']!r}: {first['msg']}") from None

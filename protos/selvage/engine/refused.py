@@ -1,0 +1,40 @@
+"""How a call ended that has no answer, as a `grpc.Call` tells it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from selvage.connection import Metadata
+from shared.errors import SelvageError
+from shared.rpc.status import details_of
+
+
+class Refused(grpc.RpcError):
+    """What clients read of it: code, message, and trailing metadata with all the rest."""
+
+    def __init__(self, code: grpc.StatusCode, message: str, trailers: Metadata = ()) -> None:
+        super().__init__(message)
+        self._code, self._message, self._trailers = code, message, trailers
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._message
+
+    def trailing_metadata(self) -> Any:
+        return self._trailers
+
+
+CLOSED = Refused(grpc.StatusCode.CANCELLED, "the call was cancelled")
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Around what answers a call: errors of ours as gRPC tells them."""
+    try:
+        yield
+    except SelvageError as error:
+        raise Refused(grpc.StatusCode[error.status], error.message, details_of(error)) from None

@@ -1,0 +1,297 @@
+"""`selvage.Engine`: without a port it gives what the client gets from both services, errors included."""
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+from pyarrow import parquet
+
+from gpu_worker.scheduler import Scheduler
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.watchdog import DeviceLost
+from harness.environment import ROOT, python_path
+from harness.stack import Stack, stack
+from selvage import Client, Engine, errors
+from selvage.engine.options import EngineOptions
+from shared.settings import ServiceSettings
+
+EVERY_OUTPUT, CLASSIFIER, LATE = "random:tiny-bge-m3", "random:tiny-classifier", "random:tiny-colbert"
+TEXTS = [f"w{number} w{number * 7 % 90} " * (1 + number % 9) for number in range(1100)]
+FEW = TEXTS[:12]
+MEASURED = {"attention", "linear"}
+"""Fields of a card that are chosen by measuring at load."""
+OF_A_SERVER = {*ServiceSettings.model_fields, "model", "listen", "check", "max_unsent_bytes", "queue_seconds"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def logs() -> Iterator[None]:
+    """An engine sets them up where nobody has; other tests want them as they were."""
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine(EVERY_OUTPUT) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+async def served() -> AsyncIterator[Stack]:
+    async with stack(EVERY_OUTPUT) as running:
+        yield running
+
+
+def alike(found: Any, expected: Any) -> None:
+    """Numbers within what batches differ by, all else the same."""
+    if isinstance(expected, np.ndarray):
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        assert np.abs(found.astype(np.float64) - expected.astype(np.float64)).max(initial=0) <= 1e-5
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-6, abs=1e-5)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        alike([found[name] for name in expected], [*expected.values()])
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            alike(one, other)
+    elif hasattr(expected, "__dataclass_fields__"):
+        assert type(found) is type(expected)
+        for name in expected.__dataclass_fields__.keys() - MEASURED:
+            alike(getattr(found, name), getattr(expected, name))
+    else:
+        assert found == expected
+
+
+CALLS: list[tuple[str, list[Any], dict[str, Any]]] = [
+    ("embed", [TEXTS], {}),
+    ("embed", [TEXTS[0]], {"data_type": "float16", "dimensions": 8}),
+    ("embed", [FEW], {"output": ["dense", "sparse", "multi_vector"], "return_token_ids": True}),
+    ("embed", [[[5, 6, 7], [8]]], {"data_type": "int8", "output": ["dense"]}),
+    ("rerank", ["w1 w2", FEW], {"top_n": 3, "return_documents": True}),
+    ("score", [FEW[:3], FEW], {"method": "hybrid"}),
+    ("max_sim", [[np.eye(4, dtype=np.float32)], [np.ones((3, 4), dtype=np.float32)]], {}),
+    ("tokenize", [FEW], {}),
+    ("detokenize", [[[5, 6, 7], [8, 9]]], {}),
+    ("models", [], {}),
+]
+
+
+@pytest.mark.parametrize(("method", "arguments", "options"), CALLS, ids=[f"{each[0]}-{each[2]}" for each in CALLS])
+async def test_it_gives_what_the_services_give(
+    engine: Engine, served: Stack, method: str, arguments: list[Any], options: dict[str, Any]
+) -> None:
+    """By every method."""
+    with Client(served.frontends[0].address) as client:
+        expected = await asyncio.to_thread(getattr(client, method), *arguments, **options)
+    alike(await asyncio.to_thread(getattr(engine, method), *arguments, **options), expected)
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "arguments", "options"),
+    [
+        (CLASSIFIER, "classify", [FEW], {}),
+        (LATE, "rerank", ["w1 w2 w3", FEW], {"explain": True}),
+        (LATE, "embed", [FEW], {"output": "multi_vector", "input_type": "query"}),
+    ],
+)
+async def test_so_do_other_models(model: str, method: str, arguments: list[Any], options: dict[str, Any]) -> None:
+    async with stack(model) as running:
+        with Client(running.frontends[0].address) as client, Engine(model) as made:
+            expected = await asyncio.to_thread(getattr(client, method), *arguments, **options)
+            alike(await asyncio.to_thread(getattr(made, method), *arguments, **options), expected)
+
+
+REFUSED: list[tuple[str, list[Any], dict[str, Any]]] = [
+    ("embed", [[*TEXTS[:700], "w1 " * 9000, *TEXTS[:300]]], {}),
+    ("embed", [["w1", "x" * 5_000_000]], {}),
+    ("embed", ["w1"], {"dimensions": 10_000}),
+    ("embed", ["w1"], {"model": "another"}),
+    ("classify", [["w1"]], {}),
+    ("embed", [TEXTS], {"timeout": 1e-4}),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "options"), REFUSED, ids=["long", "large", "wide", "model", "task", "late"]
+)
+async def test_it_refuses_what_the_services_refuse(
+    engine: Engine, served: Stack, method: str, arguments: list[Any], options: dict[str, Any]
+) -> None:
+    """In the same words, at the same place of the whole input; the calls after it are answered."""
+    with Client(served.frontends[0].address) as client:
+        with pytest.raises(errors.SelvageError) as expected:
+            await asyncio.to_thread(getattr(client, method), *arguments, **options)
+        with pytest.raises(type(expected.value)) as found:
+            await asyncio.to_thread(getattr(engine, method), *arguments, **options)
+    assert (found.value.reason, found.value.field) == (expected.value.reason, expected.value.field)
+    assert found.value.code is expected.value.code
+    assert "timeout" in options or found.value.message == expected.value.message
+    assert engine.embed("w1").shape == (engine.model().dimensions,)
+
+
+def test_a_stream_gives_the_rows_of_embed_in_order(engine: Engine) -> None:
+    """As many as there are; whoever stops reading stops the reading of texts; what is refused ends it."""
+    expected = engine.embed(TEXTS)
+    assert np.abs(np.stack([*engine.embed_stream(iter(TEXTS))]) - expected).max() < 1e-6
+    asked = []
+
+    def endless() -> Iterator[str]:
+        while True:
+            asked.append(1)
+            yield "w1 w2"
+
+    some = engine.embed_stream(endless())
+    assert np.abs(next(some) - engine.embed("w1 w2")).max() < 1e-6
+    some.close()
+    assert len(asked) < 10_000
+    with pytest.raises(errors.InputTooLong) as refused:
+        [*engine.embed_stream([*TEXTS[:300], "w1 " * 9000])]
+    assert refused.value.field == "texts[300]"
+
+
+def test_threads_share_one(engine: Engine) -> None:
+    expected = engine.embed(TEXTS)
+    with ThreadPoolExecutor(8) as threads:
+        for found in threads.map(lambda start: engine.embed(TEXTS[start : start + 300]), range(0, 800, 100)):
+            start = next(i for i in range(0, 800, 100) if np.abs(found[0] - expected[i]).max() < 1e-6)
+            assert np.abs(found - expected[start : start + 300]).max() < 1e-6
+
+
+def test_the_next_texts_are_prepared_while_some_are_computed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of a large input wait at the scheduler, with their token ids, before the first of them is answered."""
+    there, most, answer = 0, 0, Scheduler.answer
+
+    async def counted(self: Scheduler, job: Any) -> Any:
+        nonlocal there, most
+        there += 1
+        most = max(most, there)
+        try:
+            return await answer(self, job)
+        finally:
+            there -= 1
+
+    monkeypatch.setattr(Scheduler, "answer", counted)
+    engine.embed([f"w{number} " * 20 for number in range(2000)])
+    assert most >= 2
+
+
+def test_closing_ends_what_is_under_way() -> None:
+    """From another thread; every later call is told, and nothing of it stays."""
+    before = threading.active_count()
+    engine = Engine("random:tiny-bert")
+    ended: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            engine.embed(["w1 " * 400] * 20_000, truncate=True)
+        except Exception as error:
+            ended.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while not engine._channel._pair.calls.admission.requests:
+        time.sleep(0.001)
+    engine.close()
+    asking.join()
+    engine.close()
+    assert isinstance(ended[0], errors.Cancelled)
+    for method in (lambda: engine.embed("w1"), lambda: next(iter(engine.embed_stream(["w1"])))):
+        with pytest.raises(errors.Cancelled):
+            method()
+    assert threading.active_count() <= before
+
+
+def test_a_lost_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To what is held, and to each later call: nobody waits for ever."""
+    lost = asyncio.Event()
+
+    async def watch(*_: Any) -> None:
+        await lost.wait()
+        raise DeviceLost("a step has taken 99 s")
+
+    monkeypatch.setattr(Scheduler, "watch", watch)
+    with Engine("random:tiny-bert", timeout=20) as engine:
+        engine.embed("w1")
+        engine._channel._pair._loop.call_soon_threadsafe(lost.set)
+        engine._retries = type(engine._retries)(0)
+        for _ in range(1000):
+            with suppress(errors.Unavailable):
+                engine.embed("w1")
+                continue
+            break
+        with pytest.raises(errors.Unavailable, match="the device is lost: a step has taken 99 s"):
+            engine.embed("w1")
+
+
+def test_what_it_can_be_told() -> None:
+    """The worker's settings but those of a server; the environment of a worker is not read."""
+    assert EngineOptions.__annotations__.keys() == WorkerSettings.model_fields.keys() - OF_A_SERVER
+    os.environ["SELVAGE_WORKER_MAX_TOKENS"] = "7"
+    try:
+        with Engine("random:tiny-bert", served_name="mine") as engine:
+            assert engine.model().id == "mine"
+            assert engine.model().max_tokens > 7
+    finally:
+        del os.environ["SELVAGE_WORKER_MAX_TOKENS"]
+    with pytest.raises(TypeError, match="Engine has no option 'listen'; there are revision"):
+        Engine("random:tiny-bert", listen="127.0.0.1:1")  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match=r"^max_tokens = -1: Input should be greater than or equal to 0$"):
+        Engine("random:tiny-bert", max_tokens=-1)
+    with pytest.raises(ValueError, match=r"^model = 'random:nothing': random:nothing is not known"):
+        Engine("random:nothing")
+
+
+async def test_files_to_files_in_one_process(engine: Engine, tmp_path: Path) -> None:
+    """`python -m selvage.bulk --engine` needs no service."""
+    (tmp_path / "lines.txt").write_text("\n".join(TEXTS))
+
+    async def bulk(*flags: str) -> tuple[int | None, str]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "selvage.bulk", "lines.txt", "--output", "vectors", *flags),
+            stderr=asyncio.subprocess.PIPE,
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": python_path()},
+        )
+        _, told = await process.communicate()
+        lines = [each for each in told.decode().splitlines() if "random weights" not in each]
+        return process.returncode, "\n".join(lines)
+
+    assert await bulk("--engine", EVERY_OUTPUT, "--engine-option", "threads=1") == (0, "")
+    rows = np.stack(parquet.read_table(tmp_path / "vectors")["dense"].to_numpy())
+    assert np.abs(rows - engine.embed(TEXTS)).max() < 1e-6
+    refused = {
+        ("--engine", "random:nothing"): (1, "--engine: model = 'random:nothing': random:nothing is not known"),
+        ("--engine", EVERY_OUTPUT, "--engine-option", "listen=1"): (1, "--engine: Engine has no option 'listen'"),
+        ("--engine", EVERY_OUTPUT, "--target", "h:1"): (2, "--engine and --target exclude each other"),
+        ("--engine-option", "threads=1"): (2, "--engine-option is for --engine"),
+        ("--engine", EVERY_OUTPUT, "--engine-option", "threads"): (
+            2,
+            "--engine-option is 'threads', must be NAME=VALUE",
+        ),
+    }
+    for flags, (status, line) in refused.items():
+        ended, told = await bulk(*flags)
+        assert (ended, told.count("\n")) == (status, 0)
+        assert line in told
+
+
+async def test_without_its_packages_it_says_so(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['torch'] = None\nfrom selvage import Engine"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program), stderr=asyncio.subprocess.PIPE, env={"PYTHONPATH": python_path()}, cwd=ROOT
+    )
+    _, told = await process.communicate()
+    last = told.decode().splitlines()[-1]
+    assert last.startswith("ImportError: Engine needs what both services do: pip install 'selvage[engine]'")
