@@ -14,16 +14,12 @@ from pathlib import Path
 from benchmarks import result
 from benchmarks.workloads import named
 
-ROUNDS = {"offline": (2, 2), "engine": (3, 1), "maxsim": (4, 1), "services": (3, 1), "overload": (1, 1)}
+ROUNDS = {"offline": (2, 2), "engine": (3, 1), "maxsim": (4, 1), "services": (3, 1), "bulk": (1, 1), "overload": (1, 1)}
 """Rounds in each start, and starts, that a benchmark has unless told."""
 COMPARED = ("engine", "services")
 """With other checkouts, if one likes."""
 SCALES = ("tiny", "small", "full")
-OTHERS = {
-    "load": "benchmarks.load.generator",
-    "accelerator": "benchmarks.accelerator.run",
-    "render": "benchmarks.render",
-}
+OTHERS = {name.partition(".")[0]: f"benchmarks.{name}" for name in ("load.generator", "accelerator.run", "render")}
 """Names with flags of their own, by module."""
 
 
@@ -93,7 +89,7 @@ def measure(given: argparse.Namespace) -> None:
     from benchmarks.benchmark import run
 
     seconds, rounds, starts = (1.0, 1, 1) if given.quick else (given.seconds, given.rounds, given.starts)
-    options = {"threads": given.threads, "seconds": seconds, "against": given.against}
+    options = {"threads": given.threads, "seconds": seconds, "against": given.against, "quick": given.quick}
     found = run(given.name, options, rounds, starts)
     if given.out or not given.quick:
         result.write(found, given.out or result.RESULTS / f"{given.name}.json")

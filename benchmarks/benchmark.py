@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 from benchmarks.machine import ROOT, commit, describe
 from benchmarks.peers.process import versions_of
-from benchmarks.rounds import Figures, Found, Turns, case, interleaved, shares
+from benchmarks.rounds import Found, Turns, case, interleaved, shares
 
 OURS = "selvage"
 INFINITY = "infinity"
@@ -28,6 +28,7 @@ class Options:
     seconds: float
     against: Sequence[str]
     folder: Path
+    quick: bool = False
 
     @property
     def checkouts(self) -> dict[str, Path]:
@@ -40,7 +41,8 @@ class Benchmark(Protocol):
     """A module: its docstring says what is compared, and `turns` starts everybody and ends them.
 
     `WHOSE`: the side that is ours. `RATE`: the figure that is held against products alone. `COMPARED`: figures of which
-    ours over each other side is told. `PEERS`: packages whose versions are told, by the venv that has them.
+    ours over each other side is told. `PEERS`: packages whose versions are told, by the venv that has them. It may have
+    `finished`: the sides of a case -> the same with what follows from all of them.
     """
 
     RATE: str
@@ -51,10 +53,6 @@ class Benchmark(Protocol):
     @staticmethod
     def turns(options: Options) -> AbstractContextManager[Turns]:
         """Loaded, and compared where outputs can be."""
-
-    @staticmethod
-    def finished(sides: Mapping[str, Sequence[Figures]]) -> Mapping[str, Sequence[Figures]]:
-        """The sides of a case with what follows from all of them."""
 
 
 def run(name: str, options: Mapping[str, Any], rounds: int, starts: int) -> dict[str, Any]:
@@ -70,7 +68,8 @@ def run(name: str, options: Mapping[str, Any], rounds: int, starts: int) -> dict
             for where, sides in told.items():
                 for side, those in sides.items():
                     found.setdefault(where, {}).setdefault(side, []).extend(those)
-    cases = {where: module.finished(shares(sides, module.RATE)) for where, sides in found.items()}
+    finished = getattr(module, "finished", dict)
+    cases = {where: finished(shares(sides, module.RATE)) for where, sides in found.items()}
     return {
         "benchmark": name,
         "says": (module.__doc__ or "").splitlines()[0],
@@ -79,8 +78,3 @@ def run(name: str, options: Mapping[str, Any], rounds: int, starts: int) -> dict
         "peers": {venv: versions_of(venv, packages) for venv, packages in module.PEERS.items()},
         "cases": [case(where, sides, module.WHOSE, module.COMPARED) for where, sides in cases.items()],
     }
-
-
-def as_found(sides: Mapping[str, Sequence[Figures]]) -> Mapping[str, Sequence[Figures]]:
-    """For benchmarks of which nothing follows."""
-    return sides

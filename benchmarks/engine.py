@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.benchmark import OURS, Options, as_found
+from benchmarks.benchmark import OURS, Options
 from benchmarks.machine import ROOT
 from benchmarks.peers.answering import write_texts
 from benchmarks.peers.process import Peer
 from benchmarks.rounds import ALONE, Figures, Turn
 from benchmarks.workloads import MAX_TOKENS, MINILM, QUERY, token_ids
 
-WHOSE, RATE, COMPARED, finished = OURS, "tokens/s", ("tokens/s",), as_found
+WHOSE, RATE, COMPARED = OURS, "tokens/s", ("tokens/s",)
 PEERS: Mapping[str, tuple[str, ...]] = {}
 TOKENS, COUNTS = 16, (1, 8, 64)
 RERANKS = ((50, 256), (1000, 16))

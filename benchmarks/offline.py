@@ -15,14 +15,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from benchmarks.benchmark import Options, as_found
+from benchmarks.benchmark import Options
 from benchmarks.engine import peer_of, products
 from benchmarks.peers.answering import write_texts
 from benchmarks.peers.process import Peer, python_of
 from benchmarks.rounds import ALONE, Figures, Turn
 from benchmarks.workloads import MIXES, minilm_folder, token_ids
 
-RATE, COMPARED, finished = "tokens/s", ("tokens/s",), as_found
+RATE, COMPARED = "tokens/s", ("tokens/s",)
 PEERS = {"sentence-transformers": ("sentence-transformers", "torch"), "onnxruntime": ("onnxruntime",)}
 SIZES, DEFAULT, TUNED = (2, 8, 32), 32, dict[tuple[str, str], int]()
 """Sizes of batches; those that were found to be best, by peer and texts: a later start keeps them."""

@@ -17,6 +17,7 @@ from benchmarks.roofline import H200, Device, Floor, floor, shape
 from benchmarks.rounds import SHARE
 from benchmarks.workloads import named
 
+NO_PEERS = ("selvage", "null", "engine")
 README, MEASURED, ACCELERATOR = (ROOT / each for each in ("README.md", "docs/measured.md", "docs/accelerator.md"))
 BLOCK = re.compile(r"(<!-- rendered (\S+): begin -->\n).*?(<!-- rendered \2: end -->)", re.DOTALL)
 
@@ -57,13 +58,7 @@ def speed() -> str:
         _row(name, case, over)
         for name, found in results.items()
         for case in found.get("cases", ())
-        if (
-            over := {
-                side: each
-                for side, each in case["ours_over"].items()
-                if not side.startswith(("selvage", "null", "engine"))
-            }
-        )
+        if (over := {side: each for side, each in case["ours_over"].items() if not side.startswith(NO_PEERS)})
     ]
     if not rows:
         return "No result yet."

@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -35,8 +34,6 @@ NULL, ENGINE = "null grpc.aio server", "engine alone"
 SHORT = "16-tokens"
 LOADS = ((1, "16-tokens"), (64, "16-tokens"), (1, "128-tokens"), (64, "128-tokens"))
 """Clients, and the workload of each."""
-LASTING, RAMP = 3600, 5
-"""Seconds: longer than any benchmark; until a load that lasts is in full swing."""
 READY = re.compile(
     r"Ready[.:] [Ww]orker (\S+)(?: \(process \d+\))?, frontend ([^\s.,]\S*?)\.? (?:\(process \d+\)|Ctrl)"
 )
@@ -74,34 +71,15 @@ def pair(checkout: Path, threads: int) -> Iterator[Server]:
 
 def generated(server: Server, workload: str, **options: object) -> dict[str, float]:
     """The figures of one run of the load generator, in a process of its own. Exits where it fails."""
-    with generator(server, workload, **options) as process:
-        told, _ = process.communicate()
-    if process.returncode:
-        sys.exit(f"{process.args!r}: ended with {process.returncode}")
-    figures: dict[str, float] = json.loads(told)["figures"]
-    return figures
-
-
-def generator(server: Server, workload: str, **options: object) -> "subprocess.Popen[str]":
-    """The load generator's process, which prints its JSON in the end."""
     asked = {"target": server.address, "workload": workload} | options
     flags = [part for name, value in asked.items() for part in (f"--{name}", str(value))]
     watched = [part for name, pid in server.pids.items() for part in ("--watch", f"{name}={pid}")]
     command = [sys.executable, "-m", "benchmarks", "load", "--json", *flags, *watched]
-    return subprocess.Popen(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.PIPE, text=True)
-
-
-@contextmanager
-def lasting(server: Server, workload: str, rate: float) -> Iterator[None]:
-    """A load that goes on all the while."""
-    with generator(server, workload, seconds=LASTING, rate=rate) as process:
-        try:
-            time.sleep(RAMP)
-            yield
-            if process.poll() is not None:
-                sys.exit("a load that should have gone on has ended; what was measured beside it means nothing")
-        finally:
-            process.terminate()
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"{command!r}: ended with {done.returncode}")
+    figures: dict[str, float] = json.loads(done.stdout)["figures"]
+    return figures
 
 
 def null(server: Server, workload: str, **options: object) -> Figures:
@@ -149,11 +127,10 @@ def finished(sides: Mapping[str, Sequence[Figures]]) -> dict[str, Sequence[Figur
     told = dict(sides)
     for side, rounds in sides.items():
         if ENGINE in sides and "frontend: CPU ms/request" in rounds[0]:
-            told[side] = [_allowed(own, alone) for own, alone in zip(rounds, sides[ENGINE], strict=True)]
+            shares = list[Figures]()
+            for own, alone in zip(rounds, sides[ENGINE], strict=True):
+                beside = own["frontend: CPU ms/request"] + own["clients: CPU ms/request"]
+                most = (os.cpu_count() or 1) / (alone["worker: CPU ms/request"] + beside) * 1e3
+                shares.append({**own, "% of what the CPU allows": 100 * own["requests/s"] / most})
+            told[side] = shares
     return told
-
-
-def _allowed(own: Figures, alone: Figures) -> Figures:
-    beside = own["frontend: CPU ms/request"] + own["clients: CPU ms/request"]
-    most = (os.cpu_count() or 1) / (alone["worker: CPU ms/request"] + beside) * 1e3
-    return {**own, "% of what the CPU allows": 100 * own["requests/s"] / most}

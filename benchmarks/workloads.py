@@ -53,11 +53,6 @@ QUERY, WIDTH, DOCUMENTS = 32, 128, (250, 1000)
 """MaxSim: rows of the query, numbers of a row, and how many documents."""
 
 
-def document_lengths(count: int) -> Lengths:
-    """Rows of each document that MaxSim compares."""
-    return lognormal(count, mean=188, sigma=0.6)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """`requests`: tokens of each sequence of each request; a rerank's first is its query. Requests come in turn.

@@ -63,12 +63,12 @@ async def drive(load: Load) -> dict[str, Any]:
     tokens = [sum(each) for each in load.workload.requests]
     figures = outcome.figures(inside, seconds, tokens, load.deadline)
     figures |= {f"{name}: peak MiB": peak_mebibytes(pid) for name, pid in load.watch.items()}
-    good = figures["requests/s"] * (stop - start)
-    return {
-        "figures": figures | _cpu(spent, good) if good else figures,
-        "by sender": outcome.by_sender(inside, seconds, tokens, load.deadline),
-        "statuses": Counter(each.status for each in inside),
-    }
+    if good := figures["requests/s"] * (stop - start):
+        figures |= {f"{name}: CPU ms/request": each.whole / good * 1e3 for name, each in spent.items()}
+        loops_ = {name: each.event_loop for name, each in spent.items() if name != CLIENTS}  # who has nothing else
+        figures |= {f"{name}'s event loop: CPU ms/request": each / good * 1e3 for name, each in loops_.items()}
+    by_sender = outcome.by_sender(inside, seconds, tokens, load.deadline)
+    return {"figures": figures, "by sender": by_sender, "statuses": Counter(each.status for each in inside)}
 
 
 async def _run(
@@ -91,16 +91,6 @@ async def _run(
     spent = {name: CpuSeconds.of(pid) - before[name] for name, pid in pids.items()}
     calls = await sending
     return calls, spent, min(stop, clock())
-
-
-def _cpu(spent: Mapping[str, CpuSeconds], answers: float) -> dict[str, float]:
-    """Milliseconds a request, by process; the event loop's apart, but not of the clients, who have nothing else."""
-    found = {}
-    for name, each in spent.items():
-        found[f"{name}: CPU ms/request"] = each.whole / answers * 1e3
-        if name != CLIENTS:
-            found[f"{name}'s event loop: CPU ms/request"] = each.event_loop / answers * 1e3
-    return found
 
 
 def main(given: argparse.Namespace) -> int:

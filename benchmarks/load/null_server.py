@@ -1,7 +1,6 @@
 """A grpc.aio server that answers Embed at once: what gRPC costs a server where nothing is computed.
 
-`python -m benchmarks.load.null_server` prints its address in a line and serves until its standard input ends. With
-`--refuse` it refuses every call unread, which is the least that a refusal takes, but the first of each connection.
+`python -m benchmarks.load.null_server` prints its address in a line and serves until its standard input ends.
 """
 
 import asyncio
@@ -20,15 +19,15 @@ from shared.rpc import server_options
 
 
 @contextmanager
-def null_server(*, refuse: bool = False) -> Iterator[tuple[str, int]]:
+def null_server() -> Iterator[tuple[str, int]]:
     """Its address and process id; ended at the end."""
-    command = [sys.executable, "-m", "benchmarks.load.null_server", *(["--refuse"] if refuse else [])]
+    command = [sys.executable, "-m", "benchmarks.load.null_server"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip(), process.pid
 
 
-async def serve(*, refuse: bool) -> None:
+async def serve() -> None:
     """Until standard input ends."""
     dense = vectors_pb2.DenseVectors(data=bytes(4 * 384), count=1, dimensions=384)
     told = embedding_pb2.EmbedResponse(dense=dense).SerializeToString()  # as large as our service's; names no model
@@ -36,18 +35,8 @@ async def serve(*, refuse: bool) -> None:
     async def answer(request: bytes, context: object) -> bytes:
         return told
 
-    known: set[str] = set()
-
-    async def turn_away(requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        if context.peer() not in known:  # a load generator tries a call before it begins
-            known.add(context.peer())
-            await context.write(told)
-            return
-        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too much")
-
     service, _, name = EMBED.strip("/").partition("/")
-    handler: Any = grpc.unary_unary_rpc_method_handler(answer)
-    handlers = {name: grpc.stream_stream_rpc_method_handler(turn_away) if refuse else handler}
+    handlers: Any = {name: grpc.unary_unary_rpc_method_handler(answer)}
     server = grpc.aio.server(options=server_options(connection_age=False))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -58,4 +47,4 @@ async def serve(*, refuse: bool) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(refuse="--refuse" in sys.argv))
+    asyncio.run(serve())

@@ -43,11 +43,6 @@ def messages(workload: Workload, seed: int) -> list[bytes]:
     return [each.SerializeToString() for each in made]
 
 
-def bodies(workload: Workload, seed: int) -> list[bytes]:
-    """The same over HTTP."""
-    return [infinity.body(texts, rerank=workload.kind == "rerank") for texts in texts_of(workload, seed)]
-
-
 FIRST = 60.0
 """Seconds that the first call may take at least, whatever the deadline of those that count."""
 
@@ -117,7 +112,8 @@ async def reached(address: str, workload: Workload, *, seed: int, deadline: floa
         timeout, connector = aiohttp.ClientTimeout(total=deadline), aiohttp.TCPConnector(limit=0)
         headers = {"Content-Type": "application/json"}
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
-            yield HttpTarget(session, url, bodies(workload, seed), aiohttp.ClientError)
+            bodies = [infinity.body(each, rerank=workload.kind == "rerank") for each in texts_of(workload, seed)]
+            yield HttpTarget(session, url, bodies, aiohttp.ClientError)
         return
     channels = [grpc.aio.insecure_channel(each, options=channel_options()) for each in address.split(",")]
     try:

@@ -5,7 +5,7 @@ In a Python of its own; arguments: the model's folder, threads, and a folder tha
 
 import sys
 import warnings
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from onnxruntime.transformers import optimizer
 from torch import nn
 from transformers import AutoModel
 
-from benchmarks.peers.answering import answer, texts
+from benchmarks.peers.answering import answer, padded, texts
 
 Rows = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
@@ -48,14 +48,8 @@ def export(path: str, optimised: Path) -> None:
 
 def embed(session: Any, some: list[Ids], batch_size: int) -> Rows:
     """Unit rows [S, 384] in the order given; batches are sorted by length."""
-    order = np.argsort([len(each) for each in some], kind="stable")
     rows = np.empty((len(some), 384), dtype=np.float32)
-    for start in range(0, len(order), batch_size):
-        chosen = order[start : start + batch_size]
-        ids = np.zeros((len(chosen), max(len(some[each]) for each in chosen)), dtype=np.int64)
-        mask = np.zeros_like(ids)
-        for row, each in enumerate(chosen):
-            ids[row, : len(some[each])], mask[row, : len(some[each])] = some[each], 1
+    for chosen, ids, mask in padded(some, batch_size):
         hidden = session.run(None, dict(zip(NAMES, (ids, mask, np.zeros_like(ids)), strict=True)))[0]
         pooled = (hidden * mask[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
         rows[chosen] = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
@@ -68,9 +62,4 @@ if __name__ == "__main__":
         export(sys.argv[1], model)
     options.intra_op_num_threads = int(sys.argv[2])
     loaded = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-
-    def make(file: str, batch_size: int) -> Callable[[], Rows]:
-        all_texts = texts(file)
-        return lambda: embed(loaded, all_texts, batch_size)
-
-    answer({"embed": make})
+    answer({"embed": lambda file, batch_size: partial(embed, loaded, texts(file), batch_size)})

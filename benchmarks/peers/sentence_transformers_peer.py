@@ -1,45 +1,64 @@
-"""A model under sentence-transformers, from token ids on, in a Python of its own; argument: its folder."""
+"""sentence-transformers in a Python of its own; arguments: a folder, and how many processes its pool has, if any."""
 
+import json
 import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from sentence_transformers import SentenceTransformer
 
-from benchmarks.peers.answering import answer, texts
+from benchmarks.peers.answering import Make, answer, children_seconds, padded, texts
+from benchmarks.workloads import MAX_TOKENS
 
 Ids = npt.NDArray[np.int32]
+Rows = npt.NDArray[np.float32]
 
 
-def embed(model: SentenceTransformer, all_texts: list[Ids], batch_size: int) -> npt.NDArray[np.float32]:
+def embed(model: SentenceTransformer, all_texts: list[Ids], batch_size: int) -> Rows:
     """What `encode` does after tokenising: sort by length, longest first, pad each batch, run its modules.
 
     Normalised rows [S, 384] in the order given.
     """
-    order = np.argsort([-len(each) for each in all_texts], kind="stable")
     rows = np.empty((len(all_texts), 384), dtype=np.float32)
     with torch.inference_mode():
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
-            batch = _padded([all_texts[each] for each in chosen])
+        for chosen, ids, mask in padded(all_texts, batch_size):
+            made = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+            batch = {name: torch.from_numpy(each) for name, each in made.items()}
             rows[chosen] = model(batch)["sentence_embedding"].numpy()
     return rows
 
 
-def _padded(some: list[Ids]) -> dict[str, torch.Tensor]:
-    ids = torch.zeros(len(some), max(map(len, some)), dtype=torch.int64)
-    mask = torch.zeros_like(ids)
-    for row, text in enumerate(some):
-        ids[row, : len(text)], mask[row, : len(text)] = torch.from_numpy(text), 1
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+def file_to_file(model: SentenceTransformer, pool: Any, source: str, target: str) -> Rows:
+    """`encode` of a JSONL's texts into a Parquet with their ids."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    read = [json.loads(line) for line in Path(source).read_text().splitlines()]
+    rows = np.asarray(model.encode([each["text"] for each in read], pool=pool))
+    dense = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
+    pq.write_table(pa.table({"id": [each["id"] for each in read], "dense": dense}), target)
+    return rows
+
+
+def started(model: SentenceTransformer, processes: int) -> Any:
+    """A pool that has loaded: its processes spend nothing any more."""
+    pool, spent = model.start_multi_process_pool(["cpu"] * processes), 0.0
+    while spent != (spent := children_seconds()):
+        time.sleep(1.0)
+    return pool
 
 
 if __name__ == "__main__":
     loaded = SentenceTransformer(sys.argv[1], device="cpu")
-
-    def make(file: str, batch_size: int = 32) -> object:
-        all_texts = texts(file)
-        return lambda: embed(loaded, all_texts, batch_size)
-
-    answer({"embed": make})  # type: ignore[dict-item]
+    loaded.max_seq_length = MAX_TOKENS  # as the others have it
+    pool = started(loaded, int(sys.argv[2])) if len(sys.argv) > 2 else None
+    sides: dict[str, Make] = {"file": lambda source, target: partial(file_to_file, loaded, pool, source, target)}
+    sides["embed"] = lambda file, batch_size: partial(embed, loaded, texts(file), batch_size)
+    answer(sides)
+    if pool is not None:
+        loaded.stop_multi_process_pool(pool)
