@@ -15,22 +15,32 @@ from harness.environment import ROOT, python_path
 from harness.stack import Stack, stack
 from selvage import AsyncClient
 
-LONG = "w1 " * 700
-"""Over the limit of the model."""
-BAD = {7: LONG, 751: LONG, 752: 5, 1499: "x" * 5_000_000}
-TEXTS = [BAD.get(i, f"w{i % 97} w{i * 7 % 90} " * (1 + i % 9)) for i in range(1500)]
-GOOD = [i for i in range(len(TEXTS)) if i not in BAD]
+BAD: tuple[tuple[bytes, str], ...] = (
+    (b'"text": "%s"}' % (b"w1 " * 700), "INPUT_TOO_LONG"),
+    (b'"text": 5}', "column 'text' is of type int, not a string"),
+    (b'"text": "%s"}' % (b"x" * 5_000_000), "LIMIT_EXCEEDED"),
+    (b'"title": ""}', "it has no 'text'; there are id, title"),
+    (b'"text": "', "it is not JSON"),
+    (b'"text": "\xff"}', "the line is not valid UTF-8 at byte 27"),
+)
+"""How a bad line ends, and the reason that is listed, up to a colon."""
+TEXTS = [f"w{i % 97} w{i * 7 % 90} " * (1 + i % 9) for i in range(1500)]
+BAD_ROWS = {row: BAD[place % len(BAD)] for place, row in enumerate(range(107, len(TEXTS), 99))}
+"""One in a hundred."""
+GOOD = [i for i in range(len(TEXTS)) if i not in BAD_ROWS]
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"id": f"id-{i}", "text": each}) + "\n" for i, each in enumerate(TEXTS)))
+    ends = [json.dumps(text).encode() for text in TEXTS]
+    lines = [BAD_ROWS[i][0] if i in BAD_ROWS else b'"text": %s}' % end for i, end in enumerate(ends)]
+    path.write_bytes(b"".join(b'{"id": "id-%04d", %s\n' % (i, line) for i, line in enumerate(lines)))
     return str(path)
 
 
-async def command(source: str, folder: Path, *flags: str) -> asyncio.subprocess.Process:
-    shared = ("--id-column", "id", "--rows-per-shard", "125", "--skip-errors", "--batch-size", "16")
+async def command(source: str, folder: Path, *flags: str, skip: str = "--skip-errors") -> asyncio.subprocess.Process:
+    shared = ("--id-column", "id", "--rows-per-shard", "125", "--batch-size", "16", *filter(None, [skip]))
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "selvage.bulk", source, "--output", str(folder), *shared, *flags),
         stdout=asyncio.subprocess.PIPE,
@@ -68,18 +78,18 @@ def check(folder: Path, expected: Any) -> None:
     """Each row once, in order, with its id and its vector; the others are listed with their places."""
     table = pq.read_table(folder)
     assert table["row"].to_pylist() == GOOD
-    assert table["id"].to_pylist() == [f"id-{i}" for i in GOOD]
+    assert table["id"].to_pylist() == [f"id-{i:04d}" for i in GOOD]
     assert np.abs(np.array(table["dense"].to_pylist(), dtype=np.float32) - expected).max() < 1e-6
     bad = [json.loads(line) for path in sorted(folder.glob("_bad-*")) for line in path.read_text().splitlines()]
-    assert [(each["row"], each["line"], each["id"]) for each in bad] == [(i, i + 1, f"id-{i}") for i in BAD]
-    assert [each["reason"].partition(":")[0] for each in bad] == [
-        *("INPUT_TOO_LONG", "INPUT_TOO_LONG", "column 'text' is of type int, not a string", "LIMIT_EXCEEDED")
-    ]
+    assert [(each["row"], each["line"]) for each in bad] == [(i, i + 1) for i in BAD_ROWS]
+    assert [each["reason"].partition(":")[0] for each in bad] == [reason for _, reason in BAD_ROWS.values()]
+    unread = [each["row"] for each in bad if each["id"] != f"id-{each['row']:04d}"]
+    assert unread == [row for row, (_, reason) in BAD_ROWS.items() if "JSON" in reason or "UTF-8" in reason]
     assert [path.name for path in folder.iterdir() if "draft" in path.name] == []
 
 
 async def test_killed_in_the_middle_it_goes_on(tiny: Stack, source: str, tmp_path: Path) -> None:
-    """kill -9, twice: vectors, ids and order of an undisturbed run; bad rows and 5 MB of text beside them."""
+    """kill -9, twice: vectors, ids and order of an undisturbed run; 1 % of bad rows, 5 MB of text among them."""
     folder, target = tmp_path / "o", ("--target", tiny.frontends[0].address)
     for count in (2, 6):
         process = await command(source, folder, *target)
@@ -88,9 +98,32 @@ async def test_killed_in_the_middle_it_goes_on(tiny: Stack, source: str, tmp_pat
         assert await process.wait() == -9
     assert shards(folder) < 12
     told = await ended(await command(source, folder, *target))
-    assert told.startswith("1,496 vectors in 12 shards")
+    assert told.startswith(f"{len(GOOD):,} vectors in 12 shards")
     check(folder, await embedded(tiny))
     assert "there was nothing left to do" in await ended(await command(source, folder, *target))
+
+
+async def test_without_skip_errors_a_bad_row_ends_the_command(tiny: Stack, source: str, tmp_path: Path) -> None:
+    """With file and line of the first one, whether reading or the service found it; with it the command goes on."""
+    folder, target = tmp_path / "o", ("--target", tiny.frontends[0].address)
+    for flags, told in (
+        ((), ":108: INPUT_TOO_LONG: the text"),
+        (("--truncate",), ":207: column 'text' is of type int"),
+    ):
+        process = await command(source, tmp_path / "".join(["o", *flags]), *target, *flags, skip="")
+        assert (await process.communicate())[1].decode().startswith(source + told)
+        assert process.returncode == 1
+    await ended(await command(source, folder, *target))
+    check(folder, await embedded(tiny))
+
+
+async def test_a_text_of_megabytes_is_bad_even_where_texts_are_cut(tiny: Stack, source: str, tmp_path: Path) -> None:
+    """Its bytes are over what the service takes; a text that only has too many tokens is cut."""
+    await ended(await command(source, tmp_path / "o", "--target", tiny.frontends[0].address, "--truncate"))
+    table = pq.read_table(tmp_path / "o", columns=["row", "truncated"]).to_pylist()
+    bad = {row for row, (_, reason) in BAD_ROWS.items() if reason != "INPUT_TOO_LONG"}
+    assert [each["row"] for each in table] == [row for row in range(len(TEXTS)) if row not in bad]
+    assert [each["row"] for each in table if each["truncated"]] == sorted({*BAD_ROWS} - bad)
 
 
 @pytest.mark.slow

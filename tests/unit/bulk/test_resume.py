@@ -1,6 +1,8 @@
 """Killed at any moment, the command goes on: the same files as an undisturbed run, no row twice, no row lost."""
 
 import json
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -119,6 +121,44 @@ def test_killed_anywhere_it_ends_the_same(
             if file.startswith("part"):
                 assert found[file] == expected, file
         assert [path for path in (folder / "o").iterdir() if path.name.endswith(drafts.SUFFIX)] == []
+
+
+def disk(folder: Path, kibibytes: int, *options: str) -> None:
+    """One in memory with so much room at a folder; `remount` gives the one that is there another size."""
+    told = ",".join([*options, f"size={kibibytes}k"])
+    command = ["mount", "-t", "tmpfs", "-o", told, "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a disk wants root")
+
+
+@pytest.mark.parametrize("format_", ["npy", "parquet"])
+def test_a_full_disk_is_told_and_with_more_room_it_ends_the_same(
+    undisturbed: dict[str, dict[str, bytes]], format_: str, tmp_path: Path
+) -> None:
+    """Wherever it becomes full: from not even a manifest to all but the last file."""
+    flags, folder = (jsonl(tmp_path / "a.jsonl", TEXTS), *FLAGS, "--format", format_), tmp_path / "o"
+    told: list[str] = []
+    folder.mkdir()
+    for room in range(4, 120, 4):  # a file takes 4 KiB at least
+        disk(folder, room)
+        try:
+            try:
+                embed(folder, *flags, services=[service()])
+            except Failed as error:
+                told.append(str(error))
+            assert [path.name for path in folder.iterdir() if path.name.endswith(drafts.SUFFIX)] == []
+            disk(folder, 1024, "remount")
+            embed(folder, *flags, services=[service()])
+            found = contents(folder)
+            assert {*found} == {*undisturbed[format_]}
+            parts = [name for name in found if name.startswith("part")]
+            assert [found[name] for name in parts] == [undisturbed[format_][name] for name in parts]
+        finally:
+            subprocess.run(["umount", str(folder)], check=True)
+    assert len(told) > 10
+    assert {each[: each.index("device")] for each in told} == {
+        f"--output: {folder} cannot be written: No space left on "
+    }
 
 
 def test_finished_shards_are_not_sent_again(tmp_path: Path) -> None:
