@@ -60,5 +60,3 @@ if __name__ == "__main__":
     sides: dict[str, Make] = {"file": lambda source, target: partial(file_to_file, loaded, pool, source, target)}
     sides["embed"] = lambda file, batch_size: partial(embed, loaded, texts(file), batch_size)
     answer(sides)
-    if pool is not None:
-        loaded.stop_multi_process_pool(pool)
