@@ -18,7 +18,7 @@ async def either(one: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def first_of(task: asyncio.Task[None], *endless: asyncio.Task[None]) -> None:
+async def first_of(task: asyncio.Task[Any], *endless: asyncio.Task[None]) -> None:
     """Until the task has ended. Raises what it raised, or what ended one of those that never end by themselves."""
     await asyncio.wait([task, *endless], return_when=asyncio.FIRST_COMPLETED)
     for each in (*endless, task):

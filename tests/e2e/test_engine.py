@@ -1,13 +1,14 @@
 """`selvage.Engine`: without a port it gives what the client gets from both services, errors included."""
 
 import asyncio
+import gc
+import itertools
 import os
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import structlog
 from pyarrow import parquet
 
+from gpu_worker.loop import Loop
 from gpu_worker.scheduler import Scheduler
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.watchdog import DeviceLost
@@ -23,6 +25,7 @@ from harness.environment import ROOT, python_path
 from harness.stack import Stack, stack
 from selvage import Client, Engine, errors
 from selvage.engine.options import EngineOptions
+from shared.admission import Bounds
 from shared.settings import ServiceSettings
 
 EVERY_OUTPUT, CLASSIFIER, LATE = "random:tiny-bge-m3", "random:tiny-classifier", "random:tiny-colbert"
@@ -214,25 +217,117 @@ def test_closing_ends_what_is_under_way() -> None:
 
 
 def test_a_lost_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To what is held, and to each later call: nobody waits for ever."""
-    lost = asyncio.Event()
+    """To what is held, and to each later call at once: nobody waits for ever."""
+    runs, lost = Scheduler.run, asyncio.Event()
 
-    async def watch(*_: Any) -> None:
+    async def run(self: Scheduler) -> None:
+        running = asyncio.create_task(runs(self))
         await lost.wait()
-        raise DeviceLost("a step has taken 99 s")
+        running.cancel()
+        raise DeviceLost("a small step failed")
 
-    monkeypatch.setattr(Scheduler, "watch", watch)
-    with Engine("random:tiny-bert", timeout=20) as engine:
+    monkeypatch.setattr(Scheduler, "run", run)
+    with Engine("random:tiny-bert", timeout=60) as engine, ThreadPoolExecutor(1) as threads:
+        held = threads.submit(engine.embed, [f"w{number} " * 400 for number in range(5000)], truncate=True)
+        pair = engine._channel._pair
+        while not pair.calls.admission.requests:
+            time.sleep(0.001)
+        pair._loop.call_soon_threadsafe(lost.set)
+        for ask in (held.result, lambda: engine.embed("w1"), lambda: [*engine.embed_stream(["w1"])]):
+            with pytest.raises(errors.Internal, match="the device is lost: a small step failed"):
+                ask()
+
+
+def test_a_bug_of_the_loop_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor threads: what is held and what comes after is told."""
+    before = threading.active_count()
+    engine = Engine("random:tiny-bert")
+
+    def plan(_: Loop) -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(Loop, "plan", plan)
+    for _ in range(3):
+        with pytest.raises(errors.Cancelled):
+            engine.embed("w1", timeout=20)
+    engine.close()
+    assert threading.active_count() <= before
+
+
+def test_large_results_of_one_call_do_not_refuse_each_other(engine: Engine) -> None:
+    """Together they have more bytes than a frontend lets all its callers have."""
+    texts = [f"w{number % 90} " * 500 for number in range(1200)]
+    found = engine.embed(texts, output="multi_vector", truncate=True, dimensions=32)
+    assert sum(each.nbytes for each in found) > Bounds().results
+    assert len(found) == len(texts)
+
+
+def test_closing_ends_a_stream() -> None:
+    """Whoever reads it is told, however far it is."""
+    for wait in (0, 1, 50):
+        with Engine("random:tiny-bert") as engine:
+            reading = engine.embed_stream(f"w{number % 90}" for number in itertools.count())
+            for _ in range(wait):
+                next(reading)
+            engine.close()
+            with pytest.raises(errors.Cancelled):
+                for _ in reading:
+                    pass
+
+
+def test_texts_that_cannot_be_read_end_their_stream(engine: Engine) -> None:
+    """The error is the caller's own, and the engine goes on."""
+
+    def broken() -> Iterator[str]:
+        yield from TEXTS[:100]
+        raise OSError("the file is gone")
+
+    with pytest.raises(OSError, match="the file is gone"):
+        [*engine.embed_stream(broken())]
+    assert len([*engine.embed_stream(TEXTS[:100])]) == 100
+
+
+def test_whoever_forgets_it_leaves_nothing() -> None:
+    """Dropped without `close`, its threads end."""
+    before = threading.active_count()
+    engine = Engine("random:tiny-bert")
+    thread = engine._channel._pair._thread
+    del engine
+    gc.collect()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert threading.active_count() <= before
+
+
+FORKED = """
+import os, sys
+from selvage import Engine
+engine = Engine("random:tiny-bert")
+child = os.fork()
+if child == 0:
+    try:
         engine.embed("w1")
-        engine._channel._pair._loop.call_soon_threadsafe(lost.set)
-        engine._retries = type(engine._retries)(0)
-        for _ in range(1000):
-            with suppress(errors.Unavailable):
-                engine.embed("w1")
-                continue
-            break
-        with pytest.raises(errors.Unavailable, match="the device is lost: a step has taken 99 s"):
-            engine.embed("w1")
+    except RuntimeError as error:
+        print(error, flush=True)
+    engine.close()
+    os._exit(0)
+os.waitpid(child, 0)
+print(engine, engine.embed("w1").shape)
+"""
+
+
+async def test_a_fork_is_told_and_an_end_without_close_ends(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", FORKED),
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": python_path()},
+        cwd=tmp_path,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    first, second = output.decode().splitlines()
+    assert first == "an engine does not survive a fork: make one in each process"
+    assert second == "Engine('random:tiny-bert', timeout=inf) (64,)"
 
 
 def test_what_it_can_be_told() -> None:
@@ -274,6 +369,7 @@ async def test_files_to_files_in_one_process(engine: Engine, tmp_path: Path) -> 
     refused = {
         ("--engine", "random:nothing"): (1, "--engine: model = 'random:nothing': random:nothing is not known"),
         ("--engine", EVERY_OUTPUT, "--engine-option", "listen=1"): (1, "--engine: Engine has no option 'listen'"),
+        ("--engine", EVERY_OUTPUT, "--tls"): (2, "--engine and --tls exclude each other"),
         ("--engine", EVERY_OUTPUT, "--target", "h:1"): (2, "--engine and --target exclude each other"),
         ("--engine-option", "threads=1"): (2, "--engine-option is for --engine"),
         ("--engine", EVERY_OUTPUT, "--engine-option", "threads"): (

@@ -2,16 +2,16 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import grpc
 
+from selvage.bulk.engine_service import EngineService
 from selvage.bulk.failures import Failed
 from selvage.bulk.flags import parse
 from selvage.bulk.job import Summary, run
 from selvage.bulk.meter import Meter, clock_time
 from selvage.bulk.options import Options
-from selvage.bulk.service import ChannelService
+from selvage.bulk.service import ChannelService, Service
 
 BY_CTRL_C = 130
 
@@ -21,10 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     meter = Meter()
     try:
-        services = [
-            ChannelService(each, channel) for each, channel in zip(options.services, channels(options), strict=True)
-        ]
-        summary = run(options, services, meter)
+        summary = run(options, services(options), meter)
     except Failed as failed:
         meter.end()
         print(failed, file=sys.stderr)
@@ -38,16 +35,11 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def channels(options: Options) -> list[Any]:
-    """To all targets, or into this process. Raises Failed where its model is refused."""
-    if not options.engine:
-        return [each.channel(grpc) for each in options.services]
-    try:
-        from selvage.engine.channel import local_channel
-
-        return [local_channel(options.engine, options.engine_options)]
-    except (ImportError, TypeError, ValueError) as error:
-        raise Failed(f"--engine: {error}") from error
+def services(options: Options) -> list[Service]:
+    """All targets, or the model in this process."""
+    if options.engine:
+        return [EngineService(options.services[0], options.engine, options.engine_options)]
+    return [ChannelService(each, each.channel(grpc)) for each in options.services]
 
 
 def told(options: Options, summary: Summary) -> str:

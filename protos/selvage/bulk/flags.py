@@ -221,7 +221,7 @@ def _services(parser: argparse.ArgumentParser, given: argparse.Namespace) -> lis
             Settings.of(
                 target,
                 model=given.model,
-                key=given.key,
+                key="" if given.engine else given.key,
                 tls=_tls(given),
                 timeout=60.0,
                 retries=0,
@@ -230,7 +230,7 @@ def _services(parser: argparse.ArgumentParser, given: argparse.Namespace) -> lis
                 priority=given.priority,
                 metadata=(),
             )
-            for target in given.target or [given.engine or "127.0.0.1:50051"]
+            for target in given.target or ["127.0.0.1:50051"]
         ]
     except ValueError as error:
         parser.error(f"--tls, --key or --fairness-key: {error}")
@@ -239,8 +239,9 @@ def _services(parser: argparse.ArgumentParser, given: argparse.Namespace) -> lis
 
 
 def _engine_options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict[str, str]:
-    if given.engine and given.target:
-        parser.error("--engine and --target exclude each other")
+    for flag in ("target", "tls", "tls_ca", "tls_certificate", "tls_key"):
+        if given.engine and getattr(given, flag):
+            parser.error(f"--engine and --{flag.replace('_', '-')} exclude each other")
     if given.engine_option and not given.engine:
         parser.error("--engine-option is for --engine")
     pairs = [each.partition("=") for each in given.engine_option]

@@ -1,6 +1,6 @@
 """Calls as a `grpc.Channel` makes them, to handlers in this process: as much of it as clients use.
 
-Whoever calls cannot tell: requests, replies, metadata, deadlines and errors are those of the services.
+Requests, replies, metadata, deadlines and errors are those of the services; but no message is too large.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 from gpu_worker.watchdog import DeviceLost
 from selvage.connection import Metadata
 from selvage.engine.options import EngineOptions, settings_of
-from selvage.engine.pair import Pair
-from selvage.engine.refused import CLOSED, Refused, refusing
+from selvage.engine.pair import Over, Pair
+from selvage.engine.refused import Refused, cancelled, refusing
 from selvage.engine.stream import LocalStream
 from shared.caller import Caller, caller_of, chosen_id
 from shared.errors import ModelRefused
@@ -52,13 +52,15 @@ class LocalChannel:
         self, path: str, request_serializer: object, response_deserializer: Parse
     ) -> Callable[..., LocalStream]:
         """See `grpc.Channel`."""
-        pair, handler = self._pair, self._pair.handlers[path].stream_stream
 
         def call(requests: Iterator[Message], metadata: Metadata) -> LocalStream:
-            caller = _caller(path, metadata, None)
-            return LocalStream(pair, handler, caller, requests, response_deserializer)
+            return LocalStream(self._pair, _caller(path, metadata, None), requests, response_deserializer)
 
         return call
+
+    def stop(self) -> None:
+        """As `close`, without waiting."""
+        self._pair.stop()
 
     def close(self) -> None:
         self._pair.close()
@@ -78,9 +80,9 @@ class LocalMethod:
     def future(self, request: Message, timeout: float | None = None, metadata: Metadata = ()) -> "LocalCall":
         try:
             return LocalCall(self._pair.run(self._answer(request, timeout, metadata)))
-        except RuntimeError:
+        except Over as over:
             ended: Future[Message] = Future()
-            ended.set_exception(CLOSED)
+            ended.set_exception(cancelled(str(over)))
             return LocalCall(ended)
 
     async def _answer(self, request: Message, timeout: float | None, metadata: Metadata) -> Message:
@@ -112,7 +114,7 @@ class LocalCall:
         try:
             return self._future.result()
         except CancelledError:
-            raise CLOSED from None
+            raise cancelled() from None
 
     def add_done_callback(self, tell: "Callable[[LocalCall], None]") -> None:
         self._future.add_done_callback(lambda _: tell(self))
@@ -132,7 +134,7 @@ class LocalCall:
     @property
     def _refused(self) -> Refused:
         """Of a call that has no answer."""
-        error = CLOSED if self._future.cancelled() else self._future.exception()
+        error = cancelled() if self._future.cancelled() else self._future.exception()
         assert isinstance(error, Refused), "a bug"
         return error
 

@@ -1,6 +1,7 @@
 """The client's methods over both services in this process."""
 
 import math
+import weakref
 from pathlib import Path
 from typing import Unpack
 
@@ -17,8 +18,8 @@ class Engine(Blocking):
             vectors = engine.embed(texts)             # ndarray (texts, dimensions), float32
 
     It has the methods of `Client`, and does with each call what the services do: the same checks, the same numbers, the
-    same errors. While some texts are computed the next ones are tokenised and packed. Threads may share it. A process
-    that forks makes its engines after the fork.
+    same errors. While some texts are computed the next ones are tokenised and packed. Threads may share it; close it
+    before the main thread ends. A process that forks makes its engines after the fork.
     """
 
     def __init__(
@@ -35,8 +36,8 @@ class Engine(Blocking):
         it may take. `in_flight`: parts of a large input that are prepared at a time. `options`: those of
         `python -m gpu_worker --help` with underscores, such as device="cuda:1", dtype="float16", max_tokens=512.
 
-        Raises ValueError where the model is refused, in one line, or a value makes no sense; TypeError for an option
-        that there is not.
+        Raises ValueError where the model is refused, in one line, or a value makes no sense; TypeError for an unknown
+        option; RuntimeError where the device fails.
         """
         settings = Settings.of(
             "this process",
@@ -50,7 +51,10 @@ class Engine(Blocking):
             priority="",
             metadata=(),
         )
-        super().__init__(settings, local_channel(str(model), options))
+        channel = local_channel(str(model), options)
+        super().__init__(settings, channel)
+        weakref.finalize(self, channel.stop)
+        self._name = str(model)
 
     def __repr__(self) -> str:
-        return f"Engine(model={self.model().id!r}, timeout={self.settings.timeout:g})"
+        return f"Engine({self._name!r}, timeout={self.settings.timeout:g})"

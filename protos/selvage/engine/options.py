@@ -48,8 +48,8 @@ class _Given(WorkerSettings):
 
 
 def settings_of(model: str, options: EngineOptions) -> WorkerSettings:
-    """Of an engine, where nothing waits too long. Raises TypeError for an option that there is not,
-    ValueError for a value that there is not."""
+    """Of an engine, where nothing waits too long. Raises TypeError for an unknown option,
+    ValueError for a value that makes no sense."""
     known = EngineOptions.__annotations__
     for name in options:
         if name not in known:

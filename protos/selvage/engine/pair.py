@@ -9,6 +9,8 @@ from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import structlog
+
 from frontend_service.doors.spoken import Doors
 from frontend_service.frontend import Frontend
 from frontend_service.limits import Limits
@@ -25,10 +27,19 @@ from shared.admission import Bounds
 from shared.calls import Calls
 from shared.together import first_of
 
-BOUNDS = Bounds(memory=sys.maxsize, read_seconds=math.inf)
-"""Memory that the rest of this process takes says nothing of requests, and who reads slowly keeps nobody waiting."""
+ANY = sys.maxsize
+BOUNDS = Bounds(
+    requests=ANY, size=ANY, results=ANY, slow_reads=ANY, memory=ANY, unread=ANY, streams=ANY, read_seconds=math.inf
+)
+"""There is one caller, whose own threads and parts in flight decide how much there is at once."""
+CLOSED = "the engine was closed"
 
 T = TypeVar("T")
+log = structlog.get_logger("engine")
+
+
+class Over(Exception):
+    """The pair takes no more calls; the message says why."""
 
 
 class Handlers(dict[str, Any]):
@@ -42,83 +53,106 @@ class Handlers(dict[str, Any]):
 
 
 class Pair:
-    """`handlers`: of all methods; `calls`: what holds for each call; `messages`: threads that make large messages."""
+    """`handlers`: of all methods; `calls`: what holds for each call; `messages`: threads that make large messages.
 
-    handlers: Handlers
+    No watchdog looks after the device: a step that takes long is waited for, as whoever calls PyTorch would. A device
+    that fails for good is told with every later call.
+    """
+
     calls: Calls
 
     def __init__(self, settings: WorkerSettings) -> None:
         """Returns when the model is ready. Raises ModelRefused, DeviceLost."""
         logs.hand_to_logging()
+        self.handlers = Handlers()
         self.messages = ThreadPoolExecutor(2, "selvage-message")
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
-        self._closing, self._closed = threading.Lock(), False
+        self._process = os.getpid()
+        self._ending, self._over = threading.Lock(), ""
         ready: Future[None] = Future()
-        self._thread = threading.Thread(target=self._live, args=(settings, ready), daemon=True, name="selvage-engine")
+        self._thread = threading.Thread(target=self._run, args=(settings, ready), daemon=True, name="selvage-engine")
         self._thread.start()
-        ready.result()
+        try:
+            ready.result()
+        except BaseException:  # Ctrl-C too: what is loaded then goes again
+            self.stop()
+            raise
 
     def run(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Begins it on the event loop. Raises RuntimeError once this is closed."""
-        with self._closing:
-            if not self._closed:
+        """Begins it on the event loop. Raises Over, and RuntimeError in a process that was forked since."""
+        if os.getpid() != self._process:
+            work.close()
+            raise RuntimeError("an engine does not survive a fork: make one in each process")
+        with self._ending:
+            over = self._over
+            if not over:
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
         work.close()
-        raise RuntimeError("closed")
+        raise Over(over)
+
+    def stop(self) -> None:
+        """Cancels what is under way, and waits for nothing. From any thread, and as often as one likes."""
+        with self._ending:
+            over, self._over = self._over, self._over or CLOSED
+            if not over and os.getpid() == self._process:
+                self._loop.call_soon_threadsafe(self._stop.set)
 
     def close(self) -> None:
-        """Cancels what is under way, and waits for all threads. From any of them, and as often as one likes."""
-        with self._closing:
-            if not self._closed:
-                self._closed = True
-                self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        """The same, and waits until nothing of it is left."""
+        self.stop()
+        if os.getpid() == self._process and threading.current_thread() is not self._thread:
+            self._thread.join()
 
-    def _live(self, settings: WorkerSettings, ready: "Future[None]") -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner, self.messages:
-            runner.run(self._serve(settings, ready))
+    def _run(self, settings: WorkerSettings, ready: "Future[None]") -> None:
+        with self.messages, asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                runner.run(self._serve(settings, ready))
+            except Exception as bug:
+                log.error("bug", exc_info=bug)
 
     async def _serve(self, settings: WorkerSettings, ready: "Future[None]") -> None:
-        """Until it is told to stop; then the loop cancels what is under way."""
+        """Until it is told to stop."""
         try:
             worker = await Worker.start(settings)
             tokenization = Tokenization(worker.model.tokenizer.content, worker.card)
         except BaseException as error:
+            await self._end()
             ready.set_exception(error)
             return
         worker.say_ready()
         if worker.model.placement.device.type == "cpu":
             keep_freed_memory()
         served = ServedModel(card=worker.card, tokenization=tokenization, queued_tokens=settings.queued_tokens)
-        resident = Resident(worker.scheduler, served)
-        threads = min(8, os.cpu_count() or 1)
+        resident, threads = Resident(worker.scheduler, served), min(8, os.cpu_count() or 1)
         with ThreadPoolExecutor(threads, "selvage-text") as texts:
             self.calls = Calls(timeout=math.inf, bounds=BOUNDS)
             service = Service(resident, Limits(), texts, self.messages, reserve=self.calls.admission.reserve)
-            self.handlers = Handlers()
-            Doors(["grpc"]).register(Frontend(service, self.calls, threads=threads), self.handlers)  # type: ignore[arg-type]
+            frontend = Frontend(service, self.calls, threads=threads)
+            Doors(["grpc"]).register(frontend, self.handlers)  # type: ignore[arg-type]
             ready.set_result(None)
-            await self._until_told(worker, resident)
-            service.close()
-        worker.shut_down()
+            try:
+                await self._until_told(worker, resident)
+            finally:
+                await self._end()
+                service.close()
+                worker.serving.cancel()
+                worker.scheduler.close()
+                worker.shut_down()
 
     async def _until_told(self, worker: Worker, resident: Resident) -> None:
-        """A device that is lost stays so: from then on every call is told."""
-        stopping = asyncio.create_task(self._stopped())
-        watching = asyncio.create_task(worker.scheduler.watch(_heeded))
+        stopping = asyncio.create_task(self._stop.wait())
         try:
-            await first_of(stopping, worker.serving, watching)
+            await first_of(stopping, worker.serving)
         except DeviceLost as lost:
             resident.lost = f"the device is lost: {lost}"
-        for endless in (worker.serving, watching):
-            endless.cancel()
-        worker.scheduler.close()
-        await stopping
+            worker.scheduler.close()
+            await stopping
 
-    async def _stopped(self) -> None:
-        await self._stop.wait()
-
-
-async def _heeded(_: bool) -> None:
-    """The scheduler refuses by itself while a step stalls."""
+    async def _end(self) -> None:
+        """Takes no more calls. Those that were taken become tasks, which end with the loop."""
+        with self._ending:
+            self._over = self._over or "the engine failed; its log says why"
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        self.handlers.clear()  # nothing of the model stays with whoever keeps the engine

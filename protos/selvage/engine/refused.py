@@ -28,7 +28,9 @@ class Refused(grpc.RpcError):
         return self._trailers
 
 
-CLOSED = Refused(grpc.StatusCode.CANCELLED, "the call was cancelled")
+def cancelled(why: str = "the call was cancelled") -> Refused:
+    """A new one each time: an exception keeps the frames that it was raised in."""
+    return Refused(grpc.StatusCode.CANCELLED, why)
 
 
 @contextmanager

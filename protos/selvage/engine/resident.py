@@ -4,7 +4,7 @@ import asyncio
 
 from frontend_service.worker.protocol import ServedModel
 from gpu_worker.scheduler import Scheduler
-from shared.errors import GivenBack, UnknownModel, WorkerUnavailable, clip
+from shared.errors import GivenBack, Internal, UnknownModel, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult
 
 
@@ -18,7 +18,7 @@ class Resident:
     def model(self, name: str) -> ServedModel:
         """See `Worker`."""
         if self.lost:
-            raise WorkerUnavailable(self.lost)
+            raise Internal(self.lost)  # another try would not help
         known = self._served.card.id
         if name not in ("", known):
             raise UnknownModel(f"no model is called {clip(name)}; there is {known}", field="model")

@@ -8,8 +8,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from selvage.engine.pair import Pair
-from selvage.engine.refused import CLOSED, Refused, refusing
+from selvage.engine.pair import Over, Pair
+from selvage.engine.refused import Refused, cancelled, refusing
 from shared.caller import Caller
 from shared.rpc.interceptor import CALLER
 
@@ -21,39 +21,38 @@ class LocalStream:
     """One call: an iterator of replies, which ends by itself or raises Refused. A thread reads its requests."""
 
     def __init__(
-        self,
-        pair: Pair,
-        handler: Callable[..., Awaitable[None]],
-        caller: Caller,
-        requests: Iterator[Message],
-        parse: Callable[[bytes], Message],
+        self, pair: Pair, caller: Caller, requests: Iterator[Message], parse: Callable[[bytes], Message]
     ) -> None:
-        """`handler`: of grpc.aio; replies that it writes are bytes."""
-        self._pair, self._handler, self._caller, self._parse = pair, handler, caller, parse
+        """`caller`: with the path of the method."""
+        self._pair, self._caller, self._parse = pair, caller, parse
         self._up = Requests()
         self._down: asyncio.Queue[bytes | Refused | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(AHEAD)
         self._outcome: Refused | None = None
+        self._read = False
         self._call: Future[None] = Future()
         try:
             self._call = pair.run(self._answer())
-        except RuntimeError:
-            self._outcome = CLOSED
+        except Over as over:
+            self._outcome = cancelled(str(over))
         threading.Thread(target=self._send, args=(requests,), daemon=True, name="selvage-requests").start()
 
     def __iter__(self) -> "LocalStream":
         return self
 
     def __next__(self) -> Message:
+        if self._read:
+            raise StopIteration
         try:
             reply = self._pair.run(self._next()).result()
-        except (RuntimeError, CancelledError):
-            raise CLOSED from None
+        except (Over, CancelledError):
+            reply = self._refused
+        if isinstance(reply, bytes):
+            return self._parse(reply)
+        self._read = True
         if reply is None:
             raise StopIteration
-        if isinstance(reply, Refused):
-            raise reply
-        return self._parse(reply)
+        raise reply
 
     def cancel(self) -> None:
         """Ends it, with CANCELLED for whoever reads."""
@@ -70,17 +69,16 @@ class LocalStream:
 
     @property
     def _refused(self) -> Refused:
-        """Of a call that did not end by itself."""
-        assert self._outcome is not None, "a bug"
-        return self._outcome
+        """Of a call that did not end by itself; with its pair it may end before it can say how."""
+        return self._outcome or cancelled()
 
     async def _answer(self) -> None:
-        outcome: Refused | None = CLOSED
+        outcome: Refused | None = cancelled()
         context = Context(self._write)
         try:
             with refusing():
                 CALLER.set(self._caller)
-                await self._handler(self._up, context)
+                await self._pair.handlers[self._caller.method].stream_stream(self._up, context)
             outcome = None
         except Refused as refused:
             outcome = refused
@@ -106,8 +104,11 @@ class LocalStream:
                 if not self._pair.run(self._up.put(request)).result():
                     return
             self._pair.run(self._up.put(None)).result()
-        except (RuntimeError, CancelledError):  # the pair was closed
+        except (Over, CancelledError):  # it ends with its pair
             return
+        except BaseException:
+            self.cancel()
+            raise
 
 
 class Requests:
