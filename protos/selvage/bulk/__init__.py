@@ -5,6 +5,7 @@
     windows    some thousand rows, cut into batches
     board      what waits, what is under way, what is done   fed by the job, emptied by targets
     target     a thread a service: one EmbedStream at a time
+    fleet      all targets: the card of their model, and their threads
     shards     windows in order -> files, renamed when whole
     manifest   which shards are finished, of what, with what
     job        all of them together

@@ -1,8 +1,15 @@
-"""pyarrow where something needs it."""
+"""pyarrow where something needs it: vectors as Arrow has them."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from selvage.bulk.failures import Failed
+from selvage.results import Array
+
+LISTS = {"sparse": ("sparse_ids", "sparse_weights"), "multi_vector": ("multi_vector", "multi_vector_scales")}
+"""By output, the columns that hold a list a text."""
 
 
 def pyarrow(purpose: str) -> tuple[Any, Any]:
@@ -13,3 +20,37 @@ def pyarrow(purpose: str) -> tuple[Any, Any]:
     except ImportError as error:
         raise Failed(f"{purpose} needs pyarrow: pip install 'selvage[bulk]'") from error
     return pyarrow, pyarrow.parquet
+
+
+def arrays(columns: Mapping[str, Array]) -> dict[str, Any]:
+    """The columns of `values.columns` as Arrow arrays of a value a text.
+
+    `tokens`, `truncated`, `dense_scales`; `dense` as lists of fixed size; `sparse_ids` and `sparse_weights` as lists;
+    `multi_vector` as a list of lists of fixed size, `multi_vector_scales` as lists.
+    """
+    import pyarrow
+
+    plain = ("tokens", "truncated", "dense_scales")
+    found = {name: pyarrow.array(columns[name]) for name in plain if name in columns}
+    if "dense" in columns:
+        found["dense"] = _fixed(columns["dense"])
+    for output, members in LISTS.items():
+        for name in members:
+            if name in columns:
+                found[name] = _lists(columns[f"{output}_lengths"], columns[name])
+    return found
+
+
+def _fixed(rows: Array) -> Any:
+    import pyarrow
+
+    flat = pyarrow.array(np.ascontiguousarray(rows).reshape(-1))
+    return pyarrow.FixedSizeListArray.from_arrays(flat, rows.shape[1])
+
+
+def _lists(lengths: Array, entries: Array) -> Any:
+    import pyarrow
+
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    values = _fixed(entries) if entries.ndim == 2 else pyarrow.array(entries)
+    return pyarrow.ListArray.from_arrays(pyarrow.array(offsets), values)

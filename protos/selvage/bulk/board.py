@@ -85,6 +85,8 @@ class Board:
     def add(self, window: Window) -> None:
         """More to do."""
         with self._changed:
+            if not self._windows:
+                self._silent_since = None  # nobody was asked meanwhile
             window.left = len(window.rows)
             self._windows.append(window)
             for places in batches(window, most=self._batch_size, letters=self._letters):
@@ -92,15 +94,22 @@ class Board:
             self._changed.notify_all()
 
     def oldest(self, seconds: float) -> Window | None:
-        """Takes the first window back once every row of it has an outcome; None if that is not so in time.
+        """`finished` of the window that was added first; for who alone takes windows back."""
+        return self.finished(self._windows[0], seconds)
+
+    def finished(self, window: Window, seconds: float | None = None) -> Window | None:
+        """Takes a window back once every row of it has an outcome; None if that is not so in time.
 
         Raises what has ended the work.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._failure or not self._windows[0].left, timeout=seconds)
+            self._changed.wait_for(lambda: self._failure or not window.left, timeout=seconds)
             if self._failure is not None:
                 raise self._failure
-            return None if self._windows[0].left else self._windows.popleft()
+            if window.left:
+                return None
+            self._windows.remove(window)
+            return window
 
     def close(self) -> None:
         """Nothing more will be done: whoever waits for work goes home."""

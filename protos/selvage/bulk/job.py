@@ -1,14 +1,14 @@
 """The whole work: reads windows, has them answered, writes them in order; goes on where an earlier command ended."""
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from selvage.bulk.board import FIRST, LONGEST, Board
+from selvage.bulk.board import Board
 from selvage.bulk.failures import Failed
 from selvage.bulk.files import InputFile, find, fingerprint
+from selvage.bulk.fleet import card_of, targets
 from selvage.bulk.manifest import Manifest, lock
 from selvage.bulk.meter import EVERY, Meter
 from selvage.bulk.npy import NpyShard
@@ -17,9 +17,7 @@ from selvage.bulk.plan import Plan
 from selvage.bulk.reading import Reading, check
 from selvage.bulk.service import Service
 from selvage.bulk.shards import Output, Shards, published, sweep
-from selvage.bulk.target import PASSING, Target
 from selvage.bulk.windows import windows
-from selvage.errors import SelvageError
 from selvage.model_card import ModelCard
 
 
@@ -40,7 +38,7 @@ def run(options: Options, services: Sequence[Service], meter: Meter) -> Summary:
     files = find(options.inputs, options.input_format)
     check(files, options.columns)
     types = _types(options, files)
-    card = _card(services, options.patience)
+    card = card_of(services, options.patience)
     try:
         options.output.mkdir(parents=True, exist_ok=True)
         held = lock(options.manifest)
@@ -94,7 +92,7 @@ def _embed(
         has_ids=bool(options.columns.id),
     )
     flow = _Flow(board, shards, reading, meter)
-    with _targets(options, services, fingerprint_, board), _cleaned(shards):
+    with targets(services, options.template, fingerprint_, board), _cleaned(shards):
         for window in windows(reading, plan, most=options.window_rows, keep_empty=options.keep_empty):
             flow.begin()
             while board.open > len(services):
@@ -127,21 +125,6 @@ class _Flow:
 
     def _share(self) -> float:
         return self._reading.position / max(self._reading.size, 1)
-
-
-@contextmanager
-def _targets(options: Options, services: Sequence[Service], fingerprint_: str, board: Board) -> Iterator[None]:
-    """Their threads run as long as this is open."""
-    threads = [Target(each, board, options.template, fingerprint_) for each in services]
-    for each in threads:
-        each.start()
-    try:
-        yield
-    finally:
-        board.close()
-        for thread, service in zip(threads, services, strict=True):
-            service.close()
-            thread.join(LONGEST)
 
 
 @contextmanager
@@ -180,24 +163,6 @@ def _begin(options: Options, files: list[InputFile], card: ModelCard) -> Manifes
     except OSError as error:
         raise Failed(f"--output: {options.output} cannot be written: {error.strerror or error}") from error
     return manifest
-
-
-def _card(services: Sequence[Service], patience: float) -> ModelCard:
-    """Of the first target that answers. Raises Failed."""
-    waited = threading.Event()
-    rest, left = FIRST, patience
-    while True:
-        for each in services:
-            try:
-                return each.card()
-            except PASSING as passing:
-                error: SelvageError = passing
-            except SelvageError as refused:
-                raise Failed(f"--target {each.name}: {refused}") from refused
-        if left <= 0:
-            raise Failed(f"--target: none answers; {each.name} says: {error}")
-        waited.wait(min(rest, left))
-        rest, left = min(rest * 2, LONGEST), left - rest
 
 
 def _types(options: Options, files: list[InputFile]) -> dict[str, object]:

@@ -9,9 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from selvage.bulk.arrow import pyarrow
+from selvage.bulk.arrow import arrays, pyarrow
 from selvage.bulk.drafts import Draft
 from selvage.bulk.rows import Row
 from selvage.results import Array
@@ -62,28 +60,7 @@ class ParquetShard:
             values = [row.beside[place] for row in rows]
             kind = self._types.get(name)
             found[name] = arrow.array(values, type=kind) if kind else arrow.array(map(_as_text, values), arrow.string())
-        for name in ("tokens", "truncated", "dense_scales"):
-            if name in columns:
-                found[name] = arrow.array(columns[name])
-        if "dense" in columns:
-            found["dense"] = self._fixed(columns["dense"])
-        for group, members in (
-            ("sparse", ("sparse_ids", "sparse_weights")),
-            ("multi_vector", ("multi_vector", "multi_vector_scales")),
-        ):
-            for name in members:
-                if name in columns:
-                    found[name] = self._lists(columns[f"{group}_lengths"], columns[name])
-        return arrow.table(found)
-
-    def _fixed(self, rows: Array) -> Any:
-        flat = self._arrow.array(np.ascontiguousarray(rows).reshape(-1))
-        return self._arrow.FixedSizeListArray.from_arrays(flat, rows.shape[1])
-
-    def _lists(self, lengths: Array, entries: Array) -> Any:
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        values = self._fixed(entries) if entries.ndim == 2 else self._arrow.array(entries)
-        return self._arrow.ListArray.from_arrays(self._arrow.array(offsets), values)
+        return arrow.table(found | arrays(columns))
 
 
 def _as_text(value: Any) -> str | None:

@@ -12,7 +12,7 @@ LETTERS = 16 * 1024 * 1024
 """Of the texts of a window, unless one alone has more."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Window:
     """Neighbours in one shard. `rows` have texts, in the order of the input; `values` are what came of each.
 
