@@ -166,3 +166,32 @@ def test_silence_is_borne_so_long() -> None:
     on.lost(Session(), errors.Unavailable("gone away"))
     with pytest.raises(Failed, match="--patience: no target has answered for 60 s; the last one says: gone away"):
         on.oldest(0)
+
+
+def test_idle_hours_are_no_silence() -> None:
+    """What ended while there was nothing to send counts no more once there is something again."""
+    on, window = board()
+    session = Session()
+    for _ in range(2):
+        answer(on, session, take(on, session))
+    assert on.oldest(0) is window
+    on.lost(session, errors.Unavailable("its time is over"))
+    CLOCK.seconds = 3600
+    on.add(window)
+    on.lost(Session(), errors.Unavailable("gone"))
+    assert on.oldest(0) is None
+
+
+def test_windows_are_taken_back_by_who_waits_for_them() -> None:
+    """In any order, each by its owner, though they look the same."""
+    on, first = board(2)
+    second = Window(shard=0, rows=list(first.rows))
+    on.add(second)
+    session = Session()
+    one, other = take(on, session), take(on, session)
+    answer(on, session, other)
+    assert on.finished(first, 0) is None
+    assert on.finished(second, 0) is second
+    answer(on, session, one)
+    assert on.finished(first, 0) is first
+    assert on.open == 0
