@@ -144,7 +144,9 @@ class Embedding:
 
     def _told(self, bad: BadRow, count: int) -> str:
         named = f", whose {self._columns.id} is {bad.id!r}" if self._columns.id else ""
-        return f"row {bad.number} of a batch of {count}{named}: {bad.reason} (on_error='null' goes on without such rows)"
+        return (
+            f"row {bad.number} of a batch of {count}{named}: {bad.reason} (on_error='null' goes on without such rows)"
+        )
 
 
 def unflagged(failed: Failed) -> Failed:

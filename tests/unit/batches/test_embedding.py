@@ -103,7 +103,9 @@ def test_a_batch_is_sent_while_another_waits(made: Any, fake: FakeFrontend) -> N
     embedding = made()
     with ThreadPoolExecutor(3) as threads:
         found = list(threads.map(embedding.table, (["one"], ["two"], ["three"])))
-    assert [each["dense"].to_pylist() for each in found] == [[dense_row(each).tolist()] for each in ("one", "two", "three")]
+    assert [each["dense"].to_pylist() for each in found] == [
+        [dense_row(each).tolist()] for each in ("one", "two", "three")
+    ]
     assert fake.streams == 1
 
 

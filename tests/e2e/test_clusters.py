@@ -1,0 +1,125 @@
+"""Ray Data and Daft, as released, each in a venv of its own: the vectors of an engine, whoever is killed meanwhile."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import structlog
+from actors import actors, program, python_of
+
+from harness.stack import Stack, stack
+from selvage import Engine
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (python_of("ray").exists() and python_of("daft").exists()), reason="`make clusters` sets up Ray and Daft"
+    ),
+    pytest.mark.timeout(600),
+]
+MODEL = "random:tiny-bert"
+BAD = {7: ("w1 " * 700, "INPUT_TOO_LONG"), 1501: (None, "EMPTY"), 2999: (" ", "EMPTY")}
+TEXTS = [BAD[i][0] if i in BAD else f"w{i % 97} w{i * 7 % 90} " * (1 + i % 30) for i in range(3000)]
+GOOD = [i for i in range(len(TEXTS)) if i not in BAD]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("source") / "texts.parquet"
+    pq.write_table(pa.table({"id": range(len(TEXTS)), "text": TEXTS}), path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def expected() -> Iterator[np.ndarray]:
+    """[good texts, 64] float32."""
+    with Engine(MODEL) as engine:
+        yield engine.embed([TEXTS[i] for i in GOOD])
+    structlog.reset_defaults()
+
+
+@pytest.fixture(scope="module")
+async def fleet(nursery: object) -> AsyncIterator[Stack]:
+    async with stack(MODEL, frontends=2) as running:
+        yield running
+
+
+async def run(name: str, count: int, source: str, folder: Path, *, kill: bool = False, **options: Any) -> str:
+    """Runs a program with so many actors, and kills one of them while it has work. What it says as it fails, or ""."""
+    options |= {"on_error": "null"}
+    asked = {"source": source, "folder": str(folder / "o"), "actors": count, "options": options}
+    if name.startswith("daft"):
+        options |= {"dimensions": 64}
+        asked |= {"on_ray": name == "daft_on_ray"}
+    seen: set[int] = set()
+    killed = 0
+    async with program(name, folder, **asked) as process:
+        telling = asyncio.create_task(process.communicate())
+        while not telling.done():
+            await asyncio.sleep(0.1)
+            seen |= actors(name, process, at_work=False)
+            if kill and not killed and len(seen) == count and (ready := actors(name, process, at_work=True)):
+                killed = min(ready)
+                os.kill(killed, signal.SIGKILL)
+        _, told = await telling
+    restarted = kill and name != "daft"
+    assert (bool(killed), len(seen)) == (kill, count + restarted), told.decode()
+    return told.decode() if process.returncode else ""
+
+
+def check(folder: Path, expected: np.ndarray) -> None:
+    """Each row once, with its vector or its reason."""
+    table = pq.read_table(folder / "o").sort_by("id")
+    assert table["id"].to_pylist() == list(range(len(TEXTS)))
+    assert np.abs(np.array(table["dense"].take(GOOD).to_pylist()) - expected).max() < 1e-6
+    reasons = {i: told.partition(":")[0] for i, told in enumerate(table["reason"].to_pylist()) if told}
+    assert reasons == {i: reason for i, (_, reason) in BAD.items()}
+    assert all(table["dense"][i].as_py() is None for i in BAD)
+
+
+@pytest.mark.parametrize(("count", "kill"), [(1, False), (3, True)])
+@pytest.mark.parametrize("name", ["ray", "daft_on_ray"])
+async def test_engines_in_actors(
+    name: str, count: int, kill: bool, source: str, expected: np.ndarray, tmp_path: Path
+) -> None:
+    """One, and three of which one is killed in the middle: the same vectors."""
+    assert await run(name, count, source, tmp_path, kill=kill, model=MODEL, threads=1) == ""
+    check(tmp_path, expected)
+
+
+@pytest.mark.parametrize("name", ["ray", "daft_on_ray"])
+async def test_clients_in_actors(name: str, source: str, fleet: Stack, expected: np.ndarray, tmp_path: Path) -> None:
+    """Three that share two frontends; one is killed in the middle."""
+    targets = [each.address for each in fleet.frontends]
+    assert await run(name, 3, source, tmp_path, kill=True, target=targets) == ""
+    check(tmp_path, expected)
+
+
+async def test_daft_without_ray(source: str, fleet: Stack, expected: np.ndarray, tmp_path: Path) -> None:
+    """Three processes of Daft's own runner, with an engine each."""
+    assert await run("daft", 3, source, tmp_path, model=MODEL, threads=1) == ""
+    check(tmp_path, expected)
+
+
+async def test_daft_without_ray_tells_of_a_killed_process(source: str, tmp_path: Path) -> None:
+    """Its own runner starts none again: the query fails, and nothing is written that looks whole."""
+    told = await run("daft", 3, source, tmp_path, kill=True, model=MODEL, threads=1)
+    assert "UDF process" in told
+    assert not [path for path in tmp_path.glob("o/*.parquet")]
+
+
+async def test_a_model_that_is_refused_ends_the_job(source: str, tmp_path: Path) -> None:
+    """With the worker's own line."""
+    async with program(
+        "ray", tmp_path, source=source, folder=str(tmp_path / "o"), actors=1, options={"model": "random:no"}
+    ) as process:
+        _, told = await process.communicate()
+    assert process.returncode
+    assert "random:no" in told.decode()
