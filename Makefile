@@ -7,6 +7,7 @@ PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint const
 LOCKS := $(VENV)-locks
 PEERS := $(VENV)-peers
 CLIENTS := $(VENV)-clients
+CLUSTERS := $(VENV)-clusters
 PEER_PIP := pip --disable-pip-version-check install --quiet
 
 # Linux wheels of PyTorch bring gigabytes of CUDA. Without a GPU, name PyTorch's CPU package index:
@@ -29,7 +30,7 @@ DEVICES ?=
 TOGETHER := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow compose-test models check format locks protos baseline peers clients bench gpu gpu-wheels
+.PHONY: help setup demo serve test test-slow compose-test models check format locks protos baseline peers clients clusters bench gpu gpu-wheels
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -137,6 +138,17 @@ $(CLIENTS)/%/ready: tests/clients/%.txt
 
 RELEASED := haystack http playground schemathesis triton
 clients: $(RELEASED:%=$(CLIENTS)/%/ready) ## set up the released clients that tests run, each in a venv of its own
+
+# PyTorch and what else the services need are those of .venv: a second copy would be gigabytes.
+$(CLUSTERS)/%/ready: tests/clusters/%.txt | $(VENV)/dev
+	@echo "Installing $* into $(CLUSTERS)/$*"
+	$(PYTHON) -m venv $(CLUSTERS)/$*
+	$(CLUSTERS)/$*/bin/$(PEER_PIP) --only-binary :all: --requirement $<
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > $$(echo $(CLUSTERS)/$*/lib/python*/site-packages)/services.pth
+	@touch $@
+
+clusters: $(CLUSTERS)/ray/ready $(CLUSTERS)/daft/ready ## set up Ray and Daft, each in a venv of its own, and test with them; six minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/e2e/test_clusters.py
 
 bench: $(VENV)/dev peers ## measure against the peers in nine minutes or so, render README's table and docs/measured.md
 	$(BIN)/python -m benchmarks offline

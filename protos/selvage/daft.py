@@ -1,4 +1,4 @@
-"""Daft: `frame.with_column("vectors", embed(frame["body"]))`; docs/clusters.md explains it. `pip install 'selvage[daft]'`.
+"""Daft: vectors as a column of structs. `pip install 'selvage[daft]'`; docs/clusters.md explains it.
 
     embed = embedder("BAAI/bge-m3", dimensions=1024, truncate=True, concurrency=8, gpus=1)
     frame = frame.with_column("vectors", embed(frame["body"]))
@@ -26,11 +26,12 @@ def embedder(
     ray_options: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
-    """A class of Daft: called with a column of texts, it gives a column of structs, with the fields of `Embedding.table`.
+    """A class of Daft: called with a column of texts, it gives one of structs, with the fields of `Embedding.table`.
 
-    `concurrency`: processes, on the runner of Ray actors, that have an `Embedding` each; `gpus`: of each; `batch_size`:
-    rows that one is given at a time; `ray_options`: see `daft.cls`. `options`: as `Embedding` takes them. Daft wants to
-    know the type before it asks anybody: vectors have a fixed size where `dimensions` is given, else they are lists.
+    `concurrency`: processes that have an `Embedding` each, actors where Daft runs on Ray; `gpus`: of each;
+    `batch_size`: rows that one is given at a time; `ray_options`: see `daft.cls`. `options`: as `Embedding` takes them.
+    Daft wants to know the type before anybody is asked: vectors have a fixed size where `dimensions` is given, else
+    they are lists.
     """
     output = options.get("output", "dense")
     vectors, _ = parted(options)

@@ -20,8 +20,10 @@ from selvage.batches.embedding import Embedding
 
 
 class Embedder:
-    """An actor that adds columns of vectors to batches of any format. Ray gives it four batches of a block at a time, so
-    that one waits while another is computed."""
+    """An actor that adds columns of vectors to batches of any format.
+
+    Ray gives it four batches of a block at a time, so that one waits while another is computed.
+    """
 
     def __init__(self, model: str = "", *, column: str = "text", prefix: str = "", **options: Any) -> None:
         """`column`: of the texts. `prefix`: of the names of new columns. All others as `Embedding` takes them."""

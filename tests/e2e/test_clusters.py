@@ -112,7 +112,7 @@ async def test_daft_without_ray_tells_of_a_killed_process(source: str, tmp_path:
     """Its own runner starts none again: the query fails, and nothing is written that looks whole."""
     told = await run("daft", 3, source, tmp_path, kill=True, model=MODEL, threads=1)
     assert "UDF process" in told
-    assert not [path for path in tmp_path.glob("o/*.parquet")]
+    assert not list((tmp_path / "o").glob("*.parquet"))
 
 
 async def test_a_model_that_is_refused_ends_the_job(source: str, tmp_path: Path) -> None:

@@ -4,5 +4,5 @@
     schema     the Arrow types of what comes back
     embedding  texts -> a table, a row each; as many batches at a time as threads ask for
 
-How texts are checked, cut, sent, sent again and blamed is the bulk command's: `selvage.bulk`. docs/clusters.md explains it.
+How texts are checked, cut, sent, sent again and blamed is the bulk command's, `selvage.bulk`; see docs/clusters.md.
 """

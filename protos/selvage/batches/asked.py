@@ -10,7 +10,8 @@ from selvage.connection import Settings
 
 VECTORS: dict[str, Any] = {
     **dict.fromkeys(("input_type", "prompt", "prompt_name", "dimensions", "normalize"), None),
-    "data_type": "float32", "truncate": False,
+    "data_type": "float32",
+    "truncate": False,
     **dict.fromkeys(("truncation_side", "max_tokens", "sparse_top_k", "pool_factor", "protected_tokens"), None),
 }
 """Options of `Client.embed`, whoever answers."""

@@ -48,7 +48,7 @@ class Embedding:
 
         `model`: what runs in this process, as `Engine` takes it; with `target`, one address or several that share the
         work, the name of theirs. `column` and `id_column` are what messages call the texts, and the row at fault.
-        `output`: "dense", "sparse", "multi_vector", or a list of these. `on_error`: of a text that is at fault, "raise",
+        `output`: "dense", "sparse", "multi_vector", or a list of these. `on_error`: what a text at fault does, "raise",
         or "null": its row has a reason in place of a vector. `keep_empty`: embed texts without a letter too.
         `message_texts`, `in_flight`: texts of a message, and messages under way to each target. `patience`: seconds to
         go on trying while nobody answers. `fingerprint`: of the model card; any other model is refused.
@@ -90,7 +90,7 @@ class Embedding:
         Rows without a vector have null everywhere but in `reason`, where all others have null. Raises ValueError with
         the first row at fault unless `on_error` is "null"; Failed where nobody answers, or the options are refused.
         """
-        beside = [(each,) for each in ids] or [()] * len(texts)
+        beside: list[tuple[Any, ...]] = [(each,) for each in ids] or [()] * len(texts)
         entries = (
             entry(self._columns, number, "", number, text, others)
             for number, (text, others) in enumerate(zip(texts, beside, strict=True))

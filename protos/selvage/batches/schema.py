@@ -7,9 +7,9 @@ from typing import Any
 def schema(outputs: Sequence[str], vectors: Mapping[str, Any], dense: int | None, multi_vector: int | None) -> Any:
     """A pyarrow.Schema; `dense` and `multi_vector`: dimensions of the model, None where they are not known.
 
-    `dense`: a list of fixed size where it is known, `dense_scales` float32 of int8. `sparse_ids`, `sparse_weights`: lists
-    of int32 and float32. `multi_vector`: lists of such lists, `multi_vector_scales` lists of float32. `tokens` int32,
-    `truncated` bool, `reason` string.
+    `dense`: a list of fixed size where it is known, `dense_scales` float32 of int8. `sparse_ids`, `sparse_weights`:
+    lists of int32 and float32. `multi_vector`: lists of such lists, `multi_vector_scales` lists of float32. `tokens`
+    int32, `truncated` bool, `reason` string.
     """
     import pyarrow as pa
 
