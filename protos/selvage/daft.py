@@ -26,7 +26,8 @@ def embedder(
     ray_options: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
-    """A class of Daft: called with a column of texts, it gives one of structs, with the fields of `Embedding.table`.
+    """A class of Daft: called with a column of texts, and one of ids where there is an `id_column`, it gives one
+    of structs with the fields of `Embedding.table`.
 
     `concurrency`: processes that have an `Embedding` each, actors where Daft runs on Ray; `gpus`: of each;
     `batch_size`: rows that one is given at a time; `ray_options`: see `daft.cls`. `options`: as `Embedding` takes them.
@@ -42,8 +43,9 @@ def embedder(
             self._embedding = Embedding(model, **options)
 
         @daft.method.batch(return_dtype=daft.DataType.from_arrow_type(pa.struct(list(fields))), batch_size=batch_size)
-        def __call__(self, texts: daft.Series) -> Any:
-            return self._embedding.table(texts.to_pylist()).cast(fields).to_struct_array()
+        def __call__(self, texts: daft.Series, ids: daft.Series | None = None) -> Any:
+            named = None if ids is None else ids.to_pylist()
+            return self._embedding.table(texts.to_pylist(), named).cast(fields).to_struct_array()
 
     made = daft.cls(Embedder, gpus=gpus, max_concurrency=concurrency, use_process=True, ray_options=ray_options)
     return made()

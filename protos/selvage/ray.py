@@ -37,7 +37,7 @@ class Embedder:
         """
         table = BlockAccessor.for_block(BlockAccessor.batch_to_block(batch)).to_arrow()
         texts = self._of(table, self._column)
-        ids = self._of(table, self._id) if self._id else []
+        ids = self._of(table, self._id) if self._id else None
         found = await asyncio.to_thread(self._embedding.table, texts, ids)
         for name in found.column_names:
             if self._prefix + name in table.column_names:

@@ -84,13 +84,15 @@ class Embedding:
         self._open = ExitStack()
         self._open.enter_context(targets(found, template, card.fingerprint, self._board))
 
-    def table(self, texts: Sequence[Any], ids: Sequence[Any] = ()) -> Any:
+    def table(self, texts: Sequence[Any], ids: Sequence[Any] | None = None) -> Any:
         """A pyarrow.Table of `schema`, a row a text in their order; `ids`: of each, where there is an `id_column`.
 
         Rows without a vector have null everywhere but in `reason`, where all others have null. Raises ValueError with
         the first row at fault unless `on_error` is "null"; Failed where nobody answers, or the options are refused.
         """
-        beside: list[tuple[Any, ...]] = [(each,) for each in ids] or [()] * len(texts)
+        if (ids is None) == bool(self._columns.id):
+            raise ValueError("`ids` and `id_column` go together")
+        beside: list[tuple[Any, ...]] = [()] * len(texts) if ids is None else [(each,) for each in ids]
         entries = (
             entry(self._columns, number, "", number, text, others)
             for number, (text, others) in enumerate(zip(texts, beside, strict=True))

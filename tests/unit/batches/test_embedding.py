@@ -89,6 +89,13 @@ def test_the_first_bad_row_is_named(made: Any, fake: FakeFrontend) -> None:
     assert embedding.table(["one"], ids=["a"])["dense"].to_pylist() == [dense_row("one").tolist()]
 
 
+def test_ids_are_given_where_they_are_named(made: Any) -> None:
+    """And nowhere else, not even of no rows."""
+    for options, ids in (({"id_column": "doc"}, None), ({}, [])):
+        with pytest.raises(ValueError, match="`ids` and `id_column` go together"):
+            made(**options).table([], ids)
+
+
 def test_a_batch_is_sent_while_another_waits(made: Any, fake: FakeFrontend) -> None:
     """Of three threads: nothing is answered before all have sent."""
     came = threading.Barrier(3, timeout=20)
