@@ -19,7 +19,7 @@ def main(source: str, folder: str, actors: int, options: dict[str, object], *, o
     if on_ray:
         frame = frame.into_partitions(12)
     embed = embedder(concurrency=actors, batch_size=64, **options)
-    frame = frame.with_column("vectors", embed(frame["text"]))
+    frame = frame.with_column("vectors", embed(frame["text"], frame["id"]))
     names = ("dense", "reason")
     frame.select("id", *(frame["vectors"][name].alias(name) for name in names)).write_parquet(folder)
 

@@ -53,7 +53,7 @@ async def fleet(nursery: object) -> AsyncIterator[Stack]:
 
 async def run(name: str, count: int, source: str, folder: Path, *, kill: bool = False, **options: Any) -> str:
     """Runs a program with so many actors, and kills one of them while it has work. What it says as it fails, or ""."""
-    options |= {"on_error": "null"}
+    options |= {"on_error": "null", "id_column": "id"}
     asked = {"source": source, "folder": str(folder / "o"), "actors": count, "options": options}
     if name.startswith("daft"):
         options |= {"dimensions": 64}
@@ -115,11 +115,22 @@ async def test_daft_without_ray_tells_of_a_killed_process(source: str, tmp_path:
     assert not list((tmp_path / "o").glob("*.parquet"))
 
 
-async def test_a_model_that_is_refused_ends_the_job(source: str, tmp_path: Path) -> None:
-    """With the worker's own line."""
-    async with program(
-        "ray", tmp_path, source=source, folder=str(tmp_path / "o"), actors=1, options={"model": "random:no"}
-    ) as process:
+@pytest.mark.parametrize(
+    ("options", "expected_line"),
+    [
+        ({"model": "random:no"}, "random:no is not known; there are bge-base-en"),
+        (
+            {"model": MODEL, "threads": 1, "id_column": "id"},
+            "of a batch of 64, whose id is 7: INPUT_TOO_LONG: the text has",
+        ),
+    ],
+)
+async def test_what_is_at_fault_ends_the_job(
+    options: dict[str, Any], expected_line: str, source: str, tmp_path: Path
+) -> None:
+    """With a line that names it."""
+    asked = {"source": source, "folder": str(tmp_path / "o"), "actors": 1, "options": options}
+    async with program("ray", tmp_path, **asked) as process:
         _, told = await process.communicate()
     assert process.returncode
-    assert "random:no" in told.decode()
+    assert expected_line in told.decode()

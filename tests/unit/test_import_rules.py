@@ -135,6 +135,10 @@ RULES = {
         [path for path in files("protos/selvage/**/*.py") if path.parent.name != "engine"],
         {"shared", "frontend_service", "gpu_worker", "torch"},
     ),
+    "Ray and Daft are known to a file each": (
+        [path for path in files("protos/selvage/**/*.py") if path.name not in ("ray.py", "daft.py")],
+        {"ray", "daft"},
+    ),
     "the worker of an engine knows no transport": (files("protos/selvage/engine/resident.py"), {"grpc", "selvage"}),
     "attachments know no transport": (files("gpu_worker/link/*.py"), {"torch", "grpc", "shared.rpc"}),
     "the scheduler knows no torch and no gRPC": (files("gpu_worker/scheduler.py"), {"torch", "grpc", "selvage"}),
