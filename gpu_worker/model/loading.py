@@ -20,7 +20,8 @@ from gpu_worker.model.fp8 import FP8
 from gpu_worker.model.gate import Reference
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.head_gate import HeadReference
-from gpu_worker.model.linear import STOCK, Linear, PrepackedLinear, prepack, undoing
+from gpu_worker.model.linear import Linear, PrepackedLinear, packed_alone, undoing
+from gpu_worker.model.linear_ways import STOCK, quicken
 from gpu_worker.model.probes import Budget, Probes
 from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source
@@ -186,24 +187,28 @@ def _prepare(
     heads = HeadBuilder(source.recipe, model, placement, source.layers, reference.width).build()
     layers = nn.ModuleList([base, *heads.modules()])
     exact = asked == "auto"  # merged and packed layers cannot be rounded; compiled, a layer rounds equal states once
-    linear, undo = STOCK, None
+    plan, told, undo = STOCK, "", None
     if placement.device.type == "cpu" and exact:
         undo = undoing(layers)  # keeps the old weights, so only where they may be wanted again
-        linear = prepack(layers)
+        plan, told = quicken(layers)
     try:
-        way = ways.choose(base, reference, placement, uncounted, segments, positions, merging=exact)
+        way = ways.choose(base, reference, placement, uncounted, segments, positions, plan, merging=exact)
+        if plan.most is not None:
+            with packed_alone(layers):  # few rows go another way than the gate's many, and pass it as well
+                reference.check(way.trunk)
     except ModelRefused:
-        if undo is None or linear == STOCK or relative.installed(base):
+        if undo is None or plan == STOCK or relative.installed(base):
             raise
         undo()  # some models blow the last bit up: what rounds otherwise is not theirs any more
-        linear = STOCK
+        plan, told = STOCK, "linear layers: torch, since the model does not run as its own with packed ones"
         way = ways.choose(base, reference, placement, uncounted, segments, positions)
+    way = replace(way, told=(*way.told, *([told] if told else [])))
     if not exact:
         return _rounded(way, base, heads, reference, head_reference, faster), heads, FP8
     way = ways.formed(way, reference, faster)
     if head_reference is not None:
         head_reference.check(way.trunk, heads)
-    return way, heads, linear
+    return way, heads, str(plan)
 
 
 def _rounded(

@@ -20,7 +20,8 @@ from gpu_worker.device.memory import ran_out
 from gpu_worker.device.placement import Placement
 from gpu_worker.device.timing import device_seconds
 from gpu_worker.model.gate import Reference
-from gpu_worker.model.linear import prepack
+from gpu_worker.model.linear import packed_layers
+from gpu_worker.model.linear_ways import STOCK, Plan
 from gpu_worker.model.merged import merge, saved
 from gpu_worker.model.trunk import FormChoice, Judge, PackedTrunk, Trunk, rotary_of_the_step
 from gpu_worker.model.trunk.equal_length import EqualLengthTrunk
@@ -63,18 +64,20 @@ def choose(
     uncounted: int | None,
     token_types: bool,
     positions: int,
+    plan: Plan = STOCK,
     *,
     merging: bool = True,
 ) -> Way:
     """Changes the model in place into what serves. Raises ModelRefused with the reasons of both ways.
 
-    `merging`: whether linear layers may be merged where that is faster.
+    `plan`: how linear layers run on a processor, also those that an encoder of ours sets free. `merging`: whether they
+    may be merged where that is faster.
     """
     config = base.config.get_text_config()
     if rotary_of_the_step(config) == "dynamic":
         raise ModelRefused("config.json: rope_type dynamic changes a text's vector with the longest text before it")
     try:
-        packed = _packed(base, placement, uncounted, token_types, reference.width, merging=merging)
+        packed = _packed(base, placement, uncounted, token_types, reference.width, plan, merging=merging)
         reference.check(packed)
         fewer, way = saved(base), _attending_fastest(packed, reference, placement)
         merged = [f"{fewer} products of a step are made together with others"] if fewer else []
@@ -137,7 +140,7 @@ def _shape(base: Any) -> Shape:
 
 
 def _packed(
-    base: Any, placement: Placement, uncounted: int | None, token_types: bool, width: int, *, merging: bool
+    base: Any, placement: Placement, uncounted: int | None, token_types: bool, width: int, plan: Plan, *, merging: bool
 ) -> PackedTrunk:
     """Raises ModelRefused for what is known to fail without trying."""
     config = base.config.get_text_config()
@@ -145,8 +148,8 @@ def _packed(
     if rotary:
         raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
     make_packed(base)
-    if relative.installed(base) and placement.device.type == "cpu":
-        prepack(base)  # what its own classes would not let be packed, since they look at the weight
+    if relative.installed(base) and plan != STOCK:
+        plan.install(packed_layers(base))  # what its own classes keep for themselves, since they look at the weight
     if placement.device.type == "cuda" and merging:
         merge(base, device_seconds)
     chosen = attention_choice.choose(

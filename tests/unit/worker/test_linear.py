@@ -1,4 +1,6 @@
-"""Packed linear layers equal the ones that they replace."""
+"""What may stand in for a linear layer equals it."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -7,8 +9,12 @@ from transformers.activations import ACT2FN
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.model import linear as module
-from gpu_worker.model.linear import PREPACKED, STOCK, PrepackedLinear, gelu_kind, prepack, undoing
+from gpu_worker.model.linear import PrepackedLinear, fuses, gelu_kind, packed_alone, packed_layers, undoing
+from gpu_worker.model.linear_ways import Plan, Way
 from gpu_worker.random_models import synthetic
+
+PLANS = [Plan(), Plan(Way.PACKED), Plan(Way.FUSED), Plan(Way.PACKED, 8), Plan(Way.FUSED, 8)]
+HALF = torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 class Block(nn.Module):
@@ -23,18 +29,50 @@ class Block(nn.Module):
         return self.intermediate_act_fn(self.dense(x))
 
 
+@pytest.mark.parametrize("plan", PLANS, ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "quick_gelu"])
 @torch.inference_mode()
-def test_a_packed_block_equals_the_stock_one(activation: str, bias: bool) -> None:
-    """With its activation fused where it is a GELU, and left alone where it is none."""
+def test_every_way_equals_the_stock_one(activation: str, bias: bool, plan: Plan) -> None:
+    """With few rows and with many, of one dimension more too; a GELU is applied once, other activations are left."""
     block = Block(activation, bias)
-    x = torch.randn(7, 48)
-    expected = block(x)
-    assert prepack(block) == PREPACKED
-    assert isinstance(block.dense, PrepackedLinear)
-    assert isinstance(block.intermediate_act_fn, nn.Identity) == (gelu_kind(ACT2FN[activation]) is not None)
-    assert (block(x) - expected).abs().max() < 1e-5
+    states = [torch.randn(*shape, 48) for shape in ((1,), (7,), (8,), (9,), (40,), (1, 8), (1, 9), (2, 3, 5))]
+    expected = [block(x) for x in states]
+    plan.install(packed_layers(block))
+    fused = plan.way is Way.FUSED and gelu_kind(ACT2FN[activation]) is not None
+    assert isinstance(block.intermediate_act_fn, nn.Identity) == fused
+    assert isinstance(block.dense, PrepackedLinear) == (plan.way is not Way.STOCK)
+    for x, wanted in zip(states, expected, strict=True):
+        assert (block(x) - wanted).abs().max() < 1e-5
+
+
+@pytest.mark.skipif(not HALF, reason="this processor has no bfloat16 products in oneDNN")
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+@torch.inference_mode()
+def test_every_way_serves_bfloat16(plan: Plan) -> None:
+    """Within what rounding an output, and a GELU of a rounded one, may make of it."""
+    block = Block("gelu").bfloat16()
+    states = [torch.randn(count, 48).bfloat16() for count in (3, 20)]
+    expected = [block(x) for x in states]
+    plan.install(packed_layers(block))
+    for x, wanted in zip(states, expected, strict=True):
+        assert (block(x).float() - wanted.float()).abs().max() <= 2**-6 * wanted.abs().max()
+
+
+@torch.inference_mode()
+def test_rows_tell_which_weight_is_multiplied() -> None:
+    """Up to the bound the packed one, beyond it the other; inside `packed_alone` the packed one always."""
+    block = nn.Sequential(nn.Linear(16, 16))
+    Plan(Way.PACKED, 8).install(packed_layers(block))
+    layer: Any = block[0]
+    layer.weight.zero_()
+    layer.bias.zero_()
+    few, many = torch.ones(8, 16), torch.ones(9, 16)
+    assert layer(few).abs().max() > 0
+    assert layer(many).abs().max() == 0
+    with packed_alone(block):
+        assert layer(many).abs().max() > 0
+    assert layer(many).abs().max() == 0
 
 
 def test_gelus_are_told_apart_by_their_values() -> None:
@@ -43,9 +81,9 @@ def test_gelus_are_told_apart_by_their_values() -> None:
     assert kinds == {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "quick_gelu": None, "relu": None}
 
 
-@pytest.mark.parametrize("flaw", ["missing", "wrong"])
-def test_without_the_operator_everything_stays_as_it_is(flaw: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another build of PyTorch, or one whose operator computes something else."""
+@pytest.mark.parametrize("flaw", ["missing", "wrong", "wrong with GELU"])
+def test_an_operator_that_is_missing_or_wrong_serves_nothing(flaw: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another build of PyTorch, or one whose operator computes something else; packed layers outlive a wrong GELU."""
 
     class Flawed(PrepackedLinear):
         def __init__(self, linear: nn.Linear) -> None:
@@ -53,12 +91,14 @@ def test_without_the_operator_everything_stays_as_it_is(flaw: str, monkeypatch: 
                 raise AttributeError("no such operator")
             super().__init__(linear)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x) + 1
+        def product(self, x: torch.Tensor, gelu: str = "") -> torch.Tensor:
+            return super().product(x, gelu) + (flaw == "wrong" or bool(gelu))
 
     monkeypatch.setattr(module, "PrepackedLinear", Flawed)
     block = Block("gelu")
-    assert prepack(block) == STOCK
+    layers = packed_layers(block)
+    assert len(layers) == (flaw == "wrong with GELU")
+    assert not fuses(layers)
     assert type(block.dense) is nn.Linear
 
 
@@ -67,9 +107,11 @@ def test_every_linear_layer_of_a_model_is_packed() -> None:
     config, _ = synthetic.shape_of("tiny-bert")
     model = synthetic.build(config, "encoder", Placement(device=torch.device("cpu"), dtype=torch.float32)).eval()
     with torch.inference_mode():
-        assert prepack(model) == PREPACKED
+        layers = packed_layers(model)
+        assert fuses(layers)
+        Plan(Way.FUSED).install(layers)
     assert not any(type(each) is nn.Linear for each in model.modules())
-    fused = [each for each in model.modules() if isinstance(each, PrepackedLinear) and each._activation[0] == "gelu"]
+    fused = [each for each in model.modules() if isinstance(each, PrepackedLinear) and each.gelu]
     assert len(fused) == config.num_hidden_layers
 
 
@@ -87,18 +129,19 @@ class Reading(nn.Module):
 def test_a_layer_whose_weight_is_read_stays_as_it_is() -> None:
     """A packed one has no weight to show."""
     block = Reading()
-    assert prepack(block) == PREPACKED
+    Plan(Way.PACKED).install(packed_layers(block))
     assert isinstance(block.inner, PrepackedLinear)
     assert isinstance(block.outer, nn.Linear)
     block(torch.randn(3, 8))
 
 
-def test_what_was_packed_can_be_put_back() -> None:
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_what_was_replaced_can_be_put_back(plan: Plan) -> None:
     """Layers and fused activations, at every depth, to the last bit."""
     model = nn.Sequential(Block("gelu"), nn.Sequential(nn.Linear(96, 4)))
-    x = torch.randn(7, 48)
+    x = torch.randn(17, 48)
     expected, undo = model(x), undoing(model)
-    assert prepack(model) == PREPACKED
+    plan.install(packed_layers(model))
     undo()
     assert not any(isinstance(each, PrepackedLinear) for each in model.modules())
     assert torch.equal(model(x), expected)
