@@ -21,7 +21,7 @@ from gpu_worker.model.linear import Layer, fuses, packed_layers
 
 ROWS = (8, 32, 128, 512)
 """Of a product that is measured. Beyond, the ways keep their order."""
-SECONDS, LEAST_ROUNDS, ROUNDS = 0.08, 2, 10
+SECONDS, LEAST_ROUNDS, ROUNDS = 0.05, 2, 10
 """Measured for each of them: rounds until that much time is over, within these bounds."""
 MULTIPLIED = 1 << 28
 """Rows x weights of a round, about: for few rows, many layers, since a model's weights do not stay in the cache."""
@@ -98,13 +98,14 @@ def decide(times: Times, *, twice: bool) -> Plan:
     fastest = min(ratios, key=ratios.__getitem__)
     best = fastest if ratios[fastest] < PAYS else usual
     plan, least, stock = Plan(best), ratios[best], times[Way.STOCK]
-    for way in [each for each in times if twice and each is not Way.STOCK]:
+    for few in range(1, len(stock)) if twice and usual is Way.PACKED else ():
+        packed, fused = times[Way.PACKED], times.get(Way.FUSED)
+        way = Way.FUSED if fused and _ratio(fused[:few], packed[:few]) < PAYS else Way.PACKED
         own = times[way]
-        for few in range(1, len(stock)):
-            ahead = _ratio(own[:few], stock[:few]) < PAYS and _ratio(stock[few:], own[few:]) < PAYS
-            ratio = _ratio([*own[:few], *stock[few:]], times[usual])
-            if ahead and ratio < least:
-                plan, least = Plan(way, ROWS[few - 1]), ratio
+        ahead = _ratio(own[:few], stock[:few]) < PAYS and _ratio(stock[few:], own[few:]) < PAYS
+        ratio = _ratio([*own[:few], *stock[few:]], times[usual])
+        if ahead and ratio < least:
+            plan, least = Plan(way, ROWS[few - 1]), ratio
     return plan
 
 
