@@ -21,7 +21,7 @@ from gpu_worker.model.linear import Layer, fuses, packed_layers
 
 ROWS = (8, 32, 128, 512)
 """Of a product that is measured. Beyond, the ways keep their order."""
-SECONDS, LEAST_ROUNDS, ROUNDS = 0.05, 2, 10
+SECONDS, LEAST_ROUNDS, ROUNDS = 0.1, 2, 20
 """Measured for each of them: rounds until that much time is over, within these bounds."""
 MULTIPLIED = 1 << 28
 """Rows x weights of a round, about: for few rows, many layers, since a model's weights do not stay in the cache."""
@@ -93,14 +93,16 @@ def decide(times: Times, *, twice: bool) -> Plan:
 
     `twice`: whether the weights may be kept twice. Then ways are switched where each is clearly ahead on its own side.
     """
-    usual = Way.PACKED if Way.PACKED in times else Way.STOCK
-    ratios = {way: _ratio(found, times[usual]) for way, found in times.items()}
-    fastest = min(ratios, key=ratios.__getitem__)
-    best = fastest if ratios[fastest] < PAYS else usual
-    plan, least, stock = Plan(best), ratios[best], times[Way.STOCK]
+    usual, stock = Way.PACKED if Way.PACKED in times else Way.STOCK, times[Way.STOCK]
+    best = min(
+        (way for way in times if _pays(times[way], times[usual])),
+        key=lambda way: _ratio(times[way], times[usual]),
+        default=usual,
+    )
+    plan, least = Plan(best), _ratio(times[best], times[usual])
     for few in range(1, len(stock)) if twice and usual is Way.PACKED else ():
         packed, fused = times[Way.PACKED], times.get(Way.FUSED)
-        way = Way.FUSED if fused and _ratio(fused[:few], packed[:few]) < PAYS else Way.PACKED
+        way = Way.FUSED if fused and _pays(fused[:few], packed[:few]) else Way.PACKED
         own = times[way]
         ahead = _ratio(own[:few], stock[:few]) < PAYS and _ratio(stock[few:], own[few:]) < PAYS
         ratio = _ratio([*own[:few], *stock[few:]], times[usual])
@@ -177,6 +179,12 @@ def _run(way: Way, layer: Layer, x: Tensor) -> Tensor:
 def _kind(layer: Layer) -> tuple[int, int, bool, str]:
     """Layers that are alike here take the same time."""
     return layer.stock.in_features, layer.stock.out_features, layer.stock.bias is None, layer.gelu
+
+
+def _pays(times: Sequence[float], usual: Sequence[float]) -> bool:
+    """Whether they are clearly shorter, and for no number of rows clearly longer: few rows are measured less surely."""
+    slower = any(own * PAYS > other for own, other in zip(times, usual, strict=True))
+    return not slower and _ratio(times, usual) < PAYS
 
 
 def _ratio(times: Sequence[float], usual: Sequence[float]) -> float:
