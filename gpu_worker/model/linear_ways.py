@@ -30,7 +30,7 @@ TWICE = 1024 * MEBIBYTE
 """Bytes that a second copy of the weights may take."""
 Clock = Callable[[], float]
 """In seconds. `time.thread_time` counts a thread's share of a product, but not the time that other processes take from
-it: on busy cores five choices by the wall's clock came out in four ways, by this one in one."""
+it: on busy cores four choices by the wall's clock came out in four ways, by this one in two."""
 
 
 class Way(Enum):

@@ -30,6 +30,7 @@ from gpu_worker.attention.interface import OneByOne
 from gpu_worker.attention.relative import t5
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import ModelEngine
+from gpu_worker.model import linear_ways
 from gpu_worker.model.loading import load
 from gpu_worker.model.trunk import PackedTrunk
 from gpu_worker.random_models import miniature, shapes, synthetic
@@ -145,8 +146,13 @@ BY_TURNS = [
 
 
 @pytest.mark.parametrize(("model_class", "kind", "dense"), BY_TURNS)
-def test_saved_as_sentence_t5_it_gives_its_vectors(model_class: Any, kind: str, dense: int, tmp_path: Path) -> None:
-    """From encoders alone and from encoder-decoders, all texts in one step, within 1e-5."""
+def test_saved_as_sentence_t5_it_gives_its_vectors(
+    model_class: Any, kind: str, dense: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From encoders alone and from encoder-decoders, all texts in one step, within 1e-5; with packed layers."""
+    packed = linear_ways.Plan(linear_ways.Way.PACKED)
+    monkeypatch.setattr(linear_ways, "_plans", {})
+    monkeypatch.setattr(linear_ways, "decide", lambda times, twice: packed)
     theirs = sentence_t5(tmp_path, model_class, kind, dense)
     model = load(str(tmp_path), CPU)
     assert not model.unpacked
