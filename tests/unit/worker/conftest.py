@@ -65,6 +65,15 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
+def on_a_processor() -> Iterator[None]:
+    """What tests of a trunk's forms have in place of an accelerator."""
+    import forms  # it imports what only they need
+
+    with forms.on_a_processor():
+        yield
+
+
+@pytest.fixture
 def device() -> Iterator[Executor]:
     """A thread that computes."""
     with ThreadPoolExecutor(1) as made:

@@ -1,0 +1,84 @@
+"""Compiled layers without a device: one graph a kind of layer and all batches; all else runs as it is written."""
+
+from itertools import count
+
+import pytest
+import torch
+from forms import KINDS, SIZES, Counting, batch, families, packed_trunk, reference_of
+
+from gpu_worker.attention.hopper import Hopper
+from gpu_worker.attention.launched import Launched
+from gpu_worker.attention.varlen import Varlen
+from gpu_worker.model.trunk import FormChoice, Forms
+from gpu_worker.model.trunk.compiled import CompiledTrunk
+
+pytestmark = pytest.mark.usefixtures("on_a_processor")
+
+
+@families(("tiny-modernbert", Varlen), ("tiny-qwen3", Hopper))
+def test_one_graph_for_each_kind_of_layer_and_all_batches(name: str, kernel: type[Launched]) -> None:
+    """Whatever the lengths, counts and longest texts; the same numbers, and the layers are left as they were."""
+    trunk, counting = packed_trunk(name, kernel), Counting()
+    compiled = CompiledTrunk(trunk, counting)
+    batches = [batch(trunk, lengths) for lengths in SIZES]
+    compiled.compile(batches[:1])
+    layers, counting.runs = counting.runs, 0
+    with torch.inference_mode():
+        for each in batches:
+            assert torch.equal(compiled(each), trunk(each))
+    assert counting.graphs == KINDS.get(name, 1)
+    assert counting.runs == layers * len(batches)
+
+
+def test_what_was_not_compiled_runs_as_it_is_written() -> None:
+    """Nobody waits for a compiler: batches of one token, of two launches, with tails."""
+    trunk, counting = packed_trunk("tiny-bert"), Counting()
+    compiled = CompiledTrunk(trunk, counting)
+    compiled.compile([batch(trunk, [3, 5])])
+    others = [batch(trunk, [1]), batch(trunk, [*([2] * 60), 400]), batch(trunk, [4, 9], [1, 3])]
+    with torch.inference_mode():
+        for each in others:
+            assert torch.equal(compiled(each), trunk(each))
+    assert counting.graphs == 1
+    compiled.compile(others[1:])
+    assert counting.graphs == 3
+    counting.runs = 0
+    with torch.inference_mode():
+        for each in others[1:]:
+            compiled(each)
+    assert counting.runs == 2 * 3
+
+
+def test_windows_are_compiled_though_tails_beside_them_are_not() -> None:
+    """A late-interaction model with windows: its documents have no tails, its queries run as the layers are written."""
+    reference, trunk = reference_of("tiny-modernbert", positions=200, unattended=True, limit=200)
+    counting, slower = Counting(), (0.9**number for number in count())
+    form = FormChoice(
+        trunk,
+        reference,
+        Forms(step_tokens=64, graphs=False),
+        longest=200,
+        tails=True,
+        backend=counting,
+        seconds=lambda run: (run(), next(slower))[1],
+    )
+    assert form.trunk.way == "varlen, compiled layers"
+    assert form.told[0].startswith("batches with unattended tails run as the layers are written: ")
+    assert counting.graphs >= 2
+    with torch.inference_mode():
+        for lengths, tails in (([5, 40], [2, 0]), ([5, 40], None)):
+            each = batch(trunk, lengths, tails)
+            assert torch.equal(form.trunk(each), trunk(each))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-qwen3", "tiny-modernbert"])
+def test_inductor_itself(name: str) -> None:
+    """The compiler that serves, on a processor: within rounding of the layers as they are written."""
+    trunk = packed_trunk(name)
+    compiled = CompiledTrunk(trunk)
+    batches = [batch(trunk, lengths) for lengths in SIZES]
+    compiled.compile(batches[:1])
+    with torch.inference_mode():
+        for each in batches:
+            assert torch.allclose(compiled(each), trunk(each), atol=2e-5)

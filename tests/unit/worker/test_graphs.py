@@ -1,0 +1,88 @@
+"""Captured graphs without a device: rows behind the last bound are harmless, and graphs are taken where they pay."""
+
+import numpy as np
+import pytest
+import torch
+from forms import SIZES, batch, captured, families, loaded, packed_trunk, reference_of
+from tiny import encode, run, score, tokens
+
+from gpu_worker.attention.hopper import Hopper
+from gpu_worker.attention.launched import Launched
+from gpu_worker.attention.varlen import Varlen
+from gpu_worker.engine import ModelEngine
+from gpu_worker.model.abilities import Abilities
+from gpu_worker.model.loading import Model
+from gpu_worker.model.trunk import PackedTrunk
+from gpu_worker.model.trunk.buckets import buckets
+from gpu_worker.model.trunk.graphs import GraphedTrunk
+from gpu_worker.ragged.launches import launches
+from shared.jobs import Job
+from shared.vectors import OutputKind, ScoringMethod
+
+
+@pytest.mark.usefixtures("on_a_processor")
+@families(("tiny-bert", Varlen), ("tiny-modernbert", Varlen), ("tiny-qwen3", Hopper))
+def test_rows_behind_the_last_bound_change_no_bit(name: str, kernel: type[Launched]) -> None:
+    """Attention leaves NaN there: hidden states of every bucket against the batch by itself."""
+    trunk = packed_trunk(name, kernel)
+    graphs = captured(trunk, 256, 640).values()
+    with torch.inference_mode():
+        for lengths in SIZES:
+            alone = trunk(batch(trunk, lengths))
+            held = [graph for graph in graphs if graph.bucket.holds(sum(lengths), len(lengths), max(lengths))]
+            assert held
+            for graph in held:
+                found = graph(batch(trunk, lengths))
+                assert torch.equal(found, alone), graph.bucket
+
+
+def jobs(model: Model) -> list[Job]:
+    """One of each kind."""
+    kinds = (OutputKind.DENSE, OutputKind.MULTI_VECTOR)
+    both = encode(*(each for each in kinds if each in Abilities(model).outputs))
+    late = score(ScoringMethod.LATE_INTERACTION, 1)
+    return [
+        Job(id=1, work=both, tokens=tokens(3, 20, 1)),
+        Job(id=2, work=late, tokens=tokens(5, 9, 30)),
+        Job(id=3, work=both, tokens=tokens(7, 7, 40)),
+    ]
+
+
+@pytest.mark.usefixtures("on_a_processor")
+@pytest.mark.parametrize("name", ["tiny-colbert", "tiny-qwen3"])
+def test_whole_steps_by_graphs_give_the_same_bytes(name: str) -> None:
+    """Trunk, pooling, heads, scores and the check for numbers, one step after the other through the same tensors."""
+    model = loaded(name)
+    expected = [run(ModelEngine(model), [job]) for job in jobs(model)]
+    assert isinstance(model.trunk, PackedTrunk)
+    trunk = GraphedTrunk(model.trunk, captured(model.trunk, 512, 512), lambda size, tokens: True)
+    object.__setattr__(model, "trunk", trunk)
+    engine = ModelEngine(model)
+    assert [run(engine, [job]) for job in jobs(model)] == expected
+    assert trunk.padded > 0
+
+
+@pytest.mark.usefixtures("on_a_processor")
+def test_graphs_are_taken_where_they_are_faster() -> None:
+    """A batch that fills little of a bucket runs as it is; one that a graph does not hold does as well."""
+    trunk = packed_trunk("tiny-bert")
+    graphed = GraphedTrunk(trunk, captured(trunk, 256, 640), lambda size, tokens: 2 * tokens > size.tokens)
+    with torch.inference_mode():
+        for lengths, used in (([60, 60, 60], True), ([20], False), ([40], True), ([300], False)):
+            graph = graphed.graph_of(batch(trunk, lengths))
+            assert (graph is not None) == used
+            assert torch.equal(graphed(batch(trunk, lengths)), trunk(batch(trunk, lengths)))
+    assert graphed.graph_of(batch(trunk, [9, 60], [1, 0])) is None
+    assert graphed.padded == (256 - 180) + (64 - 40)
+
+
+@pytest.mark.parametrize("longest", [2, 100, 180, 384, 512, 640])
+def test_the_gates_texts_fit_into_every_size_in_one_launch(longest: int) -> None:
+    """At the size of an accelerator's steps, for any longest text."""
+    reference, _ = reference_of("tiny-bert", positions=longest, limit=longest)
+    lengths = [len(text) for text in reference.probes.texts]
+    for size in buckets(16_384, longest):
+        own = sorted(lengths[number] for number in reference.fitting(size.tokens, size.sequences, size.longest))
+        assert own
+        assert size.holds(sum(own) + 1, len(own), own[-1])
+        assert len(launches(np.array(own))) == 1
