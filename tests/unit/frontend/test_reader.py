@@ -81,7 +81,7 @@ def kept(encoding: Encoding, need: Need, start: int = 0) -> tuple[list[int], lis
 @pytest.mark.parametrize("markers", [False, True], ids=["plain", "with added tokens"])
 @pytest.mark.parametrize("kind", KINDS)
 @given(TEXTS, st.integers(1, 12), st.sampled_from(TruncationSide), st.sampled_from([1, TOKEN_LETTERS]))
-@examples(60)
+@examples(40)
 def test_what_is_read_equals_all_of_it_cut(
     kind: str, markers: bool, text: str, tokens: int, cut: TruncationSide, letters: int
 ) -> None:
@@ -104,7 +104,7 @@ def test_what_is_read_equals_all_of_it_cut(
 @pytest.mark.parametrize("markers", [False, True], ids=["plain", "with added tokens"])
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), st.integers(0, 40))
-@examples(60)
+@examples(40)
 def test_a_parted_text_has_the_tokens_of_its_halves(kind: str, markers: bool, text: str, letters: int) -> None:
     """One after the other, at every place where it may be parted; behind the first word for the second half."""
     tokenizer = tokenizer_of(kind, markers)

@@ -32,8 +32,7 @@ def garbage() -> Iterator[list[object]]:
     "name",
     [
         "tiny-bge-m3",
-        "tiny-classifier",
-        *(pytest.param(f"tiny-{each}", marks=pytest.mark.slow) for each in ("splade", "colbert")),
+        *(pytest.param(f"tiny-{each}", marks=pytest.mark.slow) for each in ("classifier", "splade", "colbert")),
     ],
 )
 def test_no_tensor_waits_for_the_garbage_collector(name: str, garbage: list[object]) -> None:

@@ -116,11 +116,11 @@ PYLATE_FILES: dict[str, dict[str, Any]] = {
 
 KINDS = ("ColBERT", "MultiVectorEncoder", "")
 BY_TURNS = [
-    pytest.param(files, kind, marks=() if kind == "ColBERT" or place % 4 == number else pytest.mark.slow)
+    pytest.param(files, kind, marks=() if kind == "ColBERT" or place % 8 == number else pytest.mark.slow)
     for place, files in enumerate(PYLATE_FILES)
     for number, kind in enumerate(KINDS, -1)
 ]
-"""PyLate's own always, for every other file one of the others; all by `make test-slow`."""
+"""PyLate's own always, for every fourth file one of the others; all by `make test-slow`."""
 
 
 @pytest.mark.parametrize(("files", "kind"), BY_TURNS)

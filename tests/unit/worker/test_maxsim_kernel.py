@@ -286,7 +286,7 @@ def test_starting_up_calls_every_variant(kernel: ModuleType, monkeypatch: pytest
     assert reached == [False, True]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 @given(st.lists(some_comparison(), min_size=1, max_size=3), MASKS)
 def test_more_pairs_than_one_table_holds_take_several(
     kernel: ModuleType, comparisons: list[Comparison], kept: Mask | None

@@ -191,16 +191,21 @@ def float32_bytes(module: nn.Module) -> int:
 
 TRUNKS = ["tiny-bert", "tiny-qwen3", "tiny-t5", "tiny-deberta-v2", "tiny-modernbert"]
 HEADED = ["tiny-splade", "tiny-cross-encoder", "tiny-token-classifier", "tiny-yes-no"]
+BY_TURNS = [
+    pytest.param(name, dtype, marks=() if (place + turn) % 2 else pytest.mark.slow)
+    for place, name in enumerate(TRUNKS + HEADED)
+    for turn, dtype in enumerate(("bfloat16", "float16"))
+]
+"""Each model in one of the formats; in both by `make test-slow`."""
 
 
-@pytest.mark.parametrize("name", TRUNKS + HEADED)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(("name", "dtype"), BY_TURNS)
 def test_a_load_holds_one_module_in_float32(name: str, dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted over all runs of both gates, heads of a vocabulary included; of a table only the rows that are read."""
     counter, placement = Counter(monkeypatch), Placement.choose("cpu", dtype)
     monkeypatch.setattr(loading, "Reference", Reference)  # taken anew, whatever other tests remember
     monkeypatch.setattr(widened, "at_once", None)  # nothing falls back
-    load(f"random:{name}", placement)
+    load(f"random:{name}", placement, max_tokens=100)  # the gate runs a text that is as long as one may be
     config, recipe = synthetic.shape_of(name)
     whole = synthetic.build(config, recipe.weights_of, placement)
     modules = [each for each in whole.modules() if not list(each.children()) and not isinstance(each, nn.Embedding)]
