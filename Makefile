@@ -25,9 +25,12 @@ WORKER ?= 127.0.0.1:50061
 FRONTEND ?= 127.0.0.1:50051
 HTTP ?= 127.0.0.1:8080
 DEVICES ?=
-# A process a core, at most four: each loads PyTorch. Files stay whole, since their tests share services, and come in
-# the order of tests/conftest.py: pytest-xdist's own puts files of few tests last, however long these take.
-TOGETHER := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# A process a core and one more, since tests of services wait; at most four: each loads PyTorch. Files stay whole, since
+# their tests share services, and come in the order of tests/conftest.py: pytest-xdist's own puts files of few tests last,
+# however long these take. Bytecode is kept, whatever the shell says: else each process rewrites all assertions again.
+PROCESSES := $(shell $(PYTHON) -c 'import os; print(min(4, 1 + len(os.sched_getaffinity(0))))' 2>/dev/null)
+TOGETHER = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(or $(PROCESSES),2) \
+  --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-slow compose-test models check format locks protos baseline peers clients clusters bench gpu gpu-wheels
@@ -72,10 +75,10 @@ serve: $(VENV)/demo ## leave a worker and a frontend running (MODEL, WORKER, FRO
 
 test: $(VENV)/dev ## run all tests that need no GPU
 	-@$(MAKE) --silent clients
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TOGETHER)
+	$(TOGETHER)
 
 test-slow: $(VENV)/dev ## run the long ones: every text architecture of transformers, kills and restarts, the soak; half an hour
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TOGETHER) -m slow
+	$(TOGETHER) -m slow
 
 compose-test: $(VENV)/dev ## prove compose.yaml: up, kill, hang, scale, roll, down; needs docker and its compose, or podman's
 	$(BIN)/python tests/compose/prove.py

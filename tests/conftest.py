@@ -1,6 +1,14 @@
-"""How all tests run: the long files first, and properties by examples, not by the clock."""
+"""How all tests run: the long files first, properties by examples, services forked from the same two processes."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
+from forked import IMPORTED, SHARED, end_parent, parent
 from hypothesis import HealthCheck, settings
 
 LONGEST_FIRST = (
@@ -37,3 +45,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return place, "/tests/e2e/" not in path
 
     items.sort(key=rank)
+
+
+class SharedNursery:
+    """Of the process that hands out tests to others: what these fork services from, and load but once for all."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="nursery-"))
+        self._parents: list[Any] = []
+        os.environ[SHARED] = str(self._folder)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """As soon as one of them knows that services will be needed."""
+        if not self._parents and any("/e2e/" in each for each in ids):
+            self._parents = [parent(self._folder, module) for module in IMPORTED]
+
+    def pytest_unconfigure(self) -> None:
+        for each in self._parents:
+            end_parent(each)
+        shutil.rmtree(self._folder)
+        del os.environ[SHARED]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where there is one process only, it starts what it needs when it needs it."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(SharedNursery())

@@ -14,6 +14,7 @@ import runpy
 import select
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,8 +24,9 @@ IMPORTED = {
     "frontend_service": ["frontend_service.__main__"],
     "gpu_worker": ["gpu_worker.__main__", "transformers.modeling_utils"],  # which transformers imports when it is used
 }
-LISTENING = b"listening\n"
 ENDS_AS_PYTHON = "TEST_ENDS_AS_PYTHON"
+SHARED = "TEST_NURSERY"
+"""The folder in which processes fork for all that run tests at the same time."""
 LOADED = ("tiny-bert", "tiny-classifier", "tiny-bge-m3")
 """What tests serve most."""
 
@@ -77,9 +79,10 @@ class Forked:
 class Nursery:
     """Starts a process that forks when it is first needed; `start` takes create_subprocess_exec's place."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._parents: dict[str, asyncio.subprocess.Process] = {}
+    def __init__(self, folder: Path, *, shared: bool = False) -> None:
+        """`shared`: somebody else starts them there, and ends them."""
+        self._folder, self._shared = folder, shared
+        self._parents: dict[str, subprocess.Popen[bytes]] = {}
         self._starting = asyncio.Lock()
 
     async def start(self, *command: str, **options: Any) -> Any:
@@ -89,37 +92,44 @@ class Nursery:
             return await asyncio.create_subprocess_exec(*command, **options)
         address = str(self._folder / module)
         async with self._starting:  # members may be started together
-            if module not in self._parents:
-                self._parents[module] = await _parent(module, address, self._errors(module))
+            if not self._shared and module not in self._parents:
+                self._parents[module] = parent(self._folder, module)
+            await self._listens(module)
         return await _forked(address, arguments, **options)
+
+    async def _listens(self, module: str) -> None:
+        for _ in range(6000):  # two minutes
+            if (self._folder / module).exists():
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"nothing forks {module}: {self.said(module)}")
 
     def said(self, module: str) -> str:
         """What the process that forks wrote while it imported and loaded."""
-        return self._errors(module).read_text()
+        return errors_of(self._folder, module).read_text()
 
-    def _errors(self, module: str) -> Path:
-        return self._folder / f"{module}.errors"
-
-    async def close(self) -> None:
+    def close(self) -> None:
         """Ends what forks; what was forked has been stopped by whoever started it."""
         for process in self._parents.values():
-            process.terminate()
-            await process.wait()
+            end_parent(process)
 
 
-async def _parent(module: str, address: str, errors: Path) -> asyncio.subprocess.Process:
+def errors_of(folder: Path, module: str) -> Path:
+    return folder / f"{module}.errors"
+
+
+def parent(folder: Path, module: str) -> "subprocess.Popen[bytes]":
+    """Begins to import; listens in `folder`, by the name of its module, when it is ready to fork."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with errors.open("wb") as file:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, __file__, module, address),
-            env=environment,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=file,
-        )
-    assert process.stdout is not None
-    assert await process.stdout.readline() == LISTENING, errors
-    return process
+    command = [sys.executable, __file__, module, str(folder / module)]
+    with errors_of(folder, module).open("wb") as file:
+        return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stderr=file)
+
+
+def end_parent(process: "subprocess.Popen[bytes]") -> None:
+    """It ends as if whoever started it had gone."""
+    process.terminate()
+    process.communicate()
 
 
 async def _forked(
@@ -169,10 +179,9 @@ def serve(address: str) -> dict[str, Any]:
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
+    listener.bind(f"{address}.new")
     listener.listen()
-    sys.stdout.buffer.write(LISTENING)
-    sys.stdout.flush()
+    os.rename(f"{address}.new", address)  # who sees it can connect
     while True:
         if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
             raise SystemExit  # whoever started us is gone

@@ -1,11 +1,12 @@
 """Pairs for all end-to-end tests that leave them as they found them: one on real weights, one on tiny ones."""
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from environments import built_wheel
-from forked import Nursery
+from forked import SHARED, Nursery
 from references import Calls, mini_lm_path
 from sentence_transformers import SentenceTransformer
 
@@ -19,11 +20,12 @@ DOORS = {"doors": "grpc,tei,http"}
 @pytest.fixture(scope="session", autouse=True)
 async def nursery(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Nursery]:
     """Where members come from: it saves them seconds of imports."""
-    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
+    folder = os.environ.get(SHARED)
+    nursery = Nursery(Path(folder), shared=True) if folder else Nursery(tmp_path_factory.mktemp("nursery"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Member, "execute", nursery.start)
         yield nursery
-    await nursery.close()
+    nursery.close()
 
 
 @pytest.fixture(scope="session")

@@ -30,8 +30,8 @@ BESIDE_VECTORS = {
 `make test-slow` runs everything."""
 BY_OTHERS = {f"tiny-{name}-bidirectional" for name in ("qwen2", "qwen3", "llama")}
 BY_OTHERS |= {f"tiny-{name}" for name in ("xlm-roberta", "distilbert", "qwen2", "t5", "mt5", "umt5")}
-"""Decoders without a causal mask, of which `make test` runs Mistral's; what differs from RoBERTa, BERT and Llama by little
-but its name; and what test_t5.py compares."""
+"""Decoders without a causal mask, of which `make test` runs Mistral's; what differs from RoBERTa, BERT and Llama by
+little but its name; and what test_t5.py compares."""
 
 
 def _always(name: str, output: str) -> bool:
