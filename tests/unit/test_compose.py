@@ -1,9 +1,8 @@
-"""compose.yaml and the Dockerfiles: their promises, without an engine."""
+"""compose.yaml: its promises, without an engine."""
 
 import re
 import shutil
 import subprocess
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,6 @@ ALL = (*WORKERS, "frontend")
 """Those of ours; the others are other people's programs."""
 OTHERS = ("proxy", "prometheus", "grafana")
 SETTINGS: dict[str, Any] = {"frontend": FrontendSettings, **dict.fromkeys(WORKERS, WorkerSettings)}
-DOCKERFILES = {"frontend": "frontend.Dockerfile", "worker": "worker.Dockerfile", "proxy": "proxy/Dockerfile"}
-
-
-def instructions(image: str, word: str) -> list[str]:
-    """The arguments of every instruction of one kind, in order."""
-    text = (ROOT / "deploy" / DOCKERFILES[image]).read_text()
-    lines = re.sub(r"\\\n\s*", "", text).splitlines()
-    return [line.removeprefix(word).strip() for line in lines if line.startswith(f"{word} ")]
 
 
 def port_of(address: str) -> int:
@@ -117,12 +108,6 @@ def test_nothing_depends_on_start_order(name: str) -> None:
     assert "depends_on" not in SERVICES[name]
 
 
-@pytest.mark.parametrize("image", DOCKERFILES)
-def test_images_run_as_a_numbered_user_who_is_not_root(image: str) -> None:
-    """The last USER counts, and a name would not show whose number it is."""
-    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", instructions(image, "USER")[-1])
-
-
 @pytest.mark.parametrize("name", SERVICES)
 def test_compose_leaves_the_user_of_the_image(name: str) -> None:
     """It does not make it root again."""
@@ -202,25 +187,6 @@ def test_every_variable_is_a_setting(name: str) -> None:
     assert set(SERVICES[name]["environment"]) <= {f"{prefix}{field.upper()}" for field in fields}
 
 
-@pytest.mark.parametrize("name", WORKERS)
-def test_models_of_the_hub_are_kept(name: str) -> None:
-    """The volume lies where the worker's image tells the hub's client to put them."""
-    assert f"HF_HOME={SERVICES[name]['volumes'][0].partition(':')[2]}" in instructions("worker", "ENV")
-    assert "models" in COMPOSE["volumes"]
-
-
-def test_a_worker_with_cuda_can_compile_and_keeps_what_it_compiled() -> None:
-    """Triton wants a C compiler; what it makes lies on a volume, since a tmpfs may not be run from."""
-    lines = (ROOT / "deploy/worker.Dockerfile").read_text()
-    assert re.search(r'if \[ -z "\$TORCH_INDEX" \]; then[^;]*apt-get install[^;]* gcc ', lines.replace("\\\n", ""))
-    (caches,) = re.findall(r"^ENV (TRITON_CACHE_DIR=.*)$", lines, re.MULTILINE)
-    folders = dict(each.split("=") for each in caches.split())
-    assert folders.pop("USER")
-    kept = SERVICES["worker-gpu"]["volumes"][0].partition(":")[2]
-    assert all(each.startswith(f"{kept}/") for each in folders.values())
-    assert set(folders) == {"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"}
-
-
 @pytest.mark.parametrize(("name", "number"), [("worker-gpu", "0"), ("worker-gpu-2", "1")])
 def test_a_gpu_worker_reserves_a_gpu_of_its_own(name: str, number: str) -> None:
     """It sees no other, and starts on nothing else."""
@@ -243,62 +209,10 @@ def test_the_cpu_worker_is_built_without_cuda() -> None:
     assert "deploy" not in SERVICES["worker-cpu"]
 
 
-@pytest.mark.parametrize(("name", "image"), [("frontend", "frontend"), *((name, "worker") for name in WORKERS)])
-def test_a_service_is_built_from_its_dockerfile_and_runs_its_module(name: str, image: str) -> None:
-    """The frontend's image is the frontend's."""
-    assert SERVICES[name]["build"]["dockerfile"] == f"deploy/{image}.Dockerfile"
-    module = {"frontend": "frontend_service", "worker": "gpu_worker"}[image]
-    assert instructions(image, "ENTRYPOINT") == [f'["python", "-m", "{module}"]']
-
-
-def test_the_frontend_image_never_names_torch() -> None:
-    """Not even in a comment."""
-    assert "torch" not in (ROOT / "deploy/frontend.Dockerfile").read_text().lower()
-
-
-@pytest.mark.parametrize("image", ["frontend", "worker"])
-def test_packages_are_installed_by_their_hashes(image: str) -> None:
-    """Of locks only; but torch, whose file depends on the index."""
-    locked, *torch, own = [step for step in instructions(image, "RUN") if step.startswith("pip")]
-    assert {"--require-hashes", "--no-deps"} <= set(locked.split())
-    assert f"{image}.txt" in locked
-    assert [step.split()[-1] for step in torch] == (["torch"] if image == "worker" else [])
-    assert all("--constraint constraints.txt" in step for step in torch)
-    assert own == "pip install --no-index --no-deps --no-build-isolation ."
-
-
-@pytest.mark.parametrize("image", ["frontend", "worker"])
-def test_sources_come_after_all_that_is_fetched(image: str) -> None:
-    """So that a change of them fetches nothing again."""
-    lines = (ROOT / "deploy" / DOCKERFILES[image]).read_text().splitlines()
-    sources = lines.index("COPY . .")
-    assert not [line for line in lines[sources + 1 :] if "pip install" in line and "--no-index" not in line]
-
-
-@pytest.mark.parametrize("image", DOCKERFILES)
-def test_base_images_are_named_by_their_full_version(image: str) -> None:
-    """As a build argument, for those who have others."""
-    [base] = [argument for argument in instructions(image, "ARG") if argument.startswith("BASE=")]
-    assert re.search(r":\d+\.\d+(\.\d+)?-slim", base)
-    assert instructions(image, "FROM") == ["${BASE}"]
-
-
 @pytest.mark.parametrize("name", ["prometheus", "grafana"])
 def test_other_peoples_images_are_named_by_their_full_version(name: str) -> None:
     """Which a variable replaces."""
     assert re.fullmatch(r"\$\{\w+:-[\w/]+:v?\d+\.\d+\.\d+\}", SERVICES[name]["image"])
-
-
-def test_the_build_context_holds_every_package_and_little_else() -> None:
-    """It is a list of what is let in."""
-    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
-    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    packages = [package.rstrip("*") for package in tool["packages"]["find"]["include"]]
-    folders = {tool["package-dir"].get(package, package).partition("/")[0] for package in packages}
-    assert lines[0] == "*"
-    assert {f"!{name}" for name in folders | {"pyproject.toml", "constraints.txt", "deploy/locks", "README.md"}} == {
-        line for line in lines if line.startswith("!")
-    }
 
 
 def test_docker_compose_takes_it() -> None:
