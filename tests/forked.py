@@ -54,11 +54,17 @@ def _load_once() -> None:
 class Forked:
     """As much of asyncio.subprocess.Process as our tests use."""
 
-    def __init__(self, pid: int, outputs: list[asyncio.StreamReader | None], replies: asyncio.StreamReader) -> None:
+    def __init__(self, pid: int, outputs: list["Pipe | None"], replies: "Pipe") -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self.stdout, self.stderr = outputs
-        self._ended = asyncio.create_task(self._end(replies))
+        self.stdout, self.stderr = (each and each.reader for each in outputs)
+        self._pipes = [each for each in (*outputs, replies) if each]
+        self._ended = asyncio.create_task(self._end(replies.reader))
+
+    async def close(self) -> None:
+        """Its pipes, and returns when they are."""
+        for each in self._pipes:
+            await each.close()
 
     async def wait(self) -> int:
         """The exit status."""
@@ -83,6 +89,7 @@ class Nursery:
         """`shared`: somebody else starts them there, and ends them."""
         self._folder, self._shared = folder, shared
         self._parents: dict[str, subprocess.Popen[bytes]] = {}
+        self._forked: list[Forked] = []
         self._starting = asyncio.Lock()
 
     async def start(self, *command: str, **options: Any) -> Any:
@@ -95,7 +102,8 @@ class Nursery:
             if not self._shared and module not in self._parents:
                 self._parents[module] = parent(self._folder, module)
             await self._listens(module)
-        return await _forked(address, arguments, **options)
+        self._forked.append(await _forked(address, arguments, **options))
+        return self._forked[-1]
 
     async def _listens(self, module: str) -> None:
         for _ in range(6000):  # two minutes
@@ -108,10 +116,12 @@ class Nursery:
         """What the process that forks wrote while it imported and loaded."""
         return errors_of(self._folder, module).read_text()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Ends what forks; what was forked has been stopped by whoever started it."""
         for process in self._parents.values():
             end_parent(process)
+        for each in self._forked:
+            await each.close()
 
 
 def errors_of(folder: Path, module: str) -> Path:
@@ -144,11 +154,12 @@ async def _forked(
     start_new_session: bool = True,
 ) -> Forked:
     assert start_new_session
-    readers, descriptors = [], []
+    readers: list[Pipe | None] = []
+    descriptors = []
     for own, wanted in ((1, stdout), (2, stderr)):
         if wanted == asyncio.subprocess.PIPE:
             reading, writing = os.pipe()
-            readers.append(await _reader(reading, limit))
+            readers.append(await Pipe.of(reading, limit))
             descriptors.append(writing)
         else:
             readers.append(None)
@@ -160,16 +171,33 @@ async def _forked(
     connection.sendall(request)
     for descriptor in descriptors:
         os.close(descriptor)
-    replies = await _reader(connection.detach(), limit)
-    return Forked(int(await replies.readline()), readers, replies)
+    replies = await Pipe.of(connection.detach(), limit)
+    return Forked(int(await replies.reader.readline()), readers, replies)
 
 
-async def _reader(descriptor: int, limit: int) -> asyncio.StreamReader:
-    """Of a pipe or a socket, which it closes at the end."""
-    reader = asyncio.StreamReader(limit)
-    protocol = asyncio.StreamReaderProtocol(reader)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(descriptor, "rb", buffering=0))
-    return reader
+class Pipe(asyncio.StreamReaderProtocol):
+    """A pipe or a socket that is read, and closed at its end."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        super().__init__(reader)
+        self.reader, self._lost = reader, asyncio.Event()
+        self._end: asyncio.ReadTransport
+
+    @classmethod
+    async def of(cls, descriptor: int, limit: int) -> "Pipe":
+        pipe = cls(asyncio.StreamReader(limit))
+        file = os.fdopen(descriptor, "rb", buffering=0)
+        pipe._end, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: pipe, file)
+        return pipe
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._lost.set()
+
+    async def close(self) -> None:
+        """Returns when it is closed."""
+        self._end.close()
+        await self._lost.wait()
 
 
 def serve(address: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Asks a server for its health again and again, in a process of its own, beside a measure of the machine.
 
-Told to end, it waits for the answer to its last question, then prints the longest wait in seconds; how many times
-slower than usual the machine was, since what takes `USUAL` seconds on idle cores takes longer where others compute; and
-how long it once stood still.
+Told to end, it waits for the answer to its last question. Then it prints a line for each question that waited for long,
+the longest of all at least: how many seconds; how many times slower than usual the machine was in these very seconds,
+since what takes `USUAL` seconds on idle cores takes longer where others compute; and how long it once stood still then.
 """
 
 import signal
@@ -14,6 +14,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 PAUSE = 0.02
+LONG = 0.25
 USUAL = 0.01
 STEPS = 200_000
 """Of the work that takes so long; it lasts longer than a turn of the scheduler, so that it has to share."""
@@ -22,41 +23,48 @@ SHARE = 5
 
 
 class Pace:
-    """How long the work takes here and now: on average, and at most."""
+    """How long the work takes here and now."""
 
     def __init__(self) -> None:
-        self._taken, self._runs, self.longest = 0.0, 0, 0.0
-        self._work()
-        threading.Thread(target=self._go_on, daemon=True).start()
+        self._runs: list[tuple[float, float]] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, daemon=True)
+        self._thread.start()
 
-    @property
-    def slowness(self) -> float:
-        """1 on a machine that is as fast as usual, or faster."""
-        return max(1.0, self._taken / self._runs / USUAL)
+    def end(self) -> None:
+        """Returns when the last run is over, which may have begun in the last question's time."""
+        self._ended.set()
+        self._thread.join()
 
-    def _work(self) -> float:
-        start, total = time.monotonic(), 0
-        for number in range(STEPS):
-            total += number
-        taken = time.monotonic() - start
-        self._taken, self._runs, self.longest = self._taken + taken, self._runs + 1, max(self.longest, taken)
-        return taken
+    def between(self, start: float, stop: float) -> tuple[float, float]:
+        """How many times slower than usual, 1 at least, on average of the runs in that time; seconds of the longest."""
+        taken = [end - begin for begin, end in self._runs if begin < stop and end > start] or [USUAL]
+        return max(1.0, sum(taken) / len(taken) / USUAL), max(taken)
 
     def _go_on(self) -> None:
-        while True:
-            time.sleep((SHARE - 1) * self._work())
+        pause = 0.0
+        while not self._ended.wait(pause):
+            start, total = time.monotonic(), 0
+            for number in range(STEPS):
+                total += number
+            self._runs.append((start, time.monotonic()))
+            pause = (SHARE - 1) * (time.monotonic() - start)
 
 
 if __name__ == "__main__":
     ending = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ending.set())
-    pace, slowest = Pace(), 0.0
+    pace, waits = Pace(), list[tuple[float, float]]()
     with grpc.insecure_channel(sys.argv[1]) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         while not ending.wait(PAUSE):
             start = time.monotonic()
             stub.Check(health_pb2.HealthCheckRequest(), timeout=60)
-            if not slowest:
+            if not waits:
                 print("begun", flush=True)
-            slowest = max(slowest, time.monotonic() - start)
-    print(slowest, pace.slowness, pace.longest)
+            waits.append((start, time.monotonic()))
+    pace.end()
+    longest = max(stop - start for start, stop in waits)
+    for start, stop in waits:
+        if stop - start >= min(LONG, longest):
+            print(stop - start, *pace.between(start, stop))

@@ -25,7 +25,7 @@ async def nursery(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Nur
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Member, "execute", nursery.start)
         yield nursery
-    nursery.close()
+    await nursery.close()
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,7 @@ async def pair() -> AsyncIterator[Stack]:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The longest wait; how many times slower than usual the machine was meanwhile; how long it once stood still."""
+    """How long a probe waited; how many times slower than usual the machine was then; how long it once stood still."""
 
     seconds: float
     slowness: float
@@ -57,17 +57,17 @@ class Probed:
 
 
 @asynccontextmanager
-async def probed(address: str) -> AsyncIterator[Callable[[], Awaitable[Probed]]]:
-    """Probes all the while; what it gives ends that and tells what was seen."""
+async def probed(address: str) -> AsyncIterator[Callable[[], Awaitable[list[Probed]]]]:
+    """Probes all the while; what it gives ends that and tells the longest waits."""
     command = (sys.executable, str(ROOT / "tests" / "probing.py"), address)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     await process.stdout.readline()  # it has begun
 
-    async def end() -> Probed:
+    async def end() -> list[Probed]:
         process.terminate()
         told, _ = await process.communicate()
-        return Probed(*map(float, told.split()))
+        return [Probed(*map(float, line.split())) for line in told.splitlines()]
 
     try:
         yield end
@@ -80,14 +80,15 @@ async def probed(address: str) -> AsyncIterator[Callable[[], Awaitable[Probed]]]
 async def is_harmless(pair: Stack, bomb: Callable[[], Awaitable[object]]) -> None:
     """It takes no process much memory, keeps no probe waiting, and calls are answered after it.
 
-    A host that takes the memory or the cores away keeps probes waiting too: so one that waited may wait once more.
+    A host that takes the cores away keeps probes waiting too, and whoever would look at the memory. So what is seen
+    once may be the host's, and what is seen again is ours.
     """
-    if not (await _probes_beside(pair, bomb)).in_time:
-        probes = await _probes_beside(pair, bomb)
-        assert probes.in_time, probes
+    if await _harm(pair, bomb):
+        assert await _harm(pair, bomb) == []
 
 
-async def _probes_beside(pair: Stack, bomb: Callable[[], Awaitable[object]]) -> Probed:
+async def _harm(pair: Stack, bomb: Callable[[], Awaitable[object]]) -> list[Any]:
+    """Probes that waited for too long, and the MiB of each process where one took too many."""
     calls = Calls(pair.channel)
     expected = dense(await calls.embedding.Embed(REQUEST))
     idle = {member: memory(member, "VmRSS") for member in pair.members}
@@ -98,9 +99,9 @@ async def _probes_beside(pair: Stack, bomb: Callable[[], Awaitable[object]]) -> 
         probes = await end_probing()
     taken = {member.module: (memory(member, "VmHWM") - idle[member]) // MEBIBYTE for member in pair.members}
     print("MiB above idle:", taken, probes)
-    assert max(taken.values()) * MEBIBYTE <= MOST, taken
     assert abs(dense(await calls.embedding.Embed(REQUEST)) - expected).max() < 1e-6
-    return probes
+    late: list[Any] = [each for each in probes if not each.in_time]
+    return late + [taken] * (max(taken.values()) * MEBIBYTE > MOST)
 
 
 async def outcomes(calls: Sequence[Awaitable[Any]]) -> Counter[str]:
@@ -271,8 +272,9 @@ async def test_a_frontend_that_stands_still_is_seen(pair: Stack) -> None:
         await asyncio.sleep(3)
         os.kill(pair.frontends[0].pid, signal.SIGCONT)
         probes = await end_probing()
-    assert probes.seconds > 2.9
-    assert not probes.in_time or probes.slowness > 2.5 or probes.stood > 0.4, probes
+    longest = max(probes, key=lambda each: each.seconds)
+    assert longest.seconds > 2.9
+    assert not longest.in_time or longest.slowness > 2.5 or longest.stood > 0.4, longest
 
 
 def _varint(value: int) -> bytes:
