@@ -13,15 +13,16 @@ from hypothesis import HealthCheck, settings
 
 LONGEST_FIRST = (
     "unit/worker/test_parity.py",
+    "unit/worker/test_attention.py",
+    "unit/worker/test_forms.py",
+    "unit/worker/test_compiled.py",
+    "unit/worker/test_largest_step.py",
+    "unit/worker/test_as_the_reference.py",
+    "unit/worker/test_late_interaction_files.py",
     "unit/worker/test_maxsim_kernel.py",
     "unit/worker/test_memory.py",
-    "unit/worker/test_attention.py",
-    "unit/worker/test_late_interaction_files.py",
-    "unit/worker/test_repository_heads.py",
     "unit/worker/test_t5.py",
-    "unit/worker/test_as_the_reference.py",
-    "unit/worker/test_repository_dense.py",
-    "unit/worker/test_half_precision.py",
+    "unit/worker/test_fp8_loads.py",
 )
 """A process takes a file whenever it is free. A long file that is taken last is waited for by all others."""
 

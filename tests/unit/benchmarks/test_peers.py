@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,76 +17,42 @@ from benchmarks.workloads import MINILM, Ids, minilm_folder, token_ids
 
 LISTS = sorted((ROOT / "benchmarks" / "peers").glob("*.txt"))
 PINNED = re.compile(r"[A-Za-z0-9._-]+(\[[a-z,]+\])?==[0-9][A-Za-z0-9.+]*")
-PROGRAM = """
-import os
-import numpy as np
-from benchmarks.peers.answering import answer
-
-runs = []
-
-def doubled(number):
-    print("prepared")  # a library that prints
-    def work():
-        runs.append(number)
-        return np.array([2.0 * number])
-    return work
-
-def settings(names):
-    return lambda: np.array([int(os.environ[name]) for name in names])
-
-def broken():
-    raise RuntimeError("no")
-
-answer({"doubled": doubled, "settings": settings, "broken": broken, "runs": lambda: lambda: [len(runs)]})
-"""
-
-
-def peer(program: str = PROGRAM) -> Peer:
-    return Peer([sys.executable, "-c", program], threads=3)
+PROGRAM = [sys.executable, str(ROOT / "tests" / "peer_program.py")]
 
 
 def test_a_peer_times_its_work_and_gives_the_outcome() -> None:
-    """Whatever it prints; short runs fill the turn."""
-    with peer() as other:
+    """Whatever it prints; short runs fill the turn. It has our threads in every pool, and our memory of glibc."""
+    with Peer(PROGRAM, threads=3) as other:
         assert other.outcome("doubled", number=21).tolist() == [42]
         told = other.run("doubled", 0.01, number=21)
         assert other.outcome("runs").tolist() == [1 + told["runs"]]
         assert 0 < told["seconds"] < 0.01 <= told["runs"] * 0.01
-
-
-def test_a_peer_has_our_threads_and_our_memory() -> None:
-    """Every pool, and glibc's settings."""
-    with peer() as other:
         assert other.outcome("settings", names=POOLS).tolist() == [3] * len(POOLS)
-        kept = other.outcome("settings", names=list(KEEP_FREED_MEMORY))
-    np.testing.assert_array_equal(kept, [1 << 30, (1 << 31) - 1, 1])
+        assert other.outcome("settings", names=list(KEEP_FREED_MEMORY)).tolist() == [1 << 30, (1 << 31) - 1, 1]
 
 
-@pytest.mark.parametrize("program", [PROGRAM, "raise SystemExit(1)"])
-def test_a_peer_that_dies_is_named(program: str) -> None:
+@pytest.mark.parametrize("program", [PROGRAM, [sys.executable, "-c", "raise SystemExit(1)"]])
+def test_a_peer_that_dies_is_named(program: list[str]) -> None:
     """Whether at work or before; nobody waits for it."""
-    with pytest.raises(SystemExit, match="ended with 1 before it answered"), peer(program) as other:
+    with pytest.raises(SystemExit, match="ended with 1 before it answered"), Peer(program, threads=1) as other:
         other.run("broken")
 
 
-def test_a_peer_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And so is what installs it."""
+def test_a_peer_that_is_not_installed_or_does_not_start_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what installs it; a server that ends while it starts at once, not after the wait."""
+    program = tmp_path / "infinity_emb"
     monkeypatch.setattr(process, "VENVS", tmp_path)
-    monkeypatch.setattr(infinity, "PROGRAM", tmp_path / "infinity_emb")
+    monkeypatch.setattr(infinity, "PROGRAM", program)
     with pytest.raises(SystemExit, match="make peers"):
         python_of("onnxruntime")
-    with pytest.raises(SystemExit, match="make peers"), infinity.served(tmp_path, threads=1):
-        pass
-
-
-def test_a_server_that_ends_while_it_starts_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once, not after the wait."""
-    program = tmp_path / "infinity_emb"
+    with pytest.raises(SystemExit, match="make peers"):
+        infinity.served(tmp_path, threads=1).__enter__()
     program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o755)
-    monkeypatch.setattr(infinity, "PROGRAM", program)
-    with pytest.raises(SystemExit, match="ended with 3"), infinity.served(tmp_path, threads=1):
-        pass
+    with pytest.raises(SystemExit, match="ended with 3"):
+        infinity.served(tmp_path, threads=1).__enter__()
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
@@ -101,26 +66,23 @@ def test_every_version_of_a_peer_is_pinned_once_and_make_installs_it(path: Path)
     assert f"$(PEERS)/{path.stem}/ready" in rule
 
 
-def in_a_process_of_its_own(sent: list[Ids], folder: Path) -> list[np.ndarray]:
-    """As it is measured."""
+def theirs(sent: list[Ids], folder: Path, apart: bool) -> list[np.ndarray]:
+    """Alone and in batches; apart as it is measured, else without the seconds that a process imports for."""
+    if not apart:
+        model = SentenceTransformer(str(minilm_folder()), device="cpu")
+        return [sentence_transformers_peer.embed(model, sent, size) for size in (1, 2)]
     file = write_texts(sent, folder / "texts.npz")
     command = [sys.executable, "-m", "benchmarks.peers.sentence_transformers_peer", minilm_folder()]
     with Peer(command, threads=1) as other:
         return [other.outcome("embed", file=file, batch_size=size) for size in (1, 2)]
 
 
-def in_this_one(sent: list[Ids], _: Path) -> list[np.ndarray]:
-    """Without the seconds that a process imports for."""
-    model = SentenceTransformer(str(minilm_folder()), device="cpu")
-    return [sentence_transformers_peer.embed(model, sent, size) for size in (1, 2)]
-
-
 @pytest.mark.usefixtures("measured_briefly")
-@pytest.mark.parametrize("peer", [in_this_one, pytest.param(in_a_process_of_its_own, marks=pytest.mark.slow)])
-def test_sentence_transformers_and_our_engine_agree(peer: Callable[..., list[np.ndarray]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_sentence_transformers_and_our_engine_agree(apart: bool, tmp_path: Path) -> None:
     """In batches, alone, and as single jobs: rows of unit length in the order given."""
     sent = token_ids((30, 5, 17))
-    alone, batched = peer(sent, tmp_path)
+    alone, batched = theirs(sent, tmp_path, apart)
     engine = ours.Ours(MINILM)
     assert np.abs(alone[0] - alone[1]).max() > 0.01
     for rows in (batched, engine.embed(sent), selvage_peer.dense(engine, sent, 3), selvage_peer.dense(engine, sent, 1)):

@@ -48,27 +48,17 @@ def test_gates_causal_layers_projections_and_what_is_shipped() -> None:
     assert projected.products - plain.products == 2 * 8 * 3
     assert (plain.link, projected.link) == (16 + 4 * 8, 16 + 4 * 3)
     assert floor(Shape(**SMALL), work("rerank", (2, 4, 4)), 1, ONE).link == 16 + 4 * 2 / 10
-
-
-def test_a_step_has_no_more_tokens_than_it_may() -> None:
-    """Weights are read once for 16,384 tokens, however many wait."""
+    # weights are read once for the 16,384 tokens that a step may have, however many wait
     many, more = (floor(Shape(**SMALL), work("dense", (1024,)), count, ONE).memory for count in (16, 64))
     assert many == more == 2 * (256 + 896 / 16384)
 
 
-@pytest.mark.parametrize(
-    ("parts", "binds", "most"),
-    [
-        ((3, 1, 3.5, 1), "products", 4),
-        ((1, 3, 2, 2), "attention", 4),
-        ((1, 1, 3, 2), "memory", 3),
-        ((1, 1, 1, 8), "link", 8),
-    ],
-)
-def test_the_longest_binds(parts: tuple[float, ...], binds: str, most: float) -> None:
+def test_the_longest_binds() -> None:
     """Products and attention add up, memory and link go on beside them."""
-    found = Floor(**dict(zip(Floor.__annotations__, parts, strict=True)))
-    assert (found.binds, found.tokens_per_second) == (binds, 1 / most)
+    told = {(3, 1, 3.5, 1): ("products", 4), (1, 3, 2, 2): ("attention", 4), (1, 1, 3, 2): ("memory", 3)}
+    for parts, (binds, most) in (told | {(1, 1, 1, 8): ("link", 8)}).items():
+        found = Floor(**dict(zip(Floor.__annotations__, parts, strict=True)))
+        assert (found.binds, found.tokens_per_second) == (binds, 1 / most)
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -99,11 +89,8 @@ def test_pages_tell_the_floor_and_what_was_measured(monkeypatch: pytest.MonkeyPa
     assert "nothing has been measured yet" in render.block("floors")
     row = {"workload": "short", "in flight": 64, "tokens/s": 8000, "p50 ms": 2, "p99 ms": 3, "% of floor": 40.0}
     limits = {"name": "a chip", "flops": 1e12, "memory": 1e12, "link": 1e12}
-    found = {
-        "limits": limits,
-        "machine": {"commit": "abc"},
-        "rows": [row, {**row, "tokens/s": 9000, "% of floor": 45.0}],
-    }
+    rows = [row, {**row, "tokens/s": 9000, "% of floor": 45.0}]
+    found = {"limits": limits, "machine": {"commit": "abc"}, "rows": rows}
     monkeypatch.setattr(render, "read", lambda name: found)
     assert "Of a chip (1 TFLOP/s, 1 TB/s, to the host 1000 GB/s): measured at commit abc." in render.block("floors")
     assert "| products | 45.0 % |" in render.block("floors")

@@ -13,39 +13,28 @@ from benchmarks.benchmark import Options
 from benchmarks.rounds import ALONE, SHARE, Turn, case, interleaved, shares, spread
 
 
-def counting(order: list[str], name: str) -> Turn:
-    def turn() -> dict[str, float]:
-        order.append(name)
-        return {"tokens/s": float(len(order))}
-
-    return turn
-
-
 def test_every_side_has_its_turn_in_each_round_and_every_other_round_goes_backwards() -> None:
     """A B, B A, A B; a case after the other."""
     order: list[str] = []
-    turns = {"short": {name: counting(order, name) for name in "ab"}, "long": {"c": counting(order, "c")}}
+
+    def counting(name: str) -> Turn:
+        return lambda: (order.append(name), {"tokens/s": float(len(order))})[1]
+
+    turns = {"short": {name: counting(name) for name in "ab"}, "long": {"c": counting("c")}}
     found = interleaved(turns, 3, pause=0)
     assert "".join(order) == "abc" + "bac" + "abc"
     assert [each["tokens/s"] for each in found["short"]["b"]] == [2, 4, 8]
 
 
-def test_a_spread_is_the_median_with_quartiles() -> None:
-    """By numpy, to four digits."""
+def test_a_ratio_is_taken_round_by_round() -> None:
+    """A machine that is ten times slower in one round changes no ratio. A side of which nothing kept its deadline, or
+    whose answers had no latency in one round, makes none. A spread is the median with quartiles, to four digits."""
     assert spread([4, 1, 2, 3, 1000]) == {"median": 3, "lower": 2, "upper": 4}
     assert spread([1 / 3]) == {"median": 0.3333, "lower": 0.3333, "upper": 0.3333}
-
-
-def test_a_ratio_is_taken_round_by_round() -> None:
-    """A machine that is ten times slower in one round changes no ratio."""
     sides = {"ours": [{"tokens/s": 30.0}, {"tokens/s": 3.0}], "theirs": [{"tokens/s": 10.0}, {"tokens/s": 1.0}]}
     found = case("short", sides, "ours", ("tokens/s", "p50 ms"))
     assert found["ours_over"] == {"theirs": {"tokens/s": {"median": 3, "lower": 3, "upper": 3}}}
     assert found["sides"]["ours"]["tokens/s"]["median"] == 16.5
-
-
-def test_what_a_round_has_not_told_makes_no_ratio() -> None:
-    """A side of which nothing kept its deadline, or whose answers had no latency in one round."""
     lost: list[dict[str, float]] = [{"goodput/s": 0.0}, {"goodput/s": 0.0, "p50 ms": 5.0}]
     kept: list[dict[str, float]] = [{"goodput/s": 9.0, "p50 ms": 4.0}] * 2
     found = case("overload", {"ours": kept, "theirs": lost}, "ours", ("goodput/s", "p50 ms"))
@@ -80,9 +69,7 @@ class Fake(ModuleType):
         assert options.folder.is_dir()
         yield {"short": {"ours": lambda: {"tokens/s": 30.0 * self.started}, "theirs": lambda: {"tokens/s": 10.0}}}
 
-    @staticmethod
-    def finished(sides: object) -> object:
-        return sides
+    finished = staticmethod(lambda sides: sides)
 
 
 def test_a_benchmark_starts_everybody_anew_and_writes_one_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,21 +35,12 @@ def test_texts_have_the_tokens_that_the_workload_says(
         assert len(set(texts)) == len(texts)
 
 
-def test_the_seed_decides() -> None:
-    """Texts and lengths."""
+def test_the_seed_decides_and_bounds_are_kept() -> None:
+    """Texts and lengths; lengths that are cut at 512 keep their mean of 126, ids lie above what a skiplist may name."""
     assert texts_of(named()["short"], 3) == texts_of(named()["short"], 3) != texts_of(named()["short"], 4)
     assert lognormal(64, 1) == lognormal(64, 1) != lognormal(64, 2)
     assert set(text(MINILM, 40, random.Random(1)).split()) <= set(WORDS)
-
-
-def test_lengths_keep_their_mean_when_they_are_cut() -> None:
-    """126 tokens, at most 512."""
-    found = lognormal(256)
-    assert np.mean(found) == pytest.approx(126, rel=0.02)
-    assert max(found) <= 512
-
-
-def test_token_ids_stay_inside_the_vocabulary() -> None:
-    """Above what a skiplist may name."""
+    assert np.mean(lognormal(256)) == pytest.approx(126, rel=0.02)
+    assert max(lognormal(256)) <= 512
     (ids,) = token_ids([5000], vocabulary=1000)
     assert 300 <= ids.min() <= ids.max() < 1000

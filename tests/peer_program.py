@@ -1,0 +1,30 @@
+"""A peer that doubles a number, tells its settings and how often it worked, and breaks; for tests of peers."""
+
+import os
+
+import numpy as np
+
+from benchmarks.peers.answering import answer
+
+runs = []
+
+
+def doubled(number):
+    print("prepared")  # a library that prints
+
+    def work():
+        runs.append(number)
+        return np.array([2.0 * number])
+
+    return work
+
+
+def settings(names):
+    return lambda: np.array([int(os.environ[name]) for name in names])
+
+
+def broken():
+    raise RuntimeError("no")
+
+
+answer({"doubled": doubled, "settings": settings, "broken": broken, "runs": lambda: lambda: [len(runs)]})
