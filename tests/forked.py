@@ -268,6 +268,7 @@ def become(module: str, request: Mapping[str, Any]) -> int | None:
 
 
 if __name__ == "__main__":
+    gc.disable()  # until all is imported
     end = End()
     _, wanted, place = sys.argv
     for name in IMPORTED[wanted]:
@@ -275,6 +276,7 @@ if __name__ == "__main__":
     if wanted == "gpu_worker":
         _load_once()
     gc.collect()
+    gc.enable()
     gc.freeze()  # collections of what is forked would write to pages that are shared
     del sys.modules[f"{wanted}.__main__"]  # it runs again, as the program
     end.status = become(wanted, serve(place))

@@ -37,8 +37,7 @@ def mini_lm_path() -> str:
 
 def words(count: int, seed: int) -> str:
     """Text of that many common words, each one token of MiniLM's vocabulary."""
-    generator = random.Random(seed)
-    return " ".join(generator.choice(WORDS) for _ in range(count))
+    return " ".join(random.Random(seed).choices(WORDS, k=count))
 
 
 async def eventually(condition: Callable[[], Awaitable[bool] | bool]) -> None:

@@ -212,7 +212,11 @@ def test_a_classifier_that_short_texts_change_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(each, marks=pytest.mark.slow if each in ("big_bird", "luke") else ()) for each in CLASSIFIERS]
+    "kind",
+    [
+        pytest.param(each, marks=pytest.mark.slow if each in ("big_bird", "jamba", "luke") else ())
+        for each in CLASSIFIERS
+    ],
 )
 def test_a_classifier_that_wants_more_than_rows_is_served(kind: str, tmp_path: Path) -> None:
     """Its logits are those of its own class, one text at a time."""

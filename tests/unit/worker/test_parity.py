@@ -5,6 +5,7 @@ And against itself: a text's numbers do not depend on its batch mates.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import parity
@@ -69,7 +70,7 @@ def test_the_table_covers_what_transformers_has() -> None:
     assert yes_no == {f"tiny-{name}" for name in parity.DECODERS}
 
 
-CONTROLS = [
+CONTROLS: list[Any] = [
     ("tiny-bert", "vectors", "mixes sequences"),
     ("tiny-bert", "splade", "mixes sequences"),
     ("tiny-bert", "cross-encoder", "mixes sequences"),
@@ -79,8 +80,8 @@ CONTROLS = [
     ("tiny-qwen3", "yes-no", "flips causality"),
     ("tiny-qwen3", "yes-no", "mixes sequences"),
     ("tiny-mistral", "vectors", "ignores the window"),
-    ("tiny-mistral", "yes-no", "ignores the window"),
-    ("tiny-modernbert", "splade", "ignores the window"),
+    pytest.param("tiny-mistral", "yes-no", "ignores the window", marks=pytest.mark.slow),
+    pytest.param("tiny-modernbert", "splade", "ignores the window", marks=pytest.mark.slow),
     ("tiny-modernbert", "token labels", "ignores the window"),
     ("tiny-bert", "vectors", "positions not restarted"),
     ("tiny-bert", "cross-encoder", "positions not restarted"),
