@@ -121,3 +121,8 @@ def reference_of(name: str, **probes: Any) -> tuple[Reference, PackedTrunk]:
     reference = Reference(base, Probes.of(base.config, **probes))
     ways.make_packed(base)
     return reference, PackedTrunk(base, Varlen(), uncounted_by(base))
+
+
+def found_out(model: Any) -> list[str]:
+    """What was found out while loading, of forms and attention: linear layers are measured beside, on a processor."""
+    return [each for each in model.told if not each.startswith("linear layers")]

@@ -5,7 +5,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from forms import Counting, Playing, loaded
+from forms import Counting, Playing, found_out, loaded
 from torch import Tensor
 
 from gpu_worker.model.trunk import Forms, PackedTrunk
@@ -39,7 +39,7 @@ def test_the_fastest_form_serves() -> None:
     assert isinstance(model.trunk, GraphedTrunk)
     assert isinstance(model.trunk.trunk, CompiledTrunk)
     assert model.trunk.way == f"varlen, compiled layers, {ALL} graphs"
-    first, second = model.told
+    first, second = found_out(model)
     assert first.startswith("layers compiled in ")
     assert first.endswith(": 0.50 of the time of those as they are written")
     assert second.endswith(f"{ALL} of them used, 0 MiB")
@@ -48,8 +48,8 @@ def test_the_fastest_form_serves() -> None:
 def test_a_slower_form_does_not_serve() -> None:
     model = loaded("tiny-bert", FORMS, backend=Counting(), recorder=Playing, seconds=Clock(compiled=11.0, graphs=12.0))
     assert isinstance(model.trunk, PackedTrunk)
-    assert model.told[0].endswith("1.10 of the time of those as they are written, so not used")
-    assert model.told[1].endswith(", 0 of them used, 0 MiB")
+    assert found_out(model)[0].endswith("1.10 of the time of those as they are written, so not used")
+    assert found_out(model)[1].endswith(", 0 of them used, 0 MiB")
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,6 @@ def test_a_form_that_fails_or_errs_serves_nobody(backend: Any, recorder: Any, se
 
     model = loaded("tiny-bert", FORMS, backend=backend, recorder=recorder, seconds=seconds)
     assert model.trunk.way == serves
-    for line, part in zip(model.told, told, strict=True):
+    for line, part in zip(found_out(model), told, strict=True):
         assert part in line
         assert "\n" not in line

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import varlen_twin
+from forms import found_out
 from hopper_twin import package
 from tiny import CPU
 from torch import Tensor
@@ -174,7 +175,7 @@ def test_it_serves_where_it_is_clearly_faster(installed: Install, monkeypatch: p
     model = loaded(monkeypatch)
     assert isinstance(model.trunk, PackedTrunk)
     assert model.trunk.way == "FlashAttention 3"
-    assert model.told == ("FlashAttention 3 is clearly faster than varlen",)
+    assert found_out(model) == ["FlashAttention 3 is clearly faster than varlen"]
 
 
 def doubled(*arguments: Any, **keywords: Any) -> Tensor:
@@ -209,5 +210,6 @@ def test_else_the_usual_attention_serves(
     model = loaded(monkeypatch, refusal, faster)
     assert model.trunk.way == "varlen"
     assert not model.unpacked
-    assert [line[: len(told or "")] for line in model.told] == ([told] if told else [])
-    assert not any("\n" in line for line in model.told)
+    found = found_out(model)
+    assert [line[: len(told or "")] for line in found] == ([told] if told else [])
+    assert not any("\n" in line for line in found)
