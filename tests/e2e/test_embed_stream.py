@@ -10,6 +10,7 @@ from references import Calls, dense, eventually, load_of
 
 from harness.stack import Stack, stack
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
+from selvage.v1.model_pb2 import ListModelsRequest
 from selvage.v1.vectors_pb2 import OUTPUT_KIND_MULTI_VECTOR
 
 TEXTS = [f"w{number} w{number * 7 % 90} " * (1 + number % 9) for number in range(300)]
@@ -117,6 +118,7 @@ async def test_a_drain_ends_an_idle_stream_and_answers_a_busy_one() -> None:
             await call.write(batches(300)[0])
             await call.read()
         await busy.write(batches(300)[0])
+        await calls.model.ListModels(ListModelsRequest())  # by the same connection: the batch has arrived before it
         assert await pair.frontends[0].stop(timeout=20) == 0
         assert dense((await busy.read()).response).shape[0] == 300
         for call in (idle, busy):
