@@ -24,9 +24,9 @@ def card_of(services: Sequence[Service], patience: float) -> ModelCard:
             except PASSING as passing:
                 error: SelvageError = passing
             except SelvageError as refused:
-                raise Failed(f"--target {each.name}: {refused}") from refused
+                raise Failed(f"{each.name}: {refused}") from refused
         if left <= 0:
-            raise Failed(f"--target: none answers; {each.name} says: {error}")
+            raise Failed(f"no target answers; {each.name} says: {error}")
         waited.wait(min(rest, left))
         rest, left = min(rest * 2, LONGEST), left - rest
 

@@ -54,7 +54,7 @@ class Target(threading.Thread):
         found = self._service.card().fingerprint
         if found != self._fingerprint:
             told = f"its model has the fingerprint {found[:16]}, the work was begun with {self._fingerprint[:16]}"
-            raise Failed(f"--target {self._service.name}: {told}")
+            raise Failed(f"{self._service.name}: {told}")
 
     def _requests(self, session: Session) -> Iterator[EmbedStreamRequest]:
         while (batch := self._board.take(session)) is not None:

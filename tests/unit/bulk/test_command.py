@@ -91,7 +91,7 @@ def test_failures_end_with_1_and_a_line(tmp_path: Path, capsys: pytest.CaptureFi
     source = jsonl(tmp_path / "a.jsonl", ["one"])
     flags = [source, "--output", str(tmp_path / "o"), "--target", "127.0.0.1:1", "--patience", "0"]
     assert main(flags) == 1
-    assert capsys.readouterr().err.startswith("--target: none answers; 127.0.0.1:1 says: ")
+    assert capsys.readouterr().err.startswith("no target answers; 127.0.0.1:1 says: ")
     (tmp_path / "file").write_text("")
     with FakeFrontend() as fake:
         assert main([source, "--output", str(tmp_path / "file"), "--target", fake.address]) == 1

@@ -235,7 +235,7 @@ def test_another_model_or_input_is_refused(tmp_path: Path) -> None:
         embed(tmp_path / "o", *flags, services=other)
     first = FakeService("fake:0")
     first.script = lambda *_: _raise(errors.Unavailable("gone"))
-    with pytest.raises(Failed, match="--target fake:1: its model has the fingerprint eeee"):
+    with pytest.raises(Failed, match="fake:1: its model has the fingerprint eeee"):
         embed(tmp_path / "p", *flags, services=[first, *other])
     jsonl(tmp_path / "a.jsonl", ["a", "c"])
     with pytest.raises(Failed, match=r"another .*a\.jsonl: its contents have changed"):
@@ -283,8 +283,8 @@ def test_a_target_that_dies_loses_nothing(tmp_path: Path) -> None:
     parts = [{k: v for k, v in contents(tmp_path / name).items() if k.startswith("part")} for name in ("o", "p")]
     assert parts[0] == parts[1]
     dying.dead = errors.Unavailable("refused")
-    with pytest.raises(Failed, match="--target: none answers; fake:1 says: refused"):
+    with pytest.raises(Failed, match="no target answers; fake:1 says: refused"):
         embed(tmp_path / "q", *flags, "--patience", "0", services=[dying])
     dying.dead = errors.Denied("the API key is not known")
-    with pytest.raises(Failed, match="--target fake:1: the API key is not known"):
+    with pytest.raises(Failed, match="fake:1: the API key is not known"):
         embed(tmp_path / "q", *flags, services=[dying])
