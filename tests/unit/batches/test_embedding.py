@@ -152,7 +152,7 @@ def test_it_asks_as_bulk_unless_told(made: Any, fake: FakeFrontend) -> None:
         ({"on_error": "skip"}, ValueError, "on_error is 'skip', must be 'raise' or 'null'"),
         ({"output": "words"}, ValueError, "output is 'words'; there are dense, "),
         ({"fingerprint": "f"}, Failed, "the model's fingerprint is , wanted is f"),
-        ({"target": "127.0.0.1:1", "patience": 0.1}, Failed, "target: none answers; 127.0.0.1:1 says: "),
+        ({"target": "127.0.0.1:1", "patience": 0.1}, Failed, "no target answers; 127.0.0.1:1 says: "),
     ],
 )
 def test_what_makes_no_sense_is_told_at_once(made: Any, options: Any, kind: type[Exception], told: str) -> None:
