@@ -14,7 +14,7 @@ from gpu_worker.watchdog import DeviceLost
 from selvage.connection import Metadata
 from selvage.engine.options import EngineOptions, settings_of
 from selvage.engine.pair import Over, Pair
-from selvage.engine.refused import Refused, cancelled, refusing
+from selvage.engine.refused import Call, Refused, cancelled, refusing
 from selvage.engine.stream import LocalStream
 from shared.caller import Caller, caller_of, chosen_id
 from shared.errors import ModelRefused
@@ -104,7 +104,7 @@ class LocalMethod:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LocalCall:
+class LocalCall(Call):
     """One call; see `grpc.Call` and `grpc.Future`."""
 
     _future: "Future[Message]"
@@ -122,17 +122,8 @@ class LocalCall:
     def cancel(self) -> None:
         self._future.cancel()
 
-    def code(self) -> Any:
-        return self._refused.code()
-
-    def details(self) -> str:
-        return self._refused.details()
-
-    def trailing_metadata(self) -> Any:
-        return self._refused.trailing_metadata()
-
     @property
-    def _refused(self) -> Refused:
+    def refused(self) -> Refused:
         """Of a call that has no answer."""
         error = cancelled() if self._future.cancelled() else self._future.exception()
         assert isinstance(error, Refused), "a bug"

@@ -1,5 +1,6 @@
 """How a call ended that has no answer, as a `grpc.Call` tells it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,6 +27,26 @@ class Refused(grpc.RpcError):
 
     def trailing_metadata(self) -> Any:
         return self._trailers
+
+
+class Call(ABC):
+    """The part of a `grpc.Call` that tells how one without an answer has ended."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def refused(self) -> Refused:
+        """Of a call that has ended so."""
+
+    def code(self) -> grpc.StatusCode:
+        return self.refused.code()
+
+    def details(self) -> str:
+        return self.refused.details()
+
+    def trailing_metadata(self) -> Any:
+        return self.refused.trailing_metadata()
 
 
 def cancelled(why: str = "the call was cancelled") -> Refused:

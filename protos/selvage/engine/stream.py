@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from selvage.engine.pair import Over, Pair
-from selvage.engine.refused import Refused, cancelled, refusing
+from selvage.engine.refused import Call, Refused, cancelled, refusing
 from shared.caller import Caller
 from shared.rpc.interceptor import CALLER
 
@@ -17,7 +17,7 @@ AHEAD = 2
 """Messages of either way that wait for their reader."""
 
 
-class LocalStream:
+class LocalStream(Call):
     """One call: an iterator of replies, which ends by itself or raises Refused. A thread reads its requests."""
 
     def __init__(
@@ -46,7 +46,7 @@ class LocalStream:
         try:
             reply = self._pair.run(self._next()).result()
         except (Over, CancelledError):
-            reply = self._refused
+            reply = self.refused
         if isinstance(reply, bytes):
             return self._parse(reply)
         self._read = True
@@ -58,17 +58,8 @@ class LocalStream:
         """Ends it, with CANCELLED for whoever reads."""
         self._call.cancel()
 
-    def code(self) -> Any:
-        return self._refused.code()
-
-    def details(self) -> str:
-        return self._refused.details()
-
-    def trailing_metadata(self) -> Any:
-        return self._refused.trailing_metadata()
-
     @property
-    def _refused(self) -> Refused:
+    def refused(self) -> Refused:
         """Of a call that did not end by itself; with its pair it may end before it can say how."""
         return self._outcome or cancelled()
 
