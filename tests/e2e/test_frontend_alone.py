@@ -23,7 +23,7 @@ from selvage.v1.ranking_pb2_grpc import RankingServiceStub
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = ROOT / "deploy" / "frontend.Dockerfile"
-TEST_TOOLS = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis")
+TEST_TOOLS = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "trustme")
 
 pytestmark = [pytest.mark.timeout(900)]  # the first slow test waits for an installation
 

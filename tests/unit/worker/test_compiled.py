@@ -71,6 +71,7 @@ def test_windows_are_compiled_though_tails_beside_them_are_not() -> None:
             assert torch.equal(form.trunk(each), trunk(each))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # inductor imports what warns
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny-bert", "tiny-qwen3", "tiny-modernbert"])
 def test_inductor_itself(name: str) -> None:
