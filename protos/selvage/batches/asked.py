@@ -28,7 +28,7 @@ def parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def services(model: str, target: str | Sequence[str], others: Mapping[str, Any]) -> list[ChannelService]:
     """One a target; without any, the model runs in this process. The same target twice means two streams.
 
-    Raises TypeError for an option that there is not; ValueError where the model is refused, or a value makes no sense.
+    Raises TypeError for an unknown option; ValueError where the model is refused, or a value makes no sense.
     """
     names = [target] if isinstance(target, str) and target else list(target)
     if not names:

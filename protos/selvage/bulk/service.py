@@ -54,6 +54,8 @@ class ChannelService:
             yield from call
         except grpc.RpcError:
             raise from_ended_stream(call, request_id) from None
+        finally:  # whoever stops reading leaves no call behind
+            call.cancel()
 
     def close(self) -> None:
         self._channel.close()

@@ -131,6 +131,6 @@ class LocalCall(Call):
 
 
 def _caller(path: str, metadata: Metadata, seconds: float | None) -> Caller:
-    """Raises InvalidInput for a priority that there is none."""
+    """Raises InvalidInput for an unknown priority."""
     texts = [(name, value) for name, value in metadata if isinstance(value, str)]
     return caller_of(path, chosen_id(metadata), texts, host="", remaining=seconds)

@@ -107,38 +107,45 @@ class Pair:
     def _run(self, settings: WorkerSettings, ready: "Future[None]") -> None:
         with self.messages, asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             try:
-                runner.run(self._serve(settings, ready))
-            except Exception as bug:
-                log.error("bug", exc_info=bug)
+                runner.run(self._live(settings, ready))
+            except BaseException as error:
+                if ready.done():
+                    log.error("bug", exc_info=error)
+                else:  # whoever waits for the model is told, whatever went wrong
+                    ready.set_exception(error)
 
-    async def _serve(self, settings: WorkerSettings, ready: "Future[None]") -> None:
-        """Until it is told to stop."""
+    async def _live(self, settings: WorkerSettings, ready: "Future[None]") -> None:
+        """From the start of the worker to its end."""
         try:
             worker = await Worker.start(settings)
-            tokenization = Tokenization(worker.model.tokenizer.content, worker.card)
-        except BaseException as error:
+            try:
+                await self._serve(worker, settings.queued_tokens, ready)
+            finally:
+                await self._end()
+                worker.serving.cancel()
+                worker.scheduler.close()
+                worker.shut_down()
+        finally:
             await self._end()
-            ready.set_exception(error)
-            return
-        worker.say_ready()
+
+    async def _serve(self, worker: Worker, queued_tokens: int, ready: "Future[None]") -> None:
+        """Until it is told to stop."""
+        tokenization = Tokenization(worker.model.tokenizer.content, worker.card)
+        served = ServedModel(card=worker.card, tokenization=tokenization, queued_tokens=queued_tokens)
+        resident, threads = Resident(worker.scheduler, served), min(8, os.cpu_count() or 1)
         if worker.model.placement.device.type == "cpu":
             keep_freed_memory()
-        served = ServedModel(card=worker.card, tokenization=tokenization, queued_tokens=settings.queued_tokens)
-        resident, threads = Resident(worker.scheduler, served), min(8, os.cpu_count() or 1)
         with ThreadPoolExecutor(threads, "selvage-text") as texts:
             self.calls = Calls(timeout=math.inf, bounds=BOUNDS)
             service = Service(resident, Limits(), texts, self.messages, reserve=self.calls.admission.reserve)
             frontend = Frontend(service, self.calls, threads=threads)
             Doors(["grpc"]).register(frontend, self.handlers)  # type: ignore[arg-type]
+            worker.say_ready()
             ready.set_result(None)
             try:
                 await self._until_told(worker, resident)
             finally:
-                await self._end()
                 service.close()
-                worker.serving.cancel()
-                worker.scheduler.close()
-                worker.shut_down()
 
     async def _until_told(self, worker: Worker, resident: Resident) -> None:
         stopping = asyncio.create_task(self._stop.wait())
