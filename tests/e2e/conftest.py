@@ -1,10 +1,11 @@
 """Pairs for all end-to-end tests that leave them as they found them: one on real weights, one on tiny ones."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from environments import built_wheel
 from forked import SHARED, Nursery
 from references import Calls, mini_lm_path
@@ -65,3 +66,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def oracle() -> SentenceTransformer:
     """sentence-transformers on the same weights."""
     return SentenceTransformer(mini_lm_path(), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def logs_as_they_were() -> Iterator[None]:
+    """An engine sets up structlog where nobody has; other tests want it as it was."""
+    yield
+    structlog.reset_defaults()

@@ -1,12 +1,8 @@
 """`selvage.Engine`: without a port it gives what the client gets from both services, errors included."""
 
 import asyncio
-import gc
-import itertools
 import os
 import sys
-import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,17 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import structlog
 from pyarrow import parquet
 
-from gpu_worker.loop import Loop
 from gpu_worker.scheduler import Scheduler
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.watchdog import DeviceLost
 from harness.environment import ROOT, python_path
 from harness.stack import Stack, stack
 from selvage import Client, Engine, errors
-from selvage.bulk.flags import parse
 from selvage.engine.options import EngineOptions
 from shared.admission import Bounds
 from shared.settings import ServiceSettings
@@ -36,12 +28,7 @@ MEASURED = {"attention", "linear"}
 """Fields of a card that are chosen by measuring at load."""
 OF_A_SERVER = {*ServiceSettings.model_fields, "model", "listen", "check", "max_unsent_bytes", "queue_seconds"}
 
-
-@pytest.fixture(scope="module", autouse=True)
-def logs() -> Iterator[None]:
-    """An engine sets them up where nobody has; other tests want them as they were."""
-    yield
-    structlog.reset_defaults()
+pytestmark = pytest.mark.usefixtures("logs_as_they_were")
 
 
 @pytest.fixture(scope="module")
@@ -191,144 +178,12 @@ def test_the_next_texts_are_prepared_while_some_are_computed(engine: Engine, mon
     assert most >= 2
 
 
-def test_closing_ends_what_is_under_way() -> None:
-    """From another thread; every later call is told, and nothing of it stays."""
-    before = threading.active_count()
-    engine = Engine("random:tiny-bert")
-    ended: list[Exception] = []
-
-    def ask() -> None:
-        try:
-            engine.embed(["w1 " * 400] * 20_000, truncate=True)
-        except Exception as error:
-            ended.append(error)
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    while not engine._channel._pair.calls.admission.requests:
-        time.sleep(0.001)
-    engine.close()
-    asking.join()
-    engine.close()
-    assert isinstance(ended[0], errors.Cancelled)
-    for method in (lambda: engine.embed("w1"), lambda: next(iter(engine.embed_stream(["w1"])))):
-        with pytest.raises(errors.Cancelled):
-            method()
-    assert threading.active_count() <= before
-
-
-def test_a_lost_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To what is held, and to each later call at once: nobody waits for ever."""
-    runs, lost = Scheduler.run, asyncio.Event()
-
-    async def run(self: Scheduler) -> None:
-        running = asyncio.create_task(runs(self))
-        await lost.wait()
-        running.cancel()
-        raise DeviceLost("a small step failed")
-
-    monkeypatch.setattr(Scheduler, "run", run)
-    with Engine("random:tiny-bert", timeout=60) as engine, ThreadPoolExecutor(1) as threads:
-        held = threads.submit(engine.embed, [f"w{number} " * 400 for number in range(5000)], truncate=True)
-        pair = engine._channel._pair
-        while not pair.calls.admission.requests:
-            time.sleep(0.001)
-        pair._loop.call_soon_threadsafe(lost.set)
-        for ask in (held.result, lambda: engine.embed("w1"), lambda: [*engine.embed_stream(["w1"])]):
-            with pytest.raises(errors.Internal, match="the device is lost: a small step failed"):
-                ask()
-
-
-def test_a_bug_of_the_loop_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor threads: what is held and what comes after is told."""
-    before = threading.active_count()
-    engine = Engine("random:tiny-bert")
-
-    def plan(_: Loop) -> None:
-        raise AssertionError("a bug")
-
-    monkeypatch.setattr(Loop, "plan", plan)
-    for _ in range(3):
-        with pytest.raises(errors.Cancelled):
-            engine.embed("w1", timeout=20)
-    engine.close()
-    assert threading.active_count() <= before
-
-
 def test_large_results_of_one_call_do_not_refuse_each_other(engine: Engine) -> None:
     """Together they have more bytes than a frontend lets all its callers have."""
     texts = [f"w{number % 90} " * 500 for number in range(1200)]
     found = engine.embed(texts, output="multi_vector", truncate=True, dimensions=32)
     assert sum(each.nbytes for each in found) > Bounds().results
     assert len(found) == len(texts)
-
-
-def test_closing_ends_a_stream() -> None:
-    """Whoever reads it is told, however far it is."""
-    for wait in (0, 1, 50):
-        with Engine("random:tiny-bert") as engine:
-            reading = engine.embed_stream(f"w{number % 90}" for number in itertools.count())
-            for _ in range(wait):
-                next(reading)
-            engine.close()
-            with pytest.raises(errors.Cancelled):
-                for _ in reading:
-                    pass
-
-
-def test_texts_that_cannot_be_read_end_their_stream(engine: Engine) -> None:
-    """The error is the caller's own, and the engine goes on."""
-
-    def broken() -> Iterator[str]:
-        yield from TEXTS[:100]
-        raise OSError("the file is gone")
-
-    with pytest.raises(OSError, match="the file is gone"):
-        [*engine.embed_stream(broken())]
-    assert len([*engine.embed_stream(TEXTS[:100])]) == 100
-
-
-def test_whoever_forgets_it_leaves_nothing() -> None:
-    """Dropped without `close`, its threads end."""
-    before = threading.active_count()
-    engine = Engine("random:tiny-bert")
-    thread = engine._channel._pair._thread
-    del engine
-    gc.collect()
-    thread.join(20)
-    assert not thread.is_alive()
-    assert threading.active_count() <= before
-
-
-FORKED = """
-import os, sys
-from selvage import Engine
-engine = Engine("random:tiny-bert")
-child = os.fork()
-if child == 0:
-    try:
-        engine.embed("w1")
-    except RuntimeError as error:
-        print(error, flush=True)
-    engine.close()
-    os._exit(0)
-os.waitpid(child, 0)
-print(engine, engine.embed("w1").shape)
-"""
-
-
-async def test_a_fork_is_told_and_an_end_without_close_ends(tmp_path: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", FORKED),
-        stdout=asyncio.subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": python_path()},
-        cwd=tmp_path,
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0
-    first, second = output.decode().splitlines()
-    assert first == "an engine does not survive a fork: make one in each process"
-    assert second == "Engine('random:tiny-bert', timeout=inf) (64,)"
 
 
 def test_what_it_can_be_told() -> None:
@@ -369,22 +224,6 @@ async def test_files_to_files_in_one_process(engine: Engine, tmp_path: Path) -> 
     assert np.abs(rows - engine.embed(TEXTS)).max() < 1e-6
     told = "--engine: model = 'random:nothing': random:nothing is not known"
     assert (await bulk("--engine", "random:nothing"))[1].startswith(told)
-
-
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        (["--engine", "minilm", "--tls"], "--engine and --tls exclude each other"),
-        (["--engine", "minilm", "--target", "h:1"], "--engine and --target exclude each other"),
-        (["--engine-option", "threads=1"], "--engine-option is for --engine"),
-        (["--engine", "minilm", "--engine-option", "threads"], "--engine-option is 'threads', must be NAME=VALUE"),
-    ],
-)
-def test_flags_of_an_engine_make_sense(flags: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse(["lines.txt", "--output", "vectors", *flags])
-    assert ended.value.code == 2
-    assert told in capsys.readouterr().err
 
 
 async def test_without_its_packages_it_says_so(tmp_path: Path) -> None:

@@ -115,3 +115,19 @@ def test_the_line_tells_rate_and_time_left() -> None:
     seconds[0] = 110.1
     meter.tell(12_001, 0.6)
     assert screen.getvalue() == "\r12,000 texts, 1,200 a second, 60%, 0:00:40 left"
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--engine", "minilm", "--tls"], "--engine and --tls exclude each other"),
+        (["--engine", "minilm", "--target", "h:1"], "--engine and --target exclude each other"),
+        (["--engine-option", "threads=1"], "--engine-option is for --engine"),
+        (["--engine", "minilm", "--engine-option", "threads"], "--engine-option is 'threads', must be NAME=VALUE"),
+    ],
+)
+def test_flags_of_an_engine_make_sense(flags: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["lines.txt", "--output", "vectors", *flags])
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
