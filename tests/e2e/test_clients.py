@@ -56,5 +56,5 @@ async def test_haystack_gets_the_sparse_vectors_of_embed(haystack: Program) -> N
     found = told["documents"]
     assert [len(indices) for indices, _ in found] == list(expected.lengths)
     assert [index for indices, _ in found for index in indices] == list(expected.indices)
-    near(np.array([value for _, values in found for value in values]), expected.values, 1e-6)
+    near(np.array([value for _, values in found for value in values]), expected.values, 1e-5)  # raw rows
     assert told["text"][0] == found[0][0]

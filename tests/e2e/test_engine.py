@@ -24,7 +24,7 @@ from shared.settings import ServiceSettings
 EVERY_OUTPUT, CLASSIFIER, LATE = "random:tiny-bge-m3", "random:tiny-classifier", "random:tiny-colbert"
 TEXTS = [f"w{number} w{number * 7 % 90} " * (1 + number % 9) for number in range(1100)]
 FEW = TEXTS[:12]
-MEASURED = {"attention", "linear"}
+MEASURED = {"attention", "linear", "maxsim"}
 """Fields of a card that are chosen by measuring at load."""
 OF_A_SERVER = {*ServiceSettings.model_fields, "model", "listen", "check", "max_unsent_bytes", "queue_seconds"}
 

@@ -88,6 +88,6 @@ async def test_sparse_vectors_are_those_of_selvage(splade: Stack) -> None:
     assert [len(reply.sparse_embeddings) for reply in replies] == list(sparse.lengths)
     pairs = [(each.index, each.value) for reply in replies for each in reply.sparse_embeddings]
     assert [index for index, _ in pairs] == list(sparse.indices)
-    near([value for _, value in pairs], sparse.values, PRECISE)
+    near([value for _, value in pairs], sparse.values, 10 * PRECISE)  # raw rows
     single = await tei.embed.EmbedSparse(pb.EmbedSparseRequest(inputs=texts[9]))
     assert [each.index for each in single.sparse_embeddings] == [each.index for each in replies[9].sparse_embeddings]

@@ -95,7 +95,7 @@ async def test_langchain_gets_the_vectors_of_embed(clients: Clients, url: str, e
     rows = await expected(texts=TEXTS, dimensions=16)
     for way in BOTH:
         same_bits(told[way], rows)
-    same_bits(told["query"], rows[0])
+    near(np.array(told["query"]), rows[0], 1e-6)
 
 
 async def test_llama_index_gets_the_vectors_of_embed(clients: Clients, url: str, expected: Any) -> None:
