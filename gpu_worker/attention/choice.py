@@ -1,5 +1,6 @@
 """Which attention a device runs, told once at load."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -12,15 +13,21 @@ from gpu_worker.attention.hopper import Hopper
 from gpu_worker.attention.interface import PackedAttention, Terms
 from gpu_worker.attention.varlen import Varlen
 from gpu_worker.attention.written_out import onednn_products
-from gpu_worker.device.fastest import clearly_fastest
+from gpu_worker.device.fastest import CLEAR, clearly_fastest, shortest
 from gpu_worker.ragged.batch import RaggedBatch
 
 BOUNDS = (16, 32, 64, 128, 256)
 LENGTHS = (11, 23, 47, 95, 191, 383)
 """Measured for sequences of up to each bound, and beyond. Odd, as lengths of texts mostly are: PyTorch's softmax is
 at its best where rows are a multiple of its vectors."""
-TOKENS, HEADS, ROUNDS = 512, 12, 6
-"""Of what is measured: about so many tokens."""
+TOKENS, SEQUENCES, HEADS, TURNS = 512, 4, 12, 8
+"""Of what is measured: one sequence, as texts of many lengths come, and so many, of about so many tokens; runs of each
+way."""
+AHEAD = 0.9
+"""Of the usual way's time: over all lengths another one has to take less. Noise evens out over them, so that less of a
+lead is enough than for one length."""
+ROUNDS = 6
+"""Of each attention on an accelerator, in each trial."""
 STEP, STEP_LENGTHS = 8192, (128, 512, 2048)
 """Tokens of each step that is measured on an accelerator, and of its texts."""
 EXACT = 1e-5
@@ -32,7 +39,7 @@ def choose(
 ) -> PackedAttention:
     """The fastest attention that this device, number format and model allow."""
     if device.type == "cpu":
-        return EqualRuns(measured(dtype, head, causal))
+        return EqualRuns(measured(dtype, head, causal, bias))
     flash = device.type == "cuda" and dtype in (torch.float16, torch.bfloat16) and not (softcap or bias)
     if flash and head % 8 == 0 and head <= 256 and torch.cuda.get_device_capability(device) >= (8, 0):
         return Varlen()
@@ -77,20 +84,40 @@ def faster_than(usual: PackedAttention, device: torch.device, dtype: torch.dtype
 
 
 @cache
-def measured(dtype: torch.dtype, head: int, causal: bool) -> Ways:
+def measured(dtype: torch.dtype, head: int, causal: bool, bias: bool) -> Ways:
     """The fastest way of this processor for each of a few lengths; beyond them, that of the longest.
 
-    Powers are the usual way, where the number format has the exponents for them. The fused kernel leaves out what
-    causal attention does not see, products do not: causal layers are measured apart. float16 has that kernel alone,
-    since scores written out in it are rounded: late interaction's would be over a thousandth off.
+    The fused kernel leaves out what causal attention does not see, products do not; and it has to read a `bias`: such
+    layers are measured apart. float16 has that kernel alone, since scores written out in it are rounded: late
+    interaction's would be over a thousandth off.
     """
     if dtype == torch.float16:
         return Ways()
-    usual = Way.POWERS  # in bfloat16 PyTorch takes oneDNN by itself
+    powers = Way.POWERS  # in bfloat16 PyTorch takes oneDNN by itself
     if dtype == torch.float32 and onednn_is_exact(head):
-        usual = Way.ONEDNN
+        powers = Way.ONEDNN
+    ways = tuple(dict.fromkeys((powers, Way.POWERS, Way.SOFTMAX, Way.FUSED)))
     with torch.inference_mode():
-        return Ways(tuple(_fastest(usual, length, dtype, head, causal) for length in LENGTHS), BOUNDS)
+        return decide([_shares(ways, length, dtype, head, causal, bias) for length in LENGTHS])
+
+
+def decide(shares: Sequence[Mapping[Way, float]]) -> Ways:
+    """For each of `LENGTHS` the time that each way takes, as a share of the first one's.
+
+    The first is the usual way, unless another one is ahead over all lengths together; beyond the last bound the fused
+    kernel is, since scores of a head leave the cache. Near ties are noise, and workers of a kind should run alike: one
+    length has a way of its own only where that is clearly ahead.
+    """
+    *short, _ = shares
+    over_all = {way: sum(each[way] for each in short) / len(short) for way in short[0]}
+    first, best = next(iter(over_all)), min(over_all, key=over_all.__getitem__)
+    usual = [best if over_all[best] < AHEAD else first] * len(short) + [Way.FUSED]
+    return Ways(tuple(_clearly(each, way) for each, way in zip(shares, usual, strict=True)), BOUNDS)
+
+
+def _clearly(shares: Mapping[Way, float], usual: Way) -> Way:
+    fastest = min(shares, key=shares.__getitem__)
+    return fastest if shares[fastest] < CLEAR * shares[usual] else usual
 
 
 def onednn_is_exact(head: int) -> bool:
@@ -111,13 +138,18 @@ def onednn_is_exact(head: int) -> bool:
     return True
 
 
-def _fastest(usual: Way, length: int, dtype: torch.dtype, head: int, causal: bool) -> Way:
-    count = max(1, TOKENS // length)
-    batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32)] * count, torch.device("cpu"))
-    query, key, value = (torch.randn(count * length, HEADS, head).to(dtype).transpose(0, 1) for _ in range(3))
-    terms = Terms(scale=head**-0.5, causal=causal)
-    attentions = {
-        way: partial(EqualRuns(Ways((way,))), query, key, value, batch, terms)
-        for way in dict.fromkeys((usual, Way.SOFTMAX, Way.FUSED))
-    }
-    return clearly_fastest(attentions, usual, ROUNDS)
+def _shares(
+    ways: Sequence[Way], length: int, dtype: torch.dtype, head: int, causal: bool, bias: bool
+) -> dict[Way, float]:
+    """What each way takes for sequences of that length, as a share of the first one's time: for one and for several,
+    their mean."""
+    added = torch.zeros(HEADS, length, length, dtype=dtype)
+    terms = Terms(scale=head**-0.5, causal=causal, bias=(lambda query, key: added) if bias else None)
+    shares = dict.fromkeys(ways, 0.0)
+    for count in (1, max(SEQUENCES, TOKENS // length)):
+        batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32)] * count, torch.device("cpu"))
+        query, key, value = (torch.randn(count * length, HEADS, head).to(dtype).transpose(0, 1) for _ in range(3))
+        runs = {way: partial(EqualRuns(Ways((way,))), query, key, value, batch, terms) for way in ways}
+        times = shortest(runs, TURNS)
+        shares = {way: share + times[way] / times[ways[0]] / 2 for way, share in shares.items()}
+    return shares

@@ -19,14 +19,21 @@ def clearly_fastest(ways: Mapping[W, Callable[[], object]], usual: W, rounds: in
     each does not count. Near ties are noise, and every worker of a kind should choose alike: they stay with `usual`,
     which one disturbed moment is not enough to leave.
     """
-    times = dict.fromkeys(ways, float("inf"))
-    _shorten(dict.fromkeys(ways, float("inf")), ways, 1)
+    times = shortest(ways, 0)
     for _ in range(TRIALS):
         _shorten(times, ways, rounds)
         fastest = min(times, key=times.__getitem__)
         if times[fastest] >= CLEAR * times[usual]:
             return usual
     return fastest
+
+
+def shortest(ways: Mapping[W, Callable[[], object]], rounds: int) -> dict[W, float]:
+    """Seconds of each way's shortest run of so many; ways take turns, and the first run of each does not count."""
+    times = dict.fromkeys(ways, float("inf"))
+    _shorten(dict(times), ways, 1)
+    _shorten(times, ways, rounds)
+    return times
 
 
 def _shorten(times: dict[W, float], ways: Mapping[W, Callable[[], object]], rounds: int) -> None:

@@ -39,7 +39,7 @@ def test_powers_beyond_the_number_format_go_to_softmax(shift: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_powers_are_for_processors_and_wide_exponents(dtype: torch.dtype) -> None:
     """float16 would lose them, and rounds scores: it has the fused kernel. A device would be waited for."""
-    ways = attention_choice.measured(dtype, 16, False).ways
+    ways = attention_choice.measured(dtype, 16, False, False).ways
     assert set(ways) == {Way.FUSED} or dtype != torch.float16
     assert Way.ONEDNN not in ways or dtype == torch.float32
     elsewhere = attention_choice.choose(torch.device("meta"), dtype, 16, causal=False, softcap=True, bias=False)
@@ -75,12 +75,3 @@ def test_rounded_products_are_told_from_exact_ones(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(torch, "bmm", rounded)
     assert not attention_choice.onednn_is_exact(32)
-
-
-def test_powers_do_without_onednn_where_it_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are float32's usual way then as well, with PyTorch's own products."""
-    monkeypatch.setattr(attention_choice, "onednn_is_exact", lambda head: False)
-    asked: list[Way] = []
-    monkeypatch.setattr(attention_choice, "clearly_fastest", lambda ways, usual, rounds: asked.append(usual) or usual)
-    assert attention_choice.measured.__wrapped__(torch.float32, 16, False).of(100) is Way.POWERS
-    assert set(asked) == {Way.POWERS}
