@@ -88,8 +88,9 @@ class Worker:
 
 def load_model(settings: WorkerSettings) -> Model:
     """Runs in the device thread. Raises ModelRefused in one line."""
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
+    # In a process that was forked, PyTorch makes its pool of threads anew at the first call, without a lock: two of the
+    # threads that load weights would race for it, and one find none. Here it is made before them.
+    torch.set_num_threads(settings.threads or torch.get_num_threads())
     placement = Placement.choose(settings.device, settings.dtype)
     return load(
         settings.model,
