@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -89,13 +90,16 @@ def check(folder: Path, expected: Any) -> None:
 
 
 async def test_killed_in_the_middle_it_goes_on(tiny: Stack, source: str, tmp_path: Path) -> None:
-    """kill -9, twice: vectors, ids and order of an undisturbed run; 1 % of bad rows, 5 MB of text among them."""
+    """kill -9, twice, and Ctrl-C: vectors, ids and order of an undisturbed run; 1 % of bad rows, 5 MB of text among
+    them."""
     folder, target = tmp_path / "o", ("--target", tiny.frontends[0].address)
-    for count in (2, 6):
+    for count, how, status in ((2, signal.SIGKILL, -9), (4, signal.SIGINT, 130), (6, signal.SIGKILL, -9)):
         process = await command(source, folder, *target)
         await finished(folder, count)
-        process.kill()
-        assert await process.wait() == -9
+        process.send_signal(how)
+        told = (await process.communicate())[1].decode()
+        assert process.returncode == status
+        assert told == ("Stopped; the same command goes on.\n" if how == signal.SIGINT else "")
     assert shards(folder) < 12
     told = await ended(await command(source, folder, *target))
     assert told.startswith(f"{len(GOOD):,} vectors in 12 shards")

@@ -22,6 +22,12 @@ def pyarrow(purpose: str) -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
+def as_text(value: Any) -> str:
+    """Of what JSON has no form for: dates, decimals, and Arrow's own values where Python has none (nanoseconds)."""
+    cast = getattr(value, "cast", None)
+    return str(cast("string") if cast is not None else value)
+
+
 def arrays(columns: Mapping[str, Array]) -> dict[str, Any]:
     """The columns of `values.columns` as Arrow arrays of a value a text.
 

@@ -78,9 +78,9 @@ class Board:
         self.answered = 0
 
     @property
-    def open(self) -> int:
-        """Windows that were added and not taken back."""
-        return len(self._windows)
+    def open(self) -> float:
+        """Full windows that were added and not taken back; one that is half full counts half."""
+        return sum(window.share for window in self._windows)
 
     def add(self, window: Window) -> None:
         """More to do."""

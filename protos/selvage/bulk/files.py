@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from selvage.bulk.failures import Failed
+from selvage.bulk.shards import is_output
 
 SUFFIXES = {
     ".jsonl": "jsonl",
@@ -33,14 +34,18 @@ class InputFile:
     size: int
 
 
-def find(patterns: Sequence[str], format_: str = "") -> list[InputFile]:
+def find(patterns: Sequence[str], format_: str = "", output: Path | None = None) -> list[InputFile]:
     """In the order of the patterns; what a pattern matches, and what lies in a folder, by name.
 
-    `format_`: of all; "": by the file's suffix. Raises Failed.
+    `format_`: of all; "": by the file's suffix. `output`: the folder that is written to; the command's own files there
+    are no inputs, and others are refused. Raises Failed.
     """
     found: dict[str, InputFile] = {}
     for pattern in patterns:
-        paths = _matching(pattern)
+        matching = _matching(pattern)
+        paths = [path for path in matching if output is None or not _is_output(path, pattern, output)]
+        if matching and not paths:
+            raise Failed(f"--output: {output} is where the inputs {pattern!r} lie; take another folder")
         if not paths:
             raise Failed(f"INPUT: there is no file {pattern!r}")
         for path in paths:
@@ -57,9 +62,20 @@ def fingerprint(file: InputFile) -> dict[str, str | int]:
     return {"path": file.path, "bytes": file.size, "ends": digest.hexdigest()}
 
 
+def _is_output(path: str, pattern: str, output: Path) -> bool:
+    """Whether an earlier command wrote a file. Raises Failed for one of somebody else in the same folder."""
+    if output.resolve() not in Path(path).resolve().parents:
+        return False
+    if path == pattern or not is_output(Path(path).name):
+        raise Failed(f"--output: {output} holds the input {path}; take another folder")
+    return True
+
+
 def _matching(pattern: str) -> list[str]:
+    """Of a folder, what readers of Parquet would take too: no name that begins with _ or a dot."""
     if os.path.isdir(pattern):
-        return sorted(str(each) for each in Path(pattern).iterdir() if each.is_file() and _suffix(str(each))[0])
+        names = sorted(each.name for each in Path(pattern).iterdir() if each.is_file() and _suffix(each.name)[0])
+        return [str(Path(pattern, name)) for name in names if not name.startswith(("_", "."))]
     if os.path.exists(pattern):
         return [pattern]
     return sorted(each for each in glob.glob(pattern, recursive=True) if os.path.isfile(each))

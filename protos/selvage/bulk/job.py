@@ -35,7 +35,7 @@ class Summary:
 
 def run(options: Options, services: Sequence[Service], meter: Meter) -> Summary:
     """Does what is left to do. Raises Failed; what is finished stays."""
-    files = find(options.inputs, options.input_format)
+    files = find(options.inputs, options.input_format, options.output)
     check(files, options.columns)
     types = _types(options, files)
     card = card_of(services, options.patience)
@@ -83,7 +83,6 @@ def _embed(
         count=options.count,
         finished=shards.finished,
     )
-    reading = Reading(files, options.columns, plan)
     board = Board(
         batch_size=options.batch_size,
         letters=options.letters,
@@ -91,6 +90,7 @@ def _embed(
         patience=options.patience,
         has_ids=bool(options.columns.id),
     )
+    reading = Reading(files, options.columns, plan, lambda: meter.tell(board.answered, reading.share))
     flow = _Flow(board, shards, reading, meter)
     with targets(services, options.template, fingerprint_, board), _cleaned(shards):
         for window in windows(reading, plan, most=options.window_rows, keep_empty=options.keep_empty):
@@ -114,17 +114,18 @@ class _Flow:
     def begin(self) -> None:
         """A window was read."""
         if not self._begun:
-            self._meter.begin(self._share())
+            self._meter.begin(self._reading.share)
             self._begun = True
 
     def write(self) -> None:
         """The oldest window, once it is answered."""
         while (window := self._board.oldest(EVERY)) is None:
-            self._meter.tell(self._board.answered, self._share())
+            self._tell()
         self._shards.add(window)
+        self._tell()
 
-    def _share(self) -> float:
-        return self._reading.position / max(self._reading.size, 1)
+    def _tell(self) -> None:
+        self._meter.tell(self._board.answered, self._reading.share)
 
 
 @contextmanager
@@ -148,17 +149,17 @@ def _begin(options: Options, files: list[InputFile], card: ModelCard) -> Manifes
         "model": {"id": card.id, "fingerprint": card.fingerprint},
     }
     try:
-        manifest = None if options.restart else Manifest.begun(options.manifest, told)
+        begun = None if options.restart else Manifest.begun(options.manifest, told)
+        manifest = begun or Manifest(options.manifest, told)
+        manifest.check_others()
         sweep(options.output, mine)
-        if manifest is not None:
-            return manifest
-        there = published(options.output, mine)
-        if there and not options.restart:
-            told_of = f"--output: {options.output} holds {there[0].name}, which no manifest names"
-            raise Failed(f"{told_of}; take another folder, or throw such files away with --restart")
-        manifest = Manifest(options.manifest, told)
-        manifest.save()  # before files go: none of them is believed any more
-        for path in there:
+        unnamed = [path for path in published(options.output, mine) if path.name not in manifest.files]
+        if begun is None:
+            if unnamed and not options.restart:
+                told_of = f"--output: {options.output} holds {unnamed[0].name}, which no manifest names"
+                raise Failed(f"{told_of}; take another folder, or throw such files away with --restart")
+            manifest.save()  # before files go: none of them is believed any more
+        for path in unnamed:  # of a command that was killed before its manifest named them, or of one begun anew
             path.unlink()
     except OSError as error:
         raise Failed(f"--output: {options.output} cannot be written: {error.strerror or error}") from error

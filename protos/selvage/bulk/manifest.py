@@ -14,6 +14,8 @@ from selvage.bulk.drafts import Draft, publish
 from selvage.bulk.failures import Failed
 
 VERSION = 1
+NAME = "_manifest"
+"""What the names of all manifests begin with. Readers of Parquet skip such names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +46,28 @@ class Manifest:
         """What an earlier command has left there, None if nothing. Raises Failed where it was another command."""
         if not path.exists():
             return None
-        try:
-            found = json.loads(path.read_text())
-            shards = [Shard(**each) for each in found["shards"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise Failed(f"--output: {path} is no manifest of this command: {error!r}; --restart begins anew") from None
+        found, shards = _read(path)
         manifest = cls(path, told)
-        difference = _difference(found, json.loads(json.dumps(manifest._told)))
-        if difference:
+        if difference := _difference(found, manifest._plain):
             raise Failed(f"--output: {path.parent} was begun with {difference}; --restart throws its shards away")
         manifest.shards = {each.number: each for each in shards}
         manifest.input_rows = found["input_rows"]
         return manifest
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Names of all that it answers for."""
+        return frozenset(name for shard in self.shards.values() for name in shard.files)
+
+    def check_others(self) -> None:
+        """Raises Failed where a command with another number of commands, other settings, inputs or model shares the
+        folder: their shards would not fit together."""
+        for path in sorted(self._path.parent.glob(f"{NAME}*.json")):
+            if path != self._path:
+                found, _ = _read(path)
+                if difference := _difference(_any_index(found), _any_index(self._plain)):
+                    told = f"--output: {path.parent} holds {path.name} too, begun with {difference}"
+                    raise Failed(f"{told}; take another folder, or empty this one")
 
     def finished(self, shard: Shard) -> None:
         """Its files are there. Raises OSError."""
@@ -66,6 +78,12 @@ class Manifest:
         """All shards are there. Raises OSError."""
         self.input_rows = input_rows
         self.save()
+
+    @property
+    def _plain(self) -> dict[str, Any]:
+        """What it was begun with, as JSON gives it back."""
+        plain: dict[str, Any] = json.loads(json.dumps(self._told))
+        return plain
 
     def save(self) -> None:
         """Raises OSError; the older one stays then."""
@@ -95,6 +113,22 @@ def lock(path: Path) -> Any:
     except OSError:  # a file system without locks
         pass
     return stream
+
+
+def _read(path: Path) -> tuple[dict[str, Any], list[Shard]]:
+    """A manifest and its shards. Raises Failed where a file is none."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found, [Shard(**each) for each in found["shards"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Failed(f"--output: {path} is no manifest of this command: {error!r}; --restart begins anew") from None
+
+
+def _any_index(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What the commands that share a folder have in common: of `--shard i/n` the n."""
+    settings = dict(told["settings"])
+    settings["--shard"] = "i/" + settings["--shard"].partition("/")[2]
+    return {**told, "settings": settings}
 
 
 def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

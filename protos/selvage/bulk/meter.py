@@ -30,11 +30,14 @@ class Meter:
         self._skipped, self.start = share, self._clock()
 
     def tell(self, texts: int, share: float) -> None:
-        """`texts` have been done, the input up to `share`."""
+        """`texts` have been done, the input up to `share`; before `begin`, what was finished is passed."""
         if not self._wanted or self._clock() - self._shown < EVERY:
             return
         self._shown = self._clock()
-        done = share - (self._skipped or 0.0)
+        if self._skipped is None:
+            self._write(f"reading past rows that are finished or not for this command, {share:.0%}")
+            return
+        done = share - self._skipped
         left = f", {clock_time(self.seconds * (1 - share) / done)} left" if done > 0 else ""
         self._write(f"{texts:,} texts, {texts / self.seconds:,.0f} a second, {share:.0%}{left}")
 

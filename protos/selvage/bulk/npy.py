@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy_format
 
+from selvage.bulk.arrow import as_text
 from selvage.bulk.drafts import Draft
 from selvage.bulk.rows import Row
 from selvage.results import Array
@@ -39,7 +40,7 @@ class NpyShard:
         for place, row in enumerate(rows):
             found = {"row": row.number, **dict(zip(self._names, row.beside, strict=True))}
             found |= {name: columns[name][place].item() for name in ASIDE}
-            self._rows.stream.write(json.dumps(found, default=str).encode() + b"\n")
+            self._rows.stream.write(json.dumps(found, default=as_text).encode() + b"\n")
         for name, column in columns.items():
             if name.endswith("_lengths"):
                 self._add_offsets(name.replace("_lengths", "_offsets"), column)

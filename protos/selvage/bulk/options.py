@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from selvage.bulk.manifest import NAME as MANIFEST
 from selvage.bulk.rows import Columns
 from selvage.connection import Settings
 from selvage.embedding import Template
@@ -54,8 +55,8 @@ class Options:
 
     @property
     def manifest(self) -> Path:
-        """Each of the commands that share an output has its own. What begins so is no data to readers of Parquet."""
-        name = "_manifest" if self.count == 1 else f"_manifest-{self.index}-of-{self.count}"
+        """Each of the commands that share an output has its own."""
+        name = MANIFEST if self.count == 1 else f"{MANIFEST}-{self.index}-of-{self.count}"
         return self.output / f"{name}.json"
 
     @property

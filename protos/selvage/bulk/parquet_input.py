@@ -43,7 +43,11 @@ class ParquetInput:
         for group in range(self._parquet.num_row_groups):
             size = self._parquet.metadata.row_group(group).num_rows
             if plan.wants_any(first + self._done, first + self._done + size):
-                yield from self._group(plan, first, group)
+                try:
+                    yield from self._group(plan, first, group)
+                except self._arrow.ArrowException as error:
+                    told = f"{self._file.path}: group {group} of its rows cannot be read: {error}"
+                    raise Failed(told) from error
             else:
                 self._done += size
         yield self._done
@@ -55,31 +59,33 @@ class ParquetInput:
             start, self._done = self._done, self._done + len(batch)
             if not plan.wants_any(first + start, first + self._done):
                 continue
-            found = [_values(batch.column(name)) for name in names]
+            found = [self._values(batch.column(name)) for name in names]
             for place, (text, *beside) in enumerate(zip(*found, strict=True), start):
                 if plan.wants(first + place):
                     yield self._entry(first + place, place + 1, text, tuple(beside))
 
     def _entry(self, number: int, line: int, text: Any, beside: tuple[Any, ...]) -> Entry:
         for name, value in zip((self._columns.text, *self._columns.beside), (text, *beside), strict=True):
-            if isinstance(value, UnicodeDecodeError):
-                told = f"column {name!r} is not valid UTF-8 at byte {value.start}"
-                identity = beside[0] if self._columns.id and not isinstance(beside[0], UnicodeDecodeError) else None
-                return bad(number, self._file.path, line, told, identity)
+            if isinstance(value, ValueError):
+                what = f"cannot be read: {value}"
+                if isinstance(value, UnicodeDecodeError):
+                    what = f"is not valid UTF-8 at byte {value.start}"
+                identity = beside[0] if self._columns.id and not isinstance(beside[0], ValueError) else None
+                return bad(number, self._file.path, line, f"column {name!r} {what}", identity)
         return entry(self._columns, number, self._file.path, line, text, beside)
 
+    def _values(self, column: Any) -> list[Any]:
+        """As Python has them, Arrow's own for times that it has not, and errors in the place of what cannot be read."""
+        try:
+            found: list[Any] = column.to_pylist()
+        except (ValueError, OverflowError):
+            return [self._value(scalar) for scalar in column]
+        return found
 
-def _values(column: Any) -> list[Any]:
-    """As Python has them; an error in the place of a string that is none."""
-    try:
-        found: list[Any] = column.to_pylist()
-    except UnicodeDecodeError:
-        return [_value(scalar) for scalar in column]
-    return found
-
-
-def _value(scalar: Any) -> Any:
-    try:
-        return scalar.as_py()
-    except UnicodeDecodeError as error:
-        return error
+    def _value(self, scalar: Any) -> Any:
+        try:
+            return scalar.as_py()
+        except UnicodeDecodeError as error:
+            return error
+        except (ValueError, OverflowError) as error:  # finer than a microsecond, or beyond Python's years
+            return scalar if self._arrow.types.is_temporal(scalar.type) else ValueError(str(error))

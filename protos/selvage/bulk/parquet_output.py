@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from selvage.bulk.arrow import arrays, pyarrow
+from selvage.bulk.arrow import arrays, as_text, pyarrow
 from selvage.bulk.drafts import Draft
 from selvage.bulk.rows import Row
 from selvage.results import Array
@@ -64,8 +64,17 @@ class ParquetShard:
 
 
 def _as_text(value: Any) -> str | None:
-    """Text formats have no types of their own: what is no string stays as JSON writes it."""
-    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    """Text formats have no types of their own: what is no string stays as JSON writes it; a time is its own text."""
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, bool | int | float | list | dict):
+        return as_text(value)
+    told = json.dumps(value, ensure_ascii=False, default=as_text)
+    try:
+        told.encode()
+    except UnicodeEncodeError:  # half of a character inside: JSON can say that, UTF-8 cannot
+        return json.dumps(value, default=as_text)
+    return told
 
 
 def types_of(paths: Sequence[str], names: Sequence[str]) -> dict[str, Any]:

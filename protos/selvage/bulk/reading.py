@@ -4,7 +4,9 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -16,6 +18,10 @@ from selvage.bulk.rows import Columns, Entry, bad, entry
 LINE_BYTES = 64 * 1024 * 1024
 """Of a line at most; the rest of a longer one is skipped."""
 MARK = b"\xef\xbb\xbf"
+UNREADABLE = (OSError, EOFError, zlib.error)
+"""What a file raises that is damaged; gzip says EOFError of one that is cut off."""
+PASSED = 65_536
+"""Rows that nobody wants, between two words of how far the reading is."""
 Place = tuple[int, str, int]
 """Of a row: its number in the input, its file, its line."""
 Parse = Callable[[Columns, Place, str], Entry]
@@ -25,7 +31,8 @@ class Opened(Protocol):
     """One file that is being read."""
 
     def rows(self, plan: Plan, first: int) -> Iterator[Entry | int]:
-        """Its rows that `plan` wants, where its first is row `first` of the input; at the end how many it has."""
+        """Its rows that `plan` wants, where its first is row `first` of the input; at the end how many it has. While it
+        passes others, 0 now and then."""
 
     @property
     def position(self) -> int:
@@ -35,8 +42,11 @@ class Opened(Protocol):
 class Reading:
     """All rows of all files that a plan wants; `total` rows have been met, wanted or not."""
 
-    def __init__(self, files: list[InputFile], columns: Columns, plan: Plan) -> None:
-        self._files, self._columns, self._plan = files, columns, plan
+    def __init__(
+        self, files: list[InputFile], columns: Columns, plan: Plan, passed: Callable[[], None] = lambda: None
+    ) -> None:
+        """`passed` is called now and then while rows are passed that nobody wants."""
+        self._files, self._columns, self._plan, self._passed = files, columns, plan, passed
         self._opened: Opened | None = None
         self._before = 0
         self.total = 0
@@ -47,18 +57,24 @@ class Reading:
         """Bytes of `size` that have been read."""
         return self._before + (self._opened.position if self._opened is not None else 0)
 
+    @property
+    def share(self) -> float:
+        """Of the input that has been read, from 0 to 1."""
+        return self.position / max(self.size, 1)
+
     def __iter__(self) -> Iterator[Entry]:
         """Raises Failed where a file cannot be read on."""
         for file in self._files:
             with _raw(file) as raw:
-                self._opened = opened = _open(file, raw, self._columns)
                 try:
+                    self._opened = opened = _open(file, raw, self._columns)
                     for each in opened.rows(self._plan, self.total):
                         if isinstance(each, int):
                             self.total += each
+                            self._passed()
                         else:
                             yield each
-                except (OSError, EOFError) as error:  # gzip says so of a file that is cut off
+                except UNREADABLE as error:
                     raise Failed(f"{file.path}: cannot be read: {error}") from error
             self._opened, self._before = None, self._before + file.size
 
@@ -81,6 +97,8 @@ class _Lines:
                 continue
             count += 1
             if not plan.wants(number):
+                if not count % PASSED:
+                    yield 0
                 continue
             place = (number, self._file.path, line)
             if found is None:
@@ -102,8 +120,11 @@ class _Cells:
         self._file, self._raw, self._columns = file, raw, columns
         csv.field_size_limit(LINE_BYTES)
         stream: Any = _unzipped(file, raw)
-        decoded = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-        self._reader = csv.reader(decoded, delimiter="\t" if file.format == "tsv" else ",")
+        # Kept, or it would be closed at the last line, and the file with it.
+        self._decoded = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        self._ended = False
+        lines = chain(self._decoded, self._end())
+        self._reader = csv.reader(lines, delimiter="\t" if file.format == "tsv" else ",")
         header = self._guarded()
         self._places = [place_of(name, header or [], file.path, columns) for name in (columns.text, *columns.beside)]
         self._width = len(header or [])
@@ -125,6 +146,8 @@ class _Cells:
             number, count = first + count, count + 1
             if plan.wants(number):
                 yield self._entry(number, line, cells)
+            elif not count % PASSED:
+                yield 0
 
     def _entry(self, number: int, line: int, cells: list[str]) -> Entry:
         if len(cells) != self._width:
@@ -135,11 +158,20 @@ class _Cells:
 
     def _guarded(self) -> list[str] | None:
         """The next record. Raises Failed where it has no end: nobody knows where the next one begins."""
+        line = self._reader.line_num + 1
         try:
-            return next(self._reader, None)
+            cells = next(self._reader, None)
         except csv.Error as error:
             told = f"{self._file.path}:{self._reader.line_num}: {error}; is a quotation mark left open?"
             raise Failed(told) from error
+        if self._ended and cells:
+            raise Failed(f"{self._file.path}:{line}: a quotation mark is left open, up to the end of the file")
+        return None if self._ended else cells
+
+    def _end(self) -> Iterator[str]:
+        """An empty line behind the last one. The reader gives it alone, unless it lies inside quotation marks."""
+        self._ended = True
+        yield "\n"
 
 
 def place_of(name: str, names: list[str], path: str, columns: Columns) -> int:
@@ -190,7 +222,7 @@ def check(files: list[InputFile], columns: Columns) -> None:
         with _raw(file) as raw:
             try:
                 _open(file, raw, columns)
-            except (OSError, EOFError) as error:
+            except UNREADABLE as error:
                 raise Failed(f"{file.path}: cannot be read: {error}") from error
 
 

@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from selvage.bulk.arrow import as_text
 from selvage.bulk.drafts import SUFFIX, Draft, publish
 from selvage.bulk.failures import Failed
+from selvage.bulk.manifest import NAME as MANIFEST
 from selvage.bulk.manifest import Manifest, Shard
 from selvage.bulk.rows import BadRow, Row
 from selvage.bulk.values import columns
@@ -116,7 +118,7 @@ class _Current:
             if self._bad is None:
                 self._bad = Draft(self._folder / f"_bad-{self.shard:06d}.jsonl")
             told = {"row": each.number, "file": each.path, "line": each.line, "id": each.id, "reason": each.reason}
-            self._bad.stream.write(json.dumps(told, default=str).encode() + b"\n")
+            self._bad.stream.write(json.dumps(told, default=as_text).encode() + b"\n")
             self.bad += 1
 
     def publish(self) -> list[str]:
@@ -145,6 +147,11 @@ def published(folder: Path, mine: Callable[[int], bool]) -> list[Path]:
     """Files of shards that are `mine`."""
     found = [*folder.glob("part-*"), *folder.glob("_bad-*")]
     return sorted(path for path in found if (number := _number(path.name)) is not None and mine(number))
+
+
+def is_output(name: str) -> bool:
+    """Whether the command gives files such names."""
+    return name.startswith(MANIFEST) or (name.startswith(("part-", "_bad-")) and _number(name) is not None)
 
 
 def _number(name: str) -> int | None:

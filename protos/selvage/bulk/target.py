@@ -48,7 +48,7 @@ class Target(threading.Thread):
             session.ended = True
         self._board.lost(session, error)
         self._losses += 1
-        return error.retry_after if error.retry_after is not None else min(FIRST * 2**self._losses, LONGEST)
+        return error.retry_after if error.retry_after is not None else _rest(self._losses)
 
     def _check_model(self) -> None:
         found = self._service.card().fingerprint
@@ -67,3 +67,9 @@ class Target(threading.Thread):
             return
         self._losses = 0
         self._board.put(session, reply.id, reply.start, of_reply(reply.response), more=reply.more)
+
+
+def _rest(losses: int) -> float:
+    """Seconds before the next stream, after so many that brought nothing."""
+    doublings = min(losses, 16)  # a float ends at 1,024 of them, which a target that stays away reaches
+    return min(FIRST * 2.0**doublings, LONGEST)

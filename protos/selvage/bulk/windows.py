@@ -9,14 +9,15 @@ from selvage.bulk.rows import BadRow, Entry, Row
 from selvage.inputs import ENTRY_LETTERS
 
 LETTERS = 16 * 1024 * 1024
-"""Of the texts of a window, unless one alone has more."""
+"""Of all that the rows of a window hold, unless one alone has more."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Window:
     """Neighbours in one shard. `rows` have texts, in the order of the input; `values` are what came of each.
 
-    `left`: rows that have no outcome yet; whoever owns the window counts them.
+    `left`: rows that have no outcome yet; whoever owns the window counts them. `share`: how full it is, 1 at most
+    unless one row alone has more letters.
     """
 
     shard: int
@@ -26,6 +27,7 @@ class Window:
     values: dict[str, list[Any]] = field(default_factory=dict)
     refused: dict[int, BadRow] = field(default_factory=dict)
     left: int = 0
+    share: float = 1.0
 
     def put(self, places: Sequence[int], values: dict[str, Sequence[Any]]) -> None:
         """What came of rows at these places."""
@@ -69,13 +71,26 @@ def windows(entries: Iterable[Entry], plan: Plan, *, most: int, keep_empty: bool
         count += 1
         if isinstance(each, BadRow):
             window.bad.append(each)
+            letters += _letters(each.id) + len(each.reason)
         elif keep_empty or (each.text and not each.text.isspace()):
             window.rows.append(each)
-            letters += len(each.text)
+            letters += len(each.text) + _letters(each.beside)
         else:
             window.empty += 1
+        window.share = max(count / most, letters / LETTERS)
     if window is not None:
         yield window
+
+
+def _letters(value: Any) -> int:
+    """That a value holds, however deep; numbers count as one."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(key) + _letters(each) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return sum(map(_letters, value))
+    return 1
 
 
 def batches(window: Window, *, most: int, letters: int) -> Iterator[list[int]]:

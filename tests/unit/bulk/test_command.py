@@ -8,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bulk_fakes import jsonl
+from bulk_fakes import FakeService, jsonl
 from fake_frontend import FakeFrontend, dense_row
 
+from selvage.bulk import meter as meter_module
+from selvage.bulk import reading
 from selvage.bulk.__main__ import main
 from selvage.bulk.flags import parse
+from selvage.bulk.job import run
 from selvage.bulk.meter import Meter
 
 
@@ -115,6 +118,19 @@ def test_the_line_tells_rate_and_time_left() -> None:
     seconds[0] = 110.1
     meter.tell(12_001, 0.6)
     assert screen.getvalue() == "\r12,000 texts, 1,200 a second, 60%, 0:00:40 left"
+
+
+def test_the_line_tells_what_is_read_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minutes may pass until the first row comes that is not finished."""
+    monkeypatch.setattr(reading, "PASSED", 10)
+    monkeypatch.setattr(meter_module, "EVERY", 0.0)
+    source = jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(40)])
+    flags = ["--format", "npy", "--rows-per-shard", "35", "--shard", "1/2"]
+    screen = Screen()
+    run(parse([source, "--output", str(tmp_path / "o"), *flags]), [FakeService()], Meter(screen))
+    passed, *_, embedded = [line.strip() for line in screen.getvalue().split("\r") if line.strip()]
+    assert passed.startswith("reading past rows that are finished or not for this command, ")
+    assert embedded.startswith("5 texts, ")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Shards as Parquet and as npy: every kind and type of vector comes back as the client gives it."""
 
 import json
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +175,54 @@ def _after(count: int, error: Exception) -> Any:
             raise error
 
     return fsync
+
+
+def test_half_a_character_deep_in_a_kept_value_is_kept(tmp_path: Path) -> None:
+    """As JSON writes it: UTF-8 has no bytes for it, and the row has a vector all the same."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "1", "meta": {"x": "\\ud800", "é": [1]}}\n{"text": "2", "meta": {"é": 2}}\n')
+    embed(tmp_path / "o", str(path), "--keep", "meta", services=[Scripted()])
+    kept = pq.read_table(tmp_path / "o")["meta"].to_pylist()
+    assert kept == ['{"x": "\\ud800", "\\u00e9": [1]}', '{"é": 2}']
+
+
+TIMES = pa.array([1, 10**18, None], pa.timestamp("ns"))
+"""Python has no nanoseconds."""
+
+
+def test_times_finer_than_pythons_are_kept(tmp_path: Path) -> None:
+    """With their type where all files share it, else as text."""
+    table = pa.table({"text": ["1", "2", "3"], "at": TIMES})
+    pq.write_table(table, tmp_path / "a.parquet")
+    embed(tmp_path / "typed", str(tmp_path / "a.parquet"), "--keep", "at", services=[Scripted()])
+    assert pq.read_table(tmp_path / "typed")["at"].combine_chunks() == TIMES
+    (tmp_path / "b.jsonl").write_text('{"text": "4", "at": "later"}\n')
+    both = (str(tmp_path / "a.parquet"), str(tmp_path / "b.jsonl"), "--keep", "at")
+    embed(tmp_path / "text", *both, services=[Scripted()])
+    told = ["1970-01-01 00:00:00.000000001", "2001-09-09 01:46:40", None, "later"]
+    found = pq.read_table(tmp_path / "text")["at"].to_pylist()
+    assert [each and each.removesuffix(".000000000") for each in found] == told
+    embed(tmp_path / "npy", *both, "--format", "npy", services=[Scripted()])
+    assert [row["at"] and row["at"].removesuffix(".000000000") for row in rows(tmp_path / "npy")] == told
+
+
+def test_columns_whose_types_differ_between_files_become_text(tmp_path: Path) -> None:
+    """Dates and decimals too, for which JSON has no form."""
+    first = pa.table({"text": ["1"], "a": [date(2020, 1, 2)], "b": [Decimal("1.50")], "c": [[1, 2]]})
+    pq.write_table(first, tmp_path / "a.parquet")
+    pq.write_table(pa.table({"text": ["2"], "a": ["x"], "b": [3], "c": ["y"]}), tmp_path / "b.parquet")
+    files = (str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet"))
+    embed(tmp_path / "o", *files, "--keep", "a,b,c", services=[Scripted()])
+    found = pq.read_table(tmp_path / "o").select(["a", "b", "c"]).to_pylist()
+    assert found == [{"a": "2020-01-02", "b": "1.50", "c": "[1, 2]"}, {"a": "x", "b": "3", "c": "y"}]
+
+
+def test_a_value_that_nobody_can_read_is_of_its_row_alone(tmp_path: Path) -> None:
+    """A time inside a list has no text; its row is listed with the reason."""
+    nested = pa.array([[1000], [1], None], pa.list_(pa.timestamp("ns")))
+    pq.write_table(pa.table({"text": ["1", "2", "3"], "at": nested}), tmp_path / "a.parquet")
+    flags = (str(tmp_path / "a.parquet"), "--keep", "at", "--skip-errors")
+    assert embed(tmp_path / "o", *flags, services=[Scripted()]).rows == 2
+    (bad,) = rows(tmp_path / "o", "_bad-*.jsonl")
+    assert bad["row"] == 1
+    assert bad["reason"].startswith("column 'at' cannot be read: Nanosecond resolution")

@@ -129,6 +129,34 @@ def test_bad_rows_of_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         read(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('text,id,note\na,1,x\nb,"2,y\nc,3,z\n', 3),
+        ('text,id,note\na,1,x\n"b,2,y', 3),
+        ('text,"id,note\na,1,x\n', 1),
+    ],
+    ids=["id", "last line", "header"],
+)
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_quotation_mark_that_stays_open_swallows_nothing(tmp_path: Path, text: str, line: int, wanted: bool) -> None:
+    """It would be all rows up to the end of the file."""
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    plan = ALL if wanted else Plan(rows_per_shard=10, index=1, count=2)
+    with pytest.raises(Failed, match=rf"a\.csv:{line}: a quotation mark is left open"):
+        read(path, plan=plan)
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", '\n"c, ""d""\n",3,z'])
+def test_a_csv_may_end_in_any_way(tmp_path: Path, end: str) -> None:
+    """With or without a line's end, with empty lines, with a quoted record."""
+    path = tmp_path / "a.csv"
+    path.write_text("text,id,note\na,1,x\nb,2,y" + end)
+    texts = [row.text for row in read(path) if isinstance(row, Row)]
+    assert texts == ["a", "b", *(['c, "d"\n'] if "c" in end else [])]
+
+
 def test_bad_rows_of_parquet(tmp_path: Path) -> None:
     """Bytes that are no UTF-8, and strings of millions of letters; nulls are empty texts."""
     raw = pa.array([b"a", b"\xff", None, b"x" * (13 << 20)], pa.binary())
@@ -142,6 +170,27 @@ def test_bad_rows_of_parquet(tmp_path: Path) -> None:
     assert third.text == ""
     assert isinstance(fourth, BadRow)
     assert (fourth.id, fourth.reason) == (4, "column 'text' has 13,631,488 letters; 12,582,912 can be sent")
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    """Wherever a byte is wrong: in what is zipped, or between the pages of Parquet."""
+    texts = {"text": [str(number) * 40 for number in range(3000)]}
+    lines = "".join(json.dumps({"text": each}) + "\n" for each in texts["text"]).encode()
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines))
+    pq.write_table(pa.table(texts), tmp_path / "a.parquet", row_group_size=500, compression="zstd")
+    plain, told = Columns(text="text", id="", kept=()), []
+    for name in ("a.jsonl.gz", "a.parquet"):
+        whole = (tmp_path / name).read_bytes()
+        for place in range(20, len(whole) - 20, len(whole) // 40):
+            broken = tmp_path / f"broken-{name}"
+            broken.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+            try:
+                read(broken, plain)
+            except Failed as failed:
+                told.append(str(failed))
+    assert len(told) > 20
+    assert all("broken-a." in each for each in told)
+    assert {"cannot be read" in each or "is no Parquet" in each for each in told} == {True}
 
 
 @pytest.mark.parametrize(("column", "flag"), [("text", "--text-column"), ("id", "--id-column"), ("note", "--keep")])
@@ -175,6 +224,8 @@ def test_what_is_no_input_is_told(tmp_path: Path) -> None:
         find(["nothing*.jsonl"])
     with pytest.raises(Failed, match=r"cut\.jsonl\.gz: cannot be read: Compressed file ended"):
         read(tmp_path / "cut.jsonl.gz", plain)
+    for aside in ("_bad-000000.jsonl", ".hidden.jsonl"):
+        (tmp_path / aside).write_text("")
     assert [each.path for each in find([str(tmp_path), f"{tmp_path}/*.parquet"])] == [
         str(tmp_path / name) for name in ("a.parquet", "cut.jsonl.gz", "numbers.parquet")
     ]

@@ -46,6 +46,25 @@ def test_a_window_of_long_texts_is_short(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
 
 
+@pytest.mark.parametrize(
+    "beside", ["x" * 60, b"x" * 60, ["x" * 30, {"key": "x" * 27}]], ids=["string", "bytes", "nested"]
+)
+def test_what_is_kept_beside_texts_counts_too(beside: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column of megabytes would else be held thousands of times."""
+    monkeypatch.setattr(module, "LETTERS", 100)
+    rows = (Row(number=i, path="a", line=i, text="t", beside=(beside,)) for i in range(5))
+    found = list(windows(rows, Plan(rows_per_shard=99), most=50, keep_empty=False))
+    assert [len(each.rows) for each in found] == [2, 2, 1]
+    assert [each.share > 1 for each in found] == [True, True, False]
+
+
+def test_a_window_tells_how_full_it_is() -> None:
+    """By its rows, whatever became of them, or by its letters."""
+    entries = [entry(i, text) for i, text in enumerate(["a", "", None, "bb"])]
+    (found,) = windows(entries, Plan(rows_per_shard=99), most=8, keep_empty=False)
+    assert found.share == 0.5
+
+
 @given(st.lists(st.integers(0, 200), max_size=60), st.integers(1, 9), st.integers(1, 500))
 def test_batches_cut_a_window_up(lengths: list[int], most: int, letters: int) -> None:
     """Each row once; a batch is over its letters with one row only; the longest first."""
