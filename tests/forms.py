@@ -52,11 +52,14 @@ def families(*quick: tuple[str, type[Launched]]) -> pytest.MarkDecorator:
 def on_a_processor() -> Iterator[None]:
     """The kernels' twins. A second launch pays for less: a batch that takes two has dozens of texts, not hundreds."""
     varlen_twin.install()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # with more, a product's bits depend on its number of rows
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, PACKAGE, hopper_twin.package(hopper_twin.of_2026))
         for module in (launches, gate, choice):
             patch.setattr(module, "LEAST_SAVED", 32)
         yield
+    torch.set_num_threads(threads)
     torch.compiler.reset()  # else graphs of other tests count
 
 

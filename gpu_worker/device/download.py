@@ -19,7 +19,8 @@ class Download:
     def __init__(self, device: torch.device, pieces: Iterable[tuple[int, Tensor]], size: int) -> None:
         """`pieces`: uint8 tensors [n] of the device, each with its first place in the buffer. Returns at once."""
         self._host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        self._done: Any = torch.cuda.Event()
+        # Blocking: whoever waits sleeps, where it would else keep a core busy for as long as the device computes.
+        self._done: Any = torch.cuda.Event(blocking=True)
         computing, beside = torch.cuda.current_stream(device), _beside(device)
         there = list(pieces)  # what is joined first is still for the stream that computes
         beside.wait_stream(computing)

@@ -1,5 +1,7 @@
 """A trunk's forms on CUDA: compiled by the compiler itself, captured as graphs, chosen by measuring."""
 
+from itertools import count
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from gpu_worker.model.loading import load
 from gpu_worker.model.trunk import Forms, PackedTrunk, Trunk
 from gpu_worker.model.trunk.buckets import buckets
 from gpu_worker.model.trunk.compiled import CompiledTrunk
-from gpu_worker.model.trunk.graphs import CudaRecorder, Graph, GraphedTrunk
+from gpu_worker.model.trunk.graphs import CaptureBroken, CudaRecorder, Graph, GraphedTrunk
 from gpu_worker.ragged.batch import RaggedBatch
 
 pytestmark = pytest.mark.gpu
@@ -90,4 +92,39 @@ def test_a_load_chooses_by_measuring(cuda: torch.device) -> None:
 def test_a_form_can_be_switched_off(cuda: torch.device) -> None:
     loaded = load("random:tiny-bert", Placement.choose(DEVICE), forms=Forms(compile=False, graphs=False))
     assert isinstance(loaded.trunk, PackedTrunk)
-    assert loaded.told == ()
+    assert [each for each in loaded.told if "layers compiled" in each or "graphs" in each] == []
+
+
+@torch.inference_mode()
+def test_work_that_waits_is_refused_and_harms_nothing(cuda: torch.device) -> None:
+    """Before it is captured, so that other work is captured afterwards, and memory is given back as before."""
+    record, states = CudaRecorder(), torch.ones(64, 64, device=cuda)
+    with pytest.raises(RuntimeError, match="synchroniz"):
+        record(lambda: states * float(states.sum().item()))
+    replay = record(lambda: states @ states)
+    assert torch.equal(replay(), states @ states)
+    _given_back(cuda)
+
+
+@torch.inference_mode()
+def test_a_capture_that_breaks_harms_nothing_else(cuda: torch.device) -> None:
+    """As by work that waits in its third run only: its stream and its memory are as they were."""
+    record, states, runs = CudaRecorder(), torch.ones(64, 64, device=cuda), count()
+    before = torch.cuda.current_stream()
+    with pytest.raises(CaptureBroken):
+        record(lambda: states * (float(states.sum().item()) if next(runs) == 2 else 1.0))
+    assert torch.cuda.current_stream() == before
+    _given_back(cuda)
+    assert float(torch.randn(8, device=cuda).abs().sum()) > 0
+
+
+def _given_back(cuda: torch.device) -> None:
+    """Memory that another stream used, as each step's results are: it is not kept for ever."""
+    torch.cuda.synchronize()
+    beside, before = torch.cuda.Stream(), torch.cuda.memory_reserved(cuda)
+    for _ in range(20):
+        rows = torch.ones(1 << 20, device=cuda)
+        rows.record_stream(beside)
+        del rows
+        torch.cuda.synchronize()
+    assert torch.cuda.memory_reserved(cuda) <= before + (16 << 20)

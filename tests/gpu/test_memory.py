@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +17,10 @@ from gpu_worker.largest_step import measured, settled
 from gpu_worker.loop import Loop
 from gpu_worker.model import widened
 from gpu_worker.model.loading import Model, load
+from gpu_worker.random_models.synthetic import build, shape_of
 from gpu_worker.rehearsal import rehearsal
 from gpu_worker.retries import silent
+from harness.environment import python_path
 from shared.errors import ModelRefused
 from shared.jobs import Encode, Job, JobResult
 from shared.ragged import RaggedTokens
@@ -27,7 +28,6 @@ from shared.vectors import OutputKind
 
 pytestmark = pytest.mark.gpu
 
-ROOT = Path(__file__).parents[2]
 SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 NAMES = ["tiny-bge-m3", "tiny-splade", "tiny-colbert", "tiny-cross-encoder", "tiny-qwen3"]
 MEBIBYTE = 1 << 20
@@ -68,7 +68,9 @@ class Within:
 
 def test_weights_are_float32_one_at_a_time(cuda: torch.device, memory: DeviceMemory) -> None:
     """MiniLM's shape: as they are read, 2.4 MB of a product; all at once, 91 MB beside what is converted last."""
-    bert = model("minilm-l6").trunk.model
+    placement = Placement.choose("cuda:0", "bfloat16")
+    config, recipe = shape_of("minilm-l6")
+    bert = build(config, recipe.weights_of, placement).eval()  # as a load merges them, its weights are views
     whole, taken = 4 * sum(each.numel() for each in bert.parameters()), []
     ids, rows = torch.arange(5, 45, device=cuda)[None], torch.zeros(1, 40, 384, device=cuda)
     for way in (widened.as_read, widened.at_once):
@@ -162,7 +164,7 @@ def test_segments_grow_unless_the_user_says_otherwise(given: dict[str, str], exp
         "print(torch.cuda.memory._snapshot()['allocator_settings']['expandable_segments'])"
     )
     environment = {name: value for name, value in os.environ.items() if name not in SETTINGS} | given
-    environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{ROOT / 'protos'}"
+    environment["PYTHONPATH"] = python_path()  # with the folder of packages that `make gpu` names
     ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert ended.stdout.split()[-1] == str(expected)
 

@@ -22,7 +22,7 @@ from gpu_worker.model.fp8 import CAPABLE, Fp8Linear, check_device, written_out
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.trunk import Forms, PackedTrunk
 from gpu_worker.model.trunk.buckets import buckets
-from gpu_worker.model.trunk.graphs import CudaRecorder, GraphedTrunk
+from gpu_worker.model.trunk.graphs import CudaRecorder, Graph, GraphedTrunk
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.rehearsal import rehearsal
 from gpu_worker.step.flight import Part
@@ -191,7 +191,9 @@ def test_flash_attention_3_is_captured(on_hopper: torch.device) -> None:
     assert isinstance(model.trunk, PackedTrunk)
     model.trunk.attention = Hopper()
     with torch.inference_mode():
-        graphed = GraphedTrunk(model.trunk, buckets(256, 256), CudaRecorder())
+        record = CudaRecorder()
+        graphs = {size: Graph(size, model.trunk, record) for size in buckets(256, 256)}
+        graphed = GraphedTrunk(model.trunk, graphs, lambda size, tokens: True)
         for lengths in ((3, 5, 9), (1, 1, 4, 30), (100, 2), (250,)):
             texts = [np.arange(each, dtype=np.int32) + 5 for each in lengths]
             batch = RaggedBatch.pack(texts, on_hopper)

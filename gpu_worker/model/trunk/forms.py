@@ -16,7 +16,7 @@ from torch import Tensor
 from gpu_worker.device.timing import PAYS, Seconds, device_seconds
 from gpu_worker.model.trunk.buckets import TOKENS, Bucket, buckets
 from gpu_worker.model.trunk.compiled import INDUCTOR, CompiledTrunk
-from gpu_worker.model.trunk.graphs import CudaRecorder, Graph, GraphedTrunk, Recorder
+from gpu_worker.model.trunk.graphs import CaptureBroken, CudaRecorder, Graph, GraphedTrunk, Recorder
 from gpu_worker.model.trunk.packed import PackedTrunk
 from gpu_worker.model.trunk.trunk import Trunk
 from gpu_worker.ragged.batch import RaggedBatch
@@ -124,6 +124,9 @@ class FormChoice:
             for size in self._buckets:
                 try:
                     graph = self._checked(Graph(size, self.trunk, record))
+                except CaptureBroken as error:
+                    failed.append(f"{size}, after which nothing more is captured: {first_line(error)}")
+                    break
                 except Exception as error:  # another size may do
                     failed.append(f"{size}: {type(error).__name__}: {first_line(error)}")
                     continue

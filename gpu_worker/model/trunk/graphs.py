@@ -5,7 +5,8 @@ attention neither reads nor writes the rows behind it, and everything else is ro
 NaN too, and are cut off before anybody reads them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 import numpy as np
@@ -23,11 +24,16 @@ Worth = Callable[[Bucket, int], bool]
 """Whether a batch of so many tokens is faster through a bucket's graph."""
 
 
+class CaptureBroken(RuntimeError):
+    """A capture ended badly. What was captured before still runs, but nothing more may be captured."""
+
+
 class Recorder(Protocol):
     """Captures work on the device."""
 
     def __call__(self, work: Callable[[], Tensor]) -> Replay:
-        """Runs `work` and captures what it launches. Raises what the device refuses to capture."""
+        """Runs `work` and captures what it launches. Raises what the work raises when it runs, or where it waits for
+        the device, which cannot be captured; CaptureBroken where the capture itself fails."""
 
 
 class CudaRecorder:
@@ -44,10 +50,11 @@ class CudaRecorder:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # libraries make their workspaces in the first runs, which must not be captured
             work()
-            work()
+            with _no_waits():
+                work()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
+        with self._mended(), torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
             result = work()
 
         def replay() -> Tensor:
@@ -55,6 +62,30 @@ class CudaRecorder:
             return result
 
         return replay
+
+    @contextmanager
+    def _mended(self) -> Iterator[None]:
+        """After a capture that CUDA has invalidated, PyTorch leaves its stream the current one, and 2.11 its memory in
+        the pool's hands: nothing of the device would be given back any more."""
+        current = torch.cuda.current_stream()
+        try:
+            yield
+        except Exception as error:
+            torch.cuda.set_stream(current)
+            with suppress(RuntimeError):  # it had ended
+                torch._C._cuda_endAllocateToPool(current.device_index, self._pool)
+            raise CaptureBroken(f"{type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _no_waits() -> Iterator[None]:
+    """A wait for the device raises here, while that is harmless: within a capture it would invalidate it."""
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 class Graph:

@@ -82,7 +82,8 @@ class Cuda:
         self.told = told
         self.current = ""
 
-    def Event(self) -> Event:
+    def Event(self, *, blocking: bool) -> Event:
+        assert blocking, "a thread that waits would keep a core busy"
         return Event(self.told)
 
     def Stream(self, device: torch.device) -> Stream:

@@ -11,7 +11,7 @@ from torch import Tensor
 from gpu_worker.model.trunk import Forms, PackedTrunk
 from gpu_worker.model.trunk.buckets import buckets
 from gpu_worker.model.trunk.compiled import CompiledTrunk
-from gpu_worker.model.trunk.graphs import GraphedTrunk
+from gpu_worker.model.trunk.graphs import CaptureBroken, GraphedTrunk
 
 pytestmark = pytest.mark.usefixtures("on_a_processor")
 
@@ -82,6 +82,22 @@ def stale(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
 
 def refused(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
     raise RuntimeError("operation not permitted when stream is capturing")
+
+
+def test_after_a_broken_capture_nothing_more_is_captured() -> None:
+    """Graphs that are there serve; trying on would leak the device's memory on some versions of PyTorch."""
+    playing, captures = Playing(), count()
+
+    def breaking(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        if next(captures) == 2:
+            raise CaptureBroken("RuntimeError: operation failed\nsecond line")
+        return playing(work)
+
+    clock = Clock()
+    model = loaded("tiny-bert", FORMS, backend=Counting(), recorder=lambda: breaking, seconds=clock)
+    assert next(captures) == 3
+    assert model.trunk.way == "varlen, compiled layers, 2 graphs"
+    assert ", after which nothing more is captured: RuntimeError: operation failed" in found_out(model)[1]
 
 
 @pytest.mark.parametrize(
