@@ -7,6 +7,7 @@ python -m benchmarks render                             the tables of README.md 
 """
 
 import argparse
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -104,6 +105,7 @@ def measure(given: argparse.Namespace) -> None:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whoever was started is ended then, as on Ctrl-C
     flags = parser()
     given = flags.parse_args()
     if given.name in ROUNDS:

@@ -151,6 +151,9 @@ class Member:
         except TimeoutError:
             os.kill(process.pid, signal.SIGKILL)
             status = await process.wait()
+        except asyncio.CancelledError:  # nobody waits any more: it must not stay behind
+            os.kill(process.pid, signal.SIGKILL)
+            raise
         await reader
         return status
 

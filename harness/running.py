@@ -2,12 +2,27 @@
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 BY_SIGTERM = 128 + signal.SIGTERM
 """The exit status by which shells tell it."""
+
+
+@contextmanager
+def cancelled_by(*numbers: signal.Signals) -> Iterator[None]:
+    """These signals cancel the task that asks, each time that they come: one that stops members already kills them."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    for number in numbers:
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -17,10 +32,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """
 
     async def cancellable() -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await main
+        with cancelled_by(signal.SIGTERM):
+            return await main
 
     try:
         return asyncio.run(cancellable())

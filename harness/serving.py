@@ -4,8 +4,10 @@ import asyncio
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 from harness.member import Member
+from harness.running import cancelled_by
 from harness.stack import stack
 from shared.serving import until_told_to_stop
 
@@ -27,16 +29,19 @@ async def serve(model: str, worker: str, frontend: str, http: str = "", devices:
     starting = f"{len(devices)} workers" if len(devices) > 1 else "a worker"
     print(f"Starting {starting} with {model} and a frontend ...", flush=True)
     doors = {"doors": "grpc,tei,http", "http-listen": http} if http else {}
-    async with stack(model, devices=devices, worker={"listen": worker}, frontend={"listen": frontend, **doors}) as pair:
-        further = {f"worker {number}": each for number, each in enumerate(pair.workers[1:], 2)}
-        members = {"worker": pair.worker, "frontend": pair.frontends[0], **further}
-        told = [f"{name} {member.address} (process {member.pid})" for name, member in members.items()]
-        for each in told[2:]:
-            print(f"Also {each}.", flush=True)
-        told[2:] = [f"HTTP {pair.frontends[0].http_url}"] if http else []
-        print(f"Ready: {', '.join(told)}. Ctrl-C stops.", flush=True)
-        ended = await first_to_end(members)
-        print(f"{ended}\nStopping ..." if ended else "Stopping ...", flush=True)
+    own, others = {"listen": worker}, {"listen": frontend, **doors}
+    with ExitStack() as stopping:
+        async with stack(model, devices=devices, worker=own, frontend=others) as pair:
+            further = {f"worker {number}": each for number, each in enumerate(pair.workers[1:], 2)}
+            members = {"worker": pair.worker, "frontend": pair.frontends[0], **further}
+            told = [f"{name} {member.address} (process {member.pid})" for name, member in members.items()]
+            for each in told[2:]:
+                print(f"Also {each}.", flush=True)
+            told[2:] = [f"HTTP {pair.frontends[0].http_url}"] if http else []
+            print(f"Ready: {', '.join(told)}. Ctrl-C stops.", flush=True)
+            ended = await first_to_end(members)
+            stopping.enter_context(cancelled_by(signal.SIGTERM, signal.SIGINT))
+            print(f"{ended}\nStopping ..." if ended else "Stopping ...", flush=True)
     return 1 if ended else 0
 
 

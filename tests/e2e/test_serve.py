@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from references import eventually
@@ -61,6 +62,32 @@ async def test_a_process_that_ends_is_told_and_ends_the_rest(
     for each in ("worker", "frontend", *(["worker 2"] if devices else [])):
         with pytest.raises(ProcessLookupError):
             os.kill(serving.pid(each), 0)
+
+
+async def test_a_second_signal_leaves_no_process_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever cannot wait for the drain ends it; members have sessions of their own and would stay for ever."""
+    serving = Serving(capsys)
+    await serving.until("Ready", 120)
+    pids = [serving.pid(name) for name in ("worker", "frontend")]
+    os.kill(pids[0], signal.SIGSTOP)  # it does not drain
+    signal.raise_signal(signal.SIGTERM)
+    await serving.until("Stopping ...", 40)
+
+    def ended() -> bool:
+        if not serving.task.done():
+            signal.raise_signal(signal.SIGTERM)
+        return serving.task.done()
+
+    await eventually(ended)
+    assert serving.task.cancelled()
+    await eventually(lambda: not any(map(alive, pids)))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 async def test_a_process_that_ends_before_it_is_ready_is_told() -> None:
