@@ -1,5 +1,7 @@
 """Says plainly where there is nothing to test on."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -8,9 +10,9 @@ FIRST = ("rows", "maxsim", "cuda", "precision", "forms", "memory", "services", "
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that are not named come last."""
-    order = {f"test_{name}.py": place for place, name in enumerate(FIRST)}
-    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+    """Of this folder; files that are not named come last."""
+    order = {Path(__file__).with_name(f"test_{name}.py"): place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)) if item.path.parent == Path(__file__).parent else -1)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -72,14 +72,14 @@ class CudaRecorder:
             yield
         except Exception as error:
             torch.cuda.set_stream(current)
-            with suppress(RuntimeError):  # it had ended
+            with suppress(RuntimeError, AttributeError):  # it had ended; or PyTorch has no such function any more
                 torch._C._cuda_endAllocateToPool(current.device_index, self._pool)
             raise CaptureBroken(f"{type(error).__name__}: {error}") from error
 
 
 @contextmanager
 def _no_waits() -> Iterator[None]:
-    """A wait for the device raises here, while that is harmless: within a capture it would invalidate it."""
+    """A wait for the device raises, in the whole process, while that is harmless: it would invalidate a capture."""
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:

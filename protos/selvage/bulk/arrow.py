@@ -1,5 +1,6 @@
 """pyarrow where something needs it: vectors as Arrow has them."""
 
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,10 @@ def pyarrow(purpose: str) -> tuple[Any, Any]:
 
 
 def as_text(value: Any) -> str:
-    """Of what JSON has no form for: dates, decimals, and Arrow's own values where Python has none (nanoseconds)."""
+    """Of what JSON has no form for: dates, decimals, and Arrow's own values where Python has none (nanoseconds). Bytes
+    as base64."""
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
     cast = getattr(value, "cast", None)
     return str(cast("string") if cast is not None else value)
 

@@ -64,10 +64,13 @@ def fingerprint(file: InputFile) -> dict[str, str | int]:
 
 def _is_output(path: str, pattern: str, output: Path) -> bool:
     """Whether an earlier command wrote a file. Raises Failed for one of somebody else in the same folder."""
-    if output.resolve() not in Path(path).resolve().parents:
+    if output.resolve() != Path(path).resolve().parent:
         return False
-    if path == pattern or not is_output(Path(path).name):
+    if not is_output(Path(path).name):
         raise Failed(f"--output: {output} holds the input {path}; take another folder")
+    if path == pattern:
+        told = f"--output: the input {path} is an output of such a command"
+        raise Failed(f"{told}; put a pattern that matches it in quotes, or take another folder")
     return True
 
 

@@ -121,7 +121,10 @@ def _add_output(group: Any) -> None:
         help="of the input; a killed command repeats one shard at most (default: %(default)s)",
     )
     group.add_argument(
-        "--restart", action="store_true", help="throw away what is there, of whatever settings, inputs and model"
+        "--restart",
+        action="store_true",
+        help="throw away what this command has written there, with whatever settings, inputs and model; commands that "
+        "share the folder (--shard) must still fit together",
     )
 
 

@@ -153,17 +153,28 @@ def _begin(options: Options, files: list[InputFile], card: ModelCard) -> Manifes
         manifest = begun or Manifest(options.manifest, told)
         manifest.check_others()
         sweep(options.output, mine)
-        unnamed = [path for path in published(options.output, mine) if path.name not in manifest.files]
+        unnamed = published(options.output, lambda shard: mine(shard) and shard not in manifest.shards)
         if begun is None:
             if unnamed and not options.restart:
                 told_of = f"--output: {options.output} holds {unnamed[0].name}, which no manifest names"
                 raise Failed(f"{told_of}; take another folder, or throw such files away with --restart")
-            manifest.save()  # before files go: none of them is believed any more
+            _publish(manifest)  # before files go: none of them is believed any more
         for path in unnamed:  # of a command that was killed before its manifest named them, or of one begun anew
             path.unlink()
     except OSError as error:
         raise Failed(f"--output: {options.output} cannot be written: {error.strerror or error}") from error
     return manifest
+
+
+def _publish(manifest: Manifest) -> None:
+    """Of two commands that begin at the same time and do not fit together, at least one sees the other's now. Raises
+    Failed, and OSError."""
+    manifest.save()
+    try:
+        manifest.check_others()
+    except Failed:
+        manifest.withdraw()
+        raise
 
 
 def _types(options: Options, files: list[InputFile]) -> dict[str, object]:

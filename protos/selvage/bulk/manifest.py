@@ -18,6 +18,10 @@ NAME = "_manifest"
 """What the names of all manifests begin with. Readers of Parquet skip such names."""
 
 
+class NoManifest(ValueError):
+    """A file is none, or that of another program."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
     """A finished one: `rows` have vectors, `empty` ones were left out, `bad` ones are listed in a file of `files`.
@@ -46,7 +50,10 @@ class Manifest:
         """What an earlier command has left there, None if nothing. Raises Failed where it was another command."""
         if not path.exists():
             return None
-        found, shards = _read(path)
+        try:
+            found, shards = _read(path)
+        except NoManifest as error:
+            raise Failed(f"--output: {path} is no manifest of this command: {error}; --restart begins anew") from None
         manifest = cls(path, told)
         if difference := _difference(found, manifest._plain):
             raise Failed(f"--output: {path.parent} was begun with {difference}; --restart throws its shards away")
@@ -54,20 +61,27 @@ class Manifest:
         manifest.input_rows = found["input_rows"]
         return manifest
 
-    @property
-    def files(self) -> frozenset[str]:
-        """Names of all that it answers for."""
-        return frozenset(name for shard in self.shards.values() for name in shard.files)
-
     def check_others(self) -> None:
         """Raises Failed where a command with another number of commands, other settings, inputs or model shares the
         folder: their shards would not fit together."""
         for path in sorted(self._path.parent.glob(f"{NAME}*.json")):
-            if path != self._path:
+            if path == self._path:
+                continue
+            try:
                 found, _ = _read(path)
-                if difference := _difference(_any_index(found), _any_index(self._plain)):
-                    told = f"--output: {path.parent} holds {path.name} too, begun with {difference}"
-                    raise Failed(f"{told}; take another folder, or empty this one")
+                (before, own), (now, wanted) = _any_index(found), _any_index(self._plain)
+                difference = _difference(own, wanted)
+                if before != now:
+                    difference = f"--shard I/{before}, not I/{now}"
+            except NoManifest as error:
+                difference = f"something else: {error}"
+            if difference:
+                told = f"--output: {path.parent} is shared with {path.name}, which was begun with {difference}"
+                raise Failed(f"{told}; take another folder, or empty this one")
+
+    def withdraw(self) -> None:
+        """It was never begun. Raises OSError."""
+        self._path.unlink(missing_ok=True)
 
     def finished(self, shard: Shard) -> None:
         """Its files are there. Raises OSError."""
@@ -116,19 +130,19 @@ def lock(path: Path) -> Any:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], list[Shard]]:
-    """A manifest and its shards. Raises Failed where a file is none."""
+    """A manifest and its shards. Raises NoManifest, and OSError."""
     try:
         found: dict[str, Any] = json.loads(path.read_text())
+        _any_index(found), found["inputs"], found["model"], found["input_rows"]
         return found, [Shard(**each) for each in found["shards"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise Failed(f"--output: {path} is no manifest of this command: {error!r}; --restart begins anew") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise NoManifest(repr(error)) from None
 
 
-def _any_index(told: Mapping[str, Any]) -> dict[str, Any]:
-    """What the commands that share a folder have in common: of `--shard i/n` the n."""
+def _any_index(told: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    """What the commands that share a folder have in common: the n of `--shard i/n`, and all but that setting."""
     settings = dict(told["settings"])
-    settings["--shard"] = "i/" + settings["--shard"].partition("/")[2]
-    return {**told, "settings": settings}
+    return int(settings.pop("--shard").partition("/")[2]), {**told, "settings": settings}
 
 
 def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ class ParquetInput:
         self._file, self._columns, self._done = file, columns, 0
         try:
             self._parquet = parquet.ParquetFile(raw, buffer_size=BUFFER, pre_buffer=False)
-        except self._arrow.ArrowInvalid as error:
+        except self._arrow.ArrowException as error:
             raise Failed(f"INPUT: {file.path} is no Parquet: {error}") from error
         self.schema = self._parquet.schema_arrow
         for name in (columns.text, *columns.beside):
@@ -52,12 +52,13 @@ class ParquetInput:
                 self._done += size
         yield self._done
 
-    def _group(self, plan: Plan, first: int, group: int) -> Iterator[Entry]:
+    def _group(self, plan: Plan, first: int, group: int) -> Iterator[Entry | int]:
         names = (self._columns.text, *self._columns.beside)
         wanted = list(dict.fromkeys(names))
         for batch in self._parquet.iter_batches(ROWS, row_groups=[group], columns=wanted, use_threads=False):
             start, self._done = self._done, self._done + len(batch)
             if not plan.wants_any(first + start, first + self._done):
+                yield 0
                 continue
             found = [self._values(batch.column(name)) for name in names]
             for place, (text, *beside) in enumerate(zip(*found, strict=True), start):

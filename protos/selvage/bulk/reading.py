@@ -71,7 +71,8 @@ class Reading:
                     for each in opened.rows(self._plan, self.total):
                         if isinstance(each, int):
                             self.total += each
-                            self._passed()
+                            if not each:
+                                self._passed()
                         else:
                             yield each
                 except UNREADABLE as error:

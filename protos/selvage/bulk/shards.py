@@ -1,6 +1,7 @@
 """Windows in order -> shards. A shard's files appear together, and then the manifest says so; else it never was."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -14,6 +15,10 @@ from selvage.bulk.rows import BadRow, Row
 from selvage.bulk.values import columns
 from selvage.bulk.windows import Window
 from selvage.results import Array
+
+ARRAYS = r"(?:dense|sparse|multi_vector)(?:_(?:scales|ids|weights|offsets))?"
+SHARD_FILE = re.compile(rf"part-(\d{{6,}})\.(?:parquet|rows\.jsonl|{ARRAYS}\.npy)|_bad-(\d{{6,}})\.jsonl")
+"""Names of a shard's files, in every format."""
 
 
 class Output(Protocol):
@@ -138,23 +143,22 @@ class _Current:
 def sweep(folder: Path, mine: Callable[[int], bool]) -> None:
     """Removes what a killed command has left of shards that are `mine`."""
     for path in folder.glob(f".*{SUFFIX}"):
-        number = _number(path.name.removeprefix("."))
+        number = _number(path.name.removeprefix(".").removesuffix(SUFFIX))
         if number is not None and mine(number):
             path.unlink(missing_ok=True)
 
 
 def published(folder: Path, mine: Callable[[int], bool]) -> list[Path]:
     """Files of shards that are `mine`."""
-    found = [*folder.glob("part-*"), *folder.glob("_bad-*")]
-    return sorted(path for path in found if (number := _number(path.name)) is not None and mine(number))
+    return sorted(path for path in folder.iterdir() if (number := _number(path.name)) is not None and mine(number))
 
 
 def is_output(name: str) -> bool:
     """Whether the command gives files such names."""
-    return name.startswith(MANIFEST) or (name.startswith(("part-", "_bad-")) and _number(name) is not None)
+    return _number(name) is not None or re.fullmatch(rf"{MANIFEST}(-\d+-of-\d+)?\.json", name) is not None
 
 
 def _number(name: str) -> int | None:
-    """Of a shard's file."""
-    digits = name.partition("-")[2].partition(".")[0]
-    return int(digits) if digits.isdecimal() else None
+    """Of a shard, from the name of a file; None where the file is somebody else's, such as `part-000003.faiss`."""
+    found = SHARD_FILE.fullmatch(name)
+    return int(found[1] or found[2]) if found else None

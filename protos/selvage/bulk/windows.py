@@ -16,8 +16,7 @@ LETTERS = 16 * 1024 * 1024
 class Window:
     """Neighbours in one shard. `rows` have texts, in the order of the input; `values` are what came of each.
 
-    `left`: rows that have no outcome yet; whoever owns the window counts them. `share`: how full it is, 1 at most
-    unless one row alone has more letters.
+    `left`: rows that have no outcome yet; whoever owns the window counts them. `share`: how full it is, 1 at most.
     """
 
     shard: int
@@ -77,20 +76,25 @@ def windows(entries: Iterable[Entry], plan: Plan, *, most: int, keep_empty: bool
             letters += len(each.text) + _letters(each.beside)
         else:
             window.empty += 1
-        window.share = max(count / most, letters / LETTERS)
+        window.share = min(1.0, max(count / most, letters / LETTERS))
     if window is not None:
         yield window
 
 
 def _letters(value: Any) -> int:
-    """That a value holds, however deep; numbers count as one."""
-    if isinstance(value, str | bytes):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(len(key) + _letters(each) for key, each in value.items())
-    if isinstance(value, list | tuple):
-        return sum(map(_letters, value))
-    return 1
+    """That a value holds, however deep; what is no string counts as ENTRY_LETTERS."""
+    total, open_ = 0, [value]
+    while open_:  # no recursion: JSON may be nested deeper than Python's stack
+        each = open_.pop()
+        if isinstance(each, str | bytes):
+            total += len(each)
+        elif isinstance(each, dict):
+            open_ += [*each, *each.values()]
+        elif isinstance(each, list | tuple):
+            open_ += each
+        else:
+            total += ENTRY_LETTERS
+    return total
 
 
 def batches(window: Window, *, most: int, letters: int) -> Iterator[list[int]]:

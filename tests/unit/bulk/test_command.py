@@ -128,9 +128,15 @@ def test_the_line_tells_what_is_read_past(tmp_path: Path, monkeypatch: pytest.Mo
     flags = ["--format", "npy", "--rows-per-shard", "35", "--shard", "1/2"]
     screen = Screen()
     run(parse([source, "--output", str(tmp_path / "o"), *flags]), [FakeService()], Meter(screen))
-    passed, *_, embedded = [line.strip() for line in screen.getvalue().split("\r") if line.strip()]
-    assert passed.startswith("reading past rows that are finished or not for this command, ")
+    *passed, embedded = [line.strip() for line in screen.getvalue().split("\r") if line.strip()]
+    told = "reading past rows that are finished or not for this command, "
+    shares = [line.removeprefix(told) for line in passed if line.startswith(told)]
+    assert len(shares) == 3
+    assert shares == sorted(shares)
     assert embedded.startswith("5 texts, ")
+    fresh = Screen()
+    run(parse([source, "--output", str(tmp_path / "p"), "--format", "npy"]), [FakeService()], Meter(fresh))
+    assert told not in fresh.getvalue()
 
 
 @pytest.mark.parametrize(

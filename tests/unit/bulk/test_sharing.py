@@ -7,7 +7,7 @@ import pytest
 from bulk_fakes import FakeService, contents, embed, jsonl, rows
 
 from selvage import errors
-from selvage.bulk import job, manifest, target
+from selvage.bulk import job, manifest, target, windows
 from selvage.bulk.board import Board
 from selvage.bulk.failures import Failed
 from selvage.bulk.windows import Window
@@ -36,9 +36,9 @@ def test_commands_that_share_a_folder_write_what_one_would(source: str, tmp_path
 @pytest.mark.parametrize(
     ("flags", "fingerprint", "told"),
     [
-        (("--shard", "1/3"), "f", r'other settings: --shard was "i/2", now it is "i/3"'),
-        ((), "f", r'other settings: --shard was "i/2", now it is "i/1"'),
-        (("--restart",), "f", r'other settings: --shard was "i/2", now it is "i/1"'),
+        (("--shard", "1/3"), "f", "--shard I/2, not I/3"),
+        ((), "f", "--shard I/2, not I/1"),
+        (("--restart",), "f", "--shard I/2, not I/1"),
         (("--shard", "1/2", "--rows-per-shard", "4"), "f", "other settings: --rows-per-shard was 5, now it is 4"),
         (("--shard", "1/2"), "e", r"another model: it was fake \(ffff"),
     ],
@@ -49,7 +49,7 @@ def test_commands_that_do_not_fit_together_are_refused(
     """Other numbers of commands, settings, models: shards of both would lie side by side. Nothing is touched."""
     embed(tmp_path / "o", source, *FLAGS, "--shard", "0/2")
     before = contents(tmp_path / "o")
-    with pytest.raises(Failed, match=rf"holds _manifest-0-of-2\.json too, begun with {told}"):
+    with pytest.raises(Failed, match=rf"is shared with _manifest-0-of-2\.json, which was begun with {told}"):
         embed(tmp_path / "o", source, *FLAGS, *flags, services=[FakeService(fingerprint=fingerprint * 64)])
     assert contents(tmp_path / "o") == before
 
@@ -97,8 +97,17 @@ def test_outputs_are_no_inputs(tmp_path: Path, output: str) -> None:
         assert embed(folder, *flags).texts == texts
     with pytest.raises(Failed, match=r"is where the inputs .* lie"):
         embed(folder, f"{folder}/*.rows.jsonl", *FLAGS)
-    with pytest.raises(Failed, match=r"holds the input .*part-000000\.rows\.jsonl"):
+    with pytest.raises(Failed, match=r"the input .*part-000000\.rows\.jsonl is an output .* in quotes"):
         embed(folder, source, str(folder / "part-000000.rows.jsonl"), *FLAGS)
+
+
+def test_a_folder_above_the_inputs_may_be_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `--output .`; outputs lie in the folder itself."""
+    (tmp_path / "corpus").mkdir()
+    jsonl(tmp_path / "corpus" / "a.jsonl", TEXTS)
+    monkeypatch.chdir(tmp_path)
+    for texts in (40, 0):
+        assert embed(Path(), "corpus/*.jsonl", *FLAGS).texts == texts
 
 
 def test_a_target_may_stay_away_for_long(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,4 +136,62 @@ def test_small_shards_leave_no_target_idle(source: str, tmp_path: Path, monkeypa
     monkeypatch.setattr(job, "EVERY", 60.0)
     embed(tmp_path / "o", source, *FLAGS)
     assert most[0] == 8
-    assert manifest.NAME in {path.stem for path in (tmp_path / "o").iterdir()}
+
+
+def test_long_texts_leave_no_target_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window that letters fill counts as full, not as more: the next one is read while it is computed."""
+    monkeypatch.setattr(windows, "LETTERS", 100)
+    most = [0]
+
+    def add(board: Board, window: Window, real: Any = Board.add) -> None:
+        real(board, window)
+        most[0] = max(most[0], len(board._windows))
+
+    monkeypatch.setattr(Board, "add", add)
+    embed(tmp_path / "o", jsonl(tmp_path / "a.jsonl", ["x" * 61] * 12), "--format", "npy")
+    assert most[0] == 2
+
+
+def test_other_peoples_files_are_left_alone(source: str, tmp_path: Path) -> None:
+    """Whatever was made of the shards, under names that begin as theirs."""
+    folder = tmp_path / "o"
+    embed(folder, source, *FLAGS)
+    others = ("part-000003.faiss", "part-000003.centroids.npy", "part-7.parquet", "part-000099.txt", "_bad-notes.jsonl")
+    for name in others:
+        (folder / name).write_text("mine")
+    (folder / "part-000099.rows.jsonl").write_text("of a command that was killed")
+    embed(folder, source, *FLAGS)
+    embed(folder, source, *FLAGS, "--restart")
+    assert [name for name in others if not (folder / name).exists()] == []
+    assert not (folder / "part-000099.rows.jsonl").exists()
+
+
+def test_of_two_that_begin_at_once_one_sees_the_other(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither had a manifest when the other looked first."""
+    folder, real = tmp_path / "o", manifest.Manifest.save
+    embed(tmp_path / "p", source, *FLAGS, "--shard", "0/2")
+    theirs = (tmp_path / "p" / "_manifest-0-of-2.json").read_text()
+
+    def save(mine: manifest.Manifest) -> None:
+        (folder / "_manifest-0-of-2.json").write_text(theirs)
+        real(mine)
+
+    monkeypatch.setattr(manifest.Manifest, "save", save)
+    with pytest.raises(Failed, match="--shard I/2, not I/3"):
+        embed(folder, source, *FLAGS, "--shard", "1/3")
+    assert [*contents(folder)] == ["_manifest-0-of-2.json"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"shards": []}', '{"shards": [], "settings": {"--shard": 1}}'])
+def test_a_manifest_of_somebody_else_is_told(source: str, tmp_path: Path, text: str) -> None:
+    """Of another command it refuses the folder, with any flag; one's own may be thrown away."""
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o" / "_manifest-0-of-2.json").write_text(text)
+    with pytest.raises(Failed, match=r"_manifest-0-of-2\.json is no manifest of this command: .*--restart begins anew"):
+        embed(tmp_path / "o", source, *FLAGS, "--shard", "0/2")
+    for flags in ((), ("--restart",)):
+        with pytest.raises(Failed, match=r"begun with something else: .*; take another folder, or empty this one"):
+            embed(tmp_path / "o", source, *FLAGS, "--shard", "1/2", *flags)
+    embed(tmp_path / "o", source, *FLAGS, "--shard", "0/2", "--restart")

@@ -75,8 +75,10 @@ def test_windows_are_compiled_though_tails_beside_them_are_not() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny-bert", "tiny-qwen3", "tiny-modernbert"])
 def test_inductor_itself(name: str) -> None:
-    """The compiler that serves, on a processor: within rounding of the layers as they are written. Its linear layers are
-    PyTorch's, as on an accelerator: inductor does not take weights that oneDNN has packed in a graph for any batch."""
+    """The compiler that serves, on a processor: within rounding of the layers as they are written.
+
+    Linear layers are PyTorch's, as on an accelerator: inductor compiles no packed ones for batches of any size.
+    """
     _, trunk = reference_of(name, positions=640, limit=640)
     compiled = CompiledTrunk(trunk)
     batches = [batch(trunk, lengths) for lengths in SIZES]
