@@ -8,7 +8,15 @@ import daft
 from selvage.daft import embedder
 
 
-def main(source: str, folder: str, actors: int, options: dict[str, object], *, on_ray: bool) -> None:
+def main(
+    source: str,
+    folder: str,
+    actors: int,
+    options: dict[str, object],
+    *,
+    on_ray: bool = False,
+    columns: tuple[str, ...] = ("dense", "reason"),
+) -> None:
     """By Daft's own runner, or on Ray's actors."""
     if on_ray:
         import ray
@@ -20,8 +28,7 @@ def main(source: str, folder: str, actors: int, options: dict[str, object], *, o
         frame = frame.into_partitions(12)
     embed = embedder(concurrency=actors, batch_size=64, **options)
     frame = frame.with_column("vectors", embed(frame["text"], frame["id"]))
-    names = ("dense", "reason")
-    frame.select("id", *(frame["vectors"][name].alias(name) for name in names)).write_parquet(folder)
+    frame.select("id", *(frame["vectors"][name].alias(name) for name in columns)).write_parquet(folder)
 
 
 if __name__ == "__main__":

@@ -140,3 +140,41 @@ async def test_what_is_at_fault_ends_the_job(
         _, told = await process.communicate()
     assert process.returncode
     assert expected_line in told.decode()
+
+
+ALL = "random:tiny-bge-m3"
+OUTPUTS = ["dense", "sparse", "multi_vector"]
+COLUMNS = ["dense", "dense_scales", "sparse_ids", "sparse_weights", "multi_vector", "multi_vector_scales", "reason"]
+
+
+@pytest.mark.parametrize("name", ["ray", "daft"])
+async def test_every_output_comes_through(name: str, tmp_path: Path) -> None:
+    """In int8, with scales: lists in lists of any length; Daft is told no dimensions. A row without vectors is null."""
+    texts = TEXTS[30:90]
+    pq.write_table(pa.table({"id": range(61), "text": [*texts, ""]}), tmp_path / "texts.parquet")
+    options = {"model": ALL, "threads": 1, "output": OUTPUTS, "data_type": "int8", "id_column": "id"}
+    asked = {"source": str(tmp_path / "texts.parquet"), "folder": str(tmp_path / "o"), "actors": 1, "options": options}
+    if name == "daft":
+        asked["columns"] = COLUMNS
+    async with program(name, tmp_path, **asked) as process:
+        _, told = await process.communicate()
+    assert process.returncode == 0, told.decode()
+    with Engine(ALL) as engine:
+        expected = engine.embed(texts, output=OUTPUTS, data_type="int8")
+    structlog.reset_defaults()
+    *found, empty = pq.read_table(tmp_path / "o").sort_by("id").select(COLUMNS).to_pylist()
+    assert empty == dict.fromkeys(COLUMNS) | {"reason": "EMPTY"}
+    near(np.array([row["dense"] for row in found]), expected.dense, np.array([row["dense_scales"] for row in found]))
+    assert sum(map(bool, expected.sparse)) > 20  # the others have no weight above zero
+    for row, weights, rows in zip(found, expected.sparse, expected.multi_vector, strict=True):
+        assert row["sparse_ids"] == list(weights)
+        assert np.allclose(row["sparse_weights"], list(weights.values()), rtol=0, atol=1e-5)
+        near(np.array(row["multi_vector"]), rows, np.array(row["multi_vector_scales"]))
+
+
+def near(found: np.ndarray, expected: np.ndarray, scales: np.ndarray) -> None:
+    """Of int8: rounding may differ by one, rarely; no number of a unit row is over 1."""
+    off = np.abs(found.astype(int) - expected)
+    assert off.max() <= 1
+    assert (off > 0).mean() < 0.01
+    assert ((scales > 0) & (scales <= 1 / 127)).all()
