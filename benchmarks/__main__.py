@@ -15,14 +15,7 @@ from pathlib import Path
 from benchmarks import result
 from benchmarks.workloads import named
 
-ROUNDS = {"bulk_windows": (3, 1), "bulk_memory": (1, 1)} | {
-    "offline": (2, 2),
-    "engine": (3, 1),
-    "maxsim": (4, 1),
-    "services": (3, 1),
-    "bulk": (3, 1),
-    "overload": (1, 1),
-}
+ROUNDS = {"offline": (2, 2), "engine": (3, 1), "maxsim": (4, 1), "services": (3, 1), "bulk": (3, 1), "overload": (1, 1)}
 """Rounds in each start, and starts, that a benchmark has unless told."""
 COMPARED = ("engine", "services")
 """With other checkouts, if one likes."""
