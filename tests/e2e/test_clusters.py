@@ -75,10 +75,10 @@ async def run(name: str, count: int, source: str, folder: Path, *, kill: bool = 
 
 
 def check(folder: Path, expected: np.ndarray) -> None:
-    """Each row once, with its vector or its reason."""
+    """Each row once, with its vector or its reason: two such tables are within 1e-6 of each other."""
     table = pq.read_table(folder / "o").sort_by("id")
     assert table["id"].to_pylist() == list(range(len(TEXTS)))
-    assert np.abs(np.array(table["dense"].take(GOOD).to_pylist()) - expected).max() < 1e-6
+    assert np.abs(np.array(table["dense"].take(GOOD).to_pylist()) - expected).max() < 5e-7
     reasons = {i: told.partition(":")[0] for i, told in enumerate(table["reason"].to_pylist()) if told}
     assert reasons == {i: reason for i, (_, reason) in BAD.items()}
     assert all(table["dense"][i].as_py() is None for i in BAD)
