@@ -93,8 +93,9 @@ async def test_killed_in_the_middle_it_goes_on(tiny: Stack, source: str, tmp_pat
     """kill -9, twice, and Ctrl-C: vectors, ids and order of an undisturbed run; 1 % of bad rows, 5 MB of text among
     them."""
     folder, target = tmp_path / "o", ("--target", tiny.frontends[0].address)
+    slowly = ("--in-flight", "1", "--batch-size", "2")  # else it may be done before we look
     for count, how, status in ((2, signal.SIGKILL, -9), (4, signal.SIGINT, 130), (6, signal.SIGKILL, -9)):
-        process = await command(source, folder, *target)
+        process = await command(source, folder, *target, *slowly)
         await finished(folder, count)
         process.send_signal(how)
         told = (await process.communicate())[1].decode()
