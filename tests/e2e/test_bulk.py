@@ -31,6 +31,14 @@ BAD_ROWS = {row: BAD[place % len(BAD)] for place, row in enumerate(range(107, le
 GOOD = [i for i in range(len(TEXTS)) if i not in BAD_ROWS]
 
 
+HEARS_CTRL_C = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, "-m", "selvage.bulk", *sys.argv[1:]])
+"""
+"""The command, also where the tests run in a shell's background, whose programs ignore Ctrl-C."""
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> str:
     path = tmp_path / "a.jsonl"
@@ -43,7 +51,7 @@ def source(tmp_path: Path) -> str:
 async def command(source: str, folder: Path, *flags: str, skip: str = "--skip-errors") -> asyncio.subprocess.Process:
     shared = ("--id-column", "id", "--rows-per-shard", "125", "--batch-size", "16", *filter(None, [skip]))
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "selvage.bulk", source, "--output", str(folder), *shared, *flags),
+        *(sys.executable, "-c", HEARS_CTRL_C, source, "--output", str(folder), *shared, *flags),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         cwd=ROOT,
