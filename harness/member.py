@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -152,7 +153,8 @@ class Member:
             os.kill(process.pid, signal.SIGKILL)
             status = await process.wait()
         except asyncio.CancelledError:  # nobody waits any more: it must not stay behind
-            os.kill(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
             raise
         await reader
         return status

@@ -12,14 +12,21 @@ BY_SIGTERM = 128 + signal.SIGTERM
 
 
 @contextmanager
-def cancelled_by(*numbers: signal.Signals) -> Iterator[None]:
-    """These signals cancel the task that asks, each time that they come: one that stops members already kills them."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+def told_by(*numbers: signal.Signals) -> Iterator[asyncio.Event]:
+    """Is set by the first of these signals. Each further one cancels the task that asks, so that members it is stopping
+    are killed."""
+    told, task, loop = asyncio.Event(), asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
+
+    def heard() -> None:
+        if told.is_set():
+            task.cancel()
+        told.set()
+
     for number in numbers:
-        loop.add_signal_handler(number, task.cancel)
+        loop.add_signal_handler(number, heard)
     try:
-        yield
+        yield told
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
@@ -32,8 +39,10 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """
 
     async def cancellable() -> T:
-        with cancelled_by(signal.SIGTERM):
-            return await main
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await main
 
     try:
         return asyncio.run(cancellable())

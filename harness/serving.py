@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from harness.member import Member
-from harness.running import cancelled_by
+from harness.running import told_by
 from harness.stack import stack
-from shared.serving import until_told_to_stop
 
 LAST_LINES = 5
 """Of the log of a process that ended."""
@@ -39,15 +38,14 @@ async def serve(model: str, worker: str, frontend: str, http: str = "", devices:
                 print(f"Also {each}.", flush=True)
             told[2:] = [f"HTTP {pair.frontends[0].http_url}"] if http else []
             print(f"Ready: {', '.join(told)}. Ctrl-C stops.", flush=True)
-            ended = await first_to_end(members)
-            stopping.enter_context(cancelled_by(signal.SIGTERM, signal.SIGINT))
+            ended = await first_to_end(members, stopping.enter_context(told_by(signal.SIGTERM, signal.SIGINT)))
             print(f"{ended}\nStopping ..." if ended else "Stopping ...", flush=True)
     return 1 if ended else 0
 
 
-async def first_to_end(members: Mapping[str, Member]) -> str:
-    """What to tell of the first that ends by itself; "" where we were told to stop before any did."""
-    stopping = asyncio.create_task(until_told_to_stop())
+async def first_to_end(members: Mapping[str, Member], told: asyncio.Event) -> str:
+    """What to tell of the first that ends by itself; "" where we were `told` to stop before any did."""
+    stopping = asyncio.create_task(told.wait())
     ends = {asyncio.create_task(member.ended()): name for name, member in members.items()}
     await asyncio.wait([stopping, *ends], return_when=asyncio.FIRST_COMPLETED)
     if stopping.done():

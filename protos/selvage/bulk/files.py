@@ -3,8 +3,9 @@
 import glob
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from selvage.bulk.failures import Failed
@@ -41,9 +42,10 @@ def find(patterns: Sequence[str], format_: str = "", output: Path | None = None)
     are no inputs, and others are refused. Raises Failed.
     """
     found: dict[str, InputFile] = {}
+    real = cache(os.path.realpath)  # thousands of files share a folder
     for pattern in patterns:
         matching = _matching(pattern)
-        paths = [path for path in matching if output is None or not _is_output(path, pattern, output)]
+        paths = [path for path in matching if output is None or not _is_output(path, pattern, output, real)]
         if matching and not paths:
             raise Failed(f"--output: {output} is where the inputs {pattern!r} lie; take another folder")
         if not paths:
@@ -62,9 +64,9 @@ def fingerprint(file: InputFile) -> dict[str, str | int]:
     return {"path": file.path, "bytes": file.size, "ends": digest.hexdigest()}
 
 
-def _is_output(path: str, pattern: str, output: Path) -> bool:
+def _is_output(path: str, pattern: str, output: Path, real: Callable[[str], str]) -> bool:
     """Whether an earlier command wrote a file. Raises Failed for one of somebody else in the same folder."""
-    if output.resolve() != Path(path).resolve().parent:
+    if real(str(output)) != real(os.path.dirname(path)):
         return False
     if not is_output(Path(path).name):
         raise Failed(f"--output: {output} holds the input {path}; take another folder")

@@ -7,7 +7,7 @@ import pytest
 from bulk_fakes import FakeService, contents, embed, jsonl, rows
 
 from selvage import errors
-from selvage.bulk import job, manifest, target, windows
+from selvage.bulk import manifest, target, windows
 from selvage.bulk.board import Board
 from selvage.bulk.failures import Failed
 from selvage.bulk.windows import Window
@@ -133,7 +133,6 @@ def test_small_shards_leave_no_target_idle(source: str, tmp_path: Path, monkeypa
         most[0] = max(most[0], len(board._windows))
 
     monkeypatch.setattr(Board, "add", add)
-    monkeypatch.setattr(job, "EVERY", 60.0)
     embed(tmp_path / "o", source, *FLAGS)
     assert most[0] == 8
 
