@@ -128,7 +128,7 @@ def spans(settings: ServiceSettings, service: str) -> Spans | None:
     try:
         from shared.spans import Spans
     except ImportError:
-        why = "OpenTelemetry is not installed; the extra selvage[trace] brings it"
+        why = "OpenTelemetry is not installed: the extra trace brings it (in a checkout, pip install '.[trace]')"
         if settings.traces:
             print(f"--traces = {settings.traces!r}: {why}", file=sys.stderr)
             raise SystemExit(2) from None

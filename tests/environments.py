@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from harness.environment import ROOT
 
 SOURCES = ("frontend_service", "gpu_worker", "harness", "protos", "shared", "pyproject.toml", "README.md")
-OURS = "selvage"
+OURS = "selvage-serving"
 
 
 def built_wheel(copy: Path, out: Path) -> Path:

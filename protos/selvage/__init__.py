@@ -80,7 +80,8 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if name != "Engine":
             raise
-        raise ImportError(f"Engine needs what both services do: pip install 'selvage[engine]' ({error})") from error
+        why = f"Engine needs the extra engine: pip install '.[engine]' in a checkout ({error})"
+        raise ImportError(why) from error
 
 
 def __dir__() -> list[str]:

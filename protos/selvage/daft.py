@@ -1,4 +1,4 @@
-"""Daft: vectors as a column of structs. `pip install 'selvage[daft]'`; docs/clusters.md explains it.
+"""Daft: vectors as a column of structs. The extra daft: `pip install '.[daft]'`; docs/clusters.md explains it.
 
     embed = embedder("BAAI/bge-m3", dimensions=1024, truncate=True, concurrency=8, gpus=1)
     frame = frame.with_column("vectors", embed(frame["body"]))

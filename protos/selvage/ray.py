@@ -1,4 +1,4 @@
-"""Ray Data: `dataset.map_batches(Embedder, ...)`; docs/clusters.md explains it. `pip install 'selvage[ray]'`.
+"""Ray Data: `dataset.map_batches(Embedder, ...)`; docs/clusters.md explains it. The extra ray: `pip install '.[ray]'`.
 
     vectors = dataset.map_batches(
         Embedder,

@@ -233,4 +233,4 @@ async def test_without_its_packages_it_says_so(tmp_path: Path) -> None:
     )
     _, told = await process.communicate()
     last = told.decode().splitlines()[-1]
-    assert last.startswith("ImportError: Engine needs what both services do: pip install 'selvage[engine]'")
+    assert last.startswith("ImportError: Engine needs the extra engine: pip install '.[engine]' in a checkout")

@@ -160,7 +160,7 @@ def _add_service(group: Any) -> None:
         "--engine",
         default="",
         metavar="MODEL",
-        help="no service, this process runs the model: a folder, a hub id or minilm (pip install 'selvage[engine]')",
+        help="no service, this process runs the model: a folder, a hub id or minilm (needs the extra engine)",
     )
     group.add_argument(
         "--engine-option",

@@ -33,6 +33,6 @@ def model_type(card: ModelCard) -> pb.ModelType:
 
 def _version() -> str:
     try:
-        return version("selvage")
+        return version("selvage-serving")
     except PackageNotFoundError:  # run from its sources
         return "0"

@@ -1,0 +1,31 @@
+"""The name that pip knows this project by. On PyPI `selvage` is another project."""
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROGRAMS = ("protos", "shared", "frontend_service", "gpu_worker", "harness", "demo", "benchmarks", "deploy")
+FOREIGN = re.compile(r"pip3? install [^\n`]*?(?<![\w./-])selvage(?![\w./-])|(?<![\w.-])selvage\[(?!\.\])")
+"""A command that fetches it, or one of its extras; a regular expression of Prometheus has `selvage[.]`."""
+
+
+def texts() -> list[Path]:
+    """Every page, program, image and setting of the project."""
+    pages = [ROOT / "README.md", ROOT / "Makefile", ROOT / "pyproject.toml", *(ROOT / "docs").glob("*.md")]
+    kinds = (".py", ".md", ".yaml", ".Dockerfile", ".txt", ".html", ".js")
+    return pages + [file for name in PROGRAMS for file in (ROOT / name).rglob("*") if file.name.endswith(kinds)]
+
+
+def test_the_pattern_knows_the_foreign_package_from_our_own() -> None:
+    """Or the test below could not fail."""
+    foreign = ("pip install selvage", "pip install -U 'selvage[bulk]'", "needs the extra selvage[trace]")
+    ours = ("pip install ./selvage-client", "selvage-serving[bulk]", "service=~selvage[.]v1", "pip install '.[ray]'")
+    assert [bool(FOREIGN.search(text)) for text in (*foreign, *ours)] == [True] * 3 + [False] * 4
+
+
+def test_nothing_recommends_the_foreign_package() -> None:
+    """Whoever follows a message of ours gets this project, not a stranger's code."""
+    assert PROJECT["name"] == "selvage-serving"
+    assert [str(file.relative_to(ROOT)) for file in texts() if FOREIGN.search(file.read_text())] == []
