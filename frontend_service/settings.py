@@ -3,12 +3,12 @@
 import os
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
-from pydantic_settings import NoDecode, SettingsConfigDict
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_settings import SettingsConfigDict
 
 from frontend_service.limits import Limits
 from shared.admission import Bounds
-from shared.settings import Address, ServiceSettings, address
+from shared.settings import LISTED, Address, ServiceSettings, address
 
 
 def _target(value: str) -> str:
@@ -16,17 +16,10 @@ def _target(value: str) -> str:
     return value
 
 
-def _listed(value: object) -> object:
-    """Of a setting that may be given several times, or once with commas."""
-    if isinstance(value, str):
-        return tuple(filter(None, map(str.strip, value.split(","))))
-    return value
-
-
 Target = Annotated[str, AfterValidator(_target)]
-Targets = Annotated[tuple[Target, ...], NoDecode, BeforeValidator(_listed), Field(min_length=1)]
+Targets = Annotated[tuple[Target, ...], *LISTED, Field(min_length=1)]
 Door = Literal["grpc", "tei", "http"]
-ChosenDoors = Annotated[tuple[Door, ...], NoDecode, BeforeValidator(_listed), Field(min_length=1)]
+ChosenDoors = Annotated[tuple[Door, ...], *LISTED, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 _DEFAULTS, _BOUNDS = Limits(), Bounds()
 

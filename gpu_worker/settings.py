@@ -9,7 +9,7 @@ from pydantic_settings import SettingsConfigDict
 from gpu_worker.device.placement import Dtype
 from gpu_worker.model.linear import Linear
 from gpu_worker.repository.late_overrides import Attend, LateOverrides, Scores, Sides, Strategy
-from shared.settings import Address, ServiceSettings
+from shared.settings import LISTED, Address, ServiceSettings
 
 
 class WorkerSettings(ServiceSettings):
@@ -31,7 +31,11 @@ class WorkerSettings(ServiceSettings):
         "the same files. Default: the hub's main branch, as it is at the start.",
     )
     listen: Address = Field("127.0.0.1:50061", description="HOST:PORT to serve on; port 0 takes a free one.")
-    served_name: str = Field("", description="The model's name for clients. Default: the last part of its path or id.")
+    served_name: Annotated[tuple[str, ...], *LISTED] = Field(
+        (),
+        description="The model's name for clients; may be given several times, or with commas between, and replies "
+        "tell the first. Default: the last part of its path or id, and a whole hub id too.",
+    )
     device: str = Field("auto", description="cpu, cuda, cuda:1, ...; auto: the first CUDA device, else the CPU.")
     dtype: Dtype = Field(
         "auto",

@@ -95,7 +95,7 @@ def load_model(settings: WorkerSettings) -> Model:
     return load(
         settings.model,
         placement,
-        served_name=settings.served_name,
+        served_names=settings.served_name,
         max_tokens=settings.max_tokens,
         trust_remote_code=settings.trust_remote_code,
         late=settings.late_overrides(),

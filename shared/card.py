@@ -66,3 +66,9 @@ class ModelCard:
     normalizes_multi_vectors: bool = True
     max_sim: str = ""
     truncation_side: TruncationSide = TruncationSide.RIGHT
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that a request may give; the first is the one that replies tell."""
+        return (self.id, *self.aliases)

@@ -91,6 +91,7 @@ def card_from_pb(message: model_pb2.ModelCard) -> ModelCard:
             "default_method": ScoringMethod(message.default_method) if message.default_method else None,
             "allowed_dimensions": tuple(message.allowed_dimensions),
             "tasks": tuple(map(Task, message.tasks)),
+            "aliases": tuple(message.aliases),
             "labels": tuple(message.labels),
             "activation": Activation(message.activation),
             "prompts": dict(message.prompts),

@@ -3,8 +3,8 @@
 import sys
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from shared.logs import Format
 
@@ -17,7 +17,15 @@ def address(value: str) -> str:
     return value
 
 
+def _listed(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(filter(None, map(str.strip, value.split(","))))
+    return value
+
+
 Address = Annotated[str, AfterValidator(address)]
+LISTED = (NoDecode, BeforeValidator(_listed))
+"""For the type of a setting that may be given several times, or once with commas between."""
 
 
 def _address_or_none(value: str) -> str:

@@ -14,6 +14,7 @@ from frontend_service.worker.addresses import REFRESH_SECONDS, addresses_of, hos
 from frontend_service.worker.link import Link
 from frontend_service.worker.protocol import ServedModel
 from frontend_service.worker.way import Way
+from shared.card import ModelCard
 from shared.deadline import Deadline
 from shared.errors import GivenBack, Overloaded, UnknownModel, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult, Priority
@@ -54,6 +55,7 @@ class Fleet:
         self._links: dict[str, Link] = {}
         self._following: dict[str, asyncio.Task[None]] = {}
         self._served: dict[str, ServedModel] = {}
+        self._aliases: dict[str, set[str]] = {}
         self._waiting: set[str] = set()
         self._changed = asyncio.Event()
         self._unresolved = ""
@@ -82,15 +84,18 @@ class Fleet:
 
     def model(self, name: str) -> ServedModel:
         """See `Worker`."""
-        if name in self._served:
-            return self._served[name]
-        known = sorted({link.model.card.id for link in self._links.values() if link.model is not None})
+        called = self._aliases.get(name, {name})
+        if len(called) == 1 and (model := self._served.get(min(called))) is not None:
+            return model
+        known = sorted({card.id for card in self._cards()})
         if not name and len(known) == 1:
             for only in self._served.values():
                 return only
         elif not name and known:  # also while but one of them serves: else its vectors would pass for the other's
             raise UnknownModel(f"there are several models, name one: {', '.join(known)}", field="model")
-        elif known and name not in known:
+        elif len(called) > 1:
+            raise UnknownModel(f"{clip(name)} may be any of {', '.join(sorted(called))}: name one", field="model")
+        elif known and not called <= {*known}:
             raise UnknownModel(f"no model is called {clip(name)}; there is {', '.join(known)}", field="model")
         raise WorkerUnavailable(f"the worker is not ready: {self._why()}", retry_after=1.0)
 
@@ -156,8 +161,13 @@ class Fleet:
             if before != bool(self._served) or not self._served:
                 await self._on_ready(bool(self._served))
 
+    def _cards(self) -> list[ModelCard]:
+        """Cards of all workers that have told one, also of those that do not serve at the moment."""
+        return [link.model.card for link in self._links.values() if link.model is not None]
+
     def _settle(self) -> None:
         """Which model each name stands for."""
+        self._aliases = _aliases(self._cards())
         serving = {target: model for target, link in self._links.items() if (model := link.serving) is not None}
         served: dict[str, ServedModel] = {}
         for target, model in serving.items():
@@ -220,6 +230,16 @@ class Fleet:
     def _why(self) -> str:
         reasons = dict.fromkeys(link.why for link in self._links.values()) or {self._unresolved: None}
         return "; ".join(reason for reason in reasons if reason) or "no worker has answered yet"
+
+
+def _aliases(cards: Sequence[ModelCard]) -> dict[str, set[str]]:
+    """The ids of the models that have each alias: several where they contend for it. An id is never an alias."""
+    ids = {card.id for card in cards}
+    aliases: dict[str, set[str]] = {}
+    for card in cards:
+        for alias in {*card.aliases} - ids:
+            aliases.setdefault(alias, set()).add(card.id)
+    return aliases
 
 
 def _same(one: ServedModel, other: ServedModel) -> bool:

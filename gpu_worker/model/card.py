@@ -11,7 +11,8 @@ def card_of(model: Model) -> ModelCard:
     recipe, abilities = model.recipe, Abilities(model)
     dense, classifier = recipe.dense, recipe.classifier
     return ModelCard(
-        id=model.name,
+        id=model.names[0],
+        aliases=model.names[1:],
         family=model.family,
         tasks=abilities.tasks,
         outputs=abilities.outputs,

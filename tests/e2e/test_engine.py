@@ -193,6 +193,8 @@ def test_what_it_can_be_told() -> None:
     try:
         with Engine("random:tiny-bert", served_name="mine") as engine:
             assert engine.model().id == "mine"
+        with Engine("random:tiny-bert", served_name=["mine", "org/mine"]) as engine:
+            assert engine.model("org/mine").aliases == ("org/mine",)
             assert engine.model().max_tokens > 7
     finally:
         del os.environ["SELVAGE_WORKER_MAX_TOKENS"]

@@ -1,5 +1,6 @@
 """What an engine can be told: of the worker's settings those that do not serve a port. Nothing else is read."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
 
 from pydantic import ValidationError
@@ -12,7 +13,7 @@ class EngineOptions(TypedDict, total=False):
     """As `python -m gpu_worker --help` explains them, for type checkers."""
 
     revision: str
-    served_name: str
+    served_name: str | Sequence[str]
     device: str
     dtype: Literal["auto", "float32", "bfloat16", "float16"]
     linear: Literal["auto", "fp8"]
@@ -55,7 +56,7 @@ def settings_of(model: str, options: EngineOptions) -> WorkerSettings:
         if name not in known:
             raise TypeError(f"Engine has no option {name!r}; there are {', '.join(known)}")
     try:
-        return _Given(model=model, queue_seconds=0, **options)  # type: ignore[call-arg]
+        return _Given(model=model, queue_seconds=0, **options)  # type: ignore[call-arg, arg-type]
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{first['loc'][0]} = {first['input']!r}: {first['msg']}") from None

@@ -19,9 +19,9 @@ class Resident:
         """See `Worker`."""
         if self.lost:
             raise Internal(self.lost)  # another try would not help
-        known = self._served.card.id
-        if name not in ("", known):
-            raise UnknownModel(f"no model is called {clip(name)}; there is {known}", field="model")
+        card = self._served.card
+        if name not in ("", *card.names):
+            raise UnknownModel(f"no model is called {clip(name)}; there is {card.id}", field="model")
         return self._served
 
     def models(self) -> tuple[ServedModel, ...]:

@@ -51,6 +51,33 @@ async def test_models_of_several_names_are_chosen_by_name() -> None:
                 world.fleet.model(name)
 
 
+async def test_a_model_answers_to_its_aliases() -> None:
+    """Such as its whole hub id. What is refused tells the name that replies have."""
+    one = FakeWorker(id="bge", aliases=("BAAI/bge", "embedder"))
+    other = FakeWorker(b"2222", id="minilm", aliases=("small",), fingerprint="g")
+    async with World(one, other) as world:
+        await eventually(lambda: len(world.fleet._served) == 2)
+        assert {world.fleet.model(name).card.id for name in ("bge", "BAAI/bge", "embedder")} == {"bge"}
+        assert (await world.run(name="small")).scores == b"2222"
+        with pytest.raises(UnknownModel, match=r"no model is called .BAAI/other.; there is bge, minilm"):
+            world.fleet.model("BAAI/other")
+
+
+async def test_an_alias_that_two_models_have_stands_for_neither() -> None:
+    """Nor does it stand for the one that is left while the other is away; and an id is the model's whose id it is."""
+    one = FakeWorker(id="one", aliases=("embedder", "two"))
+    two = FakeWorker(b"2222", id="two", aliases=("embedder",), fingerprint="g")
+    async with World(one, two) as world:
+        await eventually(lambda: len(world.fleet._served) == 2)
+        for serving in ({"one", "two"}, {"one"}):
+            await eventually(lambda serving=serving: {*world.fleet._served} == serving)  # type: ignore[misc]
+            with pytest.raises(UnknownModel, match="may be any of one, two: name one"):
+                world.fleet.model("embedder")
+            two.load = Load(draining=True)
+        with pytest.raises(WorkerUnavailable):
+            world.fleet.model("two")
+
+
 async def test_jobs_go_where_the_wait_is_least() -> None:
     """By the load that the workers tell, and by what was sent since."""
     busy, free = FakeWorker(b"1111"), FakeWorker(b"2222")

@@ -13,11 +13,13 @@ from tokenizers import Tokenizer
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.model import source
+from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from gpu_worker.random_models import synthetic
 from gpu_worker.repository import reading as repository
 from gpu_worker.repository import tokenizer
 from gpu_worker.repository.recipe import DenseRecipe, MultiVectorRecipe, Recipe
+from gpu_worker.settings import WorkerSettings
 from shared.errors import ModelRefused
 
 
@@ -119,7 +121,7 @@ def test_the_fingerprint_changes_with_everything_that_changes_a_row(trunk: Path,
     for file in trunk.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     first = load(str(trunk), CPU)
-    assert load(str(tmp_path), CPU, served_name="other").fingerprint == first.fingerprint
+    assert load(str(tmp_path), CPU, served_names=("other", "another")).fingerprint == first.fingerprint
     prints = {
         first.fingerprint,
         load(str(trunk), CPU, max_tokens=100).fingerprint,
@@ -128,6 +130,17 @@ def test_the_fingerprint_changes_with_everything_that_changes_a_row(trunk: Path,
     write_json(tmp_path, config_sentence_transformers={"prompts": {"query": "q: "}})
     prints.add(load(str(tmp_path), CPU).fingerprint)
     assert len(prints) == 4
+
+
+def test_a_model_has_the_names_that_it_is_served_by(trunk: Path) -> None:
+    """One a flag, or with commas between; the first is the card's id. The embedded default has its hub id too."""
+    for flags in (["--served-name", "mine", "--served-name", "org/mine"], ["--served-name", "mine, org/mine"]):
+        names = WorkerSettings.read(flags).served_name
+        card = card_of(load(str(trunk), CPU, served_names=names))
+        assert (card.id, card.aliases) == ("mine", ("org/mine",))
+    unnamed = card_of(load(str(trunk), CPU, served_names=WorkerSettings.read([]).served_name))
+    assert unnamed.names == (trunk.name,)
+    assert source._names("minilm", trunk) == ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2", "minilm")
 
 
 def test_what_need_not_come_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_a_revision_is_what_is_read(hub: Path) -> None:
     """Weights, pooling, lengths and tokenizer are all of the commit that it names, by branch, tag or hash."""
     folder = hub / "models--someone--a-model" / "snapshots"
     newest, old = load(HUB_ID, CPU), load(HUB_ID, CPU, revision="v1")
-    assert (newest.name, old.name) == ("a-model", "a-model")
+    assert (newest.names, old.names) == (("a-model", HUB_ID), ("a-model", HUB_ID))
     assert (newest.max_tokens, old.max_tokens) == (640, 77)
     assert (b'"oldword"' in newest.tokenizer.content, b'"oldword"' in old.tokenizer.content) == (False, True)
     for model, commit in ((newest, NEW), (old, OLD)):
