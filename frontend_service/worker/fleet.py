@@ -17,18 +17,12 @@ from frontend_service.worker.way import Way
 from shared.card import ModelCard
 from shared.deadline import Deadline
 from shared.errors import GivenBack, Overloaded, UnknownModel, WorkerUnavailable, clip
+from shared.estimate import MARGIN, UNREAD_MARGIN, Estimate, retry_after
 from shared.jobs import Job, JobResult, Priority
 from shared.terms import Terms
 from shared.together import either
 
-MARGIN, READ_MARGIN = 0.5, 0.575
-"""Of the time that is left: an estimate may be wrong by a factor of two. Half of it keeps a worker busy. What has been
-read and tokenised has more: under load the wait stays at the margin, and most would be refused only then."""
-QUEUE_MARGIN = 0.95
-"""Of the seconds that a worker lets wait: it hardly ever refuses what was let in here."""
 PLAIN = Way()
-LEAST_RETRY, LONGEST_RETRY = 0.1, 60.0
-"""Seconds."""
 
 log = structlog.get_logger("fleet")
 
@@ -127,7 +121,7 @@ class Fleet:
         tokens = job.tokens.total
         waits = {link: link.wait(tokens, job.priority, job.key) for link in able}
         best = min(able, key=lambda link: waits[link] + link.takes(tokens))
-        self._check(waits[best], READ_MARGIN, job.remaining, best.takes(tokens))
+        self._check(Estimate(wait=waits[best], takes=best.takes(tokens)), job.remaining, MARGIN)
         head = splitting.shared_head(job)
         if head is None or len(able) == 1 or tokens < 2 * splitting.LEAST_TOKENS:
             return await _ask(best, job, refusing)
@@ -140,7 +134,7 @@ class Fleet:
         }
         if waits:
             best = min(waits, key=waits.__getitem__)
-            self._check(waits[best], MARGIN, terms.deadline.remaining())
+            self._check(Estimate(wait=waits[best]), terms.deadline.remaining(), UNREAD_MARGIN)
             self._check_queue(best, waits[best], terms)
 
     async def supervise(self) -> None:
@@ -207,24 +201,22 @@ class Fleet:
             self._changed.set()
             await asyncio.sleep(REFRESH_SECONDS)
 
-    def _check(self, wait: float, margin: float, remaining: float | None, takes: float = 0.0) -> None:
-        """Raises Overloaded where other work makes an answer too late. A job's own size never does: it is tried."""
-        end = wait + takes
-        if wait and remaining is not None and end > margin * remaining:
+    def _check(self, estimate: Estimate, remaining: float | None, margin: float) -> None:
+        """Raises Overloaded as `Estimate.check` does, and counts it."""
+        try:
+            estimate.check(remaining, margin)
+        except Overloaded:
             self.refused["deadline"] += 1
-            raise Overloaded(
-                f"an answer would take up to {end:.1f} s, the deadline is in {remaining:.1f} s",
-                retry_after=min(max(wait, LEAST_RETRY), LONGEST_RETRY),
-            )
+            raise
 
     def _check_queue(self, link: Link, wait: float, terms: Terms) -> None:
         """Raises Overloaded where a worker would, whatever the deadline. `wait`: at least that of its class."""
-        longest = QUEUE_MARGIN * link.model.queue_seconds if link.model is not None else inf
+        longest = link.model.queue_seconds if link.model is not None else inf
         if wait > longest and (queue := link.queue(1, terms.priority, terms.key)) > longest:
             self.refused["queue_seconds"] += 1
             raise Overloaded(
                 f"it would wait up to {queue:.1f} s, the limit is {longest:g} s",
-                retry_after=min(max(queue - longest, LEAST_RETRY), LONGEST_RETRY),
+                retry_after=retry_after(queue - longest),
             )
 
     def _why(self) -> str:

@@ -5,12 +5,9 @@ from dataclasses import dataclass
 from math import inf
 
 from shared.errors import Overloaded
+from shared.estimate import LENIENCE, Estimate, retry_after
 from shared.jobs import Job
 from shared.load import Load
-
-MARGIN = 0.65
-"""Of the time that is left: what is accepted is in time though the worker turns out slower than it was. Frontends have
-a smaller one, so that what they let through is hardly ever refused here: a refusal there costs less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,24 +28,22 @@ class Admission:
     def check(self, job: Job, cost: int, load: Load, *, own: int) -> None:
         """Raises Overloaded. `own`: tokens of its key that wait."""
         speed, limits = load.tokens_per_second, self._limits
-        waits = f"{load.queued_tokens} tokens wait, this job"
         if load.queued_tokens and load.queued_tokens + cost > limits.queued_tokens:
             wait = load.wait(cost, job.priority, own) if speed else 1.0
-            raise self._refusal("queued_tokens", f"{waits} has {cost}, the limit is {limits.queued_tokens}", wait)
+            message = f"{load.queued_tokens} tokens wait, this job has {cost}, the limit is {limits.queued_tokens}"
+            raise self._refusal("queued_tokens", message, wait)
         if not speed or not (load.queued_tokens or load.busy):
             return
         wait = load.queue_seconds(cost, job.priority, own)
-        if wait > limits.queue_seconds:
-            message = f"{waits} would wait up to {wait:.1f} s, the limit is {limits.queue_seconds:g} s"
+        if wait > LENIENCE * limits.queue_seconds:
+            message = f"it would wait up to {wait:.1f} s, the limit is {limits.queue_seconds:g} s"
             raise self._refusal("queue_seconds", message, wait)
-        if job.remaining is None:
-            return
-        wait = load.wait(cost, job.priority, own)
-        end = wait + cost / speed
-        if wait and end > MARGIN * job.remaining:
-            message = f"{waits} would take up to {end:.1f} s, its deadline is in {job.remaining:.1f} s"
-            raise self._refusal("deadline", message, wait)
+        try:
+            Estimate(wait=load.wait(cost, job.priority, own), takes=cost / speed).check(job.remaining)
+        except Overloaded:
+            self.refused["deadline"] += 1
+            raise
 
     def _refusal(self, reason: str, message: str, wait: float) -> Overloaded:
         self.refused[reason] += 1
-        return Overloaded(message, retry_after=min(max(wait, 0.1), 60.0))
+        return Overloaded(message, retry_after=retry_after(wait))

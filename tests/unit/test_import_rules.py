@@ -234,6 +234,7 @@ BARE = files(
     "shared/vectors.py",
     "shared/jobs.py",
     "shared/load.py",
+    "shared/estimate.py",
     "shared/errors.py",
     "shared/deadline.py",
     "shared/offload.py",
