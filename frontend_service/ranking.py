@@ -102,8 +102,11 @@ class Ranking:
 
         def slices() -> Slices[Tokenized]:
             read, sides = model.tokenization.texts, (InputType.QUERY, InputType.DOCUMENT)
-            queries = yield from read(request.queries, before_query, request.query_cut, entry, sides[0])
-            read_documents = read(request.documents, before_document, request.document_cut, DOCUMENT, sides[1])
+            query_cut, document_cut = (
+                cut.within(request.sequence_cut) for cut in (request.query_cut, request.document_cut)
+            )
+            queries = yield from read(request.queries, before_query, query_cut, entry, sides[0])
+            read_documents = read(request.documents, before_document, document_cut, DOCUMENT, sides[1])
             return queries + (yield from read_documents)
 
         tokenized = await service.tokenising(slices(), letters)
@@ -121,7 +124,7 @@ class Ranking:
             seconds=request.documents,
             matrix=request.layout is Layout.MATRIX,
             entry=DOCUMENT,
-            cut=Cut(truncate=request.document_cut.truncate, side=request.document_cut.side),
+            cut=request.sequence_cut or Cut(truncate=request.document_cut.truncate, side=request.document_cut.side),
             first_cut=request.query_cut,
             second_cut=request.document_cut,
             prompt=PromptChoice(literal=request.instruction),

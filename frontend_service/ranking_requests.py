@@ -16,6 +16,8 @@ QUERY_CUT, DOCUMENT_CUT = Cut(field="max_tokens_per_query"), Cut(field="max_toke
 class ScoreRequest:
     """Queries and documents to compare. `query_entry` is what errors call one of the queries.
 
+    `query_cut` and `document_cut` are for the two sides, `sequence_cut` for each sequence that the model reads: a pair
+    of a cross-encoder, a text where vectors are compared; None: as documents are cut, at the model's limit.
     `activated`: of a cross-encoder alone, whether scores are activated or logits; None: as `normalize` says.
     """
 
@@ -28,6 +30,7 @@ class ScoreRequest:
     instruction: str | None = None
     query_cut: Cut = QUERY_CUT
     document_cut: Cut = DOCUMENT_CUT
+    sequence_cut: Cut | None = None
     query_entry: str = "queries[{}]"
     weights: HybridWeights | None = None
     explain: bool = False

@@ -1,6 +1,6 @@
 """What callers ask for: frozen, and free of what makes no sense for any model. Knows no door and no model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shared.errors import InvalidInput
 from shared.vectors import DataType, InputType, OutputKind, TruncationSide
@@ -19,15 +19,23 @@ class PromptChoice:
 class Cut:
     """What to do with texts over the limit. `side` None is the model's own.
 
-    `max_tokens` lowers the model's limit; `field` is its name in errors. Not `limited`: for texts that are only shown,
-    however long.
+    `max_tokens` lowers the model's limit; `field` is its name in errors. A `bound` may be higher than the model's
+    limit, and then says nothing; otherwise that is an error. Not `limited`: for texts that are only shown, however long.
     """
 
     truncate: bool = False
     side: TruncationSide | None = None
     max_tokens: int | None = None
     field: str = "max_tokens"
+    bound: bool = False
     limited: bool = True
+
+    def within(self, other: "Cut | None") -> "Cut":
+        """Both at once: the lower of two limits, and a text is cut where either says so."""
+        if other is None:
+            return self
+        lower = other if self.max_tokens is None or (other.max_tokens or self.max_tokens) < self.max_tokens else self
+        return replace(lower, truncate=self.truncate or other.truncate, side=self.side or other.side)
 
 
 UNPROMPTED, WHOLE = PromptChoice(), Cut()

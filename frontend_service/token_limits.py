@@ -25,15 +25,16 @@ class TokenLimits:
         if asked is None:
             return self._longest(side)
         self.check(cut, side)
+        asked = min(asked, self._longest(side))
         least = max(1, self._added)
         if asked < least:
             raise InvalidInput(f"{cut.field} is {asked}, the special tokens alone need {least}", field=cut.field)
         return asked
 
     def check(self, cut: Cut, side: InputType = InputType.UNSPECIFIED) -> None:
-        """Raises LimitExceeded: a request may lower the model's limit, not raise it."""
+        """Raises LimitExceeded: a request may lower the model's limit, not raise it. A bound may lie above it."""
         own = self._longest(side)
-        if cut.max_tokens is not None and cut.max_tokens > own:
+        if cut.max_tokens is not None and cut.max_tokens > own and not cut.bound:
             raise LimitExceeded(f"{cut.field} is {cut.max_tokens}, the model's limit is {own}", field=cut.field)
 
     def _longest(self, side: InputType) -> int:

@@ -86,7 +86,7 @@ def rerank_request(body: CohereRerankBody) -> RerankRequest:
         return_documents=body.return_documents,
         instruction=body.instruction,
         query_cut=Cut(truncate=True, field="max_tokens_per_query"),
-        document_cut=Cut(truncate=True, max_tokens=body.max_tokens_per_doc, field=DOCUMENT_CUT.field),
+        document_cut=Cut(truncate=True, max_tokens=body.max_tokens_per_doc, field=DOCUMENT_CUT.field, bound=True),
         activated=True,
     )
 

@@ -1,0 +1,58 @@
+"""Token limits of a request: those that must fit the model's, and bounds, which may lie above it."""
+
+import fakes
+import pytest
+from asgi import Door, Worker
+
+from frontend_service.requests import Cut
+from frontend_service.tokenization import Tokenization
+from frontend_service.turns import finished
+from shared.errors import LimitExceeded
+from shared.vectors import ScoringMethod, Task, TruncationSide
+
+CROSS_ENCODER: dict[str, object] = {
+    "tasks": (Task.RERANK, Task.CLASSIFY),
+    "labels": ("LABEL_0",),
+    "methods": (ScoringMethod.CROSS_ENCODER,),
+    "default_method": ScoringMethod.CROSS_ENCODER,
+}
+LONG = "a b c d e f g h i j k l"
+
+
+def read(cut: Cut) -> int:
+    """Tokens of a long text that stay."""
+    tokenization = Tokenization(fakes.tokenizer_json(), fakes.card())
+    return finished(tokenization.texts([LONG], "", cut, "texts[{}]")).tokens.total
+
+
+@pytest.mark.parametrize("most", [11, 512, 2**31 - 1])
+def test_a_bound_above_the_models_limit_is_that_limit(most: int) -> None:
+    assert read(Cut(truncate=True, max_tokens=most, bound=True)) == 10
+    with pytest.raises(LimitExceeded, match=f"max_tokens is {most}, the model's limit is 10"):
+        read(Cut(truncate=True, max_tokens=most))
+
+
+def test_a_bound_below_it_is_kept() -> None:
+    assert read(Cut(truncate=True, max_tokens=4, bound=True)) == 4
+
+
+def test_two_cuts_at_once_are_the_lower_limit_and_whatever_either_allows() -> None:
+    wide, narrow = Cut(max_tokens=9, field="wide"), Cut(truncate=True, max_tokens=4, field="narrow", bound=True)
+    for both in (wide.within(narrow), narrow.within(wide)):
+        assert (both.max_tokens, both.field, both.truncate, both.bound) == (4, "narrow", True, True)
+    assert wide.within(None) is wide
+    assert Cut().within(Cut(side=TruncationSide.LEFT)) == Cut(side=TruncationSide.LEFT)
+    assert Cut(truncate=True).within(wide) == Cut(truncate=True, max_tokens=9, field="wide")
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+@pytest.mark.parametrize("most", [4096, 11])
+@pytest.mark.parametrize("changes", [{}, CROSS_ENCODER], ids=["vectors", "pairs"])
+async def test_a_rerank_takes_more_tokens_a_document_than_the_model_has(
+    path: str, most: int, changes: dict[str, object]
+) -> None:
+    """As Haystack's CohereRanker sends them, whatever the model is."""
+    worker = Worker(**changes)
+    told = await Door(worker).ask(path, {"query": "a", "documents": [LONG], "max_tokens_per_doc": most})
+    assert told.status == 200, told.body
+    assert worker.jobs[0].tokens.lengths[-1] == 10
