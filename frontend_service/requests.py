@@ -19,8 +19,8 @@ class PromptChoice:
 class Cut:
     """What to do with texts over the limit. `side` None is the model's own.
 
-    `max_tokens` lowers the model's limit; `field` is its name in errors. A `bound` may be higher than the model's
-    limit, and then says nothing; otherwise that is an error. Not `limited`: for texts that are only shown, however long.
+    `max_tokens` lowers the model's limit; `field` is its name in errors. A `bound` above the model's limit says
+    nothing, otherwise that is an error. Not `limited`: for texts that are only shown, however long.
     """
 
     truncate: bool = False

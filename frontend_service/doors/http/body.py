@@ -5,6 +5,8 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
+from frontend_service.doors.http.leniency import MENDED, mended, without_mark
+from frontend_service.doors.http.refusing import Refusals
 from shared.errors import InvalidInput, LimitExceeded
 
 T = TypeVar("T")
@@ -39,23 +41,42 @@ Texts = Annotated[str | Annotated[list[str], FILLED], msgspec.Meta(description="
 
 
 class Body(Generic[T]):
-    """What a route takes. Fields that it does not know are ignored, since clients send some of their own."""
+    """What a route takes. Fields that it does not know are ignored, since clients send some of their own.
+
+    `null` is absence, and a whole number is an integer however it is written; see `leniency`. What the original knows
+    and nothing here can honour is refused by name; see `refusing`.
+    """
 
     def __init__(self, kind: type[T]) -> None:
         self.kind = kind
         self._decoder = msgspec.json.Decoder(kind)
+        self._refusals = Refusals(kind)
 
     def read(self, raw: bytes) -> T:
         """Raises InvalidInput, with the place in the body as its field, and LimitExceeded."""
         _check_entries(raw)
         try:
-            return self._decoder.decode(raw)
+            raw = without_mark(raw)
+            return self._read(raw)
         except msgspec.ValidationError as error:
             raise _wrong(str(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise NoJson(f"the body is no JSON: {str(error)[:LETTERS]}") from None
         except RecursionError:
             raise NoJson("the body is nested too deeply") from None
+
+    def _read(self, raw: bytes) -> T:
+        """As the struct has it, and where that fails, once more without what is mended."""
+        try:
+            body = self._decoder.decode(raw)
+        except msgspec.ValidationError as error:
+            if not MENDED.search(str(error)):
+                raise
+            content = mended(msgspec.json.decode(raw))
+            self._refusals.check(content)  # what is refused says more than what is missing because of it
+            return self._decoder.decode(msgspec.json.encode(content))
+        self._refusals.check(body)
+        return body
 
 
 def _check_entries(raw: bytes) -> None:

@@ -9,6 +9,7 @@ from frontend_service.doors.http.route import Route
 
 SCHEMAS = "#/components/schemas/{name}"
 JSON = "application/json"
+NULL = {"type": "null"}
 ABOUT = "Embeddings, reranks and labels in the shapes of OpenAI, Cohere, vLLM and text-embeddings-inference."
 
 
@@ -17,6 +18,7 @@ def openapi(routes: Iterable[Route], *, keys: bool) -> dict[str, Any]:
     shown = list(routes)
     kinds = list(dict.fromkeys(kind for route in shown for kind in _bodies(route)))
     bodies, components = msgspec.json.schema_components(kinds, ref_template=SCHEMAS)
+    components = {name: _with_absence(schema) for name, schema in components.items()}
     schemas = dict(zip(kinds, bodies, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in shown:
@@ -39,6 +41,23 @@ def openapi(routes: Iterable[Route], *, keys: bool) -> dict[str, Any]:
 def _bodies(route: Route) -> tuple[Any, ...]:
     """All structs that may be in its body."""
     return () if route.takes is None else (route.takes, *route.or_takes)
+
+
+def _with_absence(schema: dict[str, Any]) -> dict[str, Any]:
+    """An object whose fields may all be null, but for those that are needed; see `leniency`."""
+    needed = schema.get("required", ())
+    fields = schema.get("properties", {}).items()
+    return schema | {"properties": {name: field if name in needed else _or_null(field) for name, field in fields}}
+
+
+def _or_null(field: dict[str, Any]) -> dict[str, Any]:
+    """The same schema for null too. What it says of itself stays outside."""
+    about = {key: field[key] for key in ("description", "default") if key in field}
+    what = {key: value for key, value in field.items() if key not in about}
+    kinds = what.get("anyOf", [what])
+    if not what or NULL in kinds:
+        return field
+    return about | {"anyOf": [*kinds, NULL]}
 
 
 def _error(route: Route) -> str:

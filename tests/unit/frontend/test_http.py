@@ -136,6 +136,19 @@ async def test_what_the_door_tells_of_itself(door: Door) -> None:
     assert (await door.ask("/health", method="HEAD")).status == 200
 
 
+async def test_the_document_tells_that_null_is_absence(door: Door) -> None:
+    """Of every field that may be left out, and of no other."""
+    schemas = (await door.ask("/openapi.json")).json["components"]["schemas"]
+    for name, schema in schemas.items():
+        if name.endswith("Error"):
+            continue
+        for field, told in schema["properties"].items():
+            may_be_null = {"type": "null"} in told.get("anyOf", []) or not {"anyOf", "type", "$ref", "oneOf"} & set(
+                told
+            )
+            assert may_be_null == (field not in schema.get("required", ())), (name, field, told)
+
+
 def test_every_error_has_a_status_of_its_own_kind() -> None:
     """None falls through to 500 but those that are ours."""
     from frontend_service.doors.http.errors import status_of

@@ -1,0 +1,108 @@
+"""Bodies of the door http: what stands for absence, which numbers are integers, marks, and fields refused by name."""
+
+import json
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from frontend_service.doors.http.body import Body
+from frontend_service.doors.http.refusing import refusing
+from shared.errors import InvalidInput
+
+
+class Part(msgspec.Struct):
+    text: str = "none"
+
+
+class Example(msgspec.Struct, kw_only=True):
+    needed: str
+    name: str = "ours"
+    count: int | None = None
+    ids: list[str | int | list[int]] = []
+    parts: list[Part] = []
+    raw: msgspec.Raw = msgspec.Raw()
+    picture: Annotated[Any, refusing("there is no model of images", {}, "none")] = None
+
+
+def read(**fields: object) -> Example:
+    return Body(Example).read(json.dumps(fields).encode())
+
+
+def refused(raw: bytes) -> InvalidInput:
+    with pytest.raises(InvalidInput) as caught:
+        Body(Example).read(raw)
+    return caught.value
+
+
+@pytest.mark.parametrize("field", ["name", "count", "ids", "parts", "picture"])
+def test_null_is_absence(field: str) -> None:
+    found, without = read(needed="a", **{field: None}), read(needed="a")
+    assert msgspec.structs.replace(found, raw=without.raw) == without
+
+
+def test_null_is_absence_within_objects_too() -> None:
+    assert read(needed="a", parts=[{"text": None}]).parts == [Part()]
+
+
+def test_a_needed_field_that_is_null_is_missing() -> None:
+    error = refused(b'{"needed": null}')
+    assert (error.message, error.field) == ("needed is missing", "needed")
+
+
+def test_null_in_a_list_is_no_absence() -> None:
+    assert refused(b'{"needed": "a", "ids": [1, null]}').field == "ids[1]"
+
+
+@pytest.mark.parametrize("number", [b"512.0", b"5.12e2", b"512"])
+def test_whole_floats_are_integers(number: bytes) -> None:
+    """Wherever an integer may stand; what is not read by this path stays as it was sent."""
+    raw = b'{"needed": "a", "count": NUMBER, "ids": [NUMBER, [NUMBER]]}'.replace(b"NUMBER", number)
+    found = Body(Example).read(raw)
+    assert (found.count, found.ids, type(found.count)) == (512, [512, [512]], int)
+
+
+@pytest.mark.parametrize("number", [b"512.5", b'"512"', b"1e400", b"1e30", b"true", b"[512]"])
+def test_nothing_else_is_an_integer(number: bytes) -> None:
+    assert refused(b'{"needed": "a", "count": %b}' % number).field == "count"
+
+
+def test_a_part_that_is_read_later_is_mended_too() -> None:
+    assert json.loads(bytes(read(needed="a", name=None, raw={"deep": [1.0, None, {"x": None}]}).raw)) == {
+        "deep": [1, None, {}]
+    }
+
+
+def test_a_byte_order_mark_is_skipped() -> None:
+    raw = b'{"needed": "a"}'
+    assert Body(Example).read(b"\xef\xbb\xbf" + raw) == Body(Example).read(raw)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_other_encodings_are_named(encoding: str) -> None:
+    message = refused("\ufeff{}".encode(encoding)).message
+    assert message == f"the body is no JSON: by its byte order mark it is {encoding[:6].upper()}, and JSON is UTF-8"
+
+
+@pytest.mark.parametrize("value", ["a.png", {"url": "x"}, 0, False, []])
+def test_a_refused_field_is_named_with_its_reason(value: object) -> None:
+    """Even where another field is missing."""
+    for raw in ({"needed": "a", "picture": value}, {"picture": value}, {"needed": "a", "count": 2.0, "picture": value}):
+        error = refused(json.dumps(raw).encode())
+        assert (error.message, error.field) == ("picture is refused: there is no model of images", "picture")
+
+
+@pytest.mark.parametrize("value", [None, {}, "none"])
+def test_a_refused_field_that_asks_for_nothing_is_accepted(value: object) -> None:
+    assert read(needed="a", picture=value).needed == "a"
+
+
+@pytest.mark.parametrize("deep", [995, 50_000])
+def test_deep_nesting_beside_what_is_mended_is_told(deep: int) -> None:
+    raw = b'{"needed": "a", "count": 1.0, "x": ' + b"[" * deep + b"]" * deep + b"}"
+    assert refused(raw).message == "the body is nested too deeply"
+
+
+def test_bodies_that_are_no_objects() -> None:
+    for raw in (b"[]", b"null", b"7", b"7.0", b'"a"'):
+        assert "Expected `object`" in refused(raw).message
