@@ -19,6 +19,7 @@ class ScoreRequest:
     `query_cut` and `document_cut` are for the two sides, `sequence_cut` for each sequence that the model reads: a pair
     of a cross-encoder, a text where vectors are compared; None: as documents are cut, at the model's limit.
     `activated`: of a cross-encoder alone, whether scores are activated or logits; None: as `normalize` says.
+    `raw_rows`: of late interaction alone, token rows as the model gives them, whatever length they have.
     """
 
     model: str = ""
@@ -35,6 +36,7 @@ class ScoreRequest:
     weights: HybridWeights | None = None
     explain: bool = False
     activated: bool | None = None
+    raw_rows: bool = False
 
     def __post_init__(self) -> None:
         for field, texts in (("queries", self.queries), ("documents", self.documents)):

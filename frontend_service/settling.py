@@ -83,7 +83,7 @@ def score_of(request: ScoreRequest, method: ScoringMethod, card: ModelCard) -> S
     """What a Score by vectors asks of the worker."""
     late = method is ScoringMethod.LATE_INTERACTION
     mean = card.averages_late_interaction if request.normalize is None else request.normalize
-    own = card.normalizes_multi_vectors if late else True
+    own = card.normalizes_multi_vectors and not request.raw_rows if late else True
     return Score(
         method=method,
         layout=request.layout,

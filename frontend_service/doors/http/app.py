@@ -4,6 +4,7 @@ Specification: asgi.readthedocs.io, HTTP 2.3.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -45,10 +46,11 @@ class App:
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         start = time.monotonic()
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        name, route, shape = chosen_id(headers), None, self._shape(scope["path"])
+        path = plain(scope["path"])
+        name, route, shape = chosen_id(headers), None, self._shape(path)
         is_read = _nothing
         try:
-            route, rest = self._found(scope["method"], scope["path"])
+            route, rest = self._found(scope["method"], path)
             reply = await self._answered(route, rest, scope, headers, name, receive)
             is_read = self._held(reply)
         except SelvageError as error:
@@ -118,6 +120,11 @@ class App:
         except TimeoutError:
             abort: Callable[[], None] = scope.get("extensions", {}).get(ABORT, _nothing)
             abort()
+
+
+def plain(path: str) -> str:
+    """A path without what clients put into it by accident: doubled slashes, and one at the end."""
+    return re.sub("/{2,}", "/", path).rstrip("/") or "/"
 
 
 async def _written(reply: Reply, name: str, send: Send) -> None:

@@ -8,9 +8,11 @@ from frontend_service.answer import Answer, Finished
 from frontend_service.doors.http.body import Body
 from frontend_service.doors.http.errors import Shape
 from frontend_service.doors.http.reply import JSON, Reply
+from frontend_service.doors.renaming import Names, renamed
 from frontend_service.exchange import Exchange
 from frontend_service.frontend import Frontend
 from shared.caller import Caller
+from shared.errors import InvalidInput
 from shared.terms import Terms
 
 B = TypeVar("B")
@@ -73,6 +75,11 @@ class Asked(Generic[B, Q]):
     request: Q
 
 
+def as_they_are(_: Any) -> Names:
+    """No names of the body's own."""
+    return ()
+
+
 def exchanged(
     frontend: Frontend,
     body: Body[B],
@@ -80,8 +87,12 @@ def exchanged(
     ask: Callable[[Q, Terms], Awaitable[A]],
     write: Callable[[Asked[B, Q], A], Reply],
     weight: int = 1,
+    names: Callable[[B], Names] = as_they_are,
 ) -> Serve:
-    """Serves by one of the frontend's services: `read` a body, `ask`, `write` a reply."""
+    """Serves by one of the frontend's services: `read` a body, `ask`, `write` a reply.
+
+    `names`: what ours are called in errors about this body, where that depends on what it holds.
+    """
 
     def reads(given: tuple[B, str]) -> Asked[B, Q]:
         return Asked(*given, read(given[0]))
@@ -92,7 +103,13 @@ def exchanged(
 
     async def serve(call: Call) -> Reply:
         given = await frontend.offload(len(call.body), body.read, call.body)
-        reply, timing = await frontend.exchange(exchange, (given, call.caller.request_id), len(call.body), call.caller)
+        message = given, call.caller.request_id
+        try:
+            reply, timing = await frontend.exchange(exchange, message, len(call.body), call.caller)
+        except InvalidInput as error:
+            words = names(given)
+            error.message, error.field = renamed(error.message, words), renamed(error.field, words)
+            raise
         told = ", ".join(
             f"{part};dur={1e3 * seconds:.2f}"
             for part, seconds in (

@@ -81,6 +81,29 @@ async def test_a_model_may_have_slashes_in_its_name() -> None:
     assert (await door.ask("/v1/models/BAAI/other")).status == 404
 
 
+@pytest.mark.parametrize("path", ["/v1/embeddings/", "//v1/embeddings", "/v1//embeddings", "//v1///embeddings//"])
+async def test_slashes_by_accident_change_no_path(door: Door, path: str) -> None:
+    """As `base_url` with a slash at its end and a path with one at its start make them."""
+    assert (await door.ask(path, {"input": "a"})).json["data"][0]["index"] == 0
+    refused = await door.ask(path, {"input": []})
+    assert refused.json["error"]["param"] == "input"
+    assert (await door.ask(path, method="GET", body=b"{}")).headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize("path", ["/health/", "//health", "//", "/playground//playground.js", "/v1/models/"])
+async def test_slashes_by_accident_where_something_is_looked_at(door: Door, path: str) -> None:
+    assert (await door.ask(path)).status == 200
+
+
+async def test_slashes_by_accident_around_a_models_name() -> None:
+    """The name keeps its own; a path that ends before it lists all."""
+    door = Door(Worker(id="BAAI/bge-m3"))
+    for path in ("/v1/models/BAAI/bge-m3/", "//v1/models//BAAI/bge-m3", "/v1/models/BAAI//bge-m3"):
+        assert (await door.ask(path)).json["id"] == "BAAI/bge-m3"
+    for path in ("/v1/models", "/v1/models/", "/v1//models//"):
+        assert [model["id"] for model in (await door.ask(path)).json["data"]] == ["BAAI/bge-m3"]
+
+
 async def test_who_needs_a_key() -> None:
     """All that asks for something; health and what describes the door do not."""
 

@@ -4,6 +4,7 @@ Source: docs.cohere.com/reference/rerank and /reference/embed, version 2.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,21 +12,22 @@ import numpy as np
 
 from frontend_service import packing
 from frontend_service.answer import Answer
-from frontend_service.doors.http.body import FILLED, Body, Count
+from frontend_service.doors.http.body import FILLED, LARGEST, Body, Count
 from frontend_service.doors.http.errors import COHERE, OPENAI
 from frontend_service.doors.http.reply import FLOAT_WEIGHT, Floats, Reply, base64_of, rows_of, written
 from frontend_service.doors.http.route import Asked, Route, Serve, exchanged
 from frontend_service.doors.http.shapes.openai import side_of, usage
+from frontend_service.doors.http.shapes.scoring import ScoringRequest
 from frontend_service.doors.renaming import Names
 from frontend_service.frontend import Frontend
 from frontend_service.ranking import Reranked
-from frontend_service.ranking_requests import DOCUMENT_CUT, RerankRequest
+from frontend_service.ranking_requests import RerankRequest
 from frontend_service.requests import Cut, EmbedRequest, PromptChoice
 from shared.errors import InvalidInput
 from shared.vectors import DataType, OutputKind, TruncationSide
 
 EMBED_NAMES: Names = ((r"\bdimensions\b", "output_dimension"),)
-RERANK_NAMES: Names = ((r"max_tokens_per_document", "max_tokens_per_doc"),)
+RERANK_NAMES: Names = ((r"^method$", "model"),)
 META = {"api_version": {"version": "2"}}
 
 
@@ -35,16 +37,13 @@ class Document(msgspec.Struct):
     text: str
 
 
-class CohereRerankBody(msgspec.Struct, kw_only=True):
-    """POST /v2/rerank. Longer texts are cut, as Cohere does."""
+class CohereRerankBody(ScoringRequest, kw_only=True):
+    """POST /v2/rerank, with what vLLM adds. Longer texts are cut, as Cohere does."""
 
     query: str
     documents: Annotated[list[str | Document], FILLED]
-    model: str = ""
-    top_n: Count | None = None
-    max_tokens_per_doc: Count | None = None
+    top_n: Annotated[int, msgspec.Meta(ge=0, le=LARGEST, description="How many to tell; 0: all.")] | None = None
     return_documents: bool = False
-    instruction: str | None = None
 
 
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
@@ -78,16 +77,19 @@ class CohereEmbedBody(msgspec.Struct, kw_only=True):
 
 
 def rerank_request(body: CohereRerankBody) -> RerankRequest:
+    activated = body.activated
     return RerankRequest(
         model=body.model,
         queries=(body.query,),
         documents=tuple(each if isinstance(each, str) else each.text for each in body.documents),
-        top_n=body.top_n,
+        top_n=body.top_n or None,
         return_documents=body.return_documents,
         instruction=body.instruction,
-        query_cut=Cut(truncate=True, field="max_tokens_per_query"),
-        document_cut=Cut(truncate=True, max_tokens=body.max_tokens_per_doc, field=DOCUMENT_CUT.field, bound=True),
-        activated=True,
+        query_cut=replace(body.query_cut, truncate=True),
+        document_cut=replace(body.document_cut, truncate=True),
+        sequence_cut=replace(body.cut, truncate=True),
+        activated=activated is not False,
+        raw_rows=activated is False,
     )
 
 

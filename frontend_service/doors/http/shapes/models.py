@@ -1,0 +1,63 @@
+"""The models that are served, as OpenAI lists them: /v1/models.
+
+Source: platform.openai.com/docs/api-reference/models; `max_model_len` is vLLM's.
+"""
+
+from typing import Any
+
+from frontend_service.doors.http.errors import OPENAI
+from frontend_service.doors.http.reply import Reply, now, written
+from frontend_service.doors.http.route import Call, Route
+from frontend_service.frontend import Frontend
+from shared.card import ModelCard
+
+STARTED = now()
+"""What models are told to be created at: nobody knows."""
+
+
+def model_of(card: ModelCard) -> dict[str, Any]:
+    """As OpenAI lists a model, with what vLLM adds, and what ours tell."""
+    return {
+        "id": card.id,
+        "object": "model",
+        "created": STARTED,
+        "owned_by": "selvage",
+        "root": card.id,
+        "parent": None,
+        "max_model_len": card.max_tokens,
+        "tasks": [each.name.lower() for each in card.tasks],
+        "outputs": [each.name.lower() for each in card.outputs],
+        "dimensions": card.dimensions or card.multi_vector_dimensions,
+        "fingerprint": card.fingerprint,
+    }
+
+
+def routes(frontend: Frontend) -> list[Route]:
+    """All of them, and one by its name."""
+
+    async def models(_: Call) -> Reply:
+        return Reply(body=written({"object": "list", "data": [model_of(each) for each in frontend.models.cards()]}))
+
+    async def model(call: Call) -> Reply:
+        return Reply(body=written(model_of(frontend.models.get(call.rest).card)))
+
+    return [
+        Route(
+            method="GET",
+            path="/v1/models",
+            shape=OPENAI,
+            summary="The models that are served",
+            gives={"object": "list", "data": [{"id": "all-MiniLM-L6-v2", "object": "model", "max_model_len": 256}]},
+            waits=False,
+            serve=models,
+        ),
+        Route(
+            method="GET",
+            path="/v1/models/",
+            shape=OPENAI,
+            summary="One of them",
+            gives={"id": "all-MiniLM-L6-v2", "object": "model", "max_model_len": 256},
+            waits=False,
+            serve=model,
+        ),
+    ]

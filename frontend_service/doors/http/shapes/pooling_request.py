@@ -1,0 +1,124 @@
+"""Fields that vLLM's requests have in common, and what each asks for here.
+
+Source: vLLM's vllm/entrypoints/pooling/base/protocol.py; older names of fields are those of its versions 0.11 to 0.14.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+
+from frontend_service.doors.http.body import Count, Inputs
+from frontend_service.doors.http.refusing import refusing
+from frontend_service.doors.http.shapes.encoding import EmbedDtype, Encoding, Endianness, Format
+from frontend_service.doors.renaming import Names
+from frontend_service.requests import Cut
+from shared.errors import InvalidInput
+from shared.vectors import TruncationSide
+
+TRUNCATE = "truncate_prompt_tokens"
+REMEDIES: Names = (
+    (r"\btruncate would cut\b", f"{TRUNCATE}: -1 would cut"),
+    ("ask for fewer texts, fewer dimensions or .*", "ask for fewer inputs or fewer dimensions"),
+    (r"\bfewer texts\b", "fewer inputs"),
+    (r"^(outputs\[0\]|method)$", "model"),
+)
+"""What errors recommend, in fields of these paths; and what chooses outputs and methods here."""
+INPUT: Names = (
+    *REMEDIES,
+    (r"needs texts$", "needs texts as input"),
+    (r"^text_pairs$", "input"),
+    (r"text_pairs is empty", "/score takes pairs"),
+    (r"\b(texts|tokenized)\b(?=\[|$| (is|has|holds)\b)", "input"),
+)
+SIDES = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
+NO_CHAT = "no chat template is applied here; send texts as input"
+NO_IMAGES = "there is no model of images"
+Truncation = Annotated[
+    int,
+    msgspec.Meta(
+        ge=-1, le=2**31 - 1, description="Longer inputs are cut to so many tokens; -1: to what the model takes."
+    ),
+]
+Activated = Annotated[
+    bool | None,
+    msgspec.Meta(description="Unit length, or scores of a classifier; false: rows and logits as the model gives them."),
+]
+
+
+class PoolingRequest(msgspec.Struct, kw_only=True):
+    """What all of them have. `request_id` names the reply; logs go by the header x-request-id."""
+
+    ACTIVATIONS: ClassVar[tuple[str, ...]] = ("use_activation",)
+    """Names of one and the same field."""
+
+    model: str = ""
+    user: str | None = None
+    truncate_prompt_tokens: Truncation | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    padding: Annotated[Any, refusing("texts are never padded", "do_not_pad")] = None
+    request_id: str | None = None
+    priority: Annotated[Any, refusing("the header selvage-priority tells how urgent a request is", 0)] = None
+    mm_processor_kwargs: Annotated[Any, refusing(NO_IMAGES, {})] = None
+    cache_salt: str | None = None
+    use_activation: Activated = None
+
+    @property
+    def cut(self) -> Cut:
+        """For a sequence that the model reads. A limit above the model's own is the model's own."""
+        side = None if self.truncation_side is None else SIDES[self.truncation_side]
+        tokens = self.truncate_prompt_tokens
+        if not tokens:
+            return Cut(side=side)
+        return Cut(truncate=True, side=side, max_tokens=None if tokens < 0 else tokens, field=TRUNCATE, bound=True)
+
+    @property
+    def activated(self) -> bool | None:
+        """None: not said. Raises InvalidInput where two names of the field disagree."""
+        said = {name: getattr(self, name) for name in self.ACTIVATIONS if getattr(self, name) is not None}
+        for name, value in said.items():
+            first = next(iter(said))
+            if value is not said[first]:
+                raise InvalidInput(f"{first} and {name} are the same field, and disagree", field=name)
+        return next(iter(said.values()), None)
+
+
+class InputRequest(PoolingRequest, kw_only=True):
+    """Inputs of one kind, and what would make one of a chat."""
+
+    input: Inputs
+    add_special_tokens: Annotated[
+        Any, refusing("texts get the special tokens that the model was trained with; send token ids as input", True)
+    ] = None
+    messages: Annotated[Any, refusing(NO_CHAT)] = None
+    chat_template: Annotated[Any, refusing(NO_CHAT)] = None
+    chat_template_kwargs: Annotated[Any, refusing(NO_CHAT, {})] = None
+    add_generation_prompt: Annotated[Any, refusing(NO_CHAT, False)] = None
+    continue_final_message: Annotated[Any, refusing(NO_CHAT, False)] = None
+    media_io_kwargs: Annotated[Any, refusing(NO_IMAGES, {})] = None
+
+    @property
+    def names(self) -> Names:
+        """What ours are called in errors: `input[3]`, or `input` where it is one text or its ids."""
+        alone = not isinstance(self.input, list) or (bool(self.input) and isinstance(self.input[0], int))
+        return (*INPUT, (r"\binput\[0\]", "input")) if alone else INPUT
+
+
+class VectorRequest(InputRequest, kw_only=True):
+    """Inputs whose vectors are written one way or another. `normalize` is vLLM's older name of `use_activation`."""
+
+    ACTIVATIONS: ClassVar[tuple[str, ...]] = ("use_activation", "normalize")
+
+    encoding_format: Format | None = "float"
+    embed_dtype: EmbedDtype | None = "float32"
+    endianness: Endianness | None = "native"
+    dimensions: Count | None = None
+    normalize: bool | None = None
+
+    @property
+    def encoding(self) -> Encoding:
+        """Of the vectors in the reply."""
+        return Encoding(
+            format=self.encoding_format or "float",
+            dtype=self.embed_dtype or "float32",
+            endianness=self.endianness or "native",
+        )
