@@ -1,8 +1,9 @@
 """What our names are called at another door. Standard library only."""
 
 import re
+from collections.abc import Callable
 
-Names = tuple[tuple[str, str], ...]
+Names = tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]
 """Patterns and what takes their place, one after the other."""
 
 

@@ -1,6 +1,7 @@
 """What there is to be asked for."""
 
 from collections.abc import Awaitable, Callable
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -12,7 +13,7 @@ from frontend_service.doors.renaming import Names, renamed
 from frontend_service.exchange import Exchange
 from frontend_service.frontend import Frontend
 from shared.caller import Caller
-from shared.errors import InvalidInput
+from shared.errors import SelvageError
 from shared.terms import Terms
 
 B = TypeVar("B")
@@ -75,11 +76,6 @@ class Asked(Generic[B, Q]):
     request: Q
 
 
-def as_they_are(_: Any) -> Names:
-    """No names of the body's own."""
-    return ()
-
-
 def exchanged(
     frontend: Frontend,
     body: Body[B],
@@ -87,11 +83,11 @@ def exchanged(
     ask: Callable[[Q, Terms], Awaitable[A]],
     write: Callable[[Asked[B, Q], A], Reply],
     weight: int = 1,
-    names: Callable[[B], Names] = as_they_are,
+    names_of: Callable[[B], Names] = lambda _: (),
 ) -> Serve:
     """Serves by one of the frontend's services: `read` a body, `ask`, `write` a reply.
 
-    `names`: what ours are called in errors about this body, where that depends on what it holds.
+    `names_of`: what our names are called in a body, where errors are to name a place as this caller wrote it.
     """
 
     def reads(given: tuple[B, str]) -> Asked[B, Q]:
@@ -103,13 +99,11 @@ def exchanged(
 
     async def serve(call: Call) -> Reply:
         given = await frontend.offload(len(call.body), body.read, call.body)
-        message = given, call.caller.request_id
+        asked = (given, call.caller.request_id)
         try:
-            reply, timing = await frontend.exchange(exchange, message, len(call.body), call.caller)
-        except InvalidInput as error:
-            words = names(given)
-            error.message, error.field = renamed(error.message, words), renamed(error.field, words)
-            raise
+            reply, timing = await frontend.exchange(exchange, asked, len(call.body), call.caller)
+        except SelvageError as error:
+            raise _renamed(error, names_of(given)) from error
         told = ", ".join(
             f"{part};dur={1e3 * seconds:.2f}"
             for part, seconds in (
@@ -127,3 +121,10 @@ def exchanged(
         )
 
     return serve
+
+
+def _renamed(error: SelvageError, names: Names) -> SelvageError:
+    """The same error with its field and message by these names; others may hold the one that was raised."""
+    told = copy(error)
+    told.field, told.message = renamed(error.field, names), renamed(error.message, names)
+    return told

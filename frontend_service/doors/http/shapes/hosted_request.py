@@ -10,21 +10,11 @@ import msgspec
 
 from frontend_service.doors.http.refusing import refusing
 from frontend_service.doors.http.shapes.encoding import Encoding
-from frontend_service.doors.http.shapes.pooling_request import NO_IMAGES, TRUNCATE, VectorRequest
+from frontend_service.doors.http.shapes.pooling_request import NO_IMAGES, TRUNCATE, VectorRequest, found_side
 from frontend_service.requests import Cut, PromptChoice
-from shared.errors import InvalidInput, clip
+from shared.errors import InvalidInput
 from shared.vectors import InputType, TruncationSide
 
-SIDES = {
-    "query": InputType.QUERY,
-    "search_query": InputType.QUERY,
-    "document": InputType.DOCUMENT,
-    "passage": InputType.DOCUMENT,
-    "search_document": InputType.DOCUMENT,
-    "classification": InputType.UNSPECIFIED,
-    "clustering": InputType.UNSPECIFIED,
-}
-"""What a text is, by the words of `input_type`."""
 TASKS = {
     "retrieval.query": InputType.QUERY,
     "retrieval.passage": InputType.DOCUMENT,
@@ -33,7 +23,7 @@ TASKS = {
     "clustering": InputType.UNSPECIFIED,
     "separation": InputType.UNSPECIFIED,
 }
-"""The same by Jina's `task`; a model's adapters are no part of it."""
+"""What a text is by Jina's `task`; a model's adapters are no part of it."""
 CUTS: dict[Any, tuple[bool, TruncationSide | None]] = {
     True: (True, None),
     False: (False, None),
@@ -44,13 +34,10 @@ CUTS: dict[Any, tuple[bool, TruncationSide | None]] = {
 
 
 class HostedRequest(VectorRequest, kw_only=True):
-    """Inputs to embed. What a text is goes by `input_type` or `task`, its prompt by `prompt` or `prompt_name`."""
+    """Inputs to embed. What a text is goes by `input_type` or `task`."""
 
     ACTIVATIONS: ClassVar[tuple[str, ...]] = (*VectorRequest.ACTIVATIONS, "normalized")
 
-    input_type: str | None = None
-    prompt: str | None = None
-    prompt_name: str | None = None
     truncate: bool | Literal["NONE", "START", "END"] | None = None
     task: str | None = None
     normalized: bool | None = None
@@ -64,13 +51,13 @@ class HostedRequest(VectorRequest, kw_only=True):
     @property
     def choice(self) -> PromptChoice:
         """Raises InvalidInput."""
-        by_task = _found(TASKS, self.task, "task")
-        if self.input_type is None:
-            return PromptChoice(literal=self.prompt, name=self.prompt_name, input_type=by_task)
-        side = side_of(self.input_type)
-        if self.task is not None and by_task is not side:
+        choice = super().choice
+        if self.task is None:
+            return choice
+        side = found_side(TASKS, self.task, "task")
+        if self.input_type is not None and side is not choice.input_type:
             raise InvalidInput("input_type and task disagree about what the texts are", field="task")
-        return PromptChoice(literal=self.prompt, name=self.prompt_name, input_type=side)
+        return replace(choice, input_type=side)
 
     @property
     def cut(self) -> Cut:
@@ -87,16 +74,3 @@ class HostedRequest(VectorRequest, kw_only=True):
     def encoding(self) -> Encoding:
         encoding = super().encoding
         return encoding if self.embedding_type is None else replace(encoding, format=self.embedding_type)
-
-
-def side_of(word: str | None) -> InputType:
-    """What a text is by `input_type`. Raises InvalidInput."""
-    return _found(SIDES, word, "input_type")
-
-
-def _found(sides: dict[str, InputType], word: str | None, field: str) -> InputType:
-    if word is None:
-        return InputType.UNSPECIFIED
-    if word not in sides:
-        raise InvalidInput(f"{field} is {clip(word)}, there are {', '.join(sides)}", field=field)
-    return sides[word]

@@ -13,10 +13,10 @@ from frontend_service.doors.http.errors import OPENAI
 from frontend_service.doors.http.reply import FLOAT_WEIGHT, Floats, Reply, each_written, now, rows_of, split, written
 from frontend_service.doors.http.route import Asked, Route, Serve, exchanged
 from frontend_service.doors.http.shapes.encoding import bytes_reply
-from frontend_service.doors.http.shapes.hosted_request import HostedRequest, side_of
-from frontend_service.doors.http.shapes.pooling_request import PoolingRequest, VectorRequest
+from frontend_service.doors.http.shapes.hosted_request import HostedRequest
+from frontend_service.doors.http.shapes.pooling_request import PoolingRequest, VectorRequest, side_of
 from frontend_service.frontend import Frontend
-from frontend_service.requests import EmbedRequest, PromptChoice
+from frontend_service.requests import EmbedRequest
 from shared.vectors import OutputKind
 
 __all__ = ["EmbeddingsBody", "MultiVectorBody", "embed_request", "listed", "routes", "side_of", "usage"]
@@ -32,16 +32,14 @@ class MultiVectorBody(HostedRequest, kw_only=True):
     return_token_ids: bool = False
 
 
-def embed_request(
-    body: VectorRequest, choice: PromptChoice, output: OutputKind, *, token_ids: bool = False
-) -> EmbedRequest:
+def embed_request(body: VectorRequest, output: OutputKind, *, token_ids: bool = False) -> EmbedRequest:
     """Raises InvalidInput."""
     texts, tokenized = inputs_of(body.input, "input")
     return EmbedRequest(
         model=body.model,
         texts=texts,
         tokenized=tokenized,
-        prompt=choice,
+        prompt=body.choice,
         cut=body.cut,
         outputs=(output,),
         dimensions=body.dimensions,
@@ -109,7 +107,7 @@ def embeds(frontend: Frontend) -> Serve:
     return exchanged(
         frontend,
         Body(EmbeddingsBody),
-        lambda body: embed_request(body, body.choice, OutputKind.DENSE),
+        lambda body: embed_request(body, OutputKind.DENSE),
         frontend.embedding.embed,
         embeddings_reply,
         FLOAT_WEIGHT,
@@ -122,7 +120,7 @@ def multi_embeds(frontend: Frontend) -> Serve:
     return exchanged(
         frontend,
         Body(MultiVectorBody),
-        lambda body: embed_request(body, body.choice, OutputKind.MULTI_VECTOR, token_ids=body.return_token_ids),
+        lambda body: embed_request(body, OutputKind.MULTI_VECTOR, token_ids=body.return_token_ids),
         frontend.embedding.embed,
         multi_vector_reply,
         FLOAT_WEIGHT,

@@ -14,11 +14,10 @@ from frontend_service.doors.http.body import Body, inputs_of
 from frontend_service.doors.http.refusing import refusing
 from frontend_service.doors.http.reply import FLOAT_WEIGHT, Reply, rows_of, split
 from frontend_service.doors.http.route import Asked, Call, Serve, exchanged
-from frontend_service.doors.http.shapes.hosted_request import side_of
 from frontend_service.doors.http.shapes.openai import embed_request, vectors_listed
 from frontend_service.doors.http.shapes.pooling_request import Activated, VectorRequest
 from frontend_service.frontend import Frontend
-from frontend_service.requests import ClassifyRequest, ClassifyTokensRequest, EmbedRequest, PromptChoice
+from frontend_service.requests import ClassifyRequest, ClassifyTokensRequest, EmbedRequest
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 from shared.vectors import OutputKind, Task
@@ -32,17 +31,9 @@ class PoolingBody(VectorRequest, kw_only=True):
     ACTIVATIONS: ClassVar[tuple[str, ...]] = (*VectorRequest.ACTIVATIONS, "softmax", "activation")
 
     task: PoolingTask | None = None
-    input_type: str | None = None
-    prompt: str | None = None
-    prompt_name: str | None = None
     softmax: Activated = None
     activation: Activated = None
     data: Annotated[Any, refusing("there are no plugins; send texts as input")] = None
-
-    @property
-    def choice(self) -> PromptChoice:
-        """Raises InvalidInput."""
-        return PromptChoice(literal=self.prompt, name=self.prompt_name, input_type=side_of(self.input_type))
 
 
 def vectors_reply(asked: Asked[PoolingBody, EmbedRequest], answer: Answer) -> Reply:
@@ -114,7 +105,7 @@ def pools(frontend: Frontend) -> Serve:
         return exchanged(frontend, body, read, ask, write, FLOAT_WEIGHT, lambda body: body.names)
 
     def vectors(output: OutputKind) -> Serve:
-        return served(lambda body: embed_request(body, body.choice, output), embed, vectors_reply)
+        return served(lambda body: embed_request(body, output), embed, vectors_reply)
 
     kinds: dict[PoolingTask, Serve] = {
         "embed": vectors(OutputKind.DENSE),

@@ -3,6 +3,7 @@
 Source: vLLM's vllm/entrypoints/pooling/base/protocol.py; older names of fields are those of its versions 0.11 to 0.14.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -11,9 +12,9 @@ from frontend_service.doors.http.body import Count, Inputs
 from frontend_service.doors.http.refusing import refusing
 from frontend_service.doors.http.shapes.encoding import EmbedDtype, Encoding, Endianness, Format
 from frontend_service.doors.renaming import Names
-from frontend_service.requests import Cut
-from shared.errors import InvalidInput
-from shared.vectors import TruncationSide
+from frontend_service.requests import Cut, PromptChoice
+from shared.errors import InvalidInput, clip
+from shared.vectors import InputType, TruncationSide
 
 TRUNCATE = "truncate_prompt_tokens"
 REMEDIES: Names = (
@@ -30,7 +31,17 @@ INPUT: Names = (
     (r"text_pairs is empty", "/score takes pairs"),
     (r"\b(texts|tokenized)\b(?=\[|$| (is|has|holds)\b)", "input"),
 )
-SIDES = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
+ENDS = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
+SIDES = {
+    "query": InputType.QUERY,
+    "search_query": InputType.QUERY,
+    "document": InputType.DOCUMENT,
+    "passage": InputType.DOCUMENT,
+    "search_document": InputType.DOCUMENT,
+    "classification": InputType.UNSPECIFIED,
+    "clustering": InputType.UNSPECIFIED,
+}
+"""What a text is, by the words that clients have for it."""
 NO_CHAT = "no chat template is applied here; send texts as input"
 NO_IMAGES = "there is no model of images"
 Truncation = Annotated[
@@ -65,7 +76,7 @@ class PoolingRequest(msgspec.Struct, kw_only=True):
     @property
     def cut(self) -> Cut:
         """For a sequence that the model reads. A limit above the model's own is the model's own."""
-        side = None if self.truncation_side is None else SIDES[self.truncation_side]
+        side = None if self.truncation_side is None else ENDS[self.truncation_side]
         tokens = self.truncate_prompt_tokens
         if not tokens:
             return Cut(side=side)
@@ -104,7 +115,10 @@ class InputRequest(PoolingRequest, kw_only=True):
 
 
 class VectorRequest(InputRequest, kw_only=True):
-    """Inputs whose vectors are written one way or another. `normalize` is vLLM's older name of `use_activation`."""
+    """Inputs whose vectors are written one way or another. `normalize` is vLLM's older name of `use_activation`.
+
+    What a text is goes by `input_type`, its prompt by either of two: those three are ours.
+    """
 
     ACTIVATIONS: ClassVar[tuple[str, ...]] = ("use_activation", "normalize")
 
@@ -113,6 +127,14 @@ class VectorRequest(InputRequest, kw_only=True):
     endianness: Endianness | None = "native"
     dimensions: Count | None = None
     normalize: bool | None = None
+    input_type: str | None = None
+    prompt: str | None = None
+    prompt_name: str | None = None
+
+    @property
+    def choice(self) -> PromptChoice:
+        """What goes before each text. Raises InvalidInput."""
+        return PromptChoice(literal=self.prompt, name=self.prompt_name, input_type=side_of(self.input_type))
 
     @property
     def encoding(self) -> Encoding:
@@ -122,3 +144,17 @@ class VectorRequest(InputRequest, kw_only=True):
             dtype=self.embed_dtype or "float32",
             endianness=self.endianness or "native",
         )
+
+
+def side_of(word: str | None) -> InputType:
+    """What a text is by `input_type`. Raises InvalidInput."""
+    return found_side(SIDES, word, "input_type")
+
+
+def found_side(sides: Mapping[str, InputType], word: str | None, field: str) -> InputType:
+    """What a text is by any of these words. Raises InvalidInput, naming the field."""
+    if word is None:
+        return InputType.UNSPECIFIED
+    if word not in sides:
+        raise InvalidInput(f"{field} is {clip(word)}, there are {', '.join(sides)}", field=field)
+    return sides[word]

@@ -128,5 +128,5 @@ def scores(frontend: Frontend) -> Serve:
         score_request,
         frontend.ranking.score,
         score_reply,
-        names=lambda body: body.names,
+        names_of=lambda body: body.names,
     )
