@@ -31,8 +31,9 @@ class PairTexts:
     def room(self, limit: int, fixed: int) -> int:
         """Tokens that are left beside the `fixed` ones that every pair has. Raises InvalidInput."""
         if limit <= fixed:
+            field = self.cut.field if self.cut.max_tokens == limit else ""
             raise InvalidInput(
-                f"{self.cut.field} is {limit}, what every pair has alone needs {fixed}", field=self.cut.field
+                f"{field or "the model's limit"} is {limit}, what every pair has alone needs {fixed}", field=field
             )
         return limit - fixed
 

@@ -102,7 +102,7 @@ def rerank_reply(asked: Asked[CohereRerankBody, RerankRequest], reranked: Rerank
     return Reply(
         body=written(
             {
-                "id": asked.name,
+                "id": asked.body.request_id or asked.name,
                 "model": reranked.answer.model,
                 "results": results,
                 "usage": usage(tokens),

@@ -28,7 +28,7 @@ INPUT: Names = (
     *REMEDIES,
     (r"needs texts$", "needs texts as input"),
     (r"^text_pairs$", "input"),
-    (r"text_pairs is empty", "/score takes pairs"),
+    ("pairs: text_pairs is empty", "pairs, input has single texts: /score takes pairs"),
     (r"\b(texts|tokenized)\b(?=\[|$| (is|has|holds)\b)", "input"),
 )
 ENDS = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
@@ -98,7 +98,7 @@ class InputRequest(PoolingRequest, kw_only=True):
 
     input: Inputs
     add_special_tokens: Annotated[
-        Any, refusing("texts get the special tokens that the model was trained with; send token ids as input", True)
+        Any, refusing("texts get the special tokens that the model was trained with", True)
     ] = None
     messages: Annotated[Any, refusing(NO_CHAT)] = None
     chat_template: Annotated[Any, refusing(NO_CHAT)] = None

@@ -1,0 +1,169 @@
+"""vLLM's requests, field by field; its older names of fields are those of versions 0.11 to 0.14."""
+
+from typing import Any
+
+from http_fields.field import Fate, Field, Request
+from shared.vectors import Activation, ScoringMethod, Task
+
+SOURCE = "github.com/vllm-project/vllm, vllm/entrypoints/pooling/{}/protocol.py, commits 020638a6 and 055e47c2 of 2026"
+LONG = "a b c d e f g h i j k l"
+CLASSIFIER: dict[str, object] = {"tasks": (Task.CLASSIFY,), "labels": ("no", "yes"), "activation": Activation.SOFTMAX}
+CROSS_ENCODER: dict[str, object] = {
+    "tasks": (Task.RERANK, Task.CLASSIFY),
+    "labels": ("LABEL_0",),
+    "methods": (ScoringMethod.CROSS_ENCODER,),
+    "default_method": ScoringMethod.CROSS_ENCODER,
+    "activation": Activation.SIGMOID,
+}
+MESSAGES = [{"role": "user", "content": "a"}]
+CHAT = "chat templates are not applied"
+IMAGES = "there is no model of images"
+
+
+def honoured(name: str, value: Any, why: str = "", **beside: Any) -> Field:
+    return Field(name=name, fate=Fate.HONOURED, value=value, why=why, beside=tuple(beside.items()))
+
+
+def refused(name: str, value: Any, why: str = "") -> Field:
+    return Field(name=name, fate=Fate.REFUSED, value=value, why=why)
+
+
+def meaningless(name: str, value: Any, why: str) -> Field:
+    return Field(name=name, fate=Fate.WITHOUT_MEANING, value=value, why=why)
+
+
+def basic(**texts: Any) -> tuple[Field, ...]:
+    """PoolingBasicRequestMixin. `texts`: some that are over the limit, by the names of this request."""
+    return (
+        honoured("model", "another", "another model than the one served is 404"),
+        meaningless("user", "somebody", "nobody is watched; selvage-key is for shares"),
+        honoured("truncate_prompt_tokens", 4, "a bound: more than the model takes is what it takes", **texts),
+        honoured("truncation_side", "left", **texts, truncate_prompt_tokens=5),
+        refused("padding", "max_length", "texts are never padded; `do_not_pad` is accepted"),
+        honoured("request_id", "mine", "names the reply; logs go by the header x-request-id"),
+        refused("priority", 5, "the header selvage-priority does it; 0 is accepted"),
+        refused("mm_processor_kwargs", {"num_crops": 4}, IMAGES),
+        meaningless("cache_salt", "salt", "no cache is shared between requests"),
+    )
+
+
+CHATS = (
+    refused("messages", MESSAGES, CHAT),
+    refused("add_generation_prompt", True, CHAT),
+    refused("continue_final_message", True, CHAT),
+    refused("chat_template", "{{ messages }}", CHAT),
+    refused("chat_template_kwargs", {"instruction": "b"}, CHAT),
+    refused("media_io_kwargs", {"image": {}}, IMAGES),
+)
+INPUTS = (
+    honoured("input", ["a b c"]),
+    refused("add_special_tokens", False, "texts get what the model was trained with; `true` is accepted"),
+    *CHATS,
+)
+ENCODINGS = (
+    honoured("encoding_format", "bytes", "`float`, `base64`, `bytes`, `bytes_only`"),
+    honoured(
+        "embed_dtype",
+        "float16",
+        "`float32`, `float16`, `bfloat16`; the two of fp8 are refused",
+        encoding_format="base64",
+    ),
+    honoured("endianness", "big", "`native` is little-endian", encoding_format="base64"),
+)
+OLDER = (
+    honoured("softmax", False, "an older name of `use_activation`"),
+    honoured("activation", False, "an older name of `use_activation`"),
+)
+VECTORS = (
+    *ENCODINGS,
+    honoured("dimensions", 4),
+    honoured("use_activation", False, "rows as the model gives them"),
+    honoured("normalize", False, "an older name of `use_activation`"),
+)
+LABELS = (honoured("use_activation", False, "logits"), *OLDER)
+
+
+def scoring(**texts: Any) -> tuple[Field, ...]:
+    """ScoringRequestMixin."""
+    return (
+        *basic(**texts),
+        *LABELS,
+        honoured("max_tokens_per_query", 1, "a bound; 0: none"),
+        honoured("max_tokens_per_doc", 1, "a bound; 0: none"),
+        honoured("instruction", "c"),
+        refused("chat_template_kwargs", {"instruction": "c"}, "`instruction` does it"),
+    )
+
+
+EMBEDDINGS = tuple(
+    Request(
+        original="vLLM, EmbeddingCompletionRequest and EmbeddingChatRequest",
+        source=SOURCE.format("embed"),
+        path=path,
+        body={"input": "a"},
+        fields=(*INPUTS, *basic(input=LONG), *VECTORS),
+    )
+    for path in ("/v1/embeddings", "/embeddings")
+)
+TASK = honoured("task", "token_embed", "`plugin` and `embed&token_classify` are refused")
+PLUGIN = refused("data", {"image": "x"}, "there are no plugins")
+POOLINGS = tuple(
+    Request(
+        original=f"vLLM, PoolingCompletionRequest, PoolingChatRequest and IOProcessorRequest, {of}",
+        source=SOURCE.format("pooling"),
+        path=path,
+        body={"input": "a"},
+        fields=(*INPUTS, *basic(input=LONG), PLUGIN, *fields),
+        card=card,
+    )
+    for of, card, fields in (
+        ("of vectors", {}, (TASK, *VECTORS)),
+        ("of labels", CLASSIFIER, (*ENCODINGS, refused("dimensions", 4, "labels have none"), *LABELS)),
+    )
+    for path in ("/pooling", "/v1/pooling")
+)
+CLASSIFICATIONS = tuple(
+    Request(
+        original="vLLM, ClassificationCompletionRequest and ClassificationChatRequest",
+        source=SOURCE.format("classify"),
+        path=path,
+        body={"input": "a"},
+        fields=(*INPUTS, *basic(input=LONG), *LABELS),
+        card=CLASSIFIER,
+    )
+    for path in ("/classify", "/v1/classify")
+)
+SCORES = tuple(
+    Request(
+        original=f"vLLM, Score{name}Request",
+        source=SOURCE.format("scoring"),
+        path=path,
+        body={first: "a b", second: ["c d", "e"]},
+        fields=(honoured(first, "b"), honoured(second, ["b"]), *scoring(**{first: "a b c", second: [LONG]})),
+        card=CROSS_ENCODER,
+    )
+    for name, first, second in (
+        ("Text", "text_1", "text_2"),
+        ("Data", "data_1", "data_2"),
+        ("QueriesDocuments", "queries", "documents"),
+        ("QueriesItems", "queries", "items"),
+    )
+    for path in ("/score", "/v1/score")
+)
+RERANKS = tuple(
+    Request(
+        original="vLLM, RerankRequest",
+        source=SOURCE.format("scoring"),
+        path=path,
+        body={"query": "a b", "documents": ["c d", "e"]},
+        fields=(
+            honoured("query", "b"),
+            honoured("documents", ["b"]),
+            honoured("top_n", 1, "0: all"),
+            *scoring(query="a b c", documents=[LONG]),
+        ),
+        card=CROSS_ENCODER,
+    )
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+)
+REQUESTS = (*EMBEDDINGS, *POOLINGS, *CLASSIFICATIONS, *SCORES, *RERANKS)

@@ -1,0 +1,206 @@
+"""Every field of the requests that the door http imitates: honoured, refused by name, or without meaning here.
+
+`python tests/unit/frontend/test_http_fields.py` writes docs/http-fields.md.
+"""
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from asgi import JSON, Door, Told, Worker
+from http_fields import openai, vllm
+from http_fields.field import Fate, Field, Request
+
+from frontend_service.worker.protocol import ServedModel
+from shared.jobs import Encode, Job, JobResult, Rows
+from shared.vectors import OutputKind
+
+REQUESTS: tuple[Request, ...] = (*openai.REQUESTS, *vllm.REQUESTS)
+"""All modules of `http_fields`."""
+PROMPTS = {"input_type": "what a text is", "prompt": "a literal prompt", "prompt_name": "a prompt of the model's"}
+HOSTED = {
+    "truncate": "Jina's and NVIDIA's",
+    "task": "Jina's",
+    "normalized": "Jina's",
+    "embedding_type": "Jina's and NVIDIA's",
+    "late_chunking": "Jina's",
+    "return_multivector": "Jina's",
+    "modality": "NVIDIA's",
+}
+OURS: dict[str, dict[str, str]] = {
+    "/v1/embeddings": PROMPTS | HOSTED,
+    "/embeddings": PROMPTS | HOSTED,
+    "/pooling": PROMPTS,
+    "/v1/pooling": PROMPTS,
+    "/v1/rerank": {"return_documents": "Cohere's version 1 and Jina's"},
+    "/v2/rerank": {"return_documents": "Cohere's version 1 and Jina's"},
+    "/rerank": {"return_documents": "Cohere's version 1 and Jina's"},
+}
+"""Fields of a path that are in no table of these originals, and whose they are."""
+PAGE = Path(__file__).parents[3] / "docs" / "http-fields.md"
+HEADERS = (*JSON, ("x-request-id", "the-same"))
+
+
+class Model(Worker):
+    """It has token vectors too, where a request asks for them."""
+
+    async def run(self, model: ServedModel, job: Job) -> JobResult:
+        result = await super().run(model, job)
+        if not isinstance(job.work, Encode) or OutputKind.MULTI_VECTOR not in job.work.outputs:
+            return result
+        rows = np.ones((job.tokens.total, 8), dtype="<f4").tobytes()
+        return replace(result, tokens=Rows(dimensions=8, data=rows), row_lengths=tuple(job.tokens.lengths))
+
+
+@cache
+def door_of(card: tuple[tuple[str, Any], ...]) -> tuple[Model, Door]:
+    """One for all requests to it: it takes longer to make than to ask."""
+    worker = Model(**dict(card))
+    return worker, Door(worker)
+
+
+async def asked(request: Request, *fields: tuple[str, Any]) -> tuple[Told, list[Any]]:
+    """The reply, and what of the jobs depends on the request alone."""
+    worker, door = door_of(tuple(request.card.items()))
+    worker.jobs.clear()
+    body = json.loads(json.dumps(request.body))
+    for name, value in fields:
+        *outer, last = name.split(".")
+        place = body
+        for key in outer:
+            place = place.setdefault(key, {})
+        place[last] = value
+    told = await door.ask(request.path, body, headers=HEADERS)
+    jobs = [(job.work, job.tokens, job.prompt_lengths, job.second_segments, job.priority) for job in worker.jobs]
+    return told, jobs
+
+
+def content(told: Told) -> Any:
+    """A reply without what the clock says."""
+    kind = told.headers["content-type"]
+    if kind != "application/json":
+        return kind, told.body
+    return {key: value for key, value in told.json.items() if key != "created"} if told.body[:1] == b"{" else told.json
+
+
+def message_of(told: Told) -> tuple[str, str]:
+    """What an error says, in any shape, and the field that it names beside that, or again the message."""
+    error = told.json.get("error", told.json)
+    if isinstance(error, str):
+        return error, error
+    return error["message"], error.get("param") or error["message"]
+
+
+def cases() -> list[Any]:
+    return list(_cases())
+
+
+def _cases() -> Iterable[Any]:
+    for request in REQUESTS:
+        for field in request.fields:
+            yield pytest.param(request, field, id=f"{request.path}-{request.original.partition(',')[2]}-{field.name}")
+
+
+@pytest.mark.parametrize(("request_", "field"), cases())
+async def test_a_field_has_the_fate_that_the_table_tells(request_: Request, field: Field) -> None:
+    """Honoured: the reply or the job differs. Refused: the error names it. Without meaning: neither differs."""
+    without = await asked(request_, *field.beside)
+    told, jobs = await asked(request_, *field.beside, (field.name, field.value))
+    if field.fate is Fate.REFUSED:
+        message, named = message_of(told)
+        assert told.status in (400, 422), told.body
+        assert field.name.rpartition(".")[2] in message
+        assert field.name.rpartition(".")[2] in named
+        return
+    differs = (told.status, content(told), jobs) != (without[0].status, content(without[0]), without[1])
+    assert differs == (field.fate is Fate.HONOURED), told.body
+    if field.name != "model":
+        assert told.status == 200, told.body
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: f"{request.path}-{request.original}")
+async def test_a_request_without_further_fields_is_answered(request_: Request) -> None:
+    assert (await asked(request_))[0].status == 200
+
+
+@pytest.mark.parametrize(("request_", "field"), cases())
+async def test_null_is_absence_of_every_field_that_may_be_absent(request_: Request, field: Field) -> None:
+    if field.name in request_.body or "." in field.name:
+        return
+    without, told = await asked(request_), await asked(request_, (field.name, None))
+    assert (told[0].status, content(told[0]), told[1]) == (200, content(without[0]), without[1])
+
+
+@pytest.mark.parametrize("path", sorted({request.path for request in REQUESTS} - {"/rerank"}))
+def test_every_field_of_ours_is_in_a_table(path: str) -> None:
+    """Or is named as our own."""
+    route = next(route for route in Door(Worker()).app.routes if route.path == path and route.method == "POST")
+    ours = {field.encode_name for kind in (route.takes, *route.or_takes) for field in msgspec.structs.fields(kind)}
+    told = {field.name.partition(".")[0] for request in REQUESTS if request.path == path for field in request.fields}
+    own = set(OURS.get(path, {}))
+    assert ours - told == own
+    assert not told & own
+
+
+def page() -> str:
+    """The tables as Markdown; paths with equal tables have one."""
+    groups: list[list[Request]] = []
+    for request in sorted(REQUESTS, key=lambda request: request.original):
+        alike = [group for group in groups if _told(group[0]) == _told(request)]
+        alike[0].append(request) if alike else groups.append([request])
+    own = [
+        f"| {path} | {', '.join(f'`{name}` ({why})' for name, why in fields.items())} |"
+        for path, fields in OURS.items()
+    ]
+    return "\n".join(
+        [
+            "# Fields of imitated requests",
+            "",
+            "Every field that an original knows, and what becomes of it: it is honoured, it is refused by an error",
+            "that names it, or it has no meaning here and changes nothing. `null` is absence of every field that may",
+            "be absent, and a whole number is an integer however it is written. Fields that no original of a path",
+            "knows are ignored. `tests/unit/frontend/test_http_fields.py` holds each line, and writes this page:",
+            "`python tests/unit/frontend/test_http_fields.py`.",
+            "",
+            *(_table(group) for group in groups),
+            "## Beyond these",
+            "",
+            "| path | fields |",
+            "|---|---|",
+            *own,
+            "",
+        ]
+    )
+
+
+def _told(request: Request) -> tuple[Any, ...]:
+    """What a table tells of a request, beside its path."""
+    fields = [(field.name, field.fate, field.why) for field in request.fields]
+    return request.original, request.source, fields
+
+
+def _table(requests: list[Request]) -> str:
+    """One table for requests that differ in their paths alone."""
+    first = requests[0]
+    rows = [f"| `{field.name}` | {field.fate.value} | {field.why} |" for field in first.fields]
+    paths = ", ".join(request.path for request in requests)
+    about = [f"## {first.original}", "", f"{paths}. Source: {first.source}.", ""]
+    return "\n".join([*about, "| field | here | |", "|---|---|---|", *rows, ""])
+
+
+def test_the_page_is_what_the_tables_say() -> None:
+    assert PAGE.read_text() == page(), "python tests/unit/frontend/test_http_fields.py writes it anew"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
