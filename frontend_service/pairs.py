@@ -31,9 +31,10 @@ class PairTexts:
     def room(self, limit: int, fixed: int) -> int:
         """Tokens that are left beside the `fixed` ones that every pair has. Raises InvalidInput."""
         if limit <= fixed:
-            field = self.cut.field if self.cut.max_tokens == limit else ""
+            asked = self.cut.max_tokens == limit
+            name = self.cut.field if asked else "the model's limit"
             raise InvalidInput(
-                f"{field or "the model's limit"} is {limit}, what every pair has alone needs {fixed}", field=field
+                f"{name} is {limit}, what every pair has alone needs {fixed}", field=self.cut.field if asked else ""
             )
         return limit - fixed
 

@@ -163,6 +163,9 @@ def test_a_limit_below_what_every_pair_has_is_refused() -> None:
         pairs(["a"], ["c"], cut=Cut(truncate=True, max_tokens=3))
     with pytest.raises(InvalidInput, match="needs 2"):
         pairs(["a"], ["c"], template=TEMPLATE, cut=Cut(truncate=True, max_tokens=2))
+    with pytest.raises(InvalidInput, match="the model's limit is 3, what every pair has alone needs 3") as caught:
+        pairs(["a"], ["c"], cut=Cut(truncate=True, max_tokens=4096, bound=True), max_tokens=3)
+    assert caught.value.field == ""
 
 
 @pytest.mark.parametrize("side", TruncationSide)
