@@ -99,7 +99,7 @@ def bad(path: str, method: str, taken: set[str]) -> Iterator[tuple[int, str, dic
         yield 415, method, {"data": b"x", "headers": {"content-type": JSON, "content-encoding": "gzip"}}
         for raw in (b"", b"{", b"\xff\xfe", b"{'a': 1}", b'"\\ud800', b'{"x":' + b"[" * 2_000):
             yield 400, method, {"data": raw, "headers": {"content-type": JSON}}
-        wrong = 400 if path.startswith(("/v1/", "/v2/", "/pooling", "/score", "/classify")) else 422
+        wrong = 400 if path.startswith(("/v1/", "/v2/", "/embeddings", "/pooling", "/score", "/classify")) else 422
         for raw in (b"[]", b"null", b"7", b"{}"):
             yield wrong, method, {"data": raw, "headers": {"content-type": JSON}}
 

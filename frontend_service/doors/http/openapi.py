@@ -75,7 +75,10 @@ def _operation(route: Route, schemas: list[Any], *, keys: bool) -> dict[str, Any
         "summary": route.summary,
         "operationId": f"{route.method.lower()} {route.path}",
         "responses": {
-            "200": {"description": "As asked", "content": {route.content_type: example}},
+            "200": {
+                "description": "As asked",
+                "content": {route.content_type: example} | {kind: {} for kind in route.or_content_types},
+            },
             **{
                 str(status): {"description": told, "content": {JSON: {"schema": error}}}
                 for status, told in route.shape.statuses.items()

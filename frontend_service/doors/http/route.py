@@ -38,8 +38,8 @@ class Route:
     """A method and a path; one that ends with / takes all below it.
 
     `takes`: the struct in the body, None for no body; `or_takes`: what may be there instead of it; `gives`: what a
-    reply looks like, as an example; `content_type`: of a reply; `waits`: whether a worker is asked; `open`: whether no
-    key is needed; `counts`: whether it is admitted as a request.
+    reply looks like, as an example; `content_type`: of a reply, which may be one of `or_content_types` instead;
+    `waits`: whether a worker is asked; `open`: whether no key is needed; `counts`: whether it is admitted as a request.
     """
 
     method: str
@@ -51,6 +51,7 @@ class Route:
     or_takes: tuple[Any, ...] = ()
     gives: Any = None
     content_type: str = JSON
+    or_content_types: tuple[str, ...] = ()
     waits: bool = True
     open: bool = False
     counts: bool = True

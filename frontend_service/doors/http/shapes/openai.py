@@ -12,7 +12,7 @@ from frontend_service.doors.http.body import Body, inputs_of
 from frontend_service.doors.http.errors import OPENAI
 from frontend_service.doors.http.reply import FLOAT_WEIGHT, Floats, Reply, each_written, now, rows_of, split, written
 from frontend_service.doors.http.route import Asked, Route, Serve, exchanged
-from frontend_service.doors.http.shapes.encoding import bytes_reply
+from frontend_service.doors.http.shapes.encoding import OCTETS, bytes_reply
 from frontend_service.doors.http.shapes.hosted_request import HostedRequest
 from frontend_service.doors.http.shapes.pooling_request import PoolingRequest, VectorRequest, side_of
 from frontend_service.frontend import Frontend
@@ -139,6 +139,7 @@ def routes(frontend: Frontend) -> list[Route]:
                 shape=OPENAI,
                 summary="A vector for each input",
                 takes=EmbeddingsBody,
+                or_content_types=(OCTETS,),
                 gives={
                     "object": "list",
                     "model": "all-MiniLM-L6-v2",
@@ -155,6 +156,7 @@ def routes(frontend: Frontend) -> list[Route]:
             shape=OPENAI,
             summary="A vector for each token of each input, of a late-interaction model",
             takes=MultiVectorBody,
+            or_content_types=(OCTETS,),
             gives={"object": "list", "data": [{"object": "embeddings", "index": 0, "embeddings": [[0.1], [0.2]]}]},
             serve=multi_embeds(frontend),
         ),

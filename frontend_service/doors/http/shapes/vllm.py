@@ -10,6 +10,7 @@ from frontend_service.doors.http.body import Body, Texts, texts_of
 from frontend_service.doors.http.errors import OPENAI
 from frontend_service.doors.http.reply import FLOAT_WEIGHT, Reply
 from frontend_service.doors.http.route import Asked, Route, Serve, exchanged
+from frontend_service.doors.http.shapes.encoding import OCTETS
 from frontend_service.doors.http.shapes.openai import listed
 from frontend_service.doors.http.shapes.pooling import PoolingBody, by_label, pools
 from frontend_service.doors.http.shapes.pooling_request import Activated, InputRequest
@@ -78,6 +79,7 @@ def routes(frontend: Frontend) -> list[Route]:
             shape=OPENAI,
             summary=summary,
             takes=takes,
+            or_content_types=(OCTETS,) if takes is PoolingBody else (),
             gives={"object": "list", "data": [{"index": 0, **gives}]},
             serve=serve,
         )

@@ -1,0 +1,109 @@
+"""Fields of OpenAI's and vLLM's requests over HTTP, against sentence-transformers set up by hand to the same."""
+
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+import torch
+from references import near, words
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from tiny import reader, write_trunk
+
+from harness.stack import Stack, stack
+
+DOORS = {"doors": "grpc,tei,http"}
+TEXTS = ["a small cat", "an even smaller dog", words(100, seed=1)]
+QUERY, DOCUMENTS = "w4 w5 w6", ["w1 w2 w3", "w7", "w9 w8 w7 w6 w1"]
+
+
+class Http:
+    """A frontend's door http."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url, self.session = url, session
+
+    async def ask(self, path: str, body: Any) -> Any:
+        """What comes back, of a call that must succeed."""
+        async with self.session.post(self.url + path, json=body) as reply:
+            assert reply.status == 200, await reply.text()
+            return await (reply.json() if reply.content_type == "application/json" else reply.read())
+
+    async def rows(self, path: str, field: str, body: Any) -> Any:
+        """float32 [N, D]."""
+        return np.array([each[field] for each in (await self.ask(path, body))["data"]], dtype=np.float32)
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest.fixture
+def http(pair: Stack, session: aiohttp.ClientSession) -> Http:
+    return Http(pair.frontends[0].http_url, session)
+
+
+async def test_rows_as_the_model_gives_them(http: Http, oracle: SentenceTransformer) -> None:
+    """Without the last module, which gives them unit length; by every path and both names of the field."""
+    pooled = SentenceTransformer(modules=list(oracle)[:2], device="cpu").encode(TEXTS)
+    assert abs(np.linalg.norm(pooled, axis=1) - 1).min() > 0.4
+    for path, field in (("/v1/embeddings", "embedding"), ("/embeddings", "embedding"), ("/pooling", "data")):
+        for name in ("use_activation", "normalize"):
+            near(await http.rows(path, field, {"input": TEXTS, name: False}), pooled, 1e-5)
+    near(await http.rows("/v1/embeddings", "embedding", {"input": TEXTS, "use_activation": True}), oracle.encode(TEXTS))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+async def test_long_texts_are_cut_on_the_side_asked_for(http: Http, oracle: SentenceTransformer, side: str) -> None:
+    body = {"input": TEXTS, "truncate_prompt_tokens": 16, "truncation_side": side}
+    tokenizer, longest = oracle.tokenizer, oracle.max_seq_length
+    own = tokenizer.truncation_side
+    try:
+        oracle.max_seq_length, tokenizer.truncation_side = 16, side
+        expected = oracle.encode(TEXTS)
+    finally:
+        oracle.max_seq_length, tokenizer.truncation_side = longest, own
+    near(await http.rows("/v1/embeddings", "embedding", body), expected)
+
+
+async def test_bytes_are_the_vectors(http: Http, oracle: SentenceTransformer) -> None:
+    """As base64 and as they are, in half the size."""
+    expected = oracle.encode(TEXTS)
+    body = {"input": TEXTS, "encoding_format": "bytes_only", "embed_dtype": "float16", "endianness": "big"}
+    halves = np.frombuffer(await http.ask("/v1/embeddings", body), dtype=">f2").reshape(len(TEXTS), -1)
+    near(halves.astype(np.float32), expected, 1e-3)
+    told = (await http.ask("/v1/embeddings", body | {"encoding_format": "base64"}))["data"]
+    assert b"".join(base64.b64decode(each["embedding"]) for each in told) == halves.tobytes()
+
+
+async def test_logits_of_a_cross_encoder(tmp_path: Path, session: aiohttp.ClientSession) -> None:
+    """By every pair of names, and by the older names of the field."""
+    write_trunk(tmp_path / "trunk", "tiny-bert", "sequence-classification", 1)
+    reader().save_pretrained(tmp_path / "trunk")
+    oracle = CrossEncoder(str(tmp_path / "trunk"), device="cpu", max_length=64)
+    oracle.save(str(tmp_path / "saved"), create_model_card=False)
+    pairs = [(QUERY, document) for document in DOCUMENTS]
+    logits, scores = oracle.predict(pairs, activation_fn=torch.nn.Identity()), oracle.predict(pairs)
+    async with stack(str(tmp_path / "saved"), frontend=DOORS) as running:
+        http = Http(running.frontends[0].http_url, session)
+        for first, second in (
+            ("text_1", "text_2"),
+            ("data_1", "data_2"),
+            ("queries", "documents"),
+            ("queries", "items"),
+        ):
+            body = {first: QUERY, second: DOCUMENTS}
+            near(await http.rows("/score", "score", body), scores)
+            for name in ("use_activation", "softmax", "activation"):
+                near(await http.rows("/score", "score", body | {name: False}), logits)
+        results = (
+            await http.ask("/v1/rerank", {"query": QUERY, "documents": DOCUMENTS, "use_activation": False, "top_n": 0})
+        )["results"]
+    order = np.argsort(-logits, kind="stable")
+    assert [each["index"] for each in results] == order.tolist()
+    near([each["relevance_score"] for each in results], logits[order])
