@@ -9,7 +9,7 @@ from frontend_service.doors.http.leniency import MENDED, mended, without_mark
 from frontend_service.doors.http.refusing import Refusals
 from shared.errors import InvalidInput, LimitExceeded
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 LETTERS = 300
 """Of a message of msgspec's, which may name a word of the caller's."""
 AT = re.compile(r"(?P<what>.*) - at `\$(?:\.)?(?P<path>.*)`", re.DOTALL)
@@ -50,6 +50,7 @@ class Body(Generic[T]):
     def __init__(self, kind: type[T]) -> None:
         self.kind = kind
         self._decoder = msgspec.json.Decoder(kind)
+        self._fields = frozenset(field.encode_name for field in msgspec.structs.fields(kind))
         self._refusals = Refusals(kind)
 
     def read(self, raw: bytes) -> T:
@@ -72,10 +73,10 @@ class Body(Generic[T]):
         except msgspec.ValidationError as error:
             if not MENDED.search(str(error)):
                 raise
-            content = mended(msgspec.json.decode(raw))
+            content = mended(raw, self._fields)
             self._refusals.check(content)  # what is refused says more than what is missing because of it
             return self._decoder.decode(msgspec.json.encode(content))
-        self._refusals.check(body)
+        self._refusals.check_struct(body)
         return body
 
 

@@ -31,24 +31,19 @@ def refusing(why: str, *nothing: Any) -> msgspec.Meta:
 class Refusals:
     """Those of one struct."""
 
-    def __init__(self, kind: Any) -> None:
-        """`kind`: any type; only structs have some."""
+    def __init__(self, kind: type[msgspec.Struct]) -> None:
         self._refusals: dict[str, Refusal] = {}
-        for field in (
-            msgspec.structs.fields(kind) if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else ()
-        ):
+        for field in msgspec.structs.fields(kind):
             metas = [meta for meta in get_args(field.type) if isinstance(meta, msgspec.Meta)]
             for refusal in [meta.extra[KEY] for meta in metas if meta.extra and KEY in meta.extra]:
                 self._refusals[field.encode_name] = refusal
 
-    def __contains__(self, field: str) -> bool:
-        return field in self._refusals
-
-    def check(self, body: Any) -> None:
-        """A struct, or JSON as Python has it. Raises InvalidInput, naming the field."""
-        if isinstance(body, list | str | int | float | None):
-            return
+    def check(self, body: Mapping[str, Any]) -> None:
+        """`body`: values by their fields, some of them. Raises InvalidInput, naming the field."""
         for field, refusal in self._refusals.items():
-            value = body.get(field) if isinstance(body, Mapping) else getattr(body, field)
-            if value not in refusal.nothing:
+            if body.get(field) not in refusal.nothing:
                 raise InvalidInput(f"{field} is refused: {refusal.why}", field=field)
+
+    def check_struct(self, body: msgspec.Struct) -> None:
+        """The same of a struct of this kind."""
+        self.check({field: getattr(body, field) for field in self._refusals})

@@ -5,6 +5,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from frontend_service.answer import Answer, Finished
 from frontend_service.doors.http.body import Body
 from frontend_service.doors.http.errors import Shape
@@ -16,7 +18,7 @@ from shared.caller import Caller
 from shared.errors import SelvageError
 from shared.terms import Terms
 
-B = TypeVar("B")
+B = TypeVar("B", bound=msgspec.Struct)
 Q = TypeVar("Q")
 A = TypeVar("A", bound=Answer | Finished)
 
@@ -55,7 +57,7 @@ class Route:
     waits: bool = True
     open: bool = False
     counts: bool = True
-    names: tuple[tuple[str, str], ...] = field(default=())
+    names: Names = field(default=())
 
     @property
     def name(self) -> str:
