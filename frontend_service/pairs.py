@@ -31,11 +31,9 @@ class PairTexts:
     def room(self, limit: int, fixed: int) -> int:
         """Tokens that are left beside the `fixed` ones that every pair has. Raises InvalidInput."""
         if limit <= fixed:
-            asked = self.cut.max_tokens == limit
-            name = self.cut.field if asked else "the model's limit"
-            raise InvalidInput(
-                f"{name} is {limit}, what every pair has alone needs {fixed}", field=self.cut.field if asked else ""
-            )
+            field = self.cut.field if self.cut.max_tokens == limit else ""
+            named = field or "the model's limit"
+            raise InvalidInput(f"{named} is {limit}, what every pair has alone needs {fixed}", field=field)
         return limit - fixed
 
     def check_cut(self, column: int, tokens: int, limit: int, *, whole: bool) -> None:

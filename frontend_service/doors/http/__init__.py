@@ -5,6 +5,8 @@ server.py     the port: uvicorn on the frontend's loop
 app.py        one call: route, caller, body, answer, reply
 route.py      what there is to be asked for
 body.py       bytes to what a route takes
+leniency.py   what a body may have beside strict JSON of its struct
+refusing.py   fields that an original knows and nothing here can honour
 reply.py      what goes back
 errors.py     an error in the words of a shape
 page.py       what there is to be looked at: health, metrics,

@@ -8,6 +8,7 @@ from asgi import JSON, Door, Worker
 
 from frontend_service.doors.http import arrival, body
 from frontend_service.doors.http.body import Body
+from frontend_service.doors.http.shapes.openai import EmbeddingsBody
 from shared.admission import Bounds
 from shared.calls import Calls
 from shared.errors import InvalidInput
@@ -108,7 +109,7 @@ def test_strings_that_never_end_are_passed_once(begins: str) -> None:
     """However many quotes are in them: else each would be tried as the beginning of another one, for hours."""
     raw = b"," * (body.MOST_ENTRIES // 2) + begins.encode() + b"," * body.MOST_ENTRIES
     with pytest.raises(InvalidInput):
-        Body(dict).read(raw)
+        Body(EmbeddingsBody).read(raw)
 
 
 async def test_a_caller_that_reads_slowly_is_let_go(worker: Worker) -> None:
