@@ -210,8 +210,9 @@ class Tokenization:
             expansions.append(self._expansion.trailing(ids) if expands else 0)
             own = len(ids) - expansions[-1]
             if own > limit:
+                never = "; token ids are never cut" if cut.truncate else ""
                 raise InputTooLong(
-                    f"tokenized[{index}] has {own} tokens, the limit is {limit}", field=f"tokenized[{index}]"
+                    f"tokenized[{index}] has {own} tokens, the limit is {limit}{never}", field=f"tokenized[{index}]"
                 )
             self._check_ids(ids, index)
             total += len(ids)

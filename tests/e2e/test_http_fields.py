@@ -34,7 +34,7 @@ class Http:
 
     async def rows(self, path: str, field: str, body: Any) -> Any:
         """float32 [N, D]."""
-        return np.array([each[field] for each in (await self.ask(path, body))["data"]], dtype=np.float32)
+        return np.array([entry[field] for entry in (await self.ask(path, body))["data"]], dtype=np.float32)
 
 
 @pytest.fixture
@@ -78,11 +78,11 @@ async def test_bytes_are_the_vectors(http: Http, oracle: SentenceTransformer) ->
     halves = np.frombuffer(await http.ask("/v1/embeddings", body), dtype=">f2").reshape(len(TEXTS), -1)
     near(halves.astype(np.float32), expected, 1e-3)
     told = (await http.ask("/v1/embeddings", body | {"encoding_format": "base64"}))["data"]
-    assert b"".join(base64.b64decode(each["embedding"]) for each in told) == halves.tobytes()
+    assert b"".join(base64.b64decode(entry["embedding"]) for entry in told) == halves.tobytes()
 
 
 async def test_logits_of_a_cross_encoder(tmp_path: Path, session: aiohttp.ClientSession) -> None:
-    """By every pair of names, and by the older names of the field."""
+    """Every pair of names gives them, and so do the older names of the field."""
     write_trunk(tmp_path / "trunk", "tiny-bert", "sequence-classification", 1)
     reader().save_pretrained(tmp_path / "trunk")
     oracle = CrossEncoder(str(tmp_path / "trunk"), device="cpu", max_length=64)
@@ -105,5 +105,5 @@ async def test_logits_of_a_cross_encoder(tmp_path: Path, session: aiohttp.Client
             await http.ask("/v1/rerank", {"query": QUERY, "documents": DOCUMENTS, "use_activation": False, "top_n": 0})
         )["results"]
     order = np.argsort(-logits, kind="stable")
-    assert [each["index"] for each in results] == order.tolist()
-    near([each["relevance_score"] for each in results], logits[order])
+    assert [result["index"] for result in results] == order.tolist()
+    near([result["relevance_score"] for result in results], logits[order])

@@ -27,7 +27,7 @@ def without_mark(raw: bytes) -> bytes:
 
 
 def mended(raw: bytes, fields: Container[str]) -> dict[str, Any]:
-    """Of a body that is an object these fields, as Python has JSON: none that is null, whole floats as integers.
+    """These fields of a body that is an object, as Python has JSON: none that is null, whole floats as integers.
 
     JSON has one kind of number, so that 512.0 is 512. In a list null stays what it is. What else is in the body is not
     read: it may be large. Raises DecodeError, RecursionError.

@@ -9,7 +9,7 @@ import msgspec
 from shared.errors import InvalidInput
 
 KEY = "refused"
-"""Of a field's metadata."""
+"""Where a field's metadata has its refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

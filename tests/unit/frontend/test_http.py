@@ -160,7 +160,7 @@ async def test_what_the_door_tells_of_itself(door: Door) -> None:
 
 
 async def test_the_document_tells_that_null_is_absence(door: Door) -> None:
-    """Of every field that may be left out, and of no other."""
+    """Every field that may be left out may be null, and no other."""
     schemas = (await door.ask("/openapi.json")).json["components"]["schemas"]
     for name, schema in schemas.items():
         if name.endswith("Error"):

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
+from asgi import Door
 
 from frontend_service.doors.http.body import Body
 from frontend_service.doors.http.refusing import refusing
@@ -71,6 +72,26 @@ def test_a_part_that_is_read_later_is_mended_too() -> None:
     assert json.loads(bytes(read(needed="a", name=None, raw={"deep": [1.0, None, {"x": None}]}).raw)) == {
         "deep": [1, None, {}]
     }
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": [1.0, 2.0], "dimensions": 4.0, "model": None}),
+        ("/v2/embed", {"texts": ["a"], "output_dimension": 4.0, "model": None}),
+        ("/v2/rerank", {"query": "a", "documents": ["b"], "top_n": 1.0, "model": None}),
+        ("/rerank", {"query": "a", "texts": ["b"], "model": None}),
+        ("/embed", {"inputs": "a", "dimensions": 4.0, "model": None}),
+        ("/decode", {"ids": [[1.0, 2.0]], "model": None}),
+        ("/tokenize", {"inputs": "a", "model": None}),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "model": None}),
+        ("/", {"inputs": "a", "model": None}),
+        ("/score", {"text_1": "a", "text_2": "b", "truncate_prompt_tokens": 8.0, "model": None}),
+    ],
+)
+async def test_every_path_reads_bodies_so(door: Door, path: str, body: object) -> None:
+    told = await door.ask(path, b"\xef\xbb\xbf" + json.dumps(body).encode())
+    assert told.status == 200, told.body
 
 
 def test_a_byte_order_mark_is_skipped() -> None:

@@ -30,7 +30,7 @@ async def asked(path: str, body: object, **card: Any) -> tuple[Any, Any]:
 
 
 def words(job: Any) -> list[str]:
-    """Of each sequence."""
+    """Each sequence in the words of the vocabulary."""
     ids = np.frombuffer(job.tokens.ids, dtype="<i4")
     return [
         " ".join(WORDS[number] for number in ids[start:stop])

@@ -40,7 +40,7 @@ async def refusal(path: str, body: object, **card: object) -> tuple[str, str]:
     ],
 )
 async def test_an_input_is_named_as_it_was_sent(path: str, given: object, field: str, message: str) -> None:
-    """By its number only where there are several."""
+    """It has a number only where there are several."""
     assert await refusal(path, {"input": given}) == (message, field)
 
 
@@ -62,7 +62,7 @@ async def test_a_text_to_classify_is_named_as_it_was_sent(path: str, card: dict[
 async def test_a_side_of_a_score_is_named_as_it_was_sent(
     path: str, first: str, second: str, card: dict[str, object]
 ) -> None:
-    """By the pair of names of four that the caller chose."""
+    """The caller chose one of four pairs of names."""
 
     async def field(**sides: object) -> str:
         message, param = await refusal(path, sides, **card)
@@ -192,8 +192,15 @@ async def test_the_remedy_for_a_large_reply_is_one_of_this_path(
     assert told.json["error"]["message"].endswith(f"; {remedy}"), told.body
 
 
+@pytest.mark.parametrize("fields", [{"truncate_prompt_tokens": -1}, {"truncate": True}, {"truncate_prompt_tokens": 4}])
+async def test_ids_are_never_cut_and_the_error_says_so(fields: dict[str, Any]) -> None:
+    limit = 4 if 4 in fields.values() else 10
+    message, param = await refusal("/v1/embeddings", {"input": [[1], [2] * 11]} | fields)
+    assert (message, param) == (f"input[1] has 11 tokens, the limit is {limit}; token ids are never cut", "input[1]")
+
+
 async def test_of_many_texts_the_count_is_named() -> None:
-    """Of whichever field they came in."""
+    """Whichever field they came in."""
     many = ["a"] * 4097
     assert (await refusal("/v1/embeddings", {"input": many}))[0] == "input has 4097 entries, the limit is 4096"
     assert (await refusal("/v1/embeddings", {"input": [[1]] * 4097}))[1] == "input"

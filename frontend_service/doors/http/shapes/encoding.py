@@ -39,7 +39,7 @@ class Encoding:
 
     @property
     def is_bytes(self) -> bool:
-        """Whether a reply is no JSON."""
+        """A reply is bytes alone, no JSON."""
         return self.format in ("bytes", "bytes_only")
 
     def packed(self, array: Floats) -> bytes:

@@ -61,7 +61,7 @@ class HostedRequest(VectorRequest, kw_only=True):
 
     @property
     def cut(self) -> Cut:
-        """By either of two fields. Raises InvalidInput where they disagree."""
+        """What either of two fields says. Raises InvalidInput where they disagree."""
         cut = super().cut
         if self.truncate is None:
             return cut

@@ -25,8 +25,8 @@ def model_of(card: ModelCard) -> dict[str, Any]:
         "root": card.id,
         "parent": None,
         "max_model_len": card.max_tokens,
-        "tasks": [each.name.lower() for each in card.tasks],
-        "outputs": [each.name.lower() for each in card.outputs],
+        "tasks": [task.name.lower() for task in card.tasks],
+        "outputs": [output.name.lower() for output in card.outputs],
         "dimensions": card.dimensions or card.multi_vector_dimensions,
         "fingerprint": card.fingerprint,
     }
@@ -36,7 +36,7 @@ def routes(frontend: Frontend) -> list[Route]:
     """All of them, and one by its name."""
 
     async def models(_: Call) -> Reply:
-        return Reply(body=written({"object": "list", "data": [model_of(each) for each in frontend.models.cards()]}))
+        return Reply(body=written({"object": "list", "data": [model_of(card) for card in frontend.models.cards()]}))
 
     async def model(call: Call) -> Reply:
         return Reply(body=written(model_of(frontend.models.get(call.rest).card)))

@@ -97,7 +97,7 @@ _choice = Body(_Choice)
 
 
 def pools(frontend: Frontend) -> Serve:
-    """By what the model is for."""
+    """Serves each kind of model by what it is for."""
     body = Body(PoolingBody)
     embed, labels = frontend.embedding.embed, frontend.classification
 

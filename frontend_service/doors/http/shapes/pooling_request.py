@@ -75,7 +75,7 @@ class PoolingRequest(msgspec.Struct, kw_only=True):
 
     @property
     def cut(self) -> Cut:
-        """For a sequence that the model reads. A limit above the model's own is the model's own."""
+        """What to do with a sequence that the model reads. A limit above the model's own is the model's own."""
         side = None if self.truncation_side is None else ENDS[self.truncation_side]
         tokens = self.truncate_prompt_tokens
         if not tokens:
@@ -138,7 +138,7 @@ class VectorRequest(InputRequest, kw_only=True):
 
     @property
     def encoding(self) -> Encoding:
-        """Of the vectors in the reply."""
+        """How the reply has its vectors."""
         return Encoding(
             format=self.encoding_format or "float",
             dtype=self.embed_dtype or "float32",

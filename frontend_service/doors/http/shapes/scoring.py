@@ -44,12 +44,12 @@ class ScoringRequest(PoolingRequest, kw_only=True):
 
     @property
     def query_cut(self) -> Cut:
-        """For the first side alone."""
+        """What to do with a long text of the first side."""
         return _cut_of(self.max_tokens_per_query, "max_tokens_per_query")
 
     @property
     def document_cut(self) -> Cut:
-        """For the second side alone."""
+        """What to do with a long text of the second side."""
         return _cut_of(self.max_tokens_per_doc, "max_tokens_per_doc")
 
 
