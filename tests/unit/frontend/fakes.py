@@ -71,7 +71,7 @@ class FakeWorker:
         self.jobs: list[Job] = []
 
     def model(self, name: str) -> ServedModel:
-        if name not in ("", self.served.card.id):
+        if name not in ("", *self.served.card.names):
             raise UnknownModel(f"no model is called {name}", field="model")
         return self.served
 

@@ -90,6 +90,20 @@ async def test_slashes_by_accident_change_no_path(door: Door, path: str) -> None
     assert (await door.ask(path, method="GET", body=b"{}")).headers["allow"] == "POST"
 
 
+async def test_every_name_of_a_model_is_listed() -> None:
+    """Clients look for the name that they were told; the names of a model have one root, which replies tell."""
+    door = Door(Worker(id="bge-m3", aliases=("BAAI/bge-m3", "embedder")))
+    listed = (await door.ask("/v1/models")).json["data"]
+    assert [(model["id"], model["root"]) for model in listed] == [
+        ("bge-m3", "bge-m3"),
+        ("BAAI/bge-m3", "bge-m3"),
+        ("embedder", "bge-m3"),
+    ]
+    for model in listed:
+        assert (await door.ask(f"/v1/models/{model['id']}")).json == model
+        assert (await door.ask(EMBED, {"input": "a", "model": model["id"]})).json["model"] == "bge-m3"
+
+
 @pytest.mark.parametrize("path", ["/health/", "//health", "//", "/playground//playground.js", "/v1/models/"])
 async def test_slashes_by_accident_where_something_is_looked_at(door: Door, path: str) -> None:
     assert (await door.ask(path)).status == 200

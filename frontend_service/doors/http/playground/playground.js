@@ -140,7 +140,7 @@ async function refresh() {
   models = [];
   select.replaceChildren();
   try {
-    models = (await get("v1/models")).data;
+    models = (await get("v1/models")).data.filter((model) => model.id === model.root); // its other names are listed too
   } finally {
     select.append(...models.map((model) => element("option", { value: model.id }, model.id)));
     select.disabled = !models.length;

@@ -15,10 +15,13 @@ STARTED = now()
 """What models are told to be created at: nobody knows."""
 
 
-def model_of(card: ModelCard) -> dict[str, Any]:
-    """As OpenAI lists a model, with what vLLM adds, and what ours tell."""
+def model_of(card: ModelCard, name: str) -> dict[str, Any]:
+    """A model by one of its names, as OpenAI lists it, with what vLLM adds, and what our cards tell.
+
+    Several names of a model have the same `root`, as in vLLM.
+    """
     return {
-        "id": card.id,
+        "id": name,
         "object": "model",
         "created": STARTED,
         "owned_by": "selvage",
@@ -36,10 +39,11 @@ def routes(frontend: Frontend) -> list[Route]:
     """All of them, and one by its name."""
 
     async def models(_: Call) -> Reply:
-        return Reply(body=written({"object": "list", "data": [model_of(card) for card in frontend.models.cards()]}))
+        listed = [model_of(card, name) for card in frontend.models.cards() for name in card.names]
+        return Reply(body=written({"object": "list", "data": listed}))
 
     async def model(call: Call) -> Reply:
-        return Reply(body=written(model_of(frontend.models.get(call.rest).card)))
+        return Reply(body=written(model_of(frontend.models.get(call.rest).card, call.rest)))
 
     return [
         Route(
