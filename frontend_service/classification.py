@@ -54,11 +54,9 @@ class Classification:
             return Classified(answer=await self._pairs(model, request, terms), labels=card.labels)
         prompt = model.tokenization.prompt(request.prompt)
         letters = service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
-        start = service.clock()
+        start, cut = service.clock(), service.limits.settled(request.cut)
 
-        tokenized = await service.tokenising(
-            model.tokenization.texts(request.texts, prompt, request.cut, TEXT), letters
-        )
+        tokenized = await service.tokenising(model.tokenization.texts(request.texts, prompt, cut, TEXT), letters)
         answer = await service.answer(model, Classify(), tokenized, service.clock() - start, terms)
         answer = await service.activated(answer, card, request.normalize)
         return Classified(answer=answer, labels=card.labels)
@@ -74,7 +72,7 @@ class Classification:
             seconds=request.pairs,
             matrix=False,
             entry=PAIR,
-            cut=request.cut,
+            cut=limits.settled(request.cut),
             prompt=request.prompt,
         )
         return await self._service.classify_pairs(model, pairs, request.normalize, terms)
@@ -91,10 +89,11 @@ class Classification:
         prompt = model.tokenization.prompt(request.prompt)
         letters = service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
         start, shown = service.clock(), (array("i"), array("i"), array("i"))
+        cut = service.limits.settled(request.cut)
 
         def slices() -> Slices[Tokenized]:
             flat, lengths, truncated = array("i"), [], []
-            for some in model.tokenization.each(request.texts, prompt, request.cut, TEXT):
+            for some in model.tokenization.each(request.texts, prompt, cut, TEXT):
                 for text in some:
                     flat.extend(text.encoding.ids)
                     lengths.append(len(text.encoding))

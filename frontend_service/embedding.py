@@ -34,13 +34,13 @@ class Embedding:
         letters = service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
         service.limits.check_count(len(request.tokenized), "tokenized", service.limits.texts)
         letters += sum(len(ids) + TEXT_LETTERS for ids in request.tokenized)  # checking an id is as much as a letter
-        start = service.clock()
+        start, cut = service.clock(), service.limits.settled(request.cut)
 
         side = request.prompt.input_type
         if request.tokenized:
-            slices = model.tokenization.given(request.tokenized, request.cut, side)
+            slices = model.tokenization.given(request.tokenized, cut, side)
         else:
-            slices = model.tokenization.texts(request.texts, prompt, request.cut, TEXT, side)
+            slices = model.tokenization.texts(request.texts, prompt, cut, TEXT, side)
         tokenized = await service.tokenising(slices, letters)
         tokenize = service.clock() - start
         if request.pooling:

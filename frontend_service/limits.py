@@ -1,8 +1,9 @@
 """What one frontend accepts, and the errors that say so."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from frontend_service.requests import Cut
 from shared.errors import LimitExceeded, ResultTooLarge
 
 ENVELOPE_BYTES = 64 * 1024
@@ -18,7 +19,10 @@ FEWER_WEIGHTS = "set sparse_top_k, or ask for fewer texts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Counts a request; see `selvage.v1.Limits`."""
+    """Counts a request; see `selvage.v1.Limits`.
+
+    `auto_truncate`: texts over the model's limit are cut where a request does not say whether to cut them.
+    """
 
     texts: int = 4096
     documents: int = 16_384
@@ -30,6 +34,11 @@ class Limits:
     similarities: int = 2_000_000_000
     vector_elements: int = 67_108_864
     pooled_tokens: int = 2048
+    auto_truncate: bool = False
+
+    def settled(self, cut: Cut) -> Cut:
+        """The same where the request says whether to cut; else with what this frontend does by itself."""
+        return cut if cut.truncate is not None else replace(cut, truncate=self.auto_truncate)
 
     def check_texts(
         self, texts: Sequence[str], entry: str, limit: int, prompt: str = "", prompt_field: str = "prompt"

@@ -70,11 +70,12 @@ class Models:
         model = service.model(request.model)
         prompt = model.tokenization.prompt(request.prompt)
         letters = limits.check_texts(request.texts, TEXT, limits.texts, prompt)
+        cut, side = limits.settled(request.cut), request.prompt.input_type
 
         def slices() -> Slices[list[TokenizedText]]:
             shown: list[TokenizedText] = []
             tokens = 0
-            for some in model.tokenization.each(request.texts, prompt, request.cut, TEXT, request.prompt.input_type):
+            for some in model.tokenization.each(request.texts, prompt, cut, TEXT, side):
                 shown += some
                 tokens += sum(len(text.encoding) for text in some)
                 limits.check_reply(tokens * SHOWN_TOKEN_BYTES, "ask for fewer texts")

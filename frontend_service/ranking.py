@@ -1,7 +1,7 @@
 """Rerank, Score and MaxSim: queries against documents. Knows no door."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from frontend_service import explanation, postprocess, settling
@@ -86,7 +86,7 @@ class Ranking:
         self, model: ServedModel, request: ScoreRequest, terms: Terms, shown: int = 0, texts: int = 0
     ) -> Answer:
         """`shown`: how many documents will be explained; `texts`: bytes of those that the reply holds beside that."""
-        service = self._service
+        service, request = self._service, self._settled(request)
         method = settling.method_of(request, model.card)
         rows, columns = request.layout.shape(len(request.queries), len(request.documents))
         self._limits.check_scores(rows, columns)
@@ -116,6 +116,16 @@ class Ranking:
             self._limits.check_reply(texts + shown * query * TOKEN_MATCH_BYTES, "set top_n, or leave explain unset")
         score = settling.score_of(request, method, model.card)
         return await service.answer(model, score, tokenized, service.clock() - start, terms)
+
+    def _settled(self, request: ScoreRequest) -> ScoreRequest:
+        """The same where each cut says whether to cut."""
+        settled, whole = self._limits.settled, request.sequence_cut
+        return replace(
+            request,
+            query_cut=settled(request.query_cut),
+            document_cut=settled(request.document_cut),
+            sequence_cut=whole and settled(whole),
+        )
 
     async def _score_pairs(self, model: ServedModel, request: ScoreRequest, terms: Terms) -> Answer:
         """By a cross-encoder: every pair is a sequence, and its only logit the score."""
@@ -176,5 +186,5 @@ class Ranking:
         prompt = model.tokenization.prompt(PromptChoice(literal=request.instruction, input_type=side))
         limits, texts = self._limits, request.query_texts
         letters = limits.check_texts(texts, QUERY_TEXT, limits.texts, prompt, "instruction")
-        slices = model.tokenization.texts(texts, prompt, request.query_cut, QUERY_TEXT, side)
+        slices = model.tokenization.texts(texts, prompt, limits.settled(request.query_cut), QUERY_TEXT, side)
         return await self._service.tokenising(slices, letters)

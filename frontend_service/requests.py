@@ -20,10 +20,11 @@ class Cut:
     """What to do with texts over the limit. `side` None is the model's own.
 
     `max_tokens` lowers the model's limit; `field` is its name in errors. A `bound` above the model's limit says
-    nothing, otherwise that is an error. Not `limited`: for texts that are only shown, however long.
+    nothing, otherwise that is an error. Not `limited`: for texts that are only shown, however long. `truncate` None:
+    the request does not say whether to cut; see `Limits.settled`.
     """
 
-    truncate: bool = False
+    truncate: bool | None = None
     side: TruncationSide | None = None
     max_tokens: int | None = None
     field: str = "max_tokens"

@@ -81,6 +81,11 @@ class FrontendSettings(ServiceSettings):
     max_streams: Count = Field(
         _BOUNDS.streams, description="Streams that are open (EmbedStream, and those of tei.v1), likewise."
     )
+    auto_truncate: bool = Field(
+        False,
+        description="Whether texts over the model's limit are cut where a request does not say whether to cut them, by "
+        "any API; default: they are refused. A request that says so is obeyed either way.",
+    )
     max_texts: Count = Field(_DEFAULTS.texts, description="Texts in one Embed, Tokenize or list of queries.")
     max_documents: Count = Field(_DEFAULTS.documents, description="Documents in one Rerank, Score or MaxSim.")
     max_text_bytes: Count = Field(_DEFAULTS.text_bytes, description="UTF-8 bytes of one text.")
@@ -127,6 +132,7 @@ class FrontendSettings(ServiceSettings):
             similarities=self.max_similarities,
             vector_elements=self.max_vector_elements,
             pooled_tokens=self.max_pooled_tokens,
+            auto_truncate=self.auto_truncate,
         )
 
     @property

@@ -29,7 +29,7 @@ class EmbedOptions(TypedDict, total=False):
     dimensions: int | None
     normalize: bool | None
     data_type: str
-    truncate: bool
+    truncate: bool | None
     truncation_side: Literal["left", "right"] | None
     max_tokens: int | None
     sparse_top_k: int | None
@@ -65,7 +65,7 @@ def embed(
     dimensions: int | None = None,
     normalize: bool | None = None,
     data_type: str = "float32",
-    truncate: bool = False,
+    truncate: bool | None = None,
     truncation_side: str | None = None,
     max_tokens: int | None = None,
     sparse_top_k: int | None = None,
@@ -98,7 +98,8 @@ def embed(
     prompt of the model's files that is called `prompt_name`; an empty `prompt` means none. `dimensions`: leading ones
     to keep.
     `normalize`: whether rows have unit length, by default as the model's files say. `truncate`: cut texts that are over
-    the limit, at the side `truncation_side` ("left" or "right", by default the model's); otherwise they are refused.
+    the limit, at the side `truncation_side` ("left" or "right", by default the model's), or refuse them (False); by
+    default they are refused unless the frontend has `--auto-truncate`.
     `max_tokens`: a lower limit. `sparse_top_k`: keep so many weights of each text. `return_token_ids`: with
     multi-vectors, in `Embeddings`. `pool_factor`: keep about 1 / pool_factor of a document's rows, means of clusters;
     `protected_tokens` at its start stay as they are.
@@ -147,7 +148,7 @@ def embed_stream(
     dimensions: int | None = None,
     normalize: bool | None = None,
     data_type: str = "float32",
-    truncate: bool = False,
+    truncate: bool | None = None,
     truncation_side: str | None = None,
     max_tokens: int | None = None,
     sparse_top_k: int | None = None,

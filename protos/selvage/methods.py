@@ -49,7 +49,7 @@ def rerank(
     instruction: str | None = None,
     max_tokens_per_query: int | None = None,
     max_tokens_per_document: int | None = None,
-    truncate: bool = False,
+    truncate: bool | None = None,
     explain: bool = False,
     progress: bool = False,
     timeout: float | None = None,
@@ -70,11 +70,10 @@ def rerank(
         top_n=top_n,
         method=names.number_or_none(vectors_pb2.ScoringMethod, method, "method"),
         weights=weights_to_pb(weights),
-        **given(normalize=normalize),
+        **given(normalize=normalize, truncate=truncate),
         instruction=instruction,
         max_tokens_per_query=max_tokens_per_query,
         max_tokens_per_document=max_tokens_per_document,
-        truncate=truncate,
         explain=explain,
     )
     texts, _ = strings(_many(documents, "documents"), "documents")
@@ -94,7 +93,7 @@ def score(
     instruction: str | None = None,
     max_tokens_per_query: int | None = None,
     max_tokens_per_document: int | None = None,
-    truncate: bool = False,
+    truncate: bool | None = None,
     progress: bool = False,
     timeout: float | None = None,
 ) -> Operation[Array]:
@@ -108,11 +107,10 @@ def score(
         layout=vectors_pb2.LAYOUT_PAIRS if pairs else vectors_pb2.LAYOUT_MATRIX,
         method=names.number_or_none(vectors_pb2.ScoringMethod, method, "method"),
         weights=weights_to_pb(weights),
-        **given(normalize=normalize),
+        **given(normalize=normalize, truncate=truncate),
         instruction=instruction,
         max_tokens_per_query=max_tokens_per_query,
         max_tokens_per_document=max_tokens_per_document,
-        truncate=truncate,
     )
     left, _ = strings(_many(queries, "queries"), "queries")
     right, _ = strings(_many(documents, "documents"), "documents")
@@ -129,7 +127,7 @@ def max_sim(
     model: str = "",
     instruction: str | None = None,
     max_tokens_per_query: int | None = None,
-    truncate: bool = False,
+    truncate: bool | None = None,
     progress: bool = False,
     timeout: float | None = None,
 ) -> Operation[Array]:
@@ -154,7 +152,7 @@ def max_sim(
                 model=model or self.settings.model,
                 instruction=instruction,
                 max_tokens_per_query=max_tokens_per_query,
-                truncate=truncate,
+                **given(truncate=truncate),
             )
         )
     left: list[Any] = list(texts) or [np.asarray(each) for each in queries]
@@ -170,7 +168,7 @@ def classify(
     prompt: str | None = None,
     prompt_name: str | None = None,
     normalize: bool | None = None,
-    truncate: bool = False,
+    truncate: bool | None = None,
     max_tokens: int | None = None,
     progress: bool = False,
     timeout: float | None = None,
@@ -183,8 +181,7 @@ def classify(
     """
     template = classification_pb2.ClassifyRequest(
         model=model or self.settings.model,
-        **given(prompt=prompt, prompt_name=prompt_name, normalize=normalize),
-        truncate=truncate,
+        **given(prompt=prompt, prompt_name=prompt_name, normalize=normalize, truncate=truncate),
         max_tokens=max_tokens,
     )
     pairs, _ = strings(text_pairs, "text_pairs")
@@ -200,7 +197,7 @@ def classify_tokens(
     prompt_name: str | None = None,
     token_id: int | None = None,
     normalize: bool | None = None,
-    truncate: bool = False,
+    truncate: bool | None = None,
     truncation_side: str | None = None,
     max_tokens: int | None = None,
     progress: bool = False,
@@ -214,9 +211,8 @@ def classify_tokens(
     side = names.number_or_none(vectors_pb2.TruncationSide, truncation_side, "truncation_side")
     template = classification_pb2.ClassifyTokensRequest(
         model=model or self.settings.model,
-        **given(prompt=prompt, prompt_name=prompt_name, normalize=normalize),
+        **given(prompt=prompt, prompt_name=prompt_name, normalize=normalize, truncate=truncate),
         token_id=token_id,
-        truncate=truncate,
         truncation_side=side,
         max_tokens=max_tokens,
     )
@@ -231,7 +227,7 @@ def tokenize(
     input_type: str | None = None,
     prompt: str | None = None,
     prompt_name: str | None = None,
-    truncate: bool = False,
+    truncate: bool | None = None,
     truncation_side: str | None = None,
     max_tokens: int | None = None,
     timeout: float | None = None,
@@ -244,8 +240,7 @@ def tokenize(
     template = model_pb2.TokenizeRequest(
         model=model or self.settings.model,
         input_type=names.number_or_none(vectors_pb2.InputType, input_type, "input_type"),
-        **given(prompt=prompt, prompt_name=prompt_name),
-        truncate=truncate,
+        **given(prompt=prompt, prompt_name=prompt_name, truncate=truncate),
         truncation_side=side,
         max_tokens=max_tokens,
     )

@@ -26,7 +26,7 @@ from selvage.v1 import usage_pb2 as selvage_dot_v1_dot_usage__pb2
 from selvage.v1 import vectors_pb2 as selvage_dot_v1_dot_vectors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fselvage/v1/classification.proto\x12\nselvage.v1\x1a\x16selvage/v1/usage.proto\x1a\x18selvage/v1/vectors.proto\"\xdb\x01\n\x0f\x43lassifyRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\x12\x12\n\ntext_pairs\x18\x03 \x03(\t\x12\x15\n\x0bprompt_name\x18\x04 \x01(\tH\x00\x12\x10\n\x06prompt\x18\x05 \x01(\tH\x00\x12\x16\n\tnormalize\x18\x06 \x01(\x08H\x01\x88\x01\x01\x12\x10\n\x08truncate\x18\x07 \x01(\x08\x12\x17\n\nmax_tokens\x18\x08 \x01(\x05H\x02\x88\x01\x01\x42\r\n\x0binstructionB\x0c\n\n_normalizeB\r\n\x0b_max_tokens\"\x87\x01\n\x10\x43lassifyResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12\x0e\n\x06scores\x18\x03 \x03(\x02\x12 \n\x05usage\x18\x04 \x01(\x0b\x32\x11.selvage.v1.Usage\x12\"\n\x06timing\x18\x05 \x01(\x0b\x32\x12.selvage.v1.Timing\"\xa6\x02\n\x15\x43lassifyTokensRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\x12\x15\n\x0bprompt_name\x18\x03 \x01(\tH\x00\x12\x10\n\x06prompt\x18\x04 \x01(\tH\x00\x12\x15\n\x08token_id\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\x16\n\tnormalize\x18\x06 \x01(\x08H\x02\x88\x01\x01\x12\x10\n\x08truncate\x18\x07 \x01(\x08\x12\x33\n\x0ftruncation_side\x18\x08 \x01(\x0e\x32\x1a.selvage.v1.TruncationSide\x12\x17\n\nmax_tokens\x18\t \x01(\x05H\x03\x88\x01\x01\x42\r\n\x0binstructionB\x0b\n\t_token_idB\x0c\n\n_normalizeB\r\n\x0b_max_tokens\"\xcf\x01\n\x16\x43lassifyTokensResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12\x0f\n\x07lengths\x18\x03 \x03(\x05\x12\x0e\n\x06scores\x18\x04 \x03(\x02\x12\x11\n\ttoken_ids\x18\x05 \x03(\x05\x12\x0e\n\x06starts\x18\x06 \x03(\x05\x12\x0c\n\x04\x65nds\x18\x07 \x03(\x05\x12 \n\x05usage\x18\x08 \x01(\x0b\x32\x11.selvage.v1.Usage\x12\"\n\x06timing\x18\t \x01(\x0b\x32\x12.selvage.v1.Timing2\xb7\x01\n\x15\x43lassificationService\x12\x45\n\x08\x43lassify\x12\x1b.selvage.v1.ClassifyRequest\x1a\x1c.selvage.v1.ClassifyResponse\x12W\n\x0e\x43lassifyTokens\x12!.selvage.v1.ClassifyTokensRequest\x1a\".selvage.v1.ClassifyTokensResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fselvage/v1/classification.proto\x12\nselvage.v1\x1a\x16selvage/v1/usage.proto\x1a\x18selvage/v1/vectors.proto\"\xed\x01\n\x0f\x43lassifyRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\x12\x12\n\ntext_pairs\x18\x03 \x03(\t\x12\x15\n\x0bprompt_name\x18\x04 \x01(\tH\x00\x12\x10\n\x06prompt\x18\x05 \x01(\tH\x00\x12\x16\n\tnormalize\x18\x06 \x01(\x08H\x01\x88\x01\x01\x12\x15\n\x08truncate\x18\x07 \x01(\x08H\x02\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x08 \x01(\x05H\x03\x88\x01\x01\x42\r\n\x0binstructionB\x0c\n\n_normalizeB\x0b\n\t_truncateB\r\n\x0b_max_tokens\"\x87\x01\n\x10\x43lassifyResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12\x0e\n\x06scores\x18\x03 \x03(\x02\x12 \n\x05usage\x18\x04 \x01(\x0b\x32\x11.selvage.v1.Usage\x12\"\n\x06timing\x18\x05 \x01(\x0b\x32\x12.selvage.v1.Timing\"\xb8\x02\n\x15\x43lassifyTokensRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\x12\x15\n\x0bprompt_name\x18\x03 \x01(\tH\x00\x12\x10\n\x06prompt\x18\x04 \x01(\tH\x00\x12\x15\n\x08token_id\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\x16\n\tnormalize\x18\x06 \x01(\x08H\x02\x88\x01\x01\x12\x15\n\x08truncate\x18\x07 \x01(\x08H\x03\x88\x01\x01\x12\x33\n\x0ftruncation_side\x18\x08 \x01(\x0e\x32\x1a.selvage.v1.TruncationSide\x12\x17\n\nmax_tokens\x18\t \x01(\x05H\x04\x88\x01\x01\x42\r\n\x0binstructionB\x0b\n\t_token_idB\x0c\n\n_normalizeB\x0b\n\t_truncateB\r\n\x0b_max_tokens\"\xcf\x01\n\x16\x43lassifyTokensResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12\x0f\n\x07lengths\x18\x03 \x03(\x05\x12\x0e\n\x06scores\x18\x04 \x03(\x02\x12\x11\n\ttoken_ids\x18\x05 \x03(\x05\x12\x0e\n\x06starts\x18\x06 \x03(\x05\x12\x0c\n\x04\x65nds\x18\x07 \x03(\x05\x12 \n\x05usage\x18\x08 \x01(\x0b\x32\x11.selvage.v1.Usage\x12\"\n\x06timing\x18\t \x01(\x0b\x32\x12.selvage.v1.Timing2\xb7\x01\n\x15\x43lassificationService\x12\x45\n\x08\x43lassify\x12\x1b.selvage.v1.ClassifyRequest\x1a\x1c.selvage.v1.ClassifyResponse\x12W\n\x0e\x43lassifyTokens\x12!.selvage.v1.ClassifyTokensRequest\x1a\".selvage.v1.ClassifyTokensResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,13 +34,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'selvage.v1.classification_p
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CLASSIFYREQUEST']._serialized_start=98
-  _globals['_CLASSIFYREQUEST']._serialized_end=317
-  _globals['_CLASSIFYRESPONSE']._serialized_start=320
-  _globals['_CLASSIFYRESPONSE']._serialized_end=455
-  _globals['_CLASSIFYTOKENSREQUEST']._serialized_start=458
-  _globals['_CLASSIFYTOKENSREQUEST']._serialized_end=752
-  _globals['_CLASSIFYTOKENSRESPONSE']._serialized_start=755
-  _globals['_CLASSIFYTOKENSRESPONSE']._serialized_end=962
-  _globals['_CLASSIFICATIONSERVICE']._serialized_start=965
-  _globals['_CLASSIFICATIONSERVICE']._serialized_end=1148
+  _globals['_CLASSIFYREQUEST']._serialized_end=335
+  _globals['_CLASSIFYRESPONSE']._serialized_start=338
+  _globals['_CLASSIFYRESPONSE']._serialized_end=473
+  _globals['_CLASSIFYTOKENSREQUEST']._serialized_start=476
+  _globals['_CLASSIFYTOKENSREQUEST']._serialized_end=788
+  _globals['_CLASSIFYTOKENSRESPONSE']._serialized_start=791
+  _globals['_CLASSIFYTOKENSRESPONSE']._serialized_end=998
+  _globals['_CLASSIFICATIONSERVICE']._serialized_start=1001
+  _globals['_CLASSIFICATIONSERVICE']._serialized_end=1184
 # @@protoc_insertion_point(module_scope)

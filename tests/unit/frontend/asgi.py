@@ -65,10 +65,12 @@ class Told:
 class Door:
     """All of it, before a worker of a test's own."""
 
-    def __init__(self, worker: FakeWorker, calls: Calls | None = None, *, keys: bool = False) -> None:
+    def __init__(
+        self, worker: FakeWorker, calls: Calls | None = None, *, keys: bool = False, limits: Limits | None = None
+    ) -> None:
         self.calls = calls or Calls(timeout=5.0)
         threads = ThreadPoolExecutor(1)
-        service = Service(worker, Limits(), threads, threads, reserve=self.calls.admission.reserve)
+        service = Service(worker, limits or Limits(), threads, threads, reserve=self.calls.admission.reserve)
         self.frontend = Frontend(service, self.calls)
         self.draining = False
         self.seen: list[tuple[str, int]] = []

@@ -18,7 +18,7 @@ def test_what_is_unset_is_as_the_contract_says() -> None:
     request = embedding.dense_request([pb.EmbedRequest(inputs="a"), pb.EmbedRequest(inputs="b c")])
     assert (request.texts, request.outputs) == (("a", "b c"), (OutputKind.DENSE,))
     assert (request.normalize, request.dimensions, request.prompt) == (True, None, PromptChoice())
-    assert request.cut == Cut(truncate=False, side=TruncationSide.RIGHT)
+    assert request.cut == Cut(truncate=None, side=TruncationSide.RIGHT)
 
 
 def test_every_option_of_an_embed_counts() -> None:

@@ -58,7 +58,7 @@ def cut(message: Prompted) -> Cut:
     """What to do with texts over the limit."""
     number = getattr(message, "truncation_side", 0)
     side = enum(TruncationSide, number, "truncation_side", TruncationSide.RIGHT) if number else None
-    return Cut(truncate=message.truncate, side=side, max_tokens=positive(message, "max_tokens"))
+    return Cut(truncate=optional(message, "truncate"), side=side, max_tokens=positive(message, "max_tokens"))
 
 
 def id_lists(tokenized: Iterable[embedding_pb2.TokenIds]) -> tuple[tuple[int, ...], ...]:

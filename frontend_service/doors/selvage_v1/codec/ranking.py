@@ -19,7 +19,7 @@ from shared.vectors import DataType, Layout, ScoringMethod
 def _score_options(message: ranking_pb2.RerankRequest | ranking_pb2.ScoreRequest) -> dict[str, Any]:
     method = enum(ScoringMethod, message.method, "method", ScoringMethod.DENSE) if message.method else None
     cuts = {
-        side: Cut(truncate=message.truncate, max_tokens=positive(message, field), field=field)
+        side: Cut(truncate=optional(message, "truncate"), max_tokens=positive(message, field), field=field)
         for side, field in (("query_cut", "max_tokens_per_query"), ("document_cut", "max_tokens_per_document"))
     }
     return {
@@ -107,7 +107,7 @@ def max_sim_request(message: ranking_pb2.MaxSimRequest) -> MaxSimRequest:
 
 def _query_cut(message: ranking_pb2.MaxSimRequest) -> Cut:
     field = "max_tokens_per_query"
-    return Cut(truncate=message.truncate, max_tokens=positive(message, field), field=field)
+    return Cut(truncate=optional(message, "truncate"), max_tokens=positive(message, field), field=field)
 
 
 def max_sim_response(request: MaxSimRequest, answer: Answer) -> ranking_pb2.MaxSimResponse:

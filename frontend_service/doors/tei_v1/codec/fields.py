@@ -28,6 +28,7 @@ class Cuttable(Protocol):
     def truncate(self) -> bool: ...
     @property
     def truncation_direction(self) -> Any: ...
+    def HasField(self, field_name: Any, /) -> bool: ...
 
 
 class Answered(Protocol):
@@ -49,7 +50,12 @@ def cut(message: Cuttable) -> Cut:
         known = ", ".join(f"{number} ({side.name})" for number, side in SIDES.items())
         field = "truncation_direction"
         raise InvalidInput(f"{field} is {message.truncation_direction}; there are {known}", field=field)
-    return Cut(truncate=message.truncate, side=side)
+    return Cut(truncate=truncate(message), side=side)
+
+
+def truncate(message: Cuttable) -> bool | None:
+    """What is said of texts over the limit; None where nothing is."""
+    return message.truncate if message.HasField("truncate") else None
 
 
 def prompt(message: Any) -> PromptChoice:

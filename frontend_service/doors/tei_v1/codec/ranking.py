@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from frontend_service.doors.tei_v1.codec.fields import counted, cut
+from frontend_service.doors.tei_v1.codec.fields import counted, cut, truncate
 from frontend_service.ranking import Reranked
 from frontend_service.ranking_requests import RerankRequest
 from shared.errors import InvalidInput
@@ -42,7 +42,7 @@ def first_of_stream(message: pb.RerankStreamRequest) -> pb.RerankRequest:
     """The request that a stream becomes, without its texts."""
     return pb.RerankRequest(
         query=message.query,
-        truncate=message.truncate,
+        truncate=truncate(message),
         raw_scores=message.raw_scores,
         return_text=message.return_text,
         truncation_direction=message.truncation_direction,
@@ -52,7 +52,12 @@ def first_of_stream(message: pb.RerankStreamRequest) -> pb.RerankRequest:
 def add_of_stream(whole: pb.RerankRequest, message: pb.RerankStreamRequest) -> None:
     """One text more. Raises InvalidInput where it is asked for otherwise than those before it."""
     for field in SAME:
-        if getattr(message, field) != getattr(whole, field):
+        if _said(message, field) != _said(whole, field):
             place = len(whole.texts)
             raise InvalidInput(f"{field} of message {place} is not that of the messages before it", field=field)
     whole.texts.append(message.text)
+
+
+def _said(message: pb.RerankStreamRequest | pb.RerankRequest, field: str) -> object:
+    """A field of SAME."""
+    return truncate(message) if field == "truncate" else getattr(message, field)

@@ -17,14 +17,14 @@ SIDES = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
 class Cuttable(msgspec.Struct, kw_only=True):
     """What may be done with long texts. `model` is needed only where several are served."""
 
-    truncate: bool | None = False
+    truncate: bool | None = None
     truncation_direction: Literal["left", "right", "Left", "Right"] = "right"
     model: str = ""
 
     @property
     def cut(self) -> Cut:
         """In our words."""
-        return Cut(truncate=bool(self.truncate), side=SIDES[self.truncation_direction.lower()])
+        return Cut(truncate=self.truncate, side=SIDES[self.truncation_direction.lower()])
 
 
 def counted(answer: Answer, content: Any) -> Reply:

@@ -21,7 +21,7 @@ def told(described: Description, requests: int, threads: int) -> dict[str, Any]:
         "max_batch_tokens": ours.max_batch_tokens,
         "max_batch_requests": None,
         "max_client_batch_size": ours.max_client_batch_size,
-        "auto_truncate": False,
+        "auto_truncate": described.limits.auto_truncate,
         "tokenization_workers": threads,
         "version": ours.version,
         "sha": None,

@@ -1,0 +1,219 @@
+"""Texts over the limit that a request says nothing about: refused by default, cut by a frontend with --auto-truncate."""
+
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from asgi import Door, Worker
+from fakes import FakeWorker, card
+from google.protobuf.message import Message
+
+from frontend_service.doors.selvage_v1.codec import classification, embedding, model, ranking
+from frontend_service.doors.tei_v1.codec import embedding as tei_embedding
+from frontend_service.doors.tei_v1.codec import prediction as tei_prediction
+from frontend_service.doors.tei_v1.codec import ranking as tei_ranking
+from frontend_service.frontend import Frontend
+from frontend_service.limits import Limits
+from frontend_service.service import Service
+from frontend_service.settings import FrontendSettings
+from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
+from shared.calls import Calls
+from shared.errors import InputTooLong, InvalidInput
+from shared.jobs import Job, JobResult, Rows, SparseRows
+from shared.terms import Terms
+from shared.vectors import OutputKind, ScoringMethod, Task
+from tei.v1 import tei_pb2
+
+LONG = "a b c d e f g h i j k l"
+EVERYTHING = {
+    "tasks": (Task.EMBED, Task.RERANK, Task.CLASSIFY, Task.CLASSIFY_TOKENS),
+    "outputs": (OutputKind.DENSE, OutputKind.SPARSE, OutputKind.MULTI_VECTOR),
+    "labels": ("yes", "no"),
+}
+CROSS = {
+    "tasks": (Task.RERANK, Task.CLASSIFY),
+    "outputs": (),
+    "methods": (ScoringMethod.CROSS_ENCODER,),
+    "default_method": ScoringMethod.CROSS_ENCODER,
+    "labels": ("relevant",),
+}
+AUTO = FrontendSettings.read(["--auto-truncate"]).limits
+
+Asks = Callable[[Frontend, Any], Awaitable[object]]
+
+
+def asks(read: Callable[[Any], Any], ask: Callable[[Frontend], Callable[[Any, Terms], Awaitable[object]]]) -> Asks:
+    """A message, read by a codec and put to one of the services."""
+    return lambda frontend, message: ask(frontend)(read(message), Terms.within(9))
+
+
+def many(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A codec of tei.v1, which reads messages that are answered together."""
+    return lambda message: read([message])
+
+
+def embeds(frontend: Frontend) -> Any:
+    return frontend.embedding.embed
+
+
+def reranks(frontend: Frontend) -> Any:
+    return frontend.ranking.rerank
+
+
+def labels(frontend: Frontend) -> Any:
+    return frontend.classification.texts
+
+
+RPCS: dict[str, tuple[Asks, type[Message], dict[str, Any]]] = {
+    "Embed": (asks(embedding.embed_request, embeds), embedding_pb2.EmbedRequest, {"texts": [LONG]}),
+    "Rerank": (
+        asks(ranking.rerank_request, reranks),
+        ranking_pb2.RerankRequest,
+        {"query": LONG, "documents": ["a"]},
+    ),
+    "Score": (
+        asks(ranking.score_request, lambda frontend: frontend.ranking.score),
+        ranking_pb2.ScoreRequest,
+        {"queries": ["a"], "documents": [LONG]},
+    ),
+    "Classify": (asks(classification.classify_request, labels), classification_pb2.ClassifyRequest, {"texts": [LONG]}),
+    "ClassifyTokens": (
+        asks(classification.classify_tokens_request, lambda frontend: frontend.classification.tokens),
+        classification_pb2.ClassifyTokensRequest,
+        {"texts": [LONG]},
+    ),
+    "tei Embed": (
+        asks(many(tei_embedding.dense_request), embeds),
+        tei_pb2.EmbedRequest,
+        {"inputs": LONG},
+    ),
+    "tei EmbedSparse": (
+        asks(many(tei_embedding.sparse_request), embeds),
+        tei_pb2.EmbedSparseRequest,
+        {"inputs": LONG},
+    ),
+    "tei EmbedAll": (asks(many(tei_embedding.all_request), embeds), tei_pb2.EmbedAllRequest, {"inputs": LONG}),
+    "tei Predict": (asks(many(tei_prediction.predict_request), labels), tei_pb2.PredictRequest, {"inputs": LONG}),
+    "tei PredictPair": (
+        asks(many(tei_prediction.pair_request), labels),
+        tei_pb2.PredictPairRequest,
+        {"inputs": ["a", LONG]},
+    ),
+    "tei Rerank": (
+        asks(many(tei_ranking.rerank_request), reranks),
+        tei_pb2.RerankRequest,
+        {"query": "a", "texts": [LONG]},
+    ),
+}
+
+
+class Sparse(FakeWorker):
+    """Gives every output that is asked for, of no use but to be there."""
+
+    async def run(self, model: Any, job: Job) -> JobResult:
+        result = await super().run(model, job)
+        texts = len(job.tokens)
+        empty = SparseRows(lengths=(0,) * texts, indices=b"", values=b"")
+        return result if result.scores else JobResult(dense=Rows(dimensions=8, data=b""), sparse=empty)
+
+
+def frontend_of(worker: FakeWorker, limits: Limits) -> Frontend:
+    return Frontend(Service(worker, limits, ThreadPoolExecutor(1), ThreadPoolExecutor(1)), Calls(timeout=9.0))
+
+
+async def longest(name: str, limits: Limits, **said: Any) -> int:
+    """Tokens of the longest sequence that the worker gets. Raises InputTooLong."""
+    ask, kind, fields = RPCS[name]
+    worker = Sparse(card(**EVERYTHING))
+    await ask(frontend_of(worker, limits), kind(**fields, **said))
+    return max(worker.jobs[0].tokens.lengths)
+
+
+@pytest.mark.parametrize("name", RPCS)
+async def test_an_rpc_that_does_not_say_is_cut_where_the_setting_says_so(name: str) -> None:
+    """And refused elsewhere. An explicit `true` or `false` means what it says, whatever the setting."""
+    with pytest.raises(InputTooLong):
+        await longest(name, Limits())
+    assert await longest(name, AUTO) == 10
+    assert await longest(name, Limits(), truncate=True) == 10
+    with pytest.raises(InputTooLong):
+        await longest(name, AUTO, truncate=False)
+
+
+async def test_a_maxsim_of_texts_likewise() -> None:
+    """Its documents are vectors: only queries are texts."""
+    ask = asks(ranking.max_sim_request, lambda frontend: frontend.ranking.max_sim)
+    vectors = {"lengths": [1], "dimensions": 8, "data_type": vectors_pb2.DATA_TYPE_FLOAT32, "data": b"\0" * 32}
+    message = ranking_pb2.MaxSimRequest(query_texts=[LONG], documents=vectors)
+    worker = FakeWorker(card())
+    with pytest.raises(InputTooLong):
+        await ask(frontend_of(worker, Limits()), message)
+    await ask(frontend_of(worker, AUTO), message)
+    assert worker.jobs[0].tokens.lengths == (10,)
+
+
+async def test_tokenize_shows_what_would_be_computed() -> None:
+    """So it is cut as well."""
+    message = model_pb2.TokenizeRequest(texts=[LONG])
+    shown = await frontend_of(FakeWorker(card()), AUTO).models.tokenize(model.tokenize_request(message))
+    assert (len(shown.texts[0].encoding), shown.texts[0].truncated) == (10, True)
+    message.truncate = False
+    with pytest.raises(InputTooLong):
+        await frontend_of(FakeWorker(card()), AUTO).models.tokenize(model.tokenize_request(message))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "changes"),
+    [
+        ("/v1/embeddings", {"input": LONG}, EVERYTHING),
+        ("/pooling", {"input": LONG, "task": "embed"}, EVERYTHING),
+        ("/score", {"text_1": "a", "text_2": LONG}, EVERYTHING),
+        ("/score", {"text_1": "a", "text_2": LONG}, CROSS),
+        ("/classify", {"input": LONG}, EVERYTHING),
+        ("/embed", {"inputs": LONG}, EVERYTHING),
+        ("/embed", {"inputs": LONG, "truncate": None}, EVERYTHING),
+        ("/predict", {"inputs": LONG}, EVERYTHING),
+        ("/predict", {"inputs": ["a", LONG]}, EVERYTHING),
+        ("/rerank", {"query": "a", "texts": [LONG]}, EVERYTHING),
+        ("/rerank", {"query": "a", "texts": [LONG]}, CROSS),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": [LONG]}}, EVERYTHING),
+        ("/", {"inputs": LONG}, EVERYTHING),
+    ],
+)
+async def test_a_body_that_does_not_say_likewise(path: str, body: dict[str, Any], changes: dict[str, Any]) -> None:
+    """`null` says nothing either."""
+    refusing, cutting = Door(Worker(**changes)), Door(Worker(**changes), limits=AUTO)
+    assert (await refusing.ask(path, body)).status in (400, 413)
+    assert (await cutting.ask(path, body)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/embed", {"inputs": LONG, "truncate": False}),
+        ("/rerank", {"query": "a", "texts": [LONG], "truncate": False}),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": [LONG]}, "parameters": {"truncate": False}}),
+        ("/v2/embed", {"texts": [LONG], "truncate": "NONE"}),
+    ],
+)
+async def test_a_body_that_says_no_is_obeyed(path: str, body: dict[str, Any]) -> None:
+    told = await Door(Worker(), limits=AUTO).ask(path, body)
+    assert told.status in (400, 413)
+    assert b"the limit is 10" in told.body
+
+
+@pytest.mark.parametrize("limits", [Limits(), AUTO])
+async def test_info_tells_which_it_is(limits: Limits) -> None:
+    """As text-embeddings-inference's clients read it."""
+    told = await Door(Worker(), limits=limits).ask("/info")
+    assert told.json["auto_truncate"] is limits.auto_truncate
+
+
+def test_a_stream_of_texts_says_the_same_throughout() -> None:
+    """Nothing and `false` are two things."""
+    message = tei_pb2.RerankStreamRequest(query="a", text="b")
+    whole = tei_ranking.first_of_stream(message)
+    assert not whole.HasField("truncate")
+    with pytest.raises(InvalidInput, match="truncate of message 0"):
+        tei_ranking.add_of_stream(whole, tei_pb2.RerankStreamRequest(query="a", text="b", truncate=False))
