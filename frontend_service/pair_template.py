@@ -21,7 +21,8 @@ class Template:
         self._card = card
 
     def joined(self, texts: PairTexts, prompt: str | None, limit: int) -> Joined:
-        """`prompt` is the template's instruction. Raises InvalidInput where it has no place for one."""
+        """`prompt` is the template's instruction. Raises InvalidInput where it has no place for one, or no such end."""
+        _check_side(texts)
         before, between, after = self._parts(prompt)
         ending = self._reader.read(after).encoding.ids
         room, need = texts.room(limit, len(ending)), Need(tokens=limit + 1, cut=TruncationSide.RIGHT)
@@ -72,3 +73,11 @@ class Template:
                     check_side(cut, limit, len(read.encoding), whole=read.whole)
                 some.append((text[: read.encoding.offsets[limit - 1][1]] if over else text, over))
             yield some
+
+
+def _check_side(texts: PairTexts) -> None:
+    """Raises InvalidInput where the beginning is to be cut off."""
+    if TruncationSide.LEFT in (texts.cut.side, texts.first_cut.side, texts.second_cut.side):
+        raise InvalidInput(
+            "truncation_side is LEFT; the model's template is cut at the end of its document", field="truncation_side"
+        )

@@ -93,6 +93,20 @@ def cohere_embed(url: str, key: str, **asked: Any) -> Told:
     }
 
 
+def cohere_embed_first(url: str, key: str, **asked: Any) -> Told:
+    """By the client of version 1, without types and with them."""
+    import cohere
+
+    client = cohere.Client(key, base_url=url, max_retries=0)
+    plain, typed = client.embed(**asked), client.embed(**asked, embedding_types=["float", "ubinary"])
+    return {
+        "kinds": [plain.response_type, typed.response_type],
+        "plain": plain.embeddings,
+        "typed": typed.embeddings.dict(by_alias=True, exclude_none=True),
+        "texts": plain.texts,
+    }
+
+
 def cohere_rerank(url: str, key: str, **asked: Any) -> Told:
     """By version 2, plain and asynchronous, and by version 1."""
     import cohere
@@ -156,6 +170,7 @@ DOES: dict[str, Callable[..., Told]] = {
         llama_openai,
         llama_tei,
         cohere_embed,
+        cohere_embed_first,
         cohere_rerank,
         hub_features,
         hub_similarity,

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from frontend_service.doors.http import page
 from frontend_service.doors.http.app import App, TellCall
 from frontend_service.doors.http.server import HttpServer
-from frontend_service.doors.http.shapes import cohere, models, openai, vllm
+from frontend_service.doors.http.shapes import models, nim, openai, vllm
+from frontend_service.doors.http.shapes.cohere import routes as cohere
 from frontend_service.doors.http.shapes.tei import routes as tei
 from frontend_service.frontend import Frontend
 from shared.fresh import Fresh
 from shared.tls import Identity
 
-SHAPES = (openai, models, cohere, vllm, tei)
+SHAPES = (openai, models, cohere, vllm, nim, tei)
 
 
 def http_server(

@@ -47,6 +47,7 @@ def routes(
         get("/openapi.json", "This document", tells, open=True),
         get("/docs", "The same, for a person", shows, open=True, content_type=HTML),
         get("/health", "Whether a model is served", health, open=True, gives={}),
+        get("/ping", "The same, as SageMaker asks", health, open=True, gives={}),
         get("/metrics", "For Prometheus", measured, counts=False, content_type="text/plain"),
     ]
     described = openapi([*answered, *shown], keys=keys)

@@ -71,6 +71,17 @@ async def test_cohere_sends_texts_as_inputs(clients: Clients, url: str, expected
     assert told["error"] == "cohere.BadRequestError", told
 
 
+async def test_coheres_first_client_gets_lists_or_types(clients: Clients, url: str, expected: Any) -> None:
+    """It reads `response_type`, and makes an object of its own of each."""
+    told = await clients.ask("cohere_embed_first", url, model=MODEL, texts=TEXTS, input_type="search_document")
+    rows = await expected(texts=TEXTS, normalize=True, input_type=InputType.DOCUMENT)
+    assert told["kinds"] == ["embeddings_floats", "embeddings_by_type"]
+    near(np.array(told["plain"]), rows, 1e-6)
+    near(np.array(told["typed"]["float"]), rows, 1e-6)
+    assert np.array_equal(np.array(told["typed"]["ubinary"]), np.packbits(rows >= 0, axis=1))
+    assert told["texts"] == TEXTS
+
+
 async def test_cohere_gets_the_order_of_rerank(clients: Clients, bert: Stack) -> None:
     """Of a reranker and of a model of vectors: all documents and the best ones, by both versions of its API."""
     await reranks(clients, bert, MODEL)

@@ -1,4 +1,4 @@
-"""Texts over the limit that a request says nothing about: refused by default, cut by a frontend with --auto-truncate."""
+"""Texts over the limit of which a request says nothing: refused, or cut by a frontend with --auto-truncate."""
 
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor

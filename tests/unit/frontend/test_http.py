@@ -127,7 +127,7 @@ async def test_who_needs_a_key() -> None:
         return Caller(method=caller.method, request_id=caller.request_id, quota=Quota(1))
 
     door = Door(Worker(), Calls(timeout=5.0, identify=identify), keys=True)
-    for path in ("/health", "/docs", "/openapi.json"):
+    for path in ("/health", "/ping", "/docs", "/openapi.json"):
         assert (await door.ask(path)).status == 200
     for path in ("/v1/models", "/info", "/metrics"):
         assert (await door.ask(path)).status == 401
@@ -140,16 +140,16 @@ async def test_who_needs_a_key() -> None:
 
 
 async def test_health_follows_the_models_and_the_drain(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (await door.ask("/health")).status == 200
+    assert {(await door.ask(path)).status for path in ("/health", "/ping")} == {200}
     door.draining = True
-    assert (await door.ask("/health")).status == 503
+    assert {(await door.ask(path)).status for path in ("/health", "/ping")} == {503}
     door.draining = False
 
     def none() -> None:
         raise WorkerUnavailable("no worker")
 
     monkeypatch.setattr(door.frontend.models, "cards", none)
-    assert (await door.ask("/health")).status == 503
+    assert {(await door.ask(path)).status for path in ("/health", "/ping")} == {503}
     assert (await door.ask("/v1/models")).status == 503
 
 

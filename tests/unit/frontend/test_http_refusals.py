@@ -43,7 +43,7 @@ EMBED = "/v1/embeddings"
         ("/rerank", {"query": "a"}, 422, "texts is missing"),
         ("/embed", b"{", 400, "the body is no JSON"),
         ("/embed", {"inputs": ["a", ""]}, 422, "inputs[1] is empty"),
-        ("/embed", {"inputs": "a b c d e f g h i j k"}, 413, "inputs[0]"),
+        ("/embed", {"inputs": "a b c d e f g h i j k"}, 413, "inputs has 13 tokens"),
         ("/embed_sparse", {"inputs": "a"}, 424, "the model has no SPARSE output"),
         ("/predict", {"inputs": "a"}, 424, "the model is not for CLASSIFY"),
         ("/predict", {"inputs": [["a", "b", "c"]]}, 422, "inputs[0] has 3 entries"),

@@ -6,11 +6,13 @@ from shared.errors import InvalidInput, Overloaded, SelvageError, UnknownModel, 
 OF_THE_MODEL = frozenset({"model", "method", "outputs", "outputs[0]"})
 """Fields of UNSUPPORTED_TASK where the model is of another kind: no request of tei.v1 has them."""
 BEGINNINGS = {InvalidInput: "Input validation error: ", Overloaded: "Model is overloaded: "}
-_INPUT = ((r"text_pairs", "inputs"), (r"\btexts(\[\d+\])?", "inputs"))
+_SIDE = ("truncation_side", "truncation_direction")
+_INPUT = ((r"text_pairs", "inputs"), (r"\btexts(\[\d+\])?", "inputs"), _SIDE)
 _RANKED = (
     (r"return_documents", "return_text"),
     (r"set top_n, or ", ""),
     (r"\bdocuments\b", "texts"),
+    _SIDE,
 )
 FIELDS = {
     "PredictPair": (

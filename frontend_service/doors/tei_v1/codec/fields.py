@@ -28,7 +28,6 @@ class Cuttable(Protocol):
     def truncate(self) -> bool: ...
     @property
     def truncation_direction(self) -> Any: ...
-    def HasField(self, field_name: Any, /) -> bool: ...
 
 
 class Answered(Protocol):
@@ -53,9 +52,10 @@ def cut(message: Cuttable) -> Cut:
     return Cut(truncate=truncate(message), side=side)
 
 
-def truncate(message: Cuttable) -> bool | None:
+def truncate(message: Any) -> bool | None:
     """What is said of texts over the limit; None where nothing is."""
-    return message.truncate if message.HasField("truncate") else None
+    said: bool = message.truncate
+    return said if message.HasField("truncate") else None
 
 
 def prompt(message: Any) -> PromptChoice:

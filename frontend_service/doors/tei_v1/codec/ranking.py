@@ -40,13 +40,15 @@ def rerank_replies(request: RerankRequest, reranked: Reranked) -> list[pb.Rerank
 
 def first_of_stream(message: pb.RerankStreamRequest) -> pb.RerankRequest:
     """The request that a stream becomes, without its texts."""
-    return pb.RerankRequest(
+    whole = pb.RerankRequest(
         query=message.query,
-        truncate=truncate(message),
         raw_scores=message.raw_scores,
         return_text=message.return_text,
         truncation_direction=message.truncation_direction,
     )
+    if message.HasField("truncate"):
+        whole.truncate = message.truncate
+    return whole
 
 
 def add_of_stream(whole: pb.RerankRequest, message: pb.RerankStreamRequest) -> None:

@@ -20,13 +20,15 @@ class Field:
 
     `value`: what the test sends, other than the default: an honoured field changes the reply or the job that the
     worker gets, a refused one is named by the error, and one without meaning changes neither. `beside`: further
-    fields that this needs. `why`: a reason that a reader of the table needs.
+    fields that this needs. `status`: of the reply where it is honoured by refusing. `why`: a reason that a reader of
+    the table needs.
     """
 
     name: str
     fate: Fate
     value: Any
     beside: tuple[tuple[str, Any], ...] = ()
+    status: int = 200
     why: str = ""
 
 

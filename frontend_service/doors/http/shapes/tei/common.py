@@ -1,21 +1,39 @@
 """What bodies and replies of this shape have in common."""
 
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from frontend_service.answer import Answer
 from frontend_service.doors.http.reply import Reply, written
 from frontend_service.doors.renaming import Names
-from frontend_service.requests import Cut
+from frontend_service.frontend import Frontend
+from frontend_service.ranking_requests import RerankRequest
+from frontend_service.requests import ClassifyRequest, Cut, EmbedRequest
+from shared.errors import UnknownModel
+from shared.terms import Terms
 from shared.vectors import TruncationSide
 
-INPUTS: Names = ((r"text_pairs", "inputs"), (r"\b(texts|tokenized)\b", "inputs"))
+A = TypeVar("A")
+R = TypeVar("R", EmbedRequest, ClassifyRequest, RerankRequest)
+OPTIONS: Names = (
+    (r"^prompt$", "prompt_name"),
+    ("; a prompt needs texts", "; prompt_name needs texts"),
+    ("truncation_side", "truncation_direction"),
+)
+"""What options are called here, whatever the path."""
+INPUTS: Names = (
+    ("^texts is empty, and so is tokenized$", "inputs is empty"),
+    (r"\b(texts|tokenized)(?=\[| has | is )|^(texts|tokenized)$", "inputs"),
+    *OPTIONS,
+)
 SIDES = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
 
 
 class Cuttable(msgspec.Struct, kw_only=True):
-    """What may be done with long texts. `model` is needed only where several are served."""
+    """What may be done with long texts. `model` counts only where several are served."""
 
     truncate: bool | None = None
     truncation_direction: Literal["left", "right", "Left", "Right"] = "right"
@@ -30,3 +48,24 @@ class Cuttable(msgspec.Struct, kw_only=True):
 def counted(answer: Answer, content: Any) -> Reply:
     """With what the load scripts of text-embeddings-inference read beside a reply."""
     return Reply(body=written(content), headers=(("x-compute-tokens", str(answer.tokens.total)),))
+
+
+def known_as(frontend: Frontend, name: str) -> str:
+    """What a model is to be found by: nothing where there is one, since the original serves one and asks for no name.
+
+    Raises WorkerUnavailable.
+    """
+    try:
+        frontend.models.get("")
+    except UnknownModel:
+        return name
+    return ""
+
+
+def of_any_name(frontend: Frontend, ask: Callable[[R, Terms], Awaitable[A]]) -> Callable[[R, Terms], Awaitable[A]]:
+    """Asks the one model that is served, whatever a request calls it, and where there are several the one it names."""
+
+    async def asks(request: R, terms: Terms) -> A:
+        return await ask(replace(request, model=known_as(frontend, request.model)), terms)
+
+    return asks

@@ -10,11 +10,20 @@ from frontend_service.answer import Answer
 from frontend_service.doors.http.body import FILLED, Count, FilledInputs, inputs_of
 from frontend_service.doors.http.reply import Reply, each_written, rows_of, split
 from frontend_service.doors.http.route import Asked
-from frontend_service.doors.http.shapes.tei.common import Cuttable, counted
+from frontend_service.doors.http.shapes.tei.common import INPUTS, Cuttable, counted
+from frontend_service.doors.renaming import Names
 from frontend_service.requests import EmbedRequest, PromptChoice
 from shared.errors import InvalidInput
 from shared.vectors import OutputKind
 
+SIMILAR: Names = (
+    (r"\btexts\[0\]", "inputs.source_sentence"),
+    (r"\btexts\[(\d+)\]", lambda found: f"inputs.sentences[{int(found[1]) - 1}]"),
+    (r"^texts (?=has )", "inputs.source_sentence and inputs.sentences together "),
+    (r"^texts$", "inputs.sentences"),
+    (r"\btruncate would", "parameters.truncate would"),
+    (r"^prompt(_name)?$", "parameters.prompt_name"),
+)
 SPARSE_WEIGHT = 32
 """How much longer a byte of a sparse vector takes into JSON, an object each, than to be copied."""
 
@@ -54,6 +63,13 @@ class SimilarityBody(msgspec.Struct, kw_only=True):
     inputs: Sentences
     parameters: SimilarityParameters | None = None
     model: str = ""
+
+
+def names_of(body: EmbedBody | EmbedAllBody) -> Names:
+    """`inputs[3]`, or `inputs` where it is one text or its ids."""
+    given = body.inputs
+    alone = isinstance(given, str) or (bool(given) and isinstance(given[0], int))
+    return (*INPUTS, (r"\binputs\[0\]", "inputs")) if alone else INPUTS
 
 
 def embed_request(body: EmbedBody | EmbedAllBody, output: OutputKind) -> EmbedRequest:

@@ -9,7 +9,8 @@ from frontend_service.classification import Classified
 from frontend_service.doors.http.body import FILLED, Count
 from frontend_service.doors.http.reply import Reply
 from frontend_service.doors.http.route import Asked
-from frontend_service.doors.http.shapes.tei.common import Cuttable, counted
+from frontend_service.doors.http.shapes.tei.common import OPTIONS, Cuttable, counted
+from frontend_service.doors.renaming import Names
 from frontend_service.requests import ClassifyRequest
 from shared.errors import InvalidInput
 
@@ -30,6 +31,23 @@ class PredictBody(Cuttable, kw_only=True):
     ]
     raw_scores: bool = False
     parameters: LabelParameters | None = None
+
+
+def names_of(body: PredictBody) -> Names:
+    """Places of a text alone, of a pair, and of a text or pair of many."""
+    given = body.inputs
+    if isinstance(given, str):
+        places: Names = ((r"\btexts\[0\]", "inputs"),)
+    elif all(isinstance(text, str) for text in given):
+        places = ((r"\btexts\[0\]", "inputs[0]"), (r"\btext_pairs\[0\]", "inputs[1]"))
+    else:
+        places = ((r"\btexts\[(\d+)\]", r"inputs[\1][0]"), (r"\btext_pairs\[(\d+)\]", r"inputs[\1][1]"))
+    return (
+        *places,
+        ("text_pairs is empty", "inputs has no second texts"),
+        (r"^(text_pairs|texts)$|\b(text_pairs|texts)(?= has )", "inputs"),
+        *OPTIONS,
+    )
 
 
 def predict_request(body: PredictBody) -> ClassifyRequest:

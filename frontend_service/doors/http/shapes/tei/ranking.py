@@ -5,13 +5,18 @@ from typing import Annotated, Any
 from frontend_service.doors.http.body import FILLED
 from frontend_service.doors.http.reply import Reply
 from frontend_service.doors.http.route import Asked
-from frontend_service.doors.http.shapes.tei.common import Cuttable, counted
+from frontend_service.doors.http.shapes.tei.common import OPTIONS, Cuttable, counted
 from frontend_service.doors.renaming import Names
 from frontend_service.ranking import Reranked
 from frontend_service.ranking_requests import RerankRequest
 from shared.errors import InvalidInput
 
-NAMES: Names = ((r"return_documents", "return_text"), (r"set top_n, or ", ""), (r"\bdocuments\b", "texts"))
+NAMES: Names = (
+    (r"return_documents", "return_text"),
+    (r"set top_n, or ", ""),
+    (r"\bdocuments\b", "texts"),
+    *OPTIONS,
+)
 
 
 class RerankBody(Cuttable, kw_only=True):

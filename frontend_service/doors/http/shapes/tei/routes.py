@@ -11,9 +11,9 @@ from frontend_service.doors.http.body import Body
 from frontend_service.doors.http.errors import TEI
 from frontend_service.doors.http.reply import FLOAT_WEIGHT, Reply, written
 from frontend_service.doors.http.route import Call, Route, Serve, exchanged
-from frontend_service.doors.http.shapes import cohere
+from frontend_service.doors.http.shapes.cohere import ranking as cohere
 from frontend_service.doors.http.shapes.tei import embedding, info, prediction, ranking, tokenization
-from frontend_service.doors.http.shapes.tei.common import INPUTS
+from frontend_service.doors.http.shapes.tei.common import INPUTS, known_as, of_any_name
 from frontend_service.doors.http.shapes.tei.embedding import (
     EmbedAllBody,
     EmbedBody,
@@ -27,18 +27,18 @@ from frontend_service.doors.http.shapes.tei.embedding import (
 )
 from frontend_service.doors.http.shapes.tei.prediction import PredictBody
 from frontend_service.doors.http.shapes.tei.ranking import RerankBody
-from frontend_service.doors.renaming import Names
 from frontend_service.frontend import Frontend
+from frontend_service.requests import EmbedRequest
 from shared.vectors import OutputKind, Task
 
 
 class _Root(msgspec.Struct):
     """Which of the bodies of POST / it is."""
 
-    query: str | None = None
-    texts: list[Any] | None = None
-    documents: list[Any] | None = None
-    model: str = ""
+    query: Any = None
+    texts: Any = None
+    documents: Any = None
+    model: str | None = None
     inputs: msgspec.Raw = msgspec.Raw()
 
     @property
@@ -52,7 +52,14 @@ _root = Body(_Root)
 
 def reranks(frontend: Frontend) -> Serve:
     """TEI's bodies have `texts`; those with `documents` are Cohere's, and get its replies."""
-    ours = exchanged(frontend, Body(RerankBody), ranking.rerank_request, frontend.ranking.rerank, ranking.rerank_reply)
+    ours = exchanged(
+        frontend,
+        Body(RerankBody),
+        ranking.rerank_request,
+        of_any_name(frontend, frontend.ranking.rerank),
+        ranking.rerank_reply,
+        names_of=lambda _: ranking.NAMES,
+    )
     theirs = cohere.reranks(frontend)
 
     async def serve(call: Call) -> Reply:
@@ -64,25 +71,34 @@ def reranks(frontend: Frontend) -> Serve:
 
 def routes(frontend: Frontend) -> list[Route]:
     """All of this shape."""
-    embed = frontend.embedding.embed
+    embed = of_any_name(frontend, frontend.embedding.embed)
 
-    def reads(output: OutputKind) -> Any:
-        return lambda body: embed_request(body, output)
+    def embeds(takes: Any, output: OutputKind, write: Any, weight: int = FLOAT_WEIGHT) -> Serve:
+        def read(body: Any) -> EmbedRequest:
+            return embed_request(body, output)
 
-    dense = exchanged(frontend, Body(EmbedBody), reads(OutputKind.DENSE), embed, dense_reply, FLOAT_WEIGHT)
-    every = exchanged(frontend, Body(EmbedAllBody), reads(OutputKind.MULTI_VECTOR), embed, all_reply, FLOAT_WEIGHT)
-    sparse = exchanged(
-        frontend, Body(EmbedAllBody), reads(OutputKind.SPARSE), embed, sparse_reply, embedding.SPARSE_WEIGHT
-    )
+        return exchanged(frontend, Body(takes), read, embed, write, weight, embedding.names_of)
+
+    dense = embeds(EmbedBody, OutputKind.DENSE, dense_reply)
+    every = embeds(EmbedAllBody, OutputKind.MULTI_VECTOR, all_reply)
+    sparse = embeds(EmbedAllBody, OutputKind.SPARSE, sparse_reply, embedding.SPARSE_WEIGHT)
     predict = exchanged(
         frontend,
         Body(PredictBody),
         prediction.predict_request,
-        frontend.classification.texts,
+        of_any_name(frontend, frontend.classification.texts),
         prediction.predict_reply,
         FLOAT_WEIGHT,
+        prediction.names_of,
     )
-    similar = exchanged(frontend, Body(SimilarityBody), similarity_request, embed, similarity_reply)
+    similar = exchanged(
+        frontend,
+        Body(SimilarityBody),
+        similarity_request,
+        embed,
+        similarity_reply,
+        names_of=lambda _: embedding.SIMILAR,
+    )
     rerank = reranks(frontend)
     tokenize, decode = tokenization.tokenizes(frontend), tokenization.decodes(frontend)
 
@@ -93,7 +109,7 @@ def routes(frontend: Frontend) -> list[Route]:
             return await rerank(call)
         if given.compares:
             return await similar(call)
-        card = frontend.models.get(given.model).card
+        card = frontend.models.get(known_as(frontend, given.model or "")).card
         if Task.EMBED not in card.tasks:
             return await predict(call)
         return await (sparse if card.outputs[:1] == (OutputKind.SPARSE,) else dense)(call)
@@ -104,28 +120,22 @@ def routes(frontend: Frontend) -> list[Route]:
 
     vector, ranks = [[0.1, -0.2]], [{"index": 1, "score": 0.97}, {"index": 0, "score": 0.02}]
     labels = [{"score": 0.9, "label": "positive"}]
-    posts: tuple[tuple[str, str, Serve, Any, Any, Names], ...] = (
-        ("/", "/embed, /predict, /rerank or /similarity, by the body and the model", root, EmbedBody, vector, INPUTS),
-        ("/embed", "A vector for each input", dense, EmbedBody, vector, INPUTS),
-        ("/embed_all", "A vector for each token of each input", every, EmbedAllBody, [vector], INPUTS),
-        ("/embed_sparse", "Weights of words", sparse, EmbedAllBody, [[{"index": 7, "value": 0.5}]], INPUTS),
-        ("/predict", "Labels of texts or pairs, best first", predict, PredictBody, labels, INPUTS),
-        ("/rerank", "Texts in the order in which they fit a query", rerank, RerankBody, ranks, ranking.NAMES),
-        ("/similarity", "Cosines of one text with others", similar, SimilarityBody, [0.7], INPUTS),
+    posts: tuple[tuple[str, str, Serve, Any, Any], ...] = (
+        ("/", "/embed, /predict, /rerank or /similarity, by the body and the model", root, EmbedBody, vector),
+        ("/embed", "A vector for each input", dense, EmbedBody, vector),
+        ("/embed_all", "A vector for each token of each input", every, EmbedAllBody, [vector]),
+        ("/embed_sparse", "Weights of words", sparse, EmbedAllBody, [[{"index": 7, "value": 0.5}]]),
+        ("/predict", "Labels of texts or pairs, best first", predict, PredictBody, labels),
+        ("/rerank", "Texts in the order in which they fit a query", rerank, RerankBody, ranks),
+        ("/similarity", "Cosines of one text with others", similar, SimilarityBody, [0.7]),
     )
     known = (
-        (
-            "/tokenize",
-            "The tokens of texts",
-            tokenize,
-            tokenization.TokenizeBody,
-            [[{"id": 101, "text": "[CLS]"}]],
-            INPUTS,
-        ),
-        ("/decode", "The texts of ids", decode, tokenization.DecodeBody, ["a text"], tokenization.NAMES),
+        ("/tokenize", "The tokens of texts", tokenize, tokenization.TokenizeBody, [[{"id": 101, "text": "[CLS]"}]]),
+        ("/decode", "The texts of ids", decode, tokenization.DecodeBody, ["a text"]),
     )
     theirs = (cohere.CohereRerankBody,)
     or_takes = {"/": (PredictBody, RerankBody, *theirs, SimilarityBody), "/rerank": theirs}
+    names = {"/tokenize": INPUTS, "/decode": tokenization.NAMES}
     return [
         *(
             Route(
@@ -136,12 +146,12 @@ def routes(frontend: Frontend) -> list[Route]:
                 takes=takes,
                 or_takes=or_takes.get(path, ()),
                 gives=gives,
-                names=names,
+                names=names.get(path, ()),
                 waits=waits,
                 serve=serve,
             )
             for some, waits in ((posts, True), (known, False))
-            for path, summary, serve, takes, gives, names in some
+            for path, summary, serve, takes, gives in some
         ),
         Route(
             method="GET",

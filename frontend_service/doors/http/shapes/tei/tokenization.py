@@ -7,6 +7,7 @@ import msgspec
 from frontend_service.doors.http.body import FILLED, Body, Id, Texts, inputs_of, texts_of
 from frontend_service.doors.http.reply import FLOAT_WEIGHT, Reply, written
 from frontend_service.doors.http.route import Call, Serve
+from frontend_service.doors.http.shapes.tei.common import known_as
 from frontend_service.doors.renaming import Names
 from frontend_service.doors.tei_v1.codec.tokenization import byte_places
 from frontend_service.frontend import Frontend
@@ -65,7 +66,10 @@ def tokenizes(frontend: Frontend) -> Serve:
         if not inputs:
             raise InvalidInput("inputs is empty", field="inputs")
         request = TokenizeRequest(
-            model=body.model, texts=inputs, prompt=PromptChoice(name=body.prompt_name), cut=UNLIMITED
+            model=known_as(frontend, body.model),
+            texts=inputs,
+            prompt=PromptChoice(name=body.prompt_name),
+            cut=UNLIMITED,
         )
         texts = await frontend.models.tokenize(request)
         return await frontend.offload(
@@ -84,7 +88,9 @@ def decodes(frontend: Frontend) -> Serve:
     async def serve(call: Call) -> Reply:
         body = await frontend.offload(len(call.body), decoding.read, call.body)
         _, tokenized = inputs_of(body.ids, "ids")  # type: ignore[arg-type]
-        request = DetokenizeRequest(model=body.model, tokenized=tokenized, skip_special_tokens=body.skip_special_tokens)
+        request = DetokenizeRequest(
+            model=known_as(frontend, body.model), tokenized=tokenized, skip_special_tokens=body.skip_special_tokens
+        )
         return Reply(body=written((await frontend.models.detokenize(request)).texts))
 
     return serve

@@ -1,0 +1,92 @@
+"""Cohere's requests, by the parameters of its Python client."""
+
+from typing import Any
+
+from http_fields.field import Request
+from http_fields.vllm import CROSS_ENCODER, IMAGES, LONG, honoured, meaningless, refused
+
+SOURCE = "github.com/cohere-ai/cohere-python 7.0.9, src/cohere/{}"
+MODEL = honoured("model", "another", "another model than the one served is 404")
+PRIORITY = refused("priority", 5, "the header selvage-priority does it; 0 is accepted")
+RANKED = (
+    honoured("query", "b"),
+    honoured("documents", ["b", {"text": "c"}], "a text, or an object with `text`, which comes back whole"),
+    MODEL,
+    honoured("top_n", 1),
+)
+
+
+def embedded(**texts: Any) -> tuple[Any, ...]:
+    """What both versions have. `texts`: some that are over the limit, by the name of this request."""
+    return (
+        refused("images", ["data:image/png;base64,AAAA"], IMAGES),
+        MODEL,
+        honoured("input_type", "search_query", "`image` is refused"),
+        honoured("embedding_types", ["int8", "ubinary"]),
+        honoured("truncate", "START", **texts),
+    )
+
+
+LATER = (
+    honoured("max_tokens", 3, "a bound: more than the model takes is what it takes"),
+    honoured("output_dimension", 4),
+    PRIORITY,
+)
+
+
+def inputs(text: str) -> list[dict[str, Any]]:
+    return [{"content": [{"type": "text", "text": text}]}]
+
+
+REQUESTS = (
+    Request(
+        original="Cohere, rerank of version 1",
+        source=SOURCE.format("raw_base_client.py"),
+        path="/v1/rerank",
+        body={"query": "a", "documents": ["b c", {"text": "d", "title": "e"}]},
+        fields=(
+            *RANKED,
+            honoured("return_documents", True),
+            refused("rank_fields", ["title"], 'how fields become one text is not documented; ["text"] is accepted'),
+            meaningless("max_chunks_per_doc", 3, "an upper bound, and a document is one chunk"),
+        ),
+        card=CROSS_ENCODER,
+    ),
+    Request(
+        original="Cohere, rerank of version 2",
+        source=SOURCE.format("v2/raw_client.py"),
+        path="/v2/rerank",
+        body={"query": "a", "documents": ["b c", "d"]},
+        fields=(
+            *RANKED,
+            honoured("max_tokens_per_doc", 1, "a bound: more than the model takes is what it takes"),
+            PRIORITY,
+        ),
+        card=CROSS_ENCODER,
+    ),
+    Request(
+        original="Cohere, embed of version 1",
+        source=SOURCE.format("raw_base_client.py"),
+        path="/v1/embed",
+        body={"texts": ["a b"]},
+        fields=(honoured("texts", ["b", "c"]), *embedded(texts=[LONG])),
+    ),
+    Request(
+        original="Cohere, embed of version 2, texts",
+        source=SOURCE.format("v2/raw_client.py"),
+        path="/v2/embed",
+        body={"texts": ["a b"]},
+        fields=(honoured("texts", ["b", "c"]), *embedded(texts=[LONG]), *LATER),
+    ),
+    Request(
+        original="Cohere, embed of version 2, inputs",
+        source=SOURCE.format("v2/raw_client.py"),
+        path="/v2/embed",
+        body={"inputs": inputs("a b")},
+        fields=(
+            honoured("inputs", inputs("c"), "one text each; images are refused"),
+            *embedded(inputs=inputs(LONG)),
+            *LATER,
+        ),
+    ),
+)

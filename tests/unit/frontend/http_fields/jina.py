@@ -1,0 +1,57 @@
+"""Jina's requests, by its OpenAPI document."""
+
+from dataclasses import replace
+
+from http_fields.cohere import MODEL
+from http_fields.field import Request
+from http_fields.vllm import CROSS_ENCODER, LONG, honoured, refused
+
+SOURCE = "api.jina.ai/openapi.json 2026.02.03, {}"
+DIMENSIONS = honoured("dimensions", 4)
+ENCODED = honoured("embedding_type", "base64", "`binary`, `ubinary` and lists of types are refused")
+INPUT = honoured("input", ["c"], "texts; objects are refused")
+EMBEDDINGS = tuple(
+    Request(
+        original="Jina, embeddings of versions 2 to 4",
+        source=SOURCE.format("EmbeddingsV2Request, EmbeddingsV3Request, EmbeddingsV4Request"),
+        path=path,
+        body={"input": ["a b"]},
+        fields=(
+            INPUT,
+            MODEL,
+            ENCODED,
+            honoured("normalized", False),
+            honoured("truncate", True, input=[LONG]),
+            honoured("task", "retrieval.query", "what a text is; tasks that choose adapters alone change nothing"),
+            refused("late_chunking", True, "every text is embedded alone; `false` is accepted"),
+            DIMENSIONS,
+            refused("return_multivector", True, "/v1/multi-vector does it; `false` is accepted"),
+        ),
+    )
+    for path in ("/v1/embeddings", "/embeddings")
+)
+MULTI_VECTORS = Request(
+    original="Jina, token vectors",
+    source=SOURCE.format("ColbertV2Request"),
+    path="/v1/multi-vector",
+    body={"input": ["a b"]},
+    fields=(INPUT, MODEL, ENCODED, honoured("input_type", "query"), DIMENSIONS),
+)
+RERANK = Request(
+    original="Jina, rerank",
+    source=SOURCE.format("TextRerankerRequest, RerankerV3Request"),
+    path="/v1/rerank",
+    body={"query": "a", "documents": ["b c", {"text": "d"}]},
+    fields=(
+        honoured("query", "c"),
+        honoured("documents", [{"text": "d"}], "images are refused"),
+        MODEL,
+        honoured("top_n", 1),
+        honoured("return_documents", True, "unset it is `false`, as Cohere's"),
+        replace(honoured("truncation", False, "texts are cut otherwise", documents=[LONG]), status=400),
+        honoured("max_doc_length", 1, "a bound: more than the model takes is what it takes"),
+        refused("return_embeddings", True, "/v1/embeddings gives them; `false` is accepted"),
+    ),
+    card=CROSS_ENCODER,
+)
+REQUESTS = (*EMBEDDINGS, MULTI_VECTORS, RERANK)

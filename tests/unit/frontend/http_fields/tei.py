@@ -1,0 +1,120 @@
+"""text-embeddings-inference's requests, by the structs of its router."""
+
+from typing import Any
+
+from http_fields.field import Field, Request
+from http_fields.openai import FIELDS as OPENAI
+from http_fields.vllm import CROSS_ENCODER, LONG, honoured
+from shared.vectors import Activation, OutputKind, Task
+
+SOURCE = "github.com/huggingface/text-embeddings-inference 0d124dc, router/src/http/types.rs"
+PROMPTED: dict[str, object] = {"prompts": {"query": "query : "}}
+LABELLED = {"tasks": (Task.EMBED, Task.CLASSIFY), "labels": ("yes", "no"), "activation": Activation.SOFTMAX}
+INPUTS = honoured("inputs", ["c", "d e"])
+PROMPT = honoured("prompt_name", "query")
+RAW = honoured("raw_scores", True)
+
+
+def cutting(within: str = "", **texts: Any) -> tuple[Field, ...]:
+    """What may be done with `texts` that are over the limit. `within`: what the fields are part of."""
+    truncate = {f"{within}truncate": True}
+    return (
+        honoured(f"{within}truncate", True, "unset it is the frontend's --auto-truncate", **texts),
+        honoured(f"{within}truncation_direction", "left", **texts, **truncate),
+    )
+
+
+def request(
+    struct: str, path: str, body: dict[str, Any], *fields: Field, of: str = "", card: dict[str, object] | None = None
+) -> Request:
+    """`of`: which inputs, where the struct has several kinds."""
+    return Request(
+        original=f"text-embeddings-inference, {struct}{of}",
+        source=SOURCE,
+        path=path,
+        body=body,
+        fields=fields,
+        card=card or PROMPTED,
+    )
+
+
+PREDICTIONS = (
+    request(
+        "PredictRequest",
+        "/predict",
+        {"inputs": "a b"},
+        honoured("inputs", [["c"], ["d e"]]),
+        *cutting(inputs=LONG),
+        RAW,
+        of=", texts",
+        card=LABELLED,
+    ),
+    request(
+        "PredictRequest",
+        "/predict",
+        {"inputs": ["a", "b"]},
+        honoured("inputs", [["c", "d e"]]),
+        *cutting(inputs=["a", LONG]),
+        RAW,
+        of=", pairs",
+        card=CROSS_ENCODER,
+    ),
+)
+RERANK = request(
+    "RerankRequest",
+    "/rerank",
+    {"query": "a", "texts": ["b c", "d"]},
+    honoured("query", "c"),
+    honoured("texts", ["e"]),
+    *cutting(texts=[LONG]),
+    RAW,
+    honoured("return_text", True),
+    card=CROSS_ENCODER,
+)
+SIMILARITY = request(
+    "SimilarityRequest and SimilarityParameters",
+    "/similarity",
+    {"inputs": {"source_sentence": "a", "sentences": ["b c"]}},
+    honoured("inputs", {"source_sentence": "c", "sentences": ["d", "e"]}),
+    *cutting("parameters.", inputs={"source_sentence": LONG, "sentences": ["a"]}),
+    honoured("parameters.prompt_name", "query"),
+)
+REQUESTS = (
+    request(
+        "EmbedRequest",
+        "/embed",
+        {"inputs": "a b"},
+        INPUTS,
+        *cutting(inputs=LONG),
+        PROMPT,
+        honoured("normalize", False),
+        honoured("dimensions", 4),
+    ),
+    *(
+        request(
+            struct,
+            path,
+            {"inputs": "a b"},
+            INPUTS,
+            *cutting(inputs=LONG),
+            PROMPT,
+            card=PROMPTED | {"outputs": (output,)},
+        )
+        for struct, path, output in (
+            ("EmbedAllRequest", "/embed_all", OutputKind.MULTI_VECTOR),
+            ("EmbedSparseRequest", "/embed_sparse", OutputKind.SPARSE),
+        )
+    ),
+    *PREDICTIONS,
+    RERANK,
+    SIMILARITY,
+    request("TokenizeRequest", "/tokenize", {"inputs": "a b"}, INPUTS, honoured("add_special_tokens", False), PROMPT),
+    request(
+        "DecodeRequest",
+        "/decode",
+        {"ids": [1, 4, 2]},
+        honoured("ids", [[5], [6]]),
+        honoured("skip_special_tokens", False),
+    ),
+    request("OpenAICompatRequest", "/v1/embeddings", {"input": "a"}, *OPENAI),
+)

@@ -1,0 +1,75 @@
+"""Cohere's embed over HTTP, version 1 and 2: replies, absence, bounds, and names in errors."""
+
+from typing import Any
+
+import pytest
+from asgi import Door, Worker
+from http_fields.vllm import LONG
+
+ROW = [3.1] * 8
+
+
+def inputs(*texts: str) -> list[dict[str, Any]]:
+    return [{"content": [{"type": "text", "text": text}]} for text in texts]
+
+
+async def test_version_1_gives_plain_lists() -> None:
+    """Unless types are asked for; `response_type` says which."""
+    ask = Door(Worker()).ask
+    plain = (await ask("/v1/embed", {"texts": ["a"], "embedding_types": None})).json
+    assert (plain["response_type"], plain["embeddings"], plain["texts"]) == ("embeddings_floats", [ROW], ["a"])
+    assert plain["meta"]["api_version"] == {"version": "1"}
+    typed = (await ask("/v1/embed", {"texts": ["a"], "embedding_types": ["float", "ubinary"]})).json
+    assert typed["response_type"] == "embeddings_by_type"
+    assert typed["embeddings"] == {"float": [ROW], "ubinary": [[255]]}
+
+
+async def test_version_2_gives_types_always() -> None:
+    """Floats where none is asked for."""
+    told = (await Door(Worker()).ask("/v2/embed", {"texts": ["a"]})).json
+    assert (told["response_type"], told["embeddings"]) == ("embeddings_by_type", {"float": [ROW]})
+    assert told["meta"]["api_version"] == {"version": "2"}
+
+
+@pytest.mark.parametrize("path", ["/v1/embed", "/v2/embed"])
+async def test_null_is_absence(path: str) -> None:
+    """Of every field that clients may leave out."""
+    fields = ("inputs", "images", "model", "input_type", "embedding_types", "truncate", "max_tokens", "priority")
+    body = {"texts": ["a"]} | dict.fromkeys((*fields, "output_dimension"))
+    assert (await Door(Worker()).ask(path, body)).status == 200
+    body = {"texts": None, "inputs": inputs("a"), "images": []}
+    assert (await Door(Worker()).ask(path, body)).status == 200
+
+
+async def test_max_tokens_is_a_bound() -> None:
+    """Above the model's limit it says nothing, below it texts are cut, at the end that `truncate` names."""
+    worker = Worker()
+    ask = Door(worker).ask
+    for max_tokens in (4096, 4):
+        assert (await ask("/v2/embed", {"texts": [LONG, "a"], "max_tokens": max_tokens})).status == 200
+    assert [job.tokens.lengths for job in worker.jobs] == [(10, 3), (4, 3)]
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"texts": ["a", LONG], "truncate": "NONE"}, 'texts[1] has 14 tokens, the limit is 10; truncate "END" would'),
+        ({"inputs": inputs("a", LONG), "truncate": "NONE"}, "inputs[1].content[0].text has 14 tokens"),
+        ({"inputs": [{"content": [{"type": "image_url"}]}]}, "inputs[0].content[0].type is 'image_url'"),
+        ({"inputs": [{"content": [{"type": "text"}]}]}, "inputs[0].content[0].text is missing"),
+        ({"inputs": [{"content": []}]}, "inputs[0].content has 0 parts"),
+        ({"inputs": [{"content": [{"text": "a"}, {"text": "b"}]}]}, "inputs[0].content has 2 parts"),
+        ({"inputs": inputs("a"), "texts": ["a"]}, "texts and inputs are both there"),
+        ({"texts": ["a"], "images": ["data:image/png;base64,AAAA"]}, "images is refused: there is no model of images"),
+        ({"texts": ["a"], "priority": 7}, "priority is refused"),
+        ({"texts": ["a"], "output_dimension": 9}, "output_dimension is 9"),
+        ({"texts": ["a"], "embedding_types": []}, "embedding_types is empty"),
+        ({"images": None}, "texts is empty"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/embed", "/v2/embed"])
+async def test_what_is_wrong_is_named_as_it_was_sent(path: str, body: dict[str, Any], named: str) -> None:
+    """With a remedy that the path has."""
+    told = await Door(Worker()).ask(path, body)
+    assert told.status == 400
+    assert named in told.json["message"]

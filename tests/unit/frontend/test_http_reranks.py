@@ -1,0 +1,195 @@
+"""Reranks over HTTP in the shapes of Cohere, Jina, vLLM and NVIDIA: what is bounded, ignored and named."""
+
+from typing import Any
+
+import pytest
+from asgi import Door, Worker
+from http_fields.vllm import CROSS_ENCODER, LONG
+
+TEMPLATE = CROSS_ENCODER | {"pair_template": "query : {query} passage : {document} :"}
+RERANKS = ("/rerank", "/v1/rerank", "/v2/rerank")
+BOUNDS = ("max_tokens_per_doc", "max_tokens_per_query", "max_doc_length", "truncate_prompt_tokens")
+
+
+async def lengths(path: str, **fields: Any) -> tuple[int, ...]:
+    """Tokens of the pairs that the worker gets of a query of two words with documents of twelve and one."""
+    worker = Worker(**CROSS_ENCODER)
+    told = await Door(worker).ask(path, {"query": "a b", "documents": [LONG, "c"]} | fields)
+    assert told.status == 200, told.body
+    return tuple(worker.jobs[0].tokens.lengths)
+
+
+@pytest.mark.parametrize("path", RERANKS)
+@pytest.mark.parametrize("bound", BOUNDS)
+async def test_a_bound_above_the_limit_says_nothing(path: str, bound: str) -> None:
+    """Haystack's CohereRanker always sends 4,096, of a model that takes 10."""
+    assert await lengths(path, **{bound: 4096}) == await lengths(path) == (10, 6)
+
+
+@pytest.mark.parametrize(("bound", "expected"), [*((name, 8) for name in BOUNDS if name != "max_tokens_per_query")])
+async def test_a_bound_below_it_holds(bound: str, expected: int) -> None:
+    """Documents of 3 tokens beside 2 of the query and 3 special ones, or pairs of 8."""
+    value = expected if bound == "truncate_prompt_tokens" else 3
+    assert (await lengths("/v1/rerank", **{bound: value}))[0] == expected
+
+
+async def test_the_lower_one_of_two_bounds_holds() -> None:
+    """Of Cohere's and of Jina's; 0 is none, as vLLM has it."""
+    assert (await lengths("/v1/rerank", max_tokens_per_doc=4, max_doc_length=2))[0] == 7
+    assert (await lengths("/v1/rerank", max_tokens_per_doc=2, max_doc_length=4))[0] == 7
+    assert (await lengths("/v1/rerank", max_tokens_per_doc=0, max_doc_length=4))[0] == 9
+
+
+@pytest.mark.parametrize("path", RERANKS)
+async def test_no_top_n_is_all(path: str) -> None:
+    """0 as vLLM means it, and null; 2.0 is 2."""
+    ask = Door(Worker(**CROSS_ENCODER)).ask
+    body = {"query": "a", "documents": ["b", "c", "d"], "model": None, "return_documents": None}
+    assert [len((await ask(path, body | {"top_n": top_n})).json["results"]) for top_n in (0, None, 2.0)] == [3, 3, 2]
+
+
+async def test_use_activation_false_gives_logits() -> None:
+    """Also by /rerank, whose own word is raw_scores."""
+    ask = Door(Worker(**CROSS_ENCODER)).ask
+    for path in RERANKS:
+        told = await ask(path, {"query": "a", "documents": ["b"], "use_activation": False})
+        assert told.json["results"] == [{"index": 0, "relevance_score": 1.0}]
+
+
+async def test_the_other_end_is_cut_where_the_body_says_so() -> None:
+    """The last words of the document stay."""
+    ids = []
+    for side in ("left", "right"):
+        worker = Worker(**CROSS_ENCODER)
+        body = {"query": "a", "documents": [LONG], "truncation_side": side}
+        assert (await Door(worker).ask("/v1/rerank", body)).status == 200
+        ids.append(bytes(worker.jobs[0].tokens.ids))
+    assert ids[0] != ids[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/rerank", {"query": "a", "texts": ["b"], "truncation_direction": "left"}, "truncation_direction"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "truncation_side": "left"}, "truncation_side"),
+    ],
+)
+async def test_a_template_is_cut_at_one_end_only(path: str, body: dict[str, Any], field: str) -> None:
+    """A yes/no reranker answers after its document: what cannot be done is not ignored."""
+    told = await Door(Worker(**TEMPLATE)).ask(path, body)
+    assert told.status in (400, 422)
+    assert field.encode() in told.body
+
+
+async def test_a_document_may_be_an_object() -> None:
+    """All of it comes back, in the shape in which it was sent."""
+    document = {"text": "b", "url": "https://example.org", "pages": 3}
+    body = {"query": "a", "documents": ["c", document], "return_documents": True, "top_n": 2}
+    told = await Door(Worker(**CROSS_ENCODER)).ask("/v1/rerank", body)
+    found = {result["index"]: result["document"] for result in told.json["results"]}
+    assert found == {0: {"text": "c"}, 1: document}
+
+
+@pytest.mark.parametrize("path", [*RERANKS, "/"])
+@pytest.mark.parametrize(
+    ("documents", "named"),
+    [
+        (["b", {"title": "c"}], "documents[1].text is missing"),
+        ([{"text": 5}], "documents[0].text is no string"),
+        ([{"image": "https://example.org"}], "documents[0].text is missing, and there is no model of images"),
+        (["b", {"text": LONG}], "documents[1].text and its partner have"),
+        ([{"text": "b"}, LONG], "documents[1] and its partner have"),
+        (LONG, "documents and its partner have"),
+        ([], "documents is empty"),
+    ],
+)
+async def test_a_document_is_named_as_it_was_sent(path: str, documents: object, named: str) -> None:
+    """By every path that takes `documents`, whatever else the path takes; with a remedy that it has."""
+    body = {"query": "a", "documents": documents, "truncation": False}
+    told = await Door(Worker(**CROSS_ENCODER)).ask(path, body)
+    assert told.status in (400, 413, 422)
+    assert named in told.body.decode()
+    assert ("the limit is" in told.body.decode()) == ("truncation: true would cut" in told.body.decode())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rank_fields", ["title"]),
+        ("priority", 1),
+        ("return_embeddings", True),
+        ("padding", "max_length"),
+        ("mm_processor_kwargs", {"a": 1}),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_by_name(field: str, value: object) -> None:
+    told = await Door(Worker(**CROSS_ENCODER)).ask("/v1/rerank", {"query": "a", "documents": ["b"], field: value})
+    assert (told.status, told.json["error"]["param"]) == (400, field)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rank_fields", ["text"]),
+        ("priority", 0),
+        ("return_embeddings", False),
+        ("padding", "do_not_pad"),
+        ("max_chunks_per_doc", 10),
+        ("rank_fields", None),
+    ],
+)
+async def test_what_asks_for_nothing_is_taken(field: str, value: object) -> None:
+    """Defaults that clients send."""
+    told = await Door(Worker(**CROSS_ENCODER)).ask("/v1/rerank", {"query": "a", "documents": ["b"], field: value})
+    assert told.status == 200
+
+
+async def test_the_version_is_that_of_the_path() -> None:
+    """Cohere's clients read it."""
+    ask = Door(Worker(**CROSS_ENCODER)).ask
+    versions = [
+        (await ask(path, {"query": "a", "documents": ["b"]})).json["meta"]["api_version"]["version"]
+        for path in ("/v1/rerank", "/v2/rerank")
+    ]
+    assert versions == ["1", "2"]
+
+
+async def test_rankings_as_nvidia_gives_them() -> None:
+    """Logits, best first; the fake's are 1, 3, 3, 2."""
+    body = {"model": "fake", "query": {"text": "a"}, "passages": [{"text": "b"}, {"text": "c"}, {"text": "d e"}]}
+    told = await Door(Worker(**CROSS_ENCODER)).ask("/v1/ranking", body)
+    assert told.json == {
+        "rankings": [{"index": 1, "logit": 3.0}, {"index": 2, "logit": 3.0}, {"index": 0, "logit": 1.0}],
+        "usage": {"prompt_tokens": 16, "total_tokens": 16},
+    }
+
+
+async def test_a_passage_over_the_limit_is_refused_unless_its_end_may_go() -> None:
+    """NIM's default is NONE."""
+    body = {"query": {"text": "a"}, "passages": [{"text": "b"}, {"text": LONG}]}
+    for truncate in ({}, {"truncate": None}, {"truncate": "NONE"}):
+        told = await Door(Worker(**CROSS_ENCODER)).ask("/v1/ranking", body | truncate)
+        assert (told.status, told.json["error"]["param"]) == (400, "passages[1].text")
+        assert 'truncate "END" would cut' in told.json["error"]["message"]
+    worker = Worker(**CROSS_ENCODER)
+    assert (await Door(worker).ask("/v1/ranking", body | {"truncate": "END"})).status == 200
+    assert worker.jobs[0].tokens.lengths == (5, 10)
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"query": {"text": "a"}, "passages": []}, "passages is empty"),
+        ({"query": {"text": LONG}, "passages": [{"text": "a"}]}, "query.text has 14 tokens"),
+        ({"query": {"text": "a", "image": "x"}, "passages": [{"text": "a"}]}, "query.image is there"),
+        ({"query": {"text": "a"}, "passages": [{"text": "a", "image": "x"}]}, "passages[0].image is there"),
+        ({"query": "a", "passages": [{"text": "a"}]}, "query: Expected `object`"),
+        ({"query": {"text": "a"}, "passages": [{"title": "a"}]}, "passages[0].text is missing"),
+        ({"query": {"text": "a"}, "passages": [{"text": "a"}], "truncate": "START"}, "truncate: Invalid enum value"),
+    ],
+)
+async def test_what_is_wrong_with_passages_is_named(body: dict[str, Any], named: str) -> None:
+    """In NVIDIA's words; of an embedding model too."""
+    told = await Door(Worker()).ask("/v1/ranking", body)
+    assert told.status == 400
+    assert named in told.json["error"]["message"]

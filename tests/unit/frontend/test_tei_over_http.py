@@ -1,0 +1,92 @@
+"""text-embeddings-inference's paths over HTTP: which model is meant, and what errors call a place of the body."""
+
+from typing import Any
+
+import pytest
+from asgi import Door, Worker
+from http_fields.vllm import CROSS_ENCODER, LONG
+
+from frontend_service.worker.protocol import ServedModel
+from shared.errors import UnknownModel
+from shared.vectors import OutputKind
+
+ASKS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+    ("/", {"inputs": "a"}, {}),
+    ("/", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}, {}),
+    ("/embed", {"inputs": "a"}, {}),
+    ("/predict", {"inputs": ["a", "b"]}, CROSS_ENCODER),
+    ("/rerank", {"query": "a", "texts": ["b"]}, CROSS_ENCODER),
+    ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}, {}),
+    ("/tokenize", {"inputs": "a"}, {}),
+    ("/decode", {"ids": [4]}, {}),
+)
+
+
+class Two(Worker):
+    """Serves a model beside `fake`, so that one must be named."""
+
+    def model(self, name: str) -> ServedModel:
+        if name != "fake":
+            raise UnknownModel("there are several models, name one: fake, other", field="model")
+        return self.served
+
+
+@pytest.mark.parametrize(("path", "body", "changes"), ASKS)
+async def test_any_name_means_the_only_model(path: str, body: dict[str, Any], changes: dict[str, Any]) -> None:
+    """The original serves one, and knows no such field."""
+    ask = Door(Worker(**changes)).ask
+    for name in ("text-embeddings-inference", "", None):
+        told = await ask(path, body | {"model": name})
+        assert told.status == 200, told.body
+
+
+@pytest.mark.parametrize(("path", "body", "changes"), ASKS)
+async def test_where_there_are_several_the_name_counts(
+    path: str, body: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    """Else vectors of one would pass for another's."""
+    ask = Door(Two(**changes)).ask
+    assert (await ask(path, body | {"model": "fake"})).status == 200
+    told = await ask(path, body | {"model": "any"})
+    assert (told.status, "name one" in told.json["error"]) == (404, True)
+
+
+async def test_documents_at_rerank_are_coheres_and_name_their_model() -> None:
+    """vLLM and Cohere know the field."""
+    body = {"query": "a", "documents": ["b"], "model": "other"}
+    assert (await Door(Worker(**CROSS_ENCODER)).ask("/rerank", body)).status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "changes", "named"),
+    [
+        ("/embed", {"inputs": LONG}, {}, "inputs has 14 tokens"),
+        ("/embed", {"inputs": ["a", LONG]}, {}, "inputs[1] has 14 tokens"),
+        ("/embed", {"inputs": [4] * 11}, {}, "inputs has 11 tokens"),
+        ("/embed", {"inputs": [[4], [4] * 11]}, {}, "inputs[1] has 11 tokens"),
+        ("/embed", {"inputs": [[4]], "prompt_name": "query"}, {}, "prompt_name needs texts"),
+        ("/", {"inputs": ["a", LONG]}, {}, "inputs[1] has 14 tokens"),
+        ("/", {"query": "a", "texts": ["b", LONG]}, CROSS_ENCODER, "texts[1] and its partner"),
+        ("/rerank", {"query": "a", "texts": ["b", LONG]}, CROSS_ENCODER, "texts[1] and its partner"),
+        ("/predict", {"inputs": LONG}, CROSS_ENCODER, "inputs has 14 tokens"),
+        ("/predict", {"inputs": ["a", LONG]}, CROSS_ENCODER, "inputs[1] and its partner"),
+        ("/predict", {"inputs": [["a", "b"], ["a", LONG]]}, CROSS_ENCODER, "inputs[1][1] and its partner"),
+        ("/predict", {"inputs": [["a"], [LONG]]}, CROSS_ENCODER, "inputs[1][0] has 14 tokens"),
+        ("/similarity", {"inputs": {"source_sentence": LONG, "sentences": ["a"]}}, {}, "inputs.source_sentence has"),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["a", LONG]}}, {}, "inputs.sentences[1] has"),
+        ("/", {"inputs": {"source_sentence": "a", "sentences": [LONG]}}, {}, "parameters.truncate would cut it"),
+    ],
+)
+async def test_a_place_is_named_as_it_was_sent(
+    path: str, body: dict[str, Any], changes: dict[str, Any], named: str
+) -> None:
+    """At the root too, which takes bodies of all kinds."""
+    told = await Door(Worker(**changes)).ask(path, body)
+    assert told.status in (413, 422)
+    assert named in told.json["error"]
+
+
+async def test_a_model_of_another_kind_is_told_as_before() -> None:
+    """Renaming leaves the status as it is."""
+    told = await Door(Worker(outputs=(OutputKind.DENSE,))).ask("/embed_all", {"inputs": "a"})
+    assert told.status == 424
