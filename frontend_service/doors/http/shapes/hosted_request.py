@@ -46,6 +46,7 @@ class HostedRequest(VectorRequest, kw_only=True):
     ] = None
     late_chunking: Annotated[Any, refusing("every text is embedded alone", False)] = None
     return_multivector: Annotated[Any, refusing("/v1/multi-vector gives a vector for each token", False)] = None
+    return_tokenized_input: Annotated[Any, refusing("/v1/multi-vector has return_token_ids", False)] = None
     modality: Annotated[Any, refusing(NO_IMAGES, "text")] = None
 
     @property

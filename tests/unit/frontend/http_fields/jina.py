@@ -26,6 +26,7 @@ EMBEDDINGS = tuple(
             refused("late_chunking", True, "every text is embedded alone; `false` is accepted"),
             DIMENSIONS,
             refused("return_multivector", True, "/v1/multi-vector does it; `false` is accepted"),
+            refused("return_tokenized_input", True, "/v1/multi-vector has `return_token_ids`; `false` is accepted"),
         ),
     )
     for path in ("/v1/embeddings", "/embeddings")
