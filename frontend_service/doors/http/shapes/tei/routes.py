@@ -3,6 +3,7 @@
 Source: its OpenAPI, huggingface.github.io/text-embeddings-inference. What differs is told in docs/tei.md.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -69,73 +70,93 @@ def reranks(frontend: Frontend) -> Serve:
     return serve
 
 
-def routes(frontend: Frontend) -> list[Route]:
-    """All of this shape."""
-    embed = of_any_name(frontend, frontend.embedding.embed)
+def computes(frontend: Frontend) -> dict[str, Serve]:
+    """What a worker is asked for, by path; the root chooses among the others."""
+    embed, classify = frontend.embedding.embed, frontend.classification.texts
 
     def embeds(takes: Any, output: OutputKind, write: Any, weight: int = FLOAT_WEIGHT) -> Serve:
         def read(body: Any) -> EmbedRequest:
             return embed_request(body, output)
 
-        return exchanged(frontend, Body(takes), read, embed, write, weight, embedding.names_of)
+        ask = of_any_name(frontend, embed)
+        return exchanged(frontend, Body(takes), read, ask, write, weight, embedding.names_of)
 
-    dense = embeds(EmbedBody, OutputKind.DENSE, dense_reply)
-    every = embeds(EmbedAllBody, OutputKind.MULTI_VECTOR, all_reply)
-    sparse = embeds(EmbedAllBody, OutputKind.SPARSE, sparse_reply, embedding.SPARSE_WEIGHT)
-    predict = exchanged(
-        frontend,
-        Body(PredictBody),
-        prediction.predict_request,
-        of_any_name(frontend, frontend.classification.texts),
-        prediction.predict_reply,
-        FLOAT_WEIGHT,
-        prediction.names_of,
-    )
-    similar = exchanged(
-        frontend,
-        Body(SimilarityBody),
-        similarity_request,
-        embed,
-        similarity_reply,
-        names_of=lambda _: embedding.SIMILAR,
-    )
-    rerank = reranks(frontend)
-    tokenize, decode = tokenization.tokenizes(frontend), tokenization.decodes(frontend)
+    serves = {
+        "/embed": embeds(EmbedBody, OutputKind.DENSE, dense_reply),
+        "/embed_all": embeds(EmbedAllBody, OutputKind.MULTI_VECTOR, all_reply),
+        "/embed_sparse": embeds(EmbedAllBody, OutputKind.SPARSE, sparse_reply, embedding.SPARSE_WEIGHT),
+        "/predict": exchanged(
+            frontend,
+            Body(PredictBody),
+            prediction.predict_request,
+            of_any_name(frontend, classify),
+            prediction.predict_reply,
+            FLOAT_WEIGHT,
+            prediction.names_of,
+        ),
+        "/rerank": reranks(frontend),
+        "/similarity": exchanged(
+            frontend,
+            Body(SimilarityBody),
+            similarity_request,
+            of_any_name(frontend, embed),
+            similarity_reply,
+            names_of=lambda _: embedding.SIMILAR,
+        ),
+    }
+    return {"/": chooses(frontend, serves), **serves}
 
-    async def root(call: Call) -> Reply:
-        """By what the body holds, and what the model is for."""
+
+def chooses(frontend: Frontend, serves: Mapping[str, Serve]) -> Serve:
+    """Serves the root: by what the body holds, and what the model is for."""
+
+    async def serve(call: Call) -> Reply:
         given = await frontend.offload(len(call.body), _root.read, call.body)
         if given.query is not None:
-            return await rerank(call)
+            return await serves["/rerank"](call)
         if given.compares:
-            return await similar(call)
+            return await serves["/similarity"](call)
         card = frontend.models.get(known_as(frontend, given.model or "")).card
         if Task.EMBED not in card.tasks:
-            return await predict(call)
-        return await (sparse if card.outputs[:1] == (OutputKind.SPARSE,) else dense)(call)
+            return await serves["/predict"](call)
+        return await serves["/embed_sparse" if card.outputs[:1] == (OutputKind.SPARSE,) else "/embed"](call)
 
-    async def tells(_: Call) -> Reply:
+    return serve
+
+
+def tells(frontend: Frontend) -> Serve:
+    """GET /info."""
+
+    async def serve(_: Call) -> Reply:
         requests = frontend.calls.admission.bounds.requests
         return Reply(body=written(info.told(frontend.models.get(""), requests, frontend.threads)))
 
-    vector, ranks = [[0.1, -0.2]], [{"index": 1, "score": 0.97}, {"index": 0, "score": 0.02}]
-    labels = [{"score": 0.9, "label": "positive"}]
-    posts: tuple[tuple[str, str, Serve, Any, Any], ...] = (
-        ("/", "/embed, /predict, /rerank or /similarity, by the body and the model", root, EmbedBody, vector),
-        ("/embed", "A vector for each input", dense, EmbedBody, vector),
-        ("/embed_all", "A vector for each token of each input", every, EmbedAllBody, [vector]),
-        ("/embed_sparse", "Weights of words", sparse, EmbedAllBody, [[{"index": 7, "value": 0.5}]]),
-        ("/predict", "Labels of texts or pairs, best first", predict, PredictBody, labels),
-        ("/rerank", "Texts in the order in which they fit a query", rerank, RerankBody, ranks),
-        ("/similarity", "Cosines of one text with others", similar, SimilarityBody, [0.7]),
-    )
-    known = (
-        ("/tokenize", "The tokens of texts", tokenize, tokenization.TokenizeBody, [[{"id": 101, "text": "[CLS]"}]]),
-        ("/decode", "The texts of ids", decode, tokenization.DecodeBody, ["a text"]),
-    )
-    theirs = (cohere.CohereRerankBody,)
-    or_takes = {"/": (PredictBody, RerankBody, *theirs, SimilarityBody), "/rerank": theirs}
-    names = {"/tokenize": INPUTS, "/decode": tokenization.NAMES}
+    return serve
+
+
+VECTOR, RANKS = [[0.1, -0.2]], [{"index": 1, "score": 0.97}, {"index": 0, "score": 0.02}]
+LABELS = [{"score": 0.9, "label": "positive"}]
+COHERES = (cohere.CohereRerankBody,)
+COMPUTED: tuple[tuple[str, str, tuple[Any, ...], Any], ...] = (
+    (
+        "/",
+        "/embed, /predict, /rerank or /similarity, by the body and the model",
+        (EmbedBody, PredictBody, RerankBody, *COHERES, SimilarityBody),
+        VECTOR,
+    ),
+    ("/embed", "A vector for each input", (EmbedBody,), VECTOR),
+    ("/embed_all", "A vector for each token of each input", (EmbedAllBody,), [VECTOR]),
+    ("/embed_sparse", "Weights of words", (EmbedAllBody,), [[{"index": 7, "value": 0.5}]]),
+    ("/predict", "Labels of texts or pairs, best first", (PredictBody,), LABELS),
+    ("/rerank", "Texts in the order in which they fit a query", (RerankBody, *COHERES), RANKS),
+    ("/similarity", "Cosines of one text with others", (SimilarityBody,), [0.7]),
+)
+"""Paths that ask a worker: what they are for, which bodies they take, and what a reply looks like."""
+
+
+def routes(frontend: Frontend) -> list[Route]:
+    """All of this shape."""
+    serves = computes(frontend)
     return [
         *(
             Route(
@@ -143,15 +164,34 @@ def routes(frontend: Frontend) -> list[Route]:
                 path=path,
                 shape=TEI,
                 summary=summary,
-                takes=takes,
-                or_takes=or_takes.get(path, ()),
+                takes=takes[0],
+                or_takes=takes[1:],
                 gives=gives,
-                names=names.get(path, ()),
-                waits=waits,
-                serve=serve,
+                serve=serves[path],
             )
-            for some, waits in ((posts, True), (known, False))
-            for path, summary, serve, takes, gives in some
+            for path, summary, takes, gives in COMPUTED
+        ),
+        Route(
+            method="POST",
+            path="/tokenize",
+            shape=TEI,
+            summary="The tokens of texts",
+            takes=tokenization.TokenizeBody,
+            gives=[[{"id": 101, "text": "[CLS]"}]],
+            names=INPUTS,
+            waits=False,
+            serve=tokenization.tokenizes(frontend),
+        ),
+        Route(
+            method="POST",
+            path="/decode",
+            shape=TEI,
+            summary="The texts of ids",
+            takes=tokenization.DecodeBody,
+            gives=["a text"],
+            names=tokenization.NAMES,
+            waits=False,
+            serve=tokenization.decodes(frontend),
         ),
         Route(
             method="GET",
@@ -160,6 +200,6 @@ def routes(frontend: Frontend) -> list[Route]:
             summary="What is served, and its limits",
             gives={"model_id": "all-MiniLM-L6-v2", "max_input_length": 256},
             waits=False,
-            serve=tells,
+            serve=tells(frontend),
         ),
     ]
