@@ -124,7 +124,7 @@ def test_the_reasons_are_those_of_the_code() -> None:
     """So that each stands at 0 before it comes up."""
     assert set(FRONTEND_REASONS) == {*REASONS, *OTHERS, "deadline", "queue_seconds"}
     refusals = (ROOT / "gpu_worker" / "planning" / "admission.py").read_text()
-    assert set(WORKER_REASONS) == set(re.findall(r'_refusal\("(\w+)"', refusals))
+    assert set(WORKER_REASONS) == set(re.findall(r'(?:_refusal\(|refused\[)"(\w+)"', refusals))
 
 
 def test_what_is_refused_at_the_door_is_counted() -> None:
