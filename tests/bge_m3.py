@@ -64,6 +64,10 @@ def write(folder: Path) -> Paper:
     for name, tensors in paper.linear.items():
         torch.save(tensors, folder / f"{name}_linear.pt")
     kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds.items()]
-    write_json(folder, modules=modules, **{"1_Pooling__config": {"pooling_mode_cls_token": True}})
+    modules = [
+        {"name": kind, "type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds.items()
+    ]
+    write_json(
+        folder, modules=modules, **{"1_Pooling__config": {"pooling_mode_cls_token": True, "embedding_dimension": 64}}
+    )
     return paper

@@ -97,12 +97,15 @@ def write(folder: Path, name: str, output: str) -> None:
     column = OUTPUTS[output]
     write_trunk(folder, name, column.weights_of, labels=column.labels if column.weights_of != "causal-lm" else 0)
     if output == "vectors":
-        modules = [{"type": "sentence_transformers.models.Transformer", "path": ""}]
-        modules.append({"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"})
-        write_json(folder, modules=modules, **{"1_Pooling__config": {"pooling_mode": list(POOLINGS)}})
+        modules = [{"name": "0", "type": "sentence_transformers.models.Transformer", "path": ""}]
+        modules.append({"name": "1", "type": "sentence_transformers.models.Pooling", "path": "1_Pooling"})
+        pooling = {"pooling_mode": list(POOLINGS), "embedding_dimension": 64}
+        write_json(folder, modules=modules, **{"1_Pooling__config": pooling})
     if output == "yes-no":
-        modules = [{"type": "sentence_transformers.models.Transformer", "path": ""}]
-        modules.append({"type": "sentence_transformers.cross_encoder.modules.LogitScore", "path": "1_LogitScore"})
+        modules = [{"name": "0", "type": "sentence_transformers.models.Transformer", "path": ""}]
+        modules.append(
+            {"name": "1", "type": "sentence_transformers.cross_encoder.modules.LogitScore", "path": "1_LogitScore"}
+        )
         ids = dict(zip(("true_token_id", "false_token_id"), _places(), strict=True))
         task = {"transformer_task": "text-generation"}
         write_json(folder, modules=modules, sentence_bert_config=task, **{"1_LogitScore__config": ids})

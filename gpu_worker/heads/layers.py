@@ -22,3 +22,14 @@ class Unit(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         return F.normalize(rows, dim=-1)
+
+
+class Cut(nn.Module):
+    """The first numbers of each row."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows[:, : self.width]

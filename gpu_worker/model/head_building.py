@@ -18,7 +18,7 @@ from gpu_worker.heads.classifier import (
 from gpu_worker.heads.dense import DenseHead
 from gpu_worker.heads.given import Head
 from gpu_worker.heads.heads import Heads
-from gpu_worker.heads.layers import Dense, Unit
+from gpu_worker.heads.layers import Cut, Dense, Unit
 from gpu_worker.heads.multi_vector import MultiVectorHead
 from gpu_worker.heads.sparse import LexicalHead, SpladeHead
 from gpu_worker.repository.recipe import DenseRecipe, Layer, Recipe
@@ -101,6 +101,9 @@ class HeadBuilder:
     def _layer(self, layer: Layer, width: int) -> tuple[nn.Module, int]:
         if layer.kind == "unit":
             return Unit(), width
+        if layer.kind == "cut":
+            kept = min(layer.outputs, width)
+            return Cut(kept), kept
         tensors = self._read(layer)
         shape = tensors["weight"].shape
         if layer.kind == "layer-norm":
@@ -131,7 +134,7 @@ def _activation(named: str) -> nn.Module:
     """A class of torch.nn by its dotted name, without arguments. Raises ModelRefused."""
     found = getattr(nn, named.rpartition(".")[2], None)
     if not (inspect.isclass(found) and issubclass(found, nn.Module)):
-        raise ModelRefused(f"activation_function {named} is none of torch.nn")
+        raise ModelRefused(f"activation_function {named} is no class of torch.nn")
     try:
         return found()
     except TypeError:

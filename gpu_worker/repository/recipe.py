@@ -14,12 +14,13 @@ WeightsOf = Literal["encoder", "masked-lm", "causal-lm", "sequence-classificatio
 class Layer:
     """One layer of a head, over rows.
 
-    `kind` dense: activation(x W^T + b), plus x or x R^T where `residual`. unit: rows of unit length. layer-norm.
+    `kind` dense: activation(x W^T + b), plus x or x R^T where `residual`. unit: rows of unit length. layer-norm. cut:
+    the first `outputs` numbers of a row, all where it has no more.
     `weights` is the path of the file with its tensors inside the repository, without suffix, and `keys` are their
     names there by role (weight, bias, residual); `inputs` and `outputs` are widths, 0 where the file alone tells.
     """
 
-    kind: Literal["dense", "layer-norm", "unit"]
+    kind: Literal["dense", "layer-norm", "unit", "cut"]
     inputs: int = 0
     outputs: int = 0
     activation: str = "torch.nn.modules.linear.Identity"

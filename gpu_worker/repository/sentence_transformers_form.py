@@ -4,86 +4,42 @@ All forms of versions 2 to 6: SentenceTransformer, SparseEncoder, CrossEncoder, 
 Reads JSON only.
 """
 
-import re
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.heads.pooling import POOLINGS
-from gpu_worker.repository import late_interaction, text_settings, transformers_form
+from gpu_worker.repository import late_interaction, transformers_form
 from gpu_worker.repository.files import check_inside, read_object
-from gpu_worker.repository.late_interaction import Form, Mask
-from gpu_worker.repository.recipe import (
-    ClassifierRecipe,
-    DenseRecipe,
-    Layer,
-    MultiVectorRecipe,
-    Recipe,
-    SparseRecipe,
-    WeightsOf,
-)
-from gpu_worker.repository.text_settings import TextSettings
+from gpu_worker.repository.late_interaction import Form
+from gpu_worker.repository.module_reading import READERS, SCORES, SENTENCE, TOKENS, Reading
+from gpu_worker.repository.numbers import whole
+from gpu_worker.repository.recipe import ClassifierRecipe, DenseRecipe, Layer, MultiVectorRecipe, Recipe
 from shared.errors import ModelRefused
 from shared.vectors import Activation
 
-LEGACY_POOLINGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
-TASKS: dict[str, WeightsOf] = {
-    "feature-extraction": "encoder",
-    "fill-mask": "masked-lm",
-    "sequence-classification": "sequence-classification",
-    "text-generation": "causal-lm",
-}
-TOKENS, SENTENCE, SCORES = "token_embeddings", "sentence_embedding", "scores"
+DESCRIBED = "config_sentence_transformers.json"
+COMPARED = ("dot", "euclidean", "manhattan")
+"""Names of similarities that sentence-transformers knows beside the cosine."""
 
 
-@dataclass(slots=True)
-class _Reading:
-    """What the modules said so far. Layers are collected by the feature that they write."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Module:
+    """One entry of modules.json."""
 
-    path: Path
-    described: dict[str, Any]
-    trunk: str | None = None
-    weights_of: WeightsOf = "encoder"
-    texts: TextSettings = field(default_factory=TextSettings)
-    pylate: bool = False
-    pooling: DenseRecipe | None = None
-    splade: SparseRecipe | None = None
-    yes_no: tuple[int, int | None] | None = None
-    masks: list[Mask] = field(default_factory=list)
-    layers: dict[str, list[Layer]] = field(default_factory=lambda: {TOKENS: [], SENTENCE: [], SCORES: []})
-
-    @property
-    def late(self) -> Form | None:
-        return late_interaction.form_of(self.described, self.path / "config.json", self.pylate)
+    kind: str
+    origin: str
+    folder: str
 
 
-def read(path: Path, modules: list[dict[str, Any]], described: dict[str, Any]) -> Recipe:
+def read(path: Path, modules: Any, described: dict[str, Any]) -> Recipe:
     """`described` is config_sentence_transformers.json. Raises ModelRefused, naming file and key."""
-    reading = _Reading(path, described)
-    if not isinstance(modules, list):
-        raise ModelRefused(f"{path / 'modules.json'} must hold a list of modules")
-    for module in modules:
-        try:
-            named, folder = str(module["type"]), str(module["path"])
-        except (KeyError, TypeError):
-            raise ModelRefused(f"{path / 'modules.json'}: a module lacks type or path") from None
-        origin, _, kind = named.rpartition(".")
-        reader = READERS.get(kind)
-        if reader is None:
-            known = ", ".join(sorted(READERS))
-            raise ModelRefused(f"{path / 'modules.json'}: type {named} is not one of {known}")
-        if origin.partition(".")[0] not in ("sentence_transformers", "pylate"):
-            raise ModelRefused(f"{path / 'modules.json'}: type {named} is code of its repository, which is not run")
-        check_inside(path / "modules.json", folder)
-        reading.pylate |= origin.startswith("pylate.")
-        reader(reading, folder)
+    reading = Reading(path, described)
+    for module in _listed(reading.modules, modules):
+        if reading.trunk is None and module.kind not in ("Transformer", "MLMTransformer"):
+            raise ModelRefused(f"{reading.modules}: {module.kind} stands where the Transformer must, at the beginning")
+        reading.pylate |= module.origin.startswith("pylate.")
+        READERS[module.kind](reading, module.folder)
     if reading.trunk is None:
         raise ModelRefused(f"{path / 'modules.json'}: there is no Transformer module")
     texts = reading.texts
@@ -94,11 +50,48 @@ def read(path: Path, modules: list[dict[str, Any]], described: dict[str, Any]) -
         truncation_side=texts.truncation_side,
         lowercase=texts.lowercase,
         config=texts.config,
+        notice=_notice(described),
         **_heads(reading),
     )
 
 
-def _heads(reading: _Reading) -> dict[str, Any]:
+def _listed(file: Path, modules: Any) -> Iterator[_Module]:
+    """The entries in their order. Raises ModelRefused."""
+    if not isinstance(modules, list):
+        raise ModelRefused(f"{file} must hold a list of modules")
+    if not modules:
+        raise ModelRefused(f"{file} holds no module")
+    names = set()
+    for module in modules:
+        try:
+            named, folder = str(module["type"]), str(module["path"])
+        except (KeyError, TypeError):
+            raise ModelRefused(f"{file}: a module lacks type or path") from None
+        origin, _, kind = named.rpartition(".")
+        if kind not in READERS:
+            raise ModelRefused(f"{file}: type {named} is not one of {', '.join(sorted(READERS))}")
+        if origin.partition(".")[0] not in ("sentence_transformers", "pylate"):
+            raise ModelRefused(f"{file}: type {named} is code of its repository, which is not run")
+        check_inside(file, folder)
+        name = module.get("name")
+        if name is None:
+            raise ModelRefused(f"{file}: {kind} lacks its name")
+        if name in names:
+            raise ModelRefused(f"{file}: two modules have the name {name!r}, and the first of them would not be run")
+        names.add(name)
+        yield _Module(kind=kind, origin=origin, folder=folder)
+
+
+def _notice(described: dict[str, Any]) -> str:
+    compared = described.get("similarity_fn_name")
+    if compared not in COMPARED:
+        return ""
+    return f"{DESCRIBED} compares by {compared}; scores of dense vectors are cosines here" + (
+        ", products with normalize false" if compared == "dot" else ""
+    )
+
+
+def _heads(reading: Reading) -> dict[str, Any]:
     """Which heads the modules make up."""
     path = reading.path / (reading.trunk or "")
     config = read_object(path / "config.json")
@@ -106,6 +99,7 @@ def _heads(reading: _Reading) -> dict[str, Any]:
         return _late(reading, reading.late)
     for key in (key for key, value in reading.texts.late.items() if value is not None):
         raise ModelRefused(f"{reading.texts.named}: {key} is for models of late interaction, which this is not")
+    _check_ends(reading)
     if reading.yes_no is not None:
         found = transformers_form.yes_no(config, reading.texts, reading.yes_no)
         return {"classifier": replace(found, activation=_activation(reading, found.activation))}
@@ -117,16 +111,42 @@ def _heads(reading: _Reading) -> dict[str, Any]:
     if reading.splade is not None:
         return {"sparse": reading.splade}
     if reading.weights_of != "encoder":
-        raise ModelRefused(f"{reading.path / 'modules.json'}: no module makes vectors or scores of the model's logits")
+        raise ModelRefused(f"{reading.modules}: no module makes vectors or scores of the model's logits")
+    if reading.pooling is None:
+        raise ModelRefused(f"{reading.modules}: there is no Pooling, and vectors of texts are wanted")
+    dense = replace(reading.pooling, allowed_dimensions=transformers_form.matryoshka(config))
+    layers = [*reading.layers[SENTENCE], *_cut(reading)]
+    return {"dense": _with_layers(dense, layers), "multi_vector": MultiVectorRecipe()}
+
+
+def _check_ends(reading: Reading) -> None:
+    """Raises ModelRefused for modules whose work nothing of what is served would show."""
+    behind = reading.yes_no is not None or reading.weights_of == "sequence-classification"
+    if behind and reading.layers[SCORES]:
+        raise ModelRefused(f"{reading.modules}: layers over the scores of the model's own head are not supported")
+    if reading.splade is not None and (reading.layers[SENTENCE] or reading.pooling):
+        raise ModelRefused(f"{reading.modules}: no other module may work on what SpladePooling makes")
+    if reading.splade is not None and reading.described.get("max_active_dims") is not None:
+        raise ModelRefused(
+            f"{reading.path / DESCRIBED}: max_active_dims is not supported: take it away, and ask with sparse_top_k"
+        )
     if reading.layers[TOKENS]:
-        raise ModelRefused(f"{reading.path / 'modules.json'}: layers over token_embeddings need a MultiVectorEncoder")
-    dense = replace(reading.pooling or DenseRecipe(), allowed_dimensions=transformers_form.matryoshka(config))
-    return {"dense": _with_layers(dense, reading.layers[SENTENCE]), "multi_vector": MultiVectorRecipe()}
+        raise ModelRefused(f"{reading.modules}: layers over token_embeddings need a MultiVectorEncoder")
+    if reading.masks:
+        raise ModelRefused(f"{reading.modules}: a MultiVectorMask needs a MultiVectorEncoder")
 
 
-def _late(reading: _Reading, form: Form) -> dict[str, Any]:
+def _cut(reading: Reading) -> list[Layer]:
+    """truncate_dim: so many numbers of each vector, after all modules, and not brought to unit length again."""
+    said = reading.described.get("truncate_dim")
+    if said is None:
+        return []
+    return [Layer(kind="cut", outputs=whole(said, f"{reading.path / DESCRIBED}: truncate_dim"))]
+
+
+def _late(reading: Reading, form: Form) -> dict[str, Any]:
     """A last Normalize becomes the recipe's own; PyLate's models have one without saying so."""
-    modules, layers = reading.path / "modules.json", list(reading.layers[TOKENS])
+    modules, layers = reading.modules, list(reading.layers[TOKENS])
     if any(layer.kind != "unit" for layer in reading.layers[SENTENCE]):
         raise ModelRefused(f"{modules}: layers over sentence_embedding make no token vectors")
     if form is Form.OLD_PYLATE and not layers:
@@ -136,7 +156,7 @@ def _late(reading: _Reading, form: Form) -> dict[str, Any]:
         normalize = True
         layers.pop()
     mean = reading.described.get("similarity_fn_name") == "meanmaxsim"
-    file = reading.path / "config_sentence_transformers.json"
+    file = reading.path / DESCRIBED
     return {
         "multi_vector": MultiVectorRecipe(layers=tuple(layers), mean=mean, normalize=normalize),
         "late_interaction": late_interaction.of_modules(form, file, reading.described, reading.texts, reading.masks),
@@ -149,8 +169,9 @@ def _with_layers(dense: DenseRecipe, layers: list[Layer]) -> DenseRecipe:
     return replace(dense, layers=tuple(layers[:-1] if normalize else layers), normalize=normalize)
 
 
-def _pooled_classifier(reading: _Reading) -> ClassifierRecipe:
+def _pooled_classifier(reading: Reading) -> ClassifierRecipe:
     """A CrossEncoder whose scores come from pooled rows through Dense layers."""
+    assert reading.pooling is not None  # scores are made of what it pools
     layers = reading.layers[SENTENCE] + reading.layers[SCORES]
     width = layers[-1].outputs
     activation = _activation(reading, Activation.SIGMOID if width == 1 else Activation.IDENTITY)
@@ -158,141 +179,13 @@ def _pooled_classifier(reading: _Reading) -> ClassifierRecipe:
         kind="sequence",
         activation=activation,
         labels=tuple(f"LABEL_{index}" for index in range(width)),
-        pooled=replace(reading.pooling or DenseRecipe(), layers=tuple(layers)),
+        pooled=replace(reading.pooling, layers=tuple(layers)),
     )
 
 
-def _activation(reading: _Reading, fallback: Activation) -> Activation:
+def _activation(reading: Reading, fallback: Activation) -> Activation:
     """A CrossEncoder's own, where its files name one."""
     named = reading.described.get("activation_fn")
     if named:
-        return transformers_form.activation_of(reading.path / "config_sentence_transformers.json", str(named))
+        return transformers_form.activation_of(reading.path / DESCRIBED, str(named))
     return fallback
-
-
-def _transformer(reading: _Reading, folder: str) -> None:
-    path = reading.path / folder
-    texts, file = text_settings.read(path), path / "sentence_bert_config.json"
-    if texts.task not in TASKS:
-        raise ModelRefused(f"{file}: transformer_task {texts.task} is not one of {', '.join(TASKS)}")
-    reading.trunk, reading.texts, reading.weights_of = folder, texts, TASKS[texts.task]
-    if texts.chat and reading.weights_of not in ("causal-lm", "sequence-classification"):
-        raise ModelRefused(f"{file}: modality_config asks for a chat template, which only rerankers may have here")
-    read_object(path / "config.json")
-
-
-def _masked_lm(reading: _Reading, folder: str) -> None:
-    _transformer(reading, folder)
-    reading.weights_of = "masked-lm"
-
-
-def _pooling(reading: _Reading, folder: str) -> None:
-    file = reading.path / folder / "config.json"
-    config = read_object(file)
-    named = config.get("pooling_mode")
-    if named is None:
-        modes = [mode for key, mode in LEGACY_POOLINGS.items() if config.get(key)] or ["mean"]
-    else:
-        modes = [named] if isinstance(named, str) else list(named)
-    wrong = [mode for mode in modes if mode not in POOLINGS]
-    if wrong or not modes:
-        raise ModelRefused(f"{file}: pooling_mode {'+'.join(map(str, wrong))} is not one of {', '.join(POOLINGS)}")
-    reading.pooling = DenseRecipe(poolings=tuple(modes), include_prompt=bool(config.get("include_prompt", True)))
-
-
-def _dense(reading: _Reading, folder: str) -> None:
-    file = reading.path / folder / "config.json"
-    config = read_object(file)
-    source = config.get("module_input_name") or (TOKENS if reading.late else SENTENCE)
-    target = config.get("module_output_name") or source
-    if reading.late is Form.OLD_PYLATE:
-        source = target = TOKENS  # where PyLate's Dense works, whatever its file says
-    if (source, target) not in ((TOKENS, TOKENS), (SENTENCE, SENTENCE), (SENTENCE, SCORES), (SCORES, SCORES)):
-        raise ModelRefused(f"{file}: module_input_name {source} with module_output_name {target} is not supported")
-    try:
-        inputs, outputs = int(config["in_features"]), int(config["out_features"])
-    except (KeyError, TypeError, ValueError):
-        raise ModelRefused(f"{file}: in_features and out_features must be numbers") from None
-    residual = bool(config.get("use_residual"))
-    keys = {"weight": "linear.weight"} | ({"bias": "linear.bias"} if config.get("bias", True) else {})
-    if residual and inputs != outputs:
-        keys["residual"] = "residual.weight"
-    activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    if not re.fullmatch(r"torch\.nn\.modules\.(activation|linear)\.\w+", activation):
-        raise ModelRefused(f"{file}: activation_function {activation} is none of torch.nn")
-    reading.layers[target].append(
-        Layer(
-            kind="dense",
-            inputs=inputs,
-            outputs=outputs,
-            activation=activation,
-            residual=residual,
-            weights=f"{folder}/model",
-            keys=keys,
-        )
-    )
-
-
-def _layer_norm(reading: _Reading, folder: str) -> None:
-    width = int(read_object(reading.path / folder / "config.json").get("dimension", 0))
-    keys = {"weight": "norm.weight", "bias": "norm.bias"}
-    layer = Layer(kind="layer-norm", inputs=width, outputs=width, weights=f"{folder}/model", keys=keys)
-    reading.layers[SENTENCE].append(layer)
-
-
-def _normalize(reading: _Reading, folder: str) -> None:
-    config = read_object(reading.path / folder / "config.json", missing={})
-    source = config.get("module_input_name") or SENTENCE
-    if source not in (TOKENS, SENTENCE) or config.get("module_output_name", source) not in (source, None):
-        raise ModelRefused(f"{reading.path / folder / 'config.json'}: module_input_name {source} is not supported")
-    reading.layers[source].append(Layer(kind="unit"))
-
-
-def _splade(reading: _Reading, folder: str) -> None:
-    file = reading.path / folder / "config.json"
-    config = read_object(file)
-    strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
-    if strategy not in ("max", "sum"):
-        raise ModelRefused(f"{file}: pooling_strategy {strategy} is not one of max, sum")
-    if activation not in ("relu", "log1p_relu"):
-        raise ModelRefused(f"{file}: activation_function {activation} is not one of relu, log1p_relu")
-    if reading.weights_of != "masked-lm":
-        raise ModelRefused(f"{file}: SpladePooling needs a Transformer with transformer_task fill-mask")
-    reading.splade = SparseRecipe(kind="splade", strategy=strategy, logs=2 if activation == "log1p_relu" else 1)
-
-
-def _logit_score(reading: _Reading, folder: str) -> None:
-    file = reading.path / folder / "config.json"
-    config = read_object(file)
-    yes, no = config.get("true_token_id"), config.get("false_token_id")
-    if not isinstance(yes, int) or not (no is None or isinstance(no, int)):
-        raise ModelRefused(f"{file}: true_token_id must be a token id, and false_token_id one or null")
-    reading.yes_no = (yes, no)
-
-
-def _mask(reading: _Reading, folder: str) -> None:
-    reading.masks.append(late_interaction.mask_of(reading.path / folder / "config.json"))
-
-
-def _token_pooling(reading: _Reading, folder: str) -> None:
-    named = f"{reading.path / 'modules.json'}: HierarchicalTokenPooling"
-    raise ModelRefused(f"{named}: documents whose token vectors are pooled could not be scored on the worker")
-
-
-def _nothing(reading: _Reading, folder: str) -> None:
-    """Modules that do nothing to vectors at inference."""
-
-
-READERS = {
-    "Transformer": _transformer,
-    "MLMTransformer": _masked_lm,
-    "Pooling": _pooling,
-    "Dense": _dense,
-    "LayerNorm": _layer_norm,
-    "Normalize": _normalize,
-    "Dropout": _nothing,
-    "SpladePooling": _splade,
-    "LogitScore": _logit_score,
-    "MultiVectorMask": _mask,
-    "HierarchicalTokenPooling": _token_pooling,
-}

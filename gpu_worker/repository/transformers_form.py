@@ -1,7 +1,8 @@
 """What config.json says of a transformers model. Reads JSON only.
 
 A plain repository is told by `architectures`: Stanford ColBERT, GritLM, classifiers, masked and causal language models;
-an encoder without a head gets mean pooling, as sentence-transformers reads it. Other heads are refused.
+an encoder without a head gets mean pooling, a causal language model its last token, as sentence-transformers reads
+them. Other heads are refused.
 """
 
 import re
@@ -9,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gpu_worker.repository import late_interaction, text_settings
+from gpu_worker.repository import adapters, late_interaction, text_settings
 from gpu_worker.repository.files import read_object
 from gpu_worker.repository.recipe import (
     ClassifierRecipe,
@@ -41,20 +42,19 @@ ACTIVATIONS = {
 
 def read(path: Path, name: str) -> Recipe:
     """The recipe of a repository without modules.json, asked for as `name`. Raises ModelRefused."""
+    adapters.check_none(path)
     config = read_object(path / "config.json")
     architecture = str((config.get("architectures") or [""])[0])
-    texts = text_settings.read(path)
-    common: dict[str, Any] = {
-        "max_tokens": texts.max_tokens,
-        "truncation_side": texts.truncation_side,
-        "lowercase": texts.lowercase,
-        "config": texts.config,
-    }
+    texts, unread = text_settings.of_tokenizer(path), text_settings.unread(path)
+    notice = f"there is no modules.json, so {' and '.join(unread)} say nothing" if unread else ""
+    common: dict[str, Any] = {"max_tokens": texts.max_tokens, "notice": notice}
     return Recipe(**common | _heads(path, config, architecture, texts, name))
 
 
 def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSettings, name: str) -> dict[str, Any]:
-    dense = DenseRecipe(allowed_dimensions=matryoshka(config))
+    causal = architecture.endswith("ForCausalLM") and config.get("is_causal", True)
+    pooling = "lasttoken" if causal else "mean"  # the only token of a causal model that has seen the others
+    dense = DenseRecipe(poolings=(pooling,), allowed_dimensions=matryoshka(config))
     both = {"dense": dense, "multi_vector": MultiVectorRecipe()}
     classes: dict[str, tuple[WeightsOf, Literal["sequence", "tokens"]]] = {
         "ForSequenceClassification": ("sequence-classification", "sequence"),
@@ -70,7 +70,7 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSet
     if "gritlm" in str(config.get("auto_map", "")).lower():
         # Its own code is Mistral without the causal mask, which transformers' Mistral does with this setting.
         grit = {"config": {"is_causal": False}, "instruction_mark": GRITLM_MARK}
-        return both | grit | {"dense": replace(dense, normalize=True)}
+        return both | grit | {"dense": replace(dense, poolings=("mean",), normalize=True)}
     if architecture == PROCESS_REWARDS:
         return {"classifier": _process_rewards(path, config, texts)}
     if architecture.endswith("ForCausalLM") and _is_reranker(path, name):

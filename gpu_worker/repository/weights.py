@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.repository.files import check_weight_files, first_line
+from gpu_worker.repository.files import check_weight_files, first_line, one_line
 from gpu_worker.repository.recipe import Recipe, WeightsOf
 from shared.errors import ModelRefused
 
@@ -39,7 +39,31 @@ ENCODERS = {
 UNUSED = ("pooler.",)  # weights of an encoder that vectors do not use; a checkpoint may lack them
 
 
-def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: bool) -> Any:
+def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> PretrainedConfig:
+    """What transformers makes of config.json, with what other files put over it. Raises ModelRefused, naming the file.
+
+    Tokenizers read it too, so whoever opens it first is blamed for what is wrong in it.
+    """
+    file = folder / "config.json"
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
+        for key, value in recipe.config.items():
+            setattr(config, key, value)  # a keyword would be refused where config.json does not have the key
+        config.get_text_config().use_cache = False  # nothing is generated, and some classes then want a cache
+    except Exception as error:  # each class checks its keys in its own way
+        raise ModelRefused(f"{file} cannot be used: {one_line(error)}") from error
+    method = getattr(config, "quantization_config", None)
+    if method is not None:
+        named = method.get("quant_method") if isinstance(method, dict) else type(method).__name__
+        raise ModelRefused(
+            f"{file}: quantization_config ({named}): weights that a package of their own unpacks are not served; "
+            "--linear fp8 rounds whole ones"
+        )
+    assert isinstance(config, PretrainedConfig)
+    return config
+
+
+def load(folder: Path, config: PretrainedConfig, recipe: Recipe, placement: Placement, trust_remote_code: bool) -> Any:
     """The model in evaluation mode on its device. Raises ModelRefused, naming file or weight.
 
     Pickles are read as plain tensors only, and code beside the weights is not run unless `trust_remote_code`.
@@ -47,10 +71,6 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
     check_weight_files(folder)
     where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     try:
-        config = AutoConfig.from_pretrained(folder, **where)
-        for key, value in recipe.config.items():
-            setattr(config, key, value)  # a keyword would be refused where config.json does not have the key
-        config.get_text_config().use_cache = False  # nothing is generated, and some classes then want a cache
         model, report = class_of(config, recipe.weights_of).from_pretrained(
             folder,
             config=config,

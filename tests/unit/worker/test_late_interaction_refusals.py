@@ -51,7 +51,8 @@ def without_filler(folder: Path, trunk: Path) -> None:
 def pooled(folder: Path, trunk: Path) -> None:
     write_native(folder, trunk, {})
     kind = "sentence_transformers.multi_vector_encoder.modules.token_pooling.HierarchicalTokenPooling"
-    write_json(folder, modules=[{"idx": 0, "name": "0", "path": "", "type": kind}])
+    trunk_module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+    write_json(folder, modules=[trunk_module, {"idx": 1, "name": "1", "path": "1", "type": kind}])
 
 
 def padding_token(folder: Path, trunk: Path) -> None:

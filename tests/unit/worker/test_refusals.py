@@ -18,7 +18,7 @@ from gpu_worker.model.loading import load
 from shared.errors import ModelRefused
 
 KINDS = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense", "3_Normalize": "Normalize"}
-MODULES = [{"type": f"sentence_transformers.models.{kind}", "path": path} for path, kind in KINDS.items()]
+MODULES = [{"name": kind, "type": f"sentence_transformers.models.{kind}", "path": path} for path, kind in KINDS.items()]
 DENSE = {"in_features": 64, "out_features": 32, "activation_function": "torch.nn.modules.activation.Tanh"}
 
 
@@ -27,7 +27,11 @@ def whole(trunk: Path, tmp_path: Path) -> Path:
     """A repository that loads: trunk, pooling, a dense layer, unit length."""
     folder = tmp_path / "model"
     shutil.copytree(trunk, folder)
-    write_json(folder, modules=MODULES, **{"1_Pooling__config": {"pooling_mode": "cls"}, "2_Dense__config": DENSE})
+    write_json(
+        folder,
+        modules=MODULES,
+        **{"1_Pooling__config": {"pooling_mode": "cls", "embedding_dimension": 64}, "2_Dense__config": DENSE},
+    )
     save_dense(folder, 32)
     return folder
 
@@ -76,7 +80,7 @@ def cut(name: str, size: int = 1000) -> Callable[[Path], object]:
 
 def modules(**changed: str) -> Callable[[Path], object]:
     """One module more, of that type and path."""
-    return lambda folder: write_json(folder, modules=[*MODULES, changed])
+    return lambda folder: write_json(folder, modules=[*MODULES, {"name": "one more"} | changed])
 
 
 def drop(key: str) -> Callable[[Path], object]:

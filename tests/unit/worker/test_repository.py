@@ -56,7 +56,13 @@ def test_prompts_limits_and_settings_are_read(tmp_path: Path) -> None:
         config={"matryoshka_dimensions": [64, 32]},
         sentence_bert_config={"max_seq_length": 77, "do_lower_case": True},
         config_sentence_transformers={"prompts": {"query": "q: "}, "default_prompt_name": "query"},
-        **{"1_Pooling__config": {"pooling_mode_cls_token": True, "include_prompt": False}},
+        **{
+            "1_Pooling__config": {
+                "pooling_mode_cls_token": True,
+                "include_prompt": False,
+                "word_embedding_dimension": 64,
+            }
+        },
     )
     assert repository.read(folder) == Recipe(
         dense=DenseRecipe(poolings=("cls",), include_prompt=False, allowed_dimensions=(32, 64)),
@@ -81,7 +87,12 @@ def test_prompts_limits_and_settings_are_read(tmp_path: Path) -> None:
             r"1_Pooling/config\.json: pooling_mode median is not one of cls, max, mean",
         ),
         (
-            {"config": {}, "config_sentence_transformers": {"default_prompt_name": "x"}},
+            {
+                "modules": MODULES,
+                "config": {},
+                "1_Pooling__config": {"embedding_dimension": 64},
+                "config_sentence_transformers": {"default_prompt_name": "x"},
+            },
             "default_prompt_name 'x' is none",
         ),
     ],

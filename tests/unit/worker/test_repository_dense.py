@@ -119,8 +119,8 @@ def test_the_legacy_form_of_pooling(tmp_path: Path, chosen: list[str]) -> None:
     """Booleans and word_embedding_dimension; the mean where none is true; as the oracle reads them."""
     config = {"word_embedding_dimension": 64} | {key: key in chosen for key in LEGACY}
     modules = [
-        {"type": "sentence_transformers.models.Transformer", "path": ""},
-        {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+        {"name": "0", "type": "sentence_transformers.models.Transformer", "path": ""},
+        {"name": "1", "type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
     ]
     write_json(tmp_path, modules=modules, config={}, **{"1_Pooling__config": config})
     modes = Pooling.load(str(tmp_path), subfolder="1_Pooling").pooling_mode

@@ -39,7 +39,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
         old,
         modules=modules,
         sentence_bert_config={"max_seq_length": 77},
-        **{"1_Pooling__config": {"pooling_mode_cls_token": True}},
+        **{"1_Pooling__config": {"pooling_mode_cls_token": True, "word_embedding_dimension": 64}},
     )
     weights = old / "model.safetensors"
     save_file({name: each * torch.tensor(1.5) for name, each in load_file(weights).items()}, weights, {"format": "pt"})

@@ -1,0 +1,249 @@
+"""What each module of a modules.json says, one after the other: features pass from each to those behind it.
+
+A module that reads a feature which none before it writes is refused, as sentence-transformers fails on it at its first
+text. Reads JSON only.
+"""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpu_worker.heads.pooling import POOLINGS
+from gpu_worker.repository import adapters, late_interaction, text_settings
+from gpu_worker.repository.files import read_object
+from gpu_worker.repository.late_interaction import Form, Mask
+from gpu_worker.repository.numbers import whole
+from gpu_worker.repository.recipe import DenseRecipe, Layer, SparseRecipe, WeightsOf
+from gpu_worker.repository.text_settings import TextSettings
+from shared.errors import ModelRefused
+
+LEGACY_POOLINGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+WIDTHS = ("embedding_dimension", "word_embedding_dimension")
+"""What a Pooling calls the width of the rows that it pools."""
+POOLING_KEYS = {*LEGACY_POOLINGS, *WIDTHS, "pooling_mode", "include_prompt"}
+TASKS: dict[str, WeightsOf] = {
+    "feature-extraction": "encoder",
+    "fill-mask": "masked-lm",
+    "sequence-classification": "sequence-classification",
+    "text-generation": "causal-lm",
+}
+TOKENS, SENTENCE, SCORES = "token_embeddings", "sentence_embedding", "scores"
+LOGITS = "causal_logits"
+CHAINS = ((TOKENS, TOKENS), (SENTENCE, SENTENCE), (SENTENCE, SCORES), (SCORES, SCORES))
+"""What a Dense may read and write."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What the modules said so far. Layers are collected by the feature that they write; `written` are the features
+    that a module behind may read."""
+
+    path: Path
+    described: dict[str, Any]
+    trunk: str | None = None
+    weights_of: WeightsOf = "encoder"
+    texts: TextSettings = field(default_factory=TextSettings)
+    pylate: bool = False
+    pooling: DenseRecipe | None = None
+    splade: SparseRecipe | None = None
+    yes_no: tuple[int, int | None] | None = None
+    masks: list[Mask] = field(default_factory=list)
+    layers: dict[str, list[Layer]] = field(default_factory=lambda: {TOKENS: [], SENTENCE: [], SCORES: []})
+    written: set[str] = field(default_factory=set)
+
+    @property
+    def late(self) -> Form | None:
+        return late_interaction.form_of(self.described, self.path / "config.json", self.pylate)
+
+    @property
+    def modules(self) -> Path:
+        return self.path / "modules.json"
+
+    def need(self, feature: str, folder: str) -> None:
+        """Raises ModelRefused where no module before the one in `folder` writes what it reads."""
+        if feature not in self.written:
+            raise ModelRefused(f"{self.modules}: {folder} reads {feature}, which no module before it makes")
+        if feature == SENTENCE and SCORES in self.written:
+            raise ModelRefused(f"{self.modules}: {folder} works on {feature} behind the module that makes scores of it")
+
+
+def transformer(reading: Reading, folder: str) -> None:
+    """A trunk and how it reads texts; only the first module may be one."""
+    path = reading.path / folder
+    if reading.trunk is not None:
+        raise ModelRefused(f"{reading.modules}: there is a second Transformer, {folder or 'at the root'}")
+    adapters.check_none(path)
+    texts = text_settings.read(path)
+    if texts.task not in TASKS:
+        raise ModelRefused(f"{texts.named}: transformer_task {texts.task} is not one of {', '.join(TASKS)}")
+    reading.trunk, reading.texts, reading.weights_of = folder, texts, TASKS[texts.task]
+    reading.written.add(text_settings.OUTPUTS[texts.task][1])
+    if texts.chat and reading.weights_of not in ("causal-lm", "sequence-classification"):
+        raise ModelRefused(
+            f"{texts.named}: modality_config asks for a chat template, which only rerankers may have here"
+        )
+    read_object(path / "config.json")
+
+
+def masked_lm(reading: Reading, folder: str) -> None:
+    """The same, of an older name."""
+    transformer(reading, folder)
+    reading.weights_of = "masked-lm"
+
+
+def pooling(reading: Reading, folder: str) -> None:
+    """One row a text. A second one makes it anew, so that what stood between them is lost."""
+    file = reading.path / folder / "config.json"
+    config = read_object(file)
+    reading.need(TOKENS, folder)
+    if SCORES in reading.written:
+        raise ModelRefused(f"{reading.modules}: {folder} pools behind the module that makes scores")
+    unknown = sorted(set(config) - POOLING_KEYS)
+    if unknown:
+        raise ModelRefused(f"{file} has {unknown[0]}, which sentence-transformers' Pooling does not take")
+    reading.pooling = DenseRecipe(
+        poolings=_modes(file, config), include_prompt=bool(config.get("include_prompt", True))
+    )
+    width = next((key for key in WIDTHS if key in config), WIDTHS[0])
+    whole(config.get(width), f"{file}: {width}")
+    reading.layers[SENTENCE].clear()
+    reading.written.add(SENTENCE)
+
+
+def _modes(file: Path, config: dict[str, Any]) -> tuple[str, ...]:
+    named = config.get("pooling_mode")
+    if named is None:
+        modes = [mode for key, mode in LEGACY_POOLINGS.items() if config.get(key)] or ["mean"]
+    else:
+        modes = [named] if isinstance(named, str) else list(named)
+    wrong = [mode for mode in modes if mode not in POOLINGS]
+    if wrong or not modes:
+        raise ModelRefused(f"{file}: pooling_mode {'+'.join(map(str, wrong))} is not one of {', '.join(POOLINGS)}")
+    return tuple(modes)
+
+
+def dense(reading: Reading, folder: str) -> None:
+    """A linear layer with its activation."""
+    file = reading.path / folder / "config.json"
+    config = read_object(file)
+    source = config.get("module_input_name") or (TOKENS if reading.late else SENTENCE)
+    target = config.get("module_output_name") or source
+    if reading.late is Form.OLD_PYLATE:
+        source = target = TOKENS  # where PyLate's Dense works, whatever its file says
+    if (source, target) not in CHAINS:
+        raise ModelRefused(f"{file}: module_input_name {source} with module_output_name {target} is not supported")
+    reading.need(source, folder)
+    reading.written.add(target)
+    inputs, outputs = (whole(config.get(key), f"{file}: {key}") for key in ("in_features", "out_features"))
+    residual = bool(config.get("use_residual"))
+    keys = {"weight": "linear.weight"} | ({"bias": "linear.bias"} if config.get("bias", True) else {})
+    if residual and inputs != outputs:
+        keys["residual"] = "residual.weight"
+    reading.layers[target].append(
+        Layer(
+            kind="dense",
+            inputs=inputs,
+            outputs=outputs,
+            activation=_activation(file, config),
+            residual=residual,
+            weights=f"{folder}/model",
+            keys=keys,
+        )
+    )
+
+
+def _activation(file: Path, config: dict[str, Any]) -> str:
+    named = config.get("activation_function", "torch.nn.modules.activation.Tanh")
+    if not isinstance(named, str) or not re.fullmatch(r"torch\.nn\.(modules\.\w+\.)?[A-Z]\w*", named):
+        raise ModelRefused(f"{file}: activation_function {named} is not the name of a class, such as torch.nn.Tanh")
+    return named
+
+
+def layer_norm(reading: Reading, folder: str) -> None:
+    """Over pooled rows."""
+    file = reading.path / folder / "config.json"
+    reading.need(SENTENCE, folder)
+    width = whole(read_object(file).get("dimension"), f"{file}: dimension")
+    keys = {"weight": "norm.weight", "bias": "norm.bias"}
+    layer = Layer(kind="layer-norm", inputs=width, outputs=width, weights=f"{folder}/model", keys=keys)
+    reading.layers[SENTENCE].append(layer)
+
+
+def normalize(reading: Reading, folder: str) -> None:
+    """Rows of unit length. Before its feature is there it does nothing, as in sentence-transformers."""
+    config = read_object(reading.path / folder / "config.json", missing={})
+    source = config.get("module_input_name") or SENTENCE
+    if source not in (TOKENS, SENTENCE) or config.get("module_output_name", source) not in (source, None):
+        raise ModelRefused(f"{reading.path / folder / 'config.json'}: module_input_name {source} is not supported")
+    if source in reading.written:
+        reading.need(source, folder)
+        reading.layers[source].append(Layer(kind="unit"))
+
+
+def dropout(reading: Reading, folder: str) -> None:
+    """Does nothing to vectors at inference, but they must be there."""
+    reading.need(SENTENCE, folder)
+
+
+def splade(reading: Reading, folder: str) -> None:
+    """Weights of vocabulary ids."""
+    file = reading.path / folder / "config.json"
+    config = read_object(file)
+    strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
+    if strategy not in ("max", "sum"):
+        raise ModelRefused(f"{file}: pooling_strategy {strategy} is not one of max, sum")
+    if activation not in ("relu", "log1p_relu"):
+        raise ModelRefused(f"{file}: activation_function {activation} is not one of relu, log1p_relu")
+    if reading.weights_of != "masked-lm":
+        raise ModelRefused(f"{file}: SpladePooling needs a Transformer with transformer_task fill-mask before it")
+    reading.splade = SparseRecipe(kind="splade", strategy=strategy, logs=2 if activation == "log1p_relu" else 1)
+    reading.written.add(SENTENCE)
+
+
+def logit_score(reading: Reading, folder: str) -> None:
+    """The score of a yes/no reranker."""
+    file = reading.path / folder / "config.json"
+    config = read_object(file)
+    source = config.get("module_input_name", LOGITS)
+    if source != LOGITS:
+        raise ModelRefused(f"{file}: module_input_name {source} is not supported, only {LOGITS} is")
+    reading.need(LOGITS, folder)
+    yes, no = config.get("true_token_id"), config.get("false_token_id")
+    if not isinstance(yes, int) or not (no is None or isinstance(no, int)):
+        raise ModelRefused(f"{file}: true_token_id must be a token id, and false_token_id one or null")
+    reading.yes_no = (yes, no)
+    reading.written.add(SCORES)
+
+
+def mask(reading: Reading, folder: str) -> None:
+    """Which tokens of late interaction are scored."""
+    reading.masks.append(late_interaction.mask_of(reading.path / folder / "config.json"))
+
+
+def token_pooling(reading: Reading, folder: str) -> None:
+    """Raises ModelRefused."""
+    named = f"{reading.modules}: HierarchicalTokenPooling"
+    raise ModelRefused(f"{named}: documents whose token vectors are pooled could not be scored on the worker")
+
+
+READERS = {
+    "Transformer": transformer,
+    "MLMTransformer": masked_lm,
+    "Pooling": pooling,
+    "Dense": dense,
+    "LayerNorm": layer_norm,
+    "Normalize": normalize,
+    "Dropout": dropout,
+    "SpladePooling": splade,
+    "LogitScore": logit_score,
+    "MultiVectorMask": mask,
+    "HierarchicalTokenPooling": token_pooling,
+}
