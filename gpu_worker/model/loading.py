@@ -24,9 +24,10 @@ from gpu_worker.model.linear import Linear, PrepackedLinear, packed_alone, undoi
 from gpu_worker.model.linear_ways import STOCK, quicken
 from gpu_worker.model.probes import Budget, Probes
 from gpu_worker.model.quiet import quiet
-from gpu_worker.model.source import Source, open_source
+from gpu_worker.model.source import Source, open_source, rows_of
 from gpu_worker.model.trunk import ENDLESS, FormChoice, Forms, Trunk, positions_of, takes_token_types, uncounted_by
 from gpu_worker.model.ways import Faster, Way
+from gpu_worker.repository import fitting
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.late_overrides import NO_OVERRIDES, LateOverrides
 from gpu_worker.repository.late_reading import Room, resolve
@@ -123,7 +124,7 @@ def _loaded(
 ) -> Model:
     placement = source.placement
     config = source.model.config.get_text_config()
-    vocabulary = _vocabulary(config)
+    vocabulary = rows_of(source.model.config)
     uncounted = uncounted_by(source.model)
     positions = positions_of(config, uncounted)
     limit = _limit(max_tokens, source.recipe, positions)
@@ -131,6 +132,7 @@ def _loaded(
     late.check(source.tokenizer, room)
     texts = source.recipe.late_interaction
     reading = resolve(texts, source.tokenizer, room) if texts else None
+    fitting.check(source.recipe, source.reader, room, reading)
     flops = 2.0 * _multiplied(source.model.base_model)
     special = [*source.tokenizer.special_tokens.values(), *([] if uncounted is None else [uncounted])]
     limits = (limit, *((reading.query_length, reading.document_length) if reading else ()))
@@ -236,13 +238,6 @@ def _limit(asked: int, recipe: Recipe, positions: int) -> int:
     if asked > positions:
         raise ModelRefused(f"--max-tokens = {asked}: the model has {positions} positions")
     return asked or min(recipe.max_tokens or (USUAL if positions == ENDLESS else positions), positions)
-
-
-def _vocabulary(config: Any) -> int:
-    size = int(getattr(config, "vocab_size", 0) or 0)
-    if size < 1:
-        raise ModelRefused("its config.json tells no size of a vocabulary (vocab_size): it reads no token ids")
-    return size
 
 
 def _multiplied(base: Any) -> int:

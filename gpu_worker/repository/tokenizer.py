@@ -11,6 +11,8 @@ from shared.errors import ModelRefused
 from shared.vectors import TruncationSide
 
 ROLES = ("cls", "sep", "pad", "mask", "unk", "bos", "eos")
+FILES = ("tokenizer.json", "vocab*", "*.vocab", "merges.txt", "*.codes", "*.model", "*.tiktoken", "tekken.json")
+"""What tokens are read from, under the names that transformers' classes know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,13 @@ class TokenizerFile:
     special_tokens: dict[str, int]
     token_types: bool = True
     truncation_side: TruncationSide = TruncationSide.RIGHT
+
+    @property
+    def unknown(self) -> int | None:
+        """The id of what stands for words that the vocabulary lacks, where the file has one."""
+        model = json.loads(self.content)["model"]
+        named = model.get("unk_token")
+        return self.special_tokens.get("unk", model.get("unk_id") if named is None else self.ids_of([named]).get(named))
 
     def ids_of(self, words: Iterable[str]) -> dict[str, int]:
         """The ids of tokens as the vocabulary writes them, of those that it has."""
@@ -49,6 +58,39 @@ class TokenizerFile:
         return [tuple(within[len(before) :]), tuple(ids(text))]
 
 
+class Reader:
+    """A TokenizerFile opened as a frontend opens it."""
+
+    def __init__(self, file: TokenizerFile) -> None:
+        """Raises ModelRefused where no frontend could use it."""
+        from tokenizers import Tokenizer
+
+        try:
+            self._tokenizer = Tokenizer.from_buffer(file.content)
+            self.framed("a")
+        except BaseException as error:
+            # The library's panics are no Exception, and have no name to catch them by.
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise ModelRefused(f"its tokenizer can read no text: {first_line(error)}") from None
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a text without special tokens."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def framed(self, text: str) -> list[int]:
+        """The same with the special tokens that every text gets."""
+        return list(self._tokenizer.encode(text).ids)
+
+    def added(self, pair: bool) -> int:
+        """Special tokens around a text, or around and between two."""
+        return int(self._tokenizer.num_special_tokens_to_add(is_pair=pair))
+
+    def vocabulary(self) -> dict[str, int]:
+        """Ids by tokens, added ones included."""
+        return dict(self._tokenizer.get_vocab(with_added_tokens=True))
+
+
 def read(folder: Path, trust_remote_code: bool, truncation_side: str | None = None) -> Any:
     """What transformers reads from `folder`, converted where there is no tokenizer.json. Raises ModelRefused.
 
@@ -56,6 +98,10 @@ def read(folder: Path, trust_remote_code: bool, truncation_side: str | None = No
     """
     from transformers import AutoTokenizer
 
+    if not trust_remote_code and not any(file.is_file() for name in FILES for file in folder.glob(name)):
+        raise ModelRefused(
+            f"{folder} holds no tokenizer: there is no tokenizer.json, and no vocabulary such as vocab.txt"
+        )
     over = {"truncation_side": truncation_side} if truncation_side else {}
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code, **over)

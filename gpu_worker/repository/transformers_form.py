@@ -46,7 +46,7 @@ def read(path: Path, name: str) -> Recipe:
     config = read_object(path / "config.json")
     architecture = str((config.get("architectures") or [""])[0])
     texts, unread = text_settings.of_tokenizer(path), text_settings.unread(path)
-    notice = f"there is no modules.json, so {' and '.join(unread)} say nothing" if unread else ""
+    notice = f"not read, for want of a modules.json: {', '.join(unread)}" if unread else ""
     common: dict[str, Any] = {"max_tokens": texts.max_tokens, "notice": notice}
     return Recipe(**common | _heads(path, config, architecture, texts, name))
 

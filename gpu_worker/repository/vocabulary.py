@@ -1,0 +1,77 @@
+"""Whether a tokenizer and a model's matrix of embeddings belong together, as far as sizes and ordinary text tell.
+
+Matrices are padded: of public models the emptiest are ESM C (33 tokens, 64 rows), ByT5 (259 without its spare tokens,
+384) and HyenaDNA (12, 16); of those for ordinary text DeepSeek (100,015 of 102,400) and Phi-2 (50,295 of 51,200).
+"""
+
+from gpu_worker.repository.tokenizer import Reader, TokenizerFile
+from shared.errors import ModelRefused
+
+LEAST = 0.25
+"""Of a matrix's rows so many must be tokens."""
+SENTENCES = {
+    "English": "The children walked to the river and waited there for the last boat of the evening.",
+    "Chinese": "孩子们走到河边在那里等待傍晚的最后一班船。",
+    "Russian": "Дети пошли к реке и ждали там последнюю вечернюю лодку.",
+    "Arabic": "ذهب الأطفال إلى النهر وانتظروا هناك آخر قارب في المساء.",
+    "Hindi": "बच्चे नदी तक गए और वहाँ शाम की आख़िरी नाव की प्रतीक्षा करने लगे।",
+    "Japanese": "子どもたちは川まで歩いて、そこで夕方の最後の船を待ちました。",
+    "Korean": "아이들은 강까지 걸어가서 그곳에서 저녁의 마지막 배를 기다렸다.",
+    "Hebrew": "הילדים הלכו אל הנהר וחיכו שם לסירה האחרונה של הערב.",
+    "Thai": "เด็กๆ เดินไปที่แม่น้ำและรอเรือเที่ยวสุดท้ายของเย็นวันนั้น",
+}
+"""One sentence; a tokenizer of one script reads its own."""
+MOSTLY = 0.5
+SHOWN = 3
+"""Tokens that a notice names."""
+
+
+def check(file: TokenizerFile, reader: Reader, rows: int) -> str:
+    """What a user should know of a tokenizer for a matrix of so many `rows`; usually nothing. Raises ModelRefused."""
+    vocabulary = reader.vocabulary()
+    for role, identity in file.special_tokens.items():
+        _check_row(f"its {role} token", identity, rows)
+    for identity in reader.framed("a"):
+        _check_row("a token of every text", identity, rows)
+    tokens = len({identity for identity in vocabulary.values() if identity < rows})
+    if tokens < LEAST * rows:
+        raise ModelRefused(
+            f"its tokenizer has {tokens} tokens for the model's {rows} embeddings: a vocabulary is cut short, or of "
+            "another model"
+        )
+    return "; ".join(notice for notice in (_beyond(vocabulary, rows), _unknown(file, reader)) if notice)
+
+
+def _check_row(what: str, identity: int, rows: int) -> None:
+    if identity >= rows:
+        raise ModelRefused(f"{what} has the id {identity}, and the model's embeddings end at {rows - 1}")
+
+
+def _beyond(vocabulary: dict[str, int], rows: int) -> str:
+    """Tokens that were added to a tokenizer and never trained."""
+    beyond = sorted((identity, token) for token, identity in vocabulary.items() if identity >= rows)
+    if not beyond:
+        return ""
+    shown = ", ".join(f"{token!r} ({identity})" for identity, token in beyond[:SHOWN])
+    more = f" and {len(beyond) - SHOWN} more" if len(beyond) > SHOWN else ""
+    return (
+        f"its tokenizer has tokens beyond the model's {rows} embeddings, and a text with one is refused: {shown}{more}"
+    )
+
+
+def _unknown(file: TokenizerFile, reader: Reader) -> str:
+    """Ordinary text of any language that comes out mostly as the unknown token; proteins and the like have reasons."""
+    shares = {language: _share(file.unknown, reader.ids(text)) for language, text in SENTENCES.items()}
+    best = min(shares, key=shares.__getitem__)
+    if shares[best] <= MOSTLY:
+        return ""
+    return (
+        f"ORDINARY TEXT IS UNKNOWN to its tokenizer: of the tokens of an English sentence {shares['English']:.0%} are "
+        f"the unknown one, and no language fares better than {best}, {shares[best]:.0%}; texts of unknown tokens get "
+        "the same vectors"
+    )
+
+
+def _share(unknown: int | None, ids: list[int]) -> float:
+    """Of a sentence's tokens; a sentence that leaves none is unknown as well."""
+    return sum(identity == unknown for identity in ids) / len(ids) if ids else 1.0
