@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
+from frontend_service.beyond import Beyond
 from frontend_service.pair_segments import Segments
 from frontend_service.pair_template import Template
 from frontend_service.pairs import PairSequence, PairTexts
@@ -21,8 +22,9 @@ SLICE_TOKENS = 4096
 class PairTokenizer:
     """Of one model. May run in several threads at once."""
 
-    def __init__(self, reader: Reader, framing: Tokenizer, card: ModelCard) -> None:
+    def __init__(self, reader: Reader, framing: Tokenizer, card: ModelCard, beyond: Beyond) -> None:
         """`reader` reads texts, `framing` puts special tokens around them."""
+        self._beyond = beyond
         segments = Segments(reader, framing, card.truncation_side)
         self._form: Segments | Template = Template(reader, card) if card.pair_template else segments
 
@@ -39,6 +41,7 @@ class PairTokenizer:
                 yield total
                 continue
             column, row, sequence = step
+            self._beyond.check(sequence.ids, texts.entry.format(column), paired=True)
             done[row * width + column if texts.matrix else column] = sequence
             total += len(sequence.ids)
             if total - told >= SLICE_TOKENS:

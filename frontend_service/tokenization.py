@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from tokenizers import Encoding, Tokenizer
 
+from frontend_service.beyond import Beyond
 from frontend_service.pair_tokenizer import PairTokenizer
 from frontend_service.pairs import PairTexts
 from frontend_service.panics import panics_as
@@ -95,7 +96,8 @@ class Tokenization:
         self._added = self._framing.num_special_tokens_to_add(is_pair=False)
         self._leading = (*self._framed("a").special_tokens_mask, 0).index(0)
         self._limits = TokenLimits(card, self._added)
-        self._pairs = PairTokenizer(self._reader, self._framing, card)
+        self._beyond = Beyond(self.tokenizer, card.vocabulary_size)
+        self._pairs = PairTokenizer(self._reader, self._framing, card, self._beyond)
 
     def prompt(self, choice: PromptChoice) -> str:
         """The text that goes before each text. Raises UnsupportedTask for a name that the model lacks."""
@@ -117,6 +119,7 @@ class Tokenization:
         ids, lengths, truncated, prompts, tails = array("i"), [], [], [], []
         for some in self.each(texts, prompt, cut, entry, side, offsets=False):
             for text in some:
+                self._beyond.check(text.encoding.ids, entry.format(len(lengths)))
                 ids.extend(text.encoding.ids)
                 lengths.append(len(text.encoding))
                 truncated.append(text.truncated)

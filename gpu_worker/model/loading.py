@@ -27,7 +27,7 @@ from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source, rows_of
 from gpu_worker.model.trunk import ENDLESS, FormChoice, Forms, Trunk, positions_of, takes_token_types, uncounted_by
 from gpu_worker.model.ways import Faster, Way
-from gpu_worker.repository import fitting
+from gpu_worker.repository import fitting, packages
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.late_overrides import NO_OVERRIDES, LateOverrides
 from gpu_worker.repository.late_reading import Room, resolve
@@ -253,7 +253,13 @@ def _fingerprint(source: Source, limit: int, late: LateInteraction | None, linea
     of it counts: a setting that says what the files say changes nothing."""
     digest = source.digest.copy()
     digest.update(source.tokenizer.content)
-    facts = [repr(replace(source.recipe, late_interaction=None)), repr(late), limit, source.placement.dtype_name]
+    facts: list[Any] = [
+        repr(replace(source.recipe, late_interaction=None)),
+        repr(late),
+        limit,
+        source.placement.dtype_name,
+    ]
+    facts += [packages.installed()]
     facts += [linear] if linear == FP8 else []
     digest.update(json.dumps(facts, sort_keys=True).encode())
     return digest.hexdigest()

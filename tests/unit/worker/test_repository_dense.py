@@ -150,6 +150,7 @@ def test_a_tokenizer_that_has_only_a_vocabulary(tmp_path: Path) -> None:
     for file in tmp_path.glob("*token*"):
         file.unlink()
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "copper", "river", "##s", "."]
+    words += [f"word{number}" for number in range(400)]  # as a vocabulary for these embeddings would
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
     oracle = SentenceTransformer(str(tmp_path), device="cpu")
     texts = ["Copper rivers.", "river"]

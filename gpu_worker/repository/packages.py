@@ -1,0 +1,33 @@
+"""Installed packages that a model's rows depend on: transformers, which computes them, and those that it calls in place
+of its own code wherever they can be imported.
+
+torch is none of them: its versions differ in the last bits alone. Nor is peft: a model with an adapter is refused. A
+repository's own code may import anything.
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+COMPUTES = "transformers"
+STAND_INS = {
+    "causal_conv1d": "causal-conv1d",
+    "fla": "flash-linear-attention",
+    "kernels": "kernels",
+    "mamba_ssm": "mamba-ssm",
+    "mambapy": "mambapy",
+    "xlstm": "xlstm",
+}
+"""Distributions by what is imported of them, as `transformers.utils.import_utils` looks for them."""
+
+
+def installed() -> list[str]:
+    """Names with versions, of those that can be imported."""
+    distributions = {COMPUTES: COMPUTES} | STAND_INS
+    return [f"{name} {_version(distribution)}" for name, distribution in distributions.items() if find_spec(name)]
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:  # a folder on the path
+        return "of no version"
