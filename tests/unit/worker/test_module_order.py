@@ -1,5 +1,5 @@
-"""modules.json is a program: an order, a repetition or an absence that the reference fails on is refused; all others mean
-what they mean there."""
+"""modules.json is a program: an order, a repetition or an absence that the reference fails on is refused; all others
+mean what they mean there."""
 
 import shutil
 from collections.abc import Sequence

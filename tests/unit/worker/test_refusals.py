@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,13 @@ def reshape(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def without_dtype(folder: Path) -> None:
+    """The number format under the key of older files."""
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("dtype", None)
+    write_json(folder, config=config | {"torch_dtype": "auto"})
+
+
 POOLING, LINEAR, LENGTHS = "1_Pooling/config.json", "2_Dense/config.json", "sentence_bert_config.json"
 CHAT = {"message": {"method": "forward", "method_output_name": "last_hidden_state"}}
 BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
@@ -174,6 +182,48 @@ BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         settings("config.json", rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
         ["config.json", "rope_type dynamic"],
     ),
+    "a number that is a text": (settings(LENGTHS, max_seq_length="128"), [LENGTHS, "max_seq_length '128'"]),
+    "a number that is a fraction": (settings(LENGTHS, max_seq_length=12.0), [LENGTHS, "max_seq_length 12.0"]),
+    "a number that is a truth": (settings(LENGTHS, max_seq_length=True), [LENGTHS, "max_seq_length True"]),
+    "a number below nothing": (settings(LENGTHS, max_seq_length=-1), [LENGTHS, "max_seq_length -1"]),
+    "the tokenizer's number as a text": (
+        settings("tokenizer_config.json", model_max_length="128"),
+        ["tokenizer_config.json", "model_max_length '128'"],
+    ),
+    "a call's number as a text": (
+        settings(LENGTHS, processing_kwargs={"text": {"max_length": "9"}}),
+        [LENGTHS, "max_length '9'"],
+    ),
+    "a width that is a text": (settings(LINEAR, in_features="64"), [LINEAR, "in_features '64'"]),
+    "a width that is a fraction": (settings(LINEAR, out_features=32.0), [LINEAR, "out_features 32.0"]),
+    "a pooling's width as a text": (settings(POOLING, embedding_dimension="64"), [POOLING, "embedding_dimension '64'"]),
+    "a pooling without a width": (text(POOLING, '{"pooling_mode": "cls"}'), [POOLING, "embedding_dimension None"]),
+    "a cut that is a text": (
+        settings("config_sentence_transformers.json", truncate_dim="16"),
+        ["config_sentence_transformers.json", "truncate_dim '16'"],
+    ),
+    "heads that are a fraction": (
+        settings("config.json", num_attention_heads=2.0),
+        ["config.json cannot be used", "num_attention_heads", "2.0"],
+    ),
+    "heads that are a text": (
+        settings("config.json", num_attention_heads="4"),
+        ["config.json cannot be used", "num_attention_heads", "expected int, got str"],
+    ),
+    "a number format that is none": (settings("config.json", dtype="auto"), ["config.json cannot be used", "'auto'"]),
+    "an older key of the same": (without_dtype, ["config.json cannot be used", "'auto'"]),
+    "no model type": (settings("config.json", model_type="nothing"), ["config.json cannot be used", "nothing"]),
+    "a key that no Transformer takes": (settings(LENGTHS, max_length=9), [LENGTHS, "max_length"]),
+    "a tokenizer elsewhere": (settings(LENGTHS, tokenizer_name_or_path="/x"), [LENGTHS, "tokenizer_name_or_path"]),
+    "a key that no Pooling takes": (settings(POOLING, pooling_mode_median=True), [POOLING, "pooling_mode_median"]),
+    "a prompt that is a number": (
+        settings("config_sentence_transformers.json", prompts={"q": 5}),
+        ["config_sentence_transformers.json", "prompt 'q' is 5"],
+    ),
+    "an activation that is a function": (
+        settings(LINEAR, activation_function="torch.nn.functional.tanh"),
+        [LINEAR, "torch.nn.functional.tanh is not the name of a class, such as torch.nn.Tanh"],
+    ),
     "an unknown default prompt": (
         settings("config_sentence_transformers.json", default_prompt_name="q"),
         ["config_sentence_transformers.json", "default_prompt_name 'q'"],
@@ -188,6 +238,29 @@ def test_a_broken_repository_is_refused_by_file_and_key(whole: Path, broken: str
     change(whole)
     said = refusal(whole)
     assert [part for part in named if part not in said] == [], said
+
+
+BLAMED = [name for name in BROKEN if name.startswith(("a number", "a width", "heads", "the tokenizer", "an older key"))]
+
+
+@pytest.mark.parametrize("broken", BLAMED)
+def test_the_reference_fails_on_it_too(whole: Path, broken: str) -> None:
+    """At its load or at its first text."""
+    BROKEN[broken][0](whole)
+    with (
+        pytest.raises((TypeError, OverflowError, AttributeError, ValueError))
+        if broken != "a number that is a truth"
+        else nullcontext()
+    ):
+        SentenceTransformer(str(whole), device="cpu").encode(["w1 w2 w3"])
+
+
+@pytest.mark.parametrize("named", ["torch.nn.Tanh", "torch.nn.modules.activation.Tanh", "torch.nn.Identity"])
+def test_an_activation_has_a_short_and_a_long_name(whole: Path, named: str) -> None:
+    """Both are of torch.nn, and both are served as the reference serves them."""
+    settings(LINEAR, activation_function=named)(whole)
+    expected = SentenceTransformer(str(whole), device="cpu").encode(["w1 w2 w3"])
+    assert np.abs(embed(whole, ["w1 w2 w3"]) - expected).max() < 2e-5
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:

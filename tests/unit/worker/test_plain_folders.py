@@ -1,0 +1,113 @@
+"""A folder without modules.json: what sentence-transformers 6.2 reads of it counts, and nothing else."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from tiny import CPU, embed, ids_of, write_json, write_trunk
+
+from gpu_worker.model.card import card_of
+from gpu_worker.model.loading import load
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+TEXTS = ["w1 w2 w3 w4 w5 W6", "w9 w8 w20"]
+IGNORED: dict[str, dict[str, Any]] = {
+    "sentence_bert_config.json": {"max_seq_length": 4, "do_lower_case": True, "config_args": {"hidden_act": "relu"}},
+    "sentence_xlnet_config.json": {"max_seq_length": 4, "tokenizer_args": {"truncation_side": "left"}},
+    "config_sentence_transformers.json": {"prompts": {"query": "w7 w7 "}, "default_prompt_name": "query"},
+}
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_files_of_sentence_transformers_do_not_count(trunk: Path, tmp_path: Path, name: str) -> None:
+    """Rows, limit and prompts are those of the folder without the file, as in the reference; a notice names it."""
+    folder = tmp_path / "model"
+    shutil.copytree(trunk, folder)
+    write_json(folder, **{name.removesuffix(".json"): IGNORED[name]})
+    oracle = SentenceTransformer(str(folder), device="cpu")
+    expected = oracle.encode(TEXTS)
+    assert np.abs(embed(folder, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
+    model = load(str(folder), CPU)
+    assert model.max_tokens == min(oracle.max_seq_length, 640)
+    assert model.notice == f"not read, for want of a modules.json: {name}"
+    assert not card_of(model).prompts
+    assert not card_of(model).default_prompt_name
+
+
+def test_with_modules_they_count(trunk: Path, tmp_path: Path) -> None:
+    """Negative control: the same files, as the reference reads them then."""
+    folder = tmp_path / "model"
+    shutil.copytree(trunk, folder)
+    modules = [
+        {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    pooling = {"pooling_mode": "mean", "embedding_dimension": 64}
+    described = IGNORED["config_sentence_transformers.json"]
+    write_json(folder, modules=modules, config_sentence_transformers=described, **{"1_Pooling__config": pooling})
+    write_json(folder, sentence_bert_config={"max_seq_length": 9, "do_lower_case": True})
+    model, oracle = load(str(folder), CPU), SentenceTransformer(str(folder), device="cpu")
+    assert model.max_tokens == oracle.max_seq_length == 9
+    assert card_of(model).prompts == described["prompts"]
+    assert card_of(model).prompts.items() <= oracle.prompts.items()
+    assert not model.notice
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-mistral", "tiny-mistral-bidirectional", "tiny-bert"])
+def test_a_causal_language_model_gives_its_last_token(tmp_path: Path, name: str) -> None:
+    """As the reference pools it; a mean is up to 2.1 away. A model that is not causal keeps the mean."""
+    write_trunk(tmp_path, name, "masked-lm" if name == "tiny-bert" else "causal-lm")
+    oracle = SentenceTransformer(str(tmp_path), device="cpu")
+    expected = oracle.encode(TEXTS)
+    causal = name in ("tiny-qwen3", "tiny-mistral")
+    assert oracle[1].pooling_mode == card_of(load(str(tmp_path), CPU)).pooling == ("lasttoken" if causal else "mean")
+    assert np.abs(embed(tmp_path, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
+
+
+SAID: dict[str, tuple[dict[str, Any], int]] = {
+    "the module's own": ({"max_seq_length": 9}, 9),
+    "the tokenizer's over it": ({"max_seq_length": 9, "tokenizer_args": {"model_max_length": 7}}, 7),
+    "old arguments over new": ({"tokenizer_args": {"model_max_length": 7}, "processor_kwargs": {"padding": True}}, 7),
+    "a call's over all": (
+        {"max_seq_length": 9, "processing_kwargs": {"text": {"max_length": 5, "truncation": True}}},
+        5,
+    ),
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_of_several_limits_the_reference_s_holds(trunk: Path, tmp_path: Path, said: str) -> None:
+    """Told by the ids that the reference feeds."""
+    folder = tmp_path / "model"
+    shutil.copytree(trunk, folder)
+    modules = [
+        {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    settings, limit = SAID[said]
+    pooling = {"pooling_mode": "mean", "embedding_dimension": 64}
+    write_json(folder, modules=modules, sentence_bert_config=settings, **{"1_Pooling__config": pooling})
+    text = " ".join(f"w{number}" for number in range(30))
+    fed = SentenceTransformer(str(folder), device="cpu").preprocess([text])["input_ids"][0].tolist()
+    model = load(str(folder), CPU)
+    (ids,) = ids_of(model, [text])
+    assert [*ids[: model.max_tokens - 1], ids[-1]] == fed
+    assert model.max_tokens == len(fed) == limit
+
+
+def test_an_empty_file_leaves_the_word_to_the_next(trunk: Path, tmp_path: Path) -> None:
+    """Of the older names the first that holds anything counts."""
+    folder = tmp_path / "model"
+    shutil.copytree(trunk, folder)
+    modules = [
+        {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"embedding_dimension": 64}))
+    write_json(folder, modules=modules, sentence_bert_config={}, sentence_roberta_config={"max_seq_length": 8})
+    assert load(str(folder), CPU).max_tokens == SentenceTransformer(str(folder), device="cpu").max_seq_length == 8
