@@ -116,12 +116,14 @@ class Tokenization:
         self, texts: Sequence[str], prompt: str, cut: Cut, entry: str, side: InputType = InputType.UNSPECIFIED
     ) -> Slices[Tokenized]:
         """Tokenises and packs; see `each`."""
-        ids, lengths, truncated, prompts, tails = array("i"), [], [], [], []
+        ids, lengths, prompts, tails = array("i"), [], [], []
+        truncated: list[bool] = []
         for some in self.each(texts, prompt, cut, entry, side, offsets=False):
             for text in some:
-                self._beyond.check(text.encoding.ids, entry.format(len(lengths)))
-                ids.extend(text.encoding.ids)
-                lengths.append(len(text.encoding))
+                own = text.encoding.ids
+                self._beyond.check(own, entry.format(len(truncated)))
+                ids.extend(own)
+                lengths.append(len(own))
                 truncated.append(text.truncated)
                 prompts.append(text.prompt_length)
                 tails.append(0 if self._expansion.attended else text.expansion)

@@ -1,0 +1,74 @@
+"""A text with a token that the model has no embedding for is refused with its name, the token and the reason."""
+
+import pytest
+from fakes import WORDS, card, tokenizer_json
+from tokenizers import Tokenizer
+
+from frontend_service.pairs import PairTexts
+from frontend_service.requests import Cut
+from frontend_service.tokenization import Tokenization
+from frontend_service.turns import finished
+from shared.errors import InvalidInput
+from shared.vectors import InputType
+
+ROWS = len(WORDS)
+TEMPLATE = "query : {query} passage {document} z :"
+
+
+def tokenization(template: str = "", rows: int = ROWS) -> Tokenization:
+    """Of a tokenizer with one token more than the model has embeddings."""
+    tokenizer = Tokenizer.from_str(tokenizer_json().decode())
+    tokenizer.add_tokens(["<extra>"])
+    return Tokenization(tokenizer.to_str().encode(), card(pair_template=template, vocabulary_size=rows))
+
+
+def embed(made: Tokenization, texts: list[str], side: InputType = InputType.UNSPECIFIED) -> object:
+    return finished(made.texts(texts, "", Cut(), "texts[{}]", side))
+
+
+def test_the_text_and_the_token_are_named() -> None:
+    """Of several the first that has one."""
+    with pytest.raises(InvalidInput) as raised:
+        embed(tokenization(), ["a b", "c <extra> d", "<extra>"])
+    assert raised.value.field == "texts[1]"
+    assert str(raised.value) == (
+        f"texts[1] has the token '<extra>' ({ROWS}), which the tokenizer knows: "
+        f"but the model's embeddings end at {ROWS - 1}"
+    )
+
+
+@pytest.mark.parametrize("matrix", [True, False], ids=["every pair", "one by one"])
+@pytest.mark.parametrize("template", ["", TEMPLATE], ids=["segments", "template"])
+@pytest.mark.parametrize("where", [("a <extra>", "b"), ("a", "<extra> b")], ids=["first", "second"])
+def test_pairs_name_the_second_text(template: str, where: tuple[str, str], matrix: bool) -> None:
+    """In either form, whichever of both has the token."""
+    texts = PairTexts(
+        firsts=[where[0]] if matrix else ["a", where[0]],
+        seconds=["c", where[1]],
+        matrix=matrix,
+        entry="documents[{}]",
+        cut=Cut(),
+    )
+    place = 0 if matrix and "<" in where[0] else 1
+    with pytest.raises(InvalidInput, match=rf"^documents\[{place}\] or its partner has the token '<extra>'") as raised:
+        finished(tokenization(template).pairs(texts))
+    assert raised.value.field == f"documents[{place}]"
+
+
+def test_a_token_that_is_cut_off_does_no_harm() -> None:
+    """Only what the model would see counts."""
+    made = tokenization()
+    assert finished(made.texts(["a b c <extra>"], "", Cut(truncate=True, max_tokens=5), "texts[{}]"))
+
+
+def test_a_model_that_has_the_token_takes_it() -> None:
+    """Negative control: one embedding more."""
+    assert embed(tokenization(rows=ROWS + 1), ["<extra>"])
+
+
+def test_a_vocabulary_beyond_the_matrix_counts_as_well() -> None:
+    """Not only added tokens."""
+    made = tokenization(rows=ROWS - 1)
+    with pytest.raises(InvalidInput, match=f"the token '{WORDS[-1]}'"):
+        embed(made, [WORDS[-1]])
+    assert embed(made, ["a b"])

@@ -1,0 +1,197 @@
+"""A tokenizer that cannot belong to its model is refused, and one that hardly reads ordinary text is told aloud."""
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from tiny import CPU, NAMES, embed, reader, write_json
+from tokenizers import AddedToken
+from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
+
+from gpu_worker.model.card import card_of
+from gpu_worker.model.loading import load
+from gpu_worker.random_models import miniature, synthetic
+from gpu_worker.rehearsal import check
+from gpu_worker.repository import vocabulary
+from gpu_worker.repository.tokenizer import Reader, finish
+from shared.errors import ModelRefused
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TEXTS = ["the weather is lovely", "a stadium at night", "copper prices fell"]
+
+
+def bare(folder: Path, trunk: Path, words: list[str] | None) -> Path:
+    """The trunk with no tokenizer but, where there are `words`, a vocab.txt of them."""
+    shutil.copytree(trunk, folder)
+    for file in folder.glob("*token*"):
+        file.unlink()
+    if words is not None:
+        (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    return folder
+
+
+def refusal(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the load says, which is what `--check` says."""
+    with pytest.raises(ModelRefused) as raised:
+        load(str(folder), CPU)
+    capsys.readouterr()
+    assert check(str(folder), partial(load, str(folder), CPU)) == 2
+    assert capsys.readouterr().err == f"--model = {str(folder)!r}: {raised.value}\n"
+    return str(raised.value)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(
+    trunk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """transformers makes one that knows no word, and three texts get one vector from the reference."""
+    folder = bare(tmp_path / "model", trunk, None)
+    rows = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, normalize_embeddings=True)
+    assert (rows @ rows.T).min() > 0.9
+    assert "holds no tokenizer: there is no tokenizer.json, and no vocabulary such as vocab.txt" in refusal(
+        folder, capsys
+    )
+
+
+@pytest.mark.parametrize("words", [["a", "b"], [f"word{number}" for number in range(244)]], ids=len)
+def test_a_vocabulary_of_a_few_words_is_refused(
+    trunk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """For a matrix of a thousand rows."""
+    folder = bare(tmp_path / "model", trunk, SPECIAL + words)
+    tokens = len(SPECIAL + words)
+    assert f"its tokenizer has {tokens} tokens for the model's 1000 embeddings" in refusal(folder, capsys)
+
+
+def test_a_quarter_of_the_matrix_is_enough(trunk: Path, tmp_path: Path) -> None:
+    """Matrices are padded."""
+    words = [chr(letter) for letter in range(97, 123)] + [f"##{chr(letter)}" for letter in range(97, 123)]
+    words += [f"word{number}" for number in range(250 - len(words) - len(SPECIAL))]
+    assert load(str(bare(tmp_path / "model", trunk, SPECIAL + words)), CPU).notice == ""
+
+
+def test_an_empty_vocabulary_is_refused(trunk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No frontend could open it."""
+    said = refusal(bare(tmp_path / "model", trunk, []), capsys)
+    assert "tokenizer" in said
+
+
+def test_a_tokenizer_that_no_frontend_can_use_is_refused() -> None:
+    """By what the library says, panics included."""
+    broken = finish({"version": "1.0", "model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {"b": 0}}}, {})
+    with pytest.raises(ModelRefused, match="its tokenizer can read no text: "):
+        Reader(broken)
+    with pytest.raises(ModelRefused, match="its tokenizer can read no text: "):
+        Reader(finish({"version": "1.0"}, {}))
+
+
+@pytest.mark.parametrize("role", ["mask", "pad", "sep"])
+def test_a_special_token_beyond_the_matrix_is_refused(
+    trunk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], role: str
+) -> None:
+    """By its role and its id."""
+    folder = tmp_path / "model"
+    shutil.copytree(trunk, folder)
+    named = reader()
+    named.add_special_tokens({f"{role}_token": "<new>"})
+    named.save_pretrained(folder)
+    assert f"its {role} token has the id 1000, and the model's embeddings end at 999" in refusal(folder, capsys)
+
+
+def test_a_token_of_every_text_beyond_the_matrix_is_refused(trunk: Path, tmp_path: Path) -> None:
+    """One that the template puts there, without a role."""
+    folder = tmp_path / "model"
+    shutil.copytree(trunk, folder)
+    description = json.loads((folder / "tokenizer.json").read_text())
+    description["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [1003]
+    (folder / "tokenizer.json").write_text(json.dumps(description))
+    with pytest.raises(ModelRefused, match="a token of every text has the id 1003"):
+        load(str(folder), CPU)
+
+
+def test_tokens_that_were_never_trained_are_told_at_load(
+    trunk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the card, which log and `--check` show."""
+    folder = tmp_path / "model"
+    shutil.copytree(trunk, folder)
+    named = reader()
+    named.add_tokens([AddedToken(f"<extra {number}>") for number in range(5)])
+    named.save_pretrained(folder)
+    model = load(str(folder), CPU)
+    said = "tokens beyond the model's 1000 embeddings, and a text with one is refused: '<extra 0>' (1000), "
+    assert said in model.notice
+    assert "and 2 more" in card_of(model).notice
+    assert check(str(folder), partial(load, str(folder), CPU)) == 0
+    assert said in capsys.readouterr().out
+    assert np.isfinite(embed(folder, ["w1 w2"])).all()
+
+
+def small(folder: Path, words: list[str]) -> Path:
+    """A model whose matrix has a row for each word, and no other."""
+    config = AutoConfig.for_model("bert", **(synthetic.SHAPES["tiny-bert"][2] | {"vocab_size": len(words)}))
+    AutoModel.from_config(config).save_pretrained(folder)
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    return folder
+
+
+AMINO = [*SPECIAL, *"LAGVSERTIDPKQNFYMHWCXBUZO"]
+
+
+@pytest.mark.parametrize("words", [[*SPECIAL, "a", "b"], AMINO], ids=["seven words", "proteins"])
+def test_a_tokenizer_of_no_ordinary_words_is_told_aloud(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """Not refused: it may be meant so. On the card, which log and `--check` show."""
+    folder = small(tmp_path, words)
+    said = "ORDINARY TEXT IS UNKNOWN to its tokenizer"
+    assert said in card_of(load(str(folder), CPU)).notice
+    assert check(str(folder), partial(load, str(folder), CPU)) == 0
+    assert said in capsys.readouterr().out
+
+
+KOREAN = "아이들은 강까지 걸어가서 그곳에서 저녁의 마지막 배를 기다렸다 ."
+
+
+def test_a_tokenizer_of_one_script_is_sane(tmp_path: Path) -> None:
+    """It reads its own."""
+    folder = small(tmp_path, [*SPECIAL, *KOREAN.split()])
+    write_json(folder, tokenizer_config={"tokenizer_class": "BertTokenizer", "do_lower_case": False})
+    assert not load(str(folder), CPU).notice
+
+
+def of(vocab: dict[str, Any], **model: Any) -> Any:
+    description = {"version": "1.0", "pre_tokenizer": {"type": "WhitespaceSplit"}, "added_tokens": []}
+    return finish(description | {"model": {"type": "BPE", "vocab": vocab, "merges": [], **model}}, {})
+
+
+def test_text_that_leaves_no_tokens_is_unknown_as_well() -> None:
+    """A BPE without an unknown token drops what it does not know."""
+    file = of({"q": 0, "z": 1, "a": 2})
+    assert "ORDINARY TEXT IS UNKNOWN" not in vocabulary.check(file, Reader(file), 3)  # its few letters are known
+    file = of({"q": 0, "ß": 1, "Q": 2})
+    assert "ORDINARY TEXT IS UNKNOWN" in vocabulary.check(file, Reader(file), 3)
+
+
+def test_the_unknown_token_may_have_no_role() -> None:
+    """Then the model's own is it."""
+    file = of({"<u>": 0, "#": 1}, unk_token="<u>")
+    assert file.unknown == 0
+    assert "100% are the unknown one" in vocabulary.check(file, Reader(file), 2)
+
+
+def test_models_of_the_tests_themselves_have_whole_vocabularies(tmp_path: Path) -> None:
+    """Every tiny shape, and the census's tokenizer."""
+    for name, (_, _, values) in synthetic.SHAPES.items():
+        if name.startswith("tiny-"):
+            made = synthetic.tokenizer(int(values.get("vocab_size", 1000)))
+            assert vocabulary.check(made, Reader(made), int(values.get("vocab_size", 1000))) == "", name
+    named = miniature.tokenizer_of(tmp_path)
+    assert len(named) == miniature.VOCABULARY
+    assert isinstance(named, PreTrainedTokenizerFast)
+    assert NAMES["unk_token"] == named.unk_token
