@@ -27,7 +27,7 @@ from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source, rows_of
 from gpu_worker.model.trunk import ENDLESS, FormChoice, Forms, Trunk, positions_of, takes_token_types, uncounted_by
 from gpu_worker.model.ways import Faster, Way
-from gpu_worker.repository import fitting, packages
+from gpu_worker.repository import fitting, packages, vocabulary
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.late_overrides import NO_OVERRIDES, LateOverrides
 from gpu_worker.repository.late_reading import Room, resolve
@@ -124,7 +124,7 @@ def _loaded(
 ) -> Model:
     placement = source.placement
     config = source.model.config.get_text_config()
-    vocabulary = rows_of(source.model.config)
+    rows = rows_of(source.model.config)
     uncounted = uncounted_by(source.model)
     positions = positions_of(config, uncounted)
     limit = _limit(max_tokens, source.recipe, positions)
@@ -133,6 +133,7 @@ def _loaded(
     texts = source.recipe.late_interaction
     reading = resolve(texts, source.tokenizer, room) if texts else None
     fitting.check(source.recipe, source.reader, room, reading)
+    vocabulary.check_used(source.recipe, reading, rows)
     flops = 2.0 * _multiplied(source.model.base_model)
     special = [*source.tokenizer.special_tokens.values(), *([] if uncounted is None else [uncounted])]
     limits = (limit, *((reading.query_length, reading.document_length) if reading else ()))
@@ -149,7 +150,7 @@ def _loaded(
         recipe=source.recipe,
         tokenizer=source.tokenizer,
         instruction_marks=source.tokenizer.marks(mark) if mark else [],
-        vocabulary_size=vocabulary,
+        vocabulary_size=rows,
         max_tokens=limit,
         late_interaction=reading,
         placement=placement,

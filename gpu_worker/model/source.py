@@ -90,7 +90,7 @@ def _from_disk(name: str, placement: Placement, trust_remote_code: bool, late: L
     return Source(
         names=_names(name, path),
         recipe=recipe,
-        model=weights.load(folder, config, recipe, placement, trust_remote_code),
+        model=weights.load(folder, recipe, placement, trust_remote_code),
         placement=placement,
         tokenizer=exported,
         reader=opened,
@@ -110,7 +110,8 @@ def _names(name: str, path: Path) -> tuple[str, ...]:
 
 def rows_of(config: PretrainedConfig) -> int:
     """Rows of the matrix of embeddings. Raises ModelRefused where a config has none."""
-    size = int(getattr(config.get_text_config(), "vocab_size", 0) or 0)
+    texts = config.get_text_config()
+    size = int(getattr(texts if isinstance(texts, PretrainedConfig) else config, "vocab_size", 0) or 0)
     if size < 1:
         raise ModelRefused("its config.json tells no size of a vocabulary (vocab_size): it reads no token ids")
     return size
@@ -135,11 +136,13 @@ def _check_padding(late: LateInteractionRecipe, reader: Any) -> None:
 def _tensors_of(path: Path, layer: Layer) -> dict[str, Tensor]:
     """Tensors of a head's layer by role, in float32. Raises ModelRefused, naming file and key."""
     folder, stem = (path / layer.weights).parent, Path(layer.weights).name
-    wanted = set(layer.keys.values())
+    wanted, own = set(layer.keys.values()), folder != path
     files = tensor_files(folder, stem, wanted)
     found: dict[str, Tensor] = {}
     for file in files:
-        found |= read_tensors(file, wanted)
+        found |= read_tensors(file, None if own else wanted)
+    for key in sorted(set(found) - wanted) if own else ():
+        raise ModelRefused(f"{files[0]} holds {key}, for which the module's config.json has no place")
     for key in layer.keys.values():
         if key not in found:
             raise ModelRefused(f"{files[0] if files else folder} has no {key}")

@@ -4,8 +4,11 @@ Matrices are padded: of public models the emptiest are ESM C (33 tokens, 64 rows
 384) and HyenaDNA (12, 16); of those for ordinary text DeepSeek (100,015 of 102,400) and Phi-2 (50,295 of 51,200).
 """
 
+from gpu_worker.repository.recipe import Recipe
 from gpu_worker.repository.tokenizer import Reader, TokenizerFile
+from shared.card import LateInteraction
 from shared.errors import ModelRefused
+from shared.vectors import QueryExpansion
 
 LEAST = 0.25
 """Of a matrix's rows so many must be tokens."""
@@ -21,6 +24,8 @@ SENTENCES = {
     "Thai": "เด็กๆ เดินไปที่แม่น้ำและรอเรือเที่ยวสุดท้ายของเย็นวันนั้น",
 }
 """One sentence; a tokenizer of one script reads its own."""
+ENDS = ("bos", "eos")
+"""transformers' classes give these roles to tokens of their own where the files name none. No text gets them then."""
 MOSTLY = 0.5
 SHOWN = 3
 """Tokens that a notice names."""
@@ -30,7 +35,8 @@ def check(file: TokenizerFile, reader: Reader, rows: int) -> str:
     """What a user should know of a tokenizer for a matrix of so many `rows`; usually nothing. Raises ModelRefused."""
     vocabulary = reader.vocabulary()
     for role, identity in file.special_tokens.items():
-        _check_row(f"its {role} token", identity, rows)
+        if role not in ENDS:
+            _check_row(f"its {role} token", identity, rows)
     for identity in reader.framed("a"):
         _check_row("a token of every text", identity, rows)
     tokens = len({identity for identity in vocabulary.values() if identity < rows})
@@ -40,6 +46,15 @@ def check(file: TokenizerFile, reader: Reader, rows: int) -> str:
             "another model"
         )
     return "; ".join(notice for notice in (_beyond(vocabulary, rows), _unknown(file, reader)) if notice)
+
+
+def check_used(recipe: Recipe, late: LateInteraction | None, rows: int) -> None:
+    """Ids that files name beside the tokenizer's roles. Raises ModelRefused."""
+    if late and late.query_expansion is not QueryExpansion.NONE:
+        _check_row("the token that fills up queries", late.expansion_id, rows)
+    for identity in (recipe.classifier.yes_no if recipe.classifier else None) or ():
+        if identity is not None:
+            _check_row("the token that a yes/no reranker scores by", identity, rows)
 
 
 def _check_row(what: str, identity: int, rows: int) -> None:

@@ -49,7 +49,6 @@ def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> Pretrain
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
         for key, value in recipe.config.items():
             setattr(config, key, value)  # a keyword would be refused where config.json does not have the key
-        config.get_text_config().use_cache = False  # nothing is generated, and some classes then want a cache
     except Exception as error:  # each class checks its keys in its own way
         raise ModelRefused(f"{file} cannot be used: {one_line(error)}") from error
     method = getattr(config, "quantization_config", None)
@@ -63,14 +62,16 @@ def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> Pretrain
     return config
 
 
-def load(folder: Path, config: PretrainedConfig, recipe: Recipe, placement: Placement, trust_remote_code: bool) -> Any:
+def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: bool) -> Any:
     """The model in evaluation mode on its device. Raises ModelRefused, naming file or weight.
 
     Pickles are read as plain tensors only, and code beside the weights is not run unless `trust_remote_code`.
     """
     check_weight_files(folder)
     where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    config = config_of(folder, recipe, trust_remote_code)
     try:
+        config.get_text_config().use_cache = False  # nothing is generated, and some classes then want a cache
         model, report = class_of(config, recipe.weights_of).from_pretrained(
             folder,
             config=config,

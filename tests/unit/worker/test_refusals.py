@@ -95,6 +95,16 @@ def drop(key: str) -> Callable[[Path], object]:
     return change
 
 
+def add(key: str) -> Callable[[Path], object]:
+    """Puts a tensor into the dense layer."""
+
+    def change(folder: Path) -> None:
+        path = folder / "2_Dense" / "model.safetensors"
+        save_file(load_file(path) | {key: torch.ones(32, 64)}, path)
+
+    return change
+
+
 def reshape(folder: Path) -> None:
     """A weight of another width than config.json says."""
     weights = load_file(folder / "model.safetensors")
@@ -140,6 +150,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "a dense layer for another trunk": (lambda folder: save_dense(folder, 32, 48), ["2_Dense", "[32, 48]", "[32, 64]"]),
     "a dense layer without weights": (without("2_Dense/model.safetensors"), ["2_Dense", "model.safetensors"]),
     "a dense layer without its bias": (drop("linear.bias"), ["2_Dense/model.safetensors", "linear.bias"]),
+    "a dense layer with a residual that its config leaves out": (
+        add("residual.weight"),
+        ["2_Dense/model.safetensors holds residual.weight"],
+    ),
     "a dense layer that is cut off": (
         cut("2_Dense/model.safetensors", 60),
         ["2_Dense/model.safetensors", "cannot be read"],

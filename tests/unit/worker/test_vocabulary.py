@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from late_forms import write_native
 from sentence_transformers import SentenceTransformer
-from tiny import CPU, NAMES, embed, reader, write_json
+from tiny import CPU, NAMES, embed, reader, write_json, write_trunk
 from tokenizers import AddedToken
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
@@ -111,6 +112,30 @@ def test_a_token_of_every_text_beyond_the_matrix_is_refused(trunk: Path, tmp_pat
     description["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [1003]
     (folder / "tokenizer.json").write_text(json.dumps(description))
     with pytest.raises(ModelRefused, match="a token of every text has the id 1003"):
+        load(str(folder), CPU)
+
+
+def test_a_token_that_answers_are_scored_by_is_within_the_matrix(tmp_path: Path) -> None:
+    """The id that LogitScore's file names."""
+    write_trunk(tmp_path, "tiny-qwen3", "causal-lm")
+    modules = [
+        {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"name": "1", "path": "1", "type": "sentence_transformers.cross_encoder.modules.LogitScore"},
+    ]
+    task = {"transformer_task": "text-generation"}
+    write_json(tmp_path, modules=modules, sentence_bert_config=task, **{"1__config": {"true_token_id": 1000}})
+    with pytest.raises(ModelRefused, match="reranker scores by has the id 1000"):
+        load(str(tmp_path), CPU)
+
+
+def test_a_token_that_fills_up_queries_is_within_the_matrix(trunk: Path, tmp_path: Path) -> None:
+    """An added one, which the vocabulary has and the model has not."""
+    expansion = {"strategy": "fixed", "length": 16, "token": "<extra>"}
+    folder = write_native(tmp_path / "model", trunk, {}, query_expansion=expansion)
+    named = reader()
+    named.add_tokens([AddedToken("<extra>")])
+    named.save_pretrained(folder)
+    with pytest.raises(ModelRefused, match="the token that fills up queries has the id 1000"):
         load(str(folder), CPU)
 
 
