@@ -46,6 +46,23 @@ otherwise in the last bit among other texts, as it does in any batch of its own.
 | model type | class | runs | why not packed |
 |---|---|---|---|
 {rows}
+
+## What a folder must hold
+
+A folder is read as sentence-transformers 6.2 reads it. With a `modules.json` its modules run in their order, and one
+that reads what none before it makes is refused. Without one, `sentence_bert_config.json`,
+`config_sentence_transformers.json` and the folders of modules say nothing (the card's `notice` names them): an encoder
+gives the mean of its tokens, a causal language model its last one. Refused, each in one line that names the file:
+
+- `adapter_config.json` (LoRA and its kin), beside weights or alone: merge the adapter into its base first;
+- `quantization_config` in config.json; a number that is a text or a fraction; keys that sentence-transformers does not
+  take;
+- no tokenizer files, one that frontends could not open, special tokens beyond the model's embeddings, or fewer tokens
+  than a quarter of them. Matrices are padded, so more rows than tokens are usual;
+- a prompt, a marker or a pair's template that leaves no room for a token of a text.
+
+The `notice` also tells tokens of the tokenizer that the model has no embedding for (a text with one is refused, by
+name), and a tokenizer to which ordinary text of any language is mostly unknown, as it is to those of proteins.
 """
 
 

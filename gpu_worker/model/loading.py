@@ -260,7 +260,7 @@ def _fingerprint(source: Source, limit: int, late: LateInteraction | None, linea
         limit,
         source.placement.dtype_name,
     ]
-    facts += [packages.installed()]
+    facts += [packages.installed(), packages.code_of(source.model)]
     facts += [linear] if linear == FP8 else []
     digest.update(json.dumps(facts, sort_keys=True).encode())
     return digest.hexdigest()

@@ -2,13 +2,17 @@
 of its own code wherever they can be imported.
 
 torch is none of them: its versions differ in the last bits alone. Nor is peft: a model with an adapter is refused. A
-repository's own code may import anything.
+repository's own code may import anything; it counts itself, wherever its auto_map found it.
 """
 
+import inspect
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from typing import Any
 
 COMPUTES = "transformers"
+FETCHED = "transformers_modules."
+"""Where transformers puts code that a repository brings or names."""
 STAND_INS = {
     "causal_conv1d": "causal-conv1d",
     "fla": "flash-linear-attention",
@@ -24,6 +28,13 @@ def installed() -> list[str]:
     """Names with versions, of those that can be imported."""
     distributions = {COMPUTES: COMPUTES} | STAND_INS
     return [f"{name} {_version(distribution)}" for name, distribution in distributions.items() if find_spec(name)]
+
+
+def code_of(model: Any) -> list[str]:
+    """Sources of a model's classes that transformers fetched: another repository may have them."""
+    classes = {base for module in model.modules() for base in type(module).__mro__}
+    fetched = {inspect.getmodule(each) for each in classes if each.__module__.startswith(FETCHED)}
+    return sorted(inspect.getsource(module) for module in fetched if module is not None)
 
 
 def _version(distribution: str) -> str:

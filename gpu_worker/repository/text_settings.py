@@ -98,9 +98,10 @@ def of_tokenizer(folder: Path) -> TextSettings:
 
 
 def unread(folder: Path) -> list[str]:
-    """Files that lie in the folder and count only beside a modules.json, as in sentence-transformers."""
+    """Files and folders of modules that count only beside a modules.json, as in sentence-transformers."""
     names = (*(f"sentence_{name}_config.json" for name in NAMES), "config_sentence_transformers.json")
-    return [name for name in names if (folder / name).is_file()]
+    modules = sorted(file.parent.name for file in folder.glob("[0-9]*_*/config.json"))
+    return [*(name for name in names if (folder / name).is_file()), *modules]
 
 
 def _first(folder: Path) -> tuple[Path | None, dict[str, Any]]:

@@ -2,12 +2,13 @@
 
 import shutil
 import sys
-from importlib import invalidate_caches
+from importlib import import_module, invalidate_caches
 from pathlib import Path
 
 import pytest
 import transformers
 from tiny import CPU, write_json
+from torch import nn
 
 from gpu_worker.model.loading import load
 from gpu_worker.repository import contents, packages
@@ -140,3 +141,19 @@ def test_packages_are_part_of_a_model_s_fingerprint(
     monkeypatch.syspath_prepend(tmp_path)
     importable(tmp_path, "mambapy")
     assert load(str(trunk), CPU).fingerprint != before
+
+
+def test_code_that_another_repository_brings_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A config's auto_map may name one; transformers keeps it under this package."""
+    for name in [each for each in sys.modules if each.startswith("transformers_modules")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    put(tmp_path, "transformers_modules/theirs.py", "from torch import nn\nclass Theirs(nn.Linear):\n    factor = 2\n")
+    theirs = import_module("transformers_modules.theirs")
+    try:
+        (source,) = packages.code_of(nn.Sequential(theirs.Theirs(2, 2)))
+    finally:
+        for name in ("transformers_modules.theirs", "transformers_modules"):
+            del sys.modules[name]
+    assert "factor = 2" in source
+    assert packages.code_of(nn.Sequential(nn.Linear(2, 2))) == []

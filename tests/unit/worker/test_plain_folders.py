@@ -18,6 +18,8 @@ TEXTS = ["w1 w2 w3 w4 w5 W6", "w9 w8 w20"]
 IGNORED: dict[str, dict[str, Any]] = {
     "sentence_bert_config.json": {"max_seq_length": 4, "do_lower_case": True, "config_args": {"hidden_act": "relu"}},
     "sentence_xlnet_config.json": {"max_seq_length": 4, "tokenizer_args": {"truncation_side": "left"}},
+    "1_Pooling/config.json": {"pooling_mode": "cls", "embedding_dimension": 64},
+    "2_Dense/config.json": {"in_features": 64, "out_features": 32},
     "config_sentence_transformers.json": {"prompts": {"query": "w7 w7 "}, "default_prompt_name": "query"},
 }
 
@@ -27,13 +29,13 @@ def test_files_of_sentence_transformers_do_not_count(trunk: Path, tmp_path: Path
     """Rows, limit and prompts are those of the folder without the file, as in the reference; a notice names it."""
     folder = tmp_path / "model"
     shutil.copytree(trunk, folder)
-    write_json(folder, **{name.removesuffix(".json"): IGNORED[name]})
+    write_json(folder, **{name.removesuffix(".json").replace("/", "__"): IGNORED[name]})
     oracle = SentenceTransformer(str(folder), device="cpu")
     expected = oracle.encode(TEXTS)
     assert np.abs(embed(folder, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
     model = load(str(folder), CPU)
     assert model.max_tokens == min(oracle.max_seq_length, 640)
-    assert model.notice == f"not read, for want of a modules.json: {name}"
+    assert model.notice == f"not read, for want of a modules.json: {name.removesuffix('/config.json')}"
     assert not card_of(model).prompts
     assert not card_of(model).default_prompt_name
 
