@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +39,21 @@ def refusal(folder: Path) -> str:
 
 
 def test_an_adapter_beside_weights_is_refused(both: Path) -> None:
-    """By its file; without peft the reference refuses as well."""
+    """By its file, with what to do."""
     said = refusal(both)
     assert "adapter_config.json: an adapter (LORA) lies beside the model" in said
     assert "merge_and_unload" in said
-    with pytest.raises(ImportError, match="PEFT"):
-        SentenceTransformer(str(both), device="cpu")
+
+
+def test_the_reference_refuses_it_or_gives_the_rows_of_both(trunk: Path, both: Path) -> None:
+    """As peft is installed or not; the base alone is what it never gives."""
+    write_adapter(both, str(trunk))
+    if find_spec("peft") is None:
+        with pytest.raises(ImportError, match="PEFT"):
+            SentenceTransformer(str(both), device="cpu")
+    else:
+        given = SentenceTransformer(str(both), device="cpu").encode(TEXTS)
+        assert np.abs(given[0, :4] - WITH_PEFT).max() < 1e-4
 
 
 def test_an_adapter_alone_is_refused_with_its_base(tmp_path: Path) -> None:
