@@ -139,7 +139,7 @@ $(CLIENTS)/%/ready: tests/clients/%.txt
 	$(CLIENTS)/$*/bin/$(PEER_PIP) --only-binary :all: --requirement $<
 	@touch $@
 
-RELEASED := haystack http playground schemathesis triton
+RELEASED := haystack http frameworks playground schemathesis triton
 clients: $(RELEASED:%=$(CLIENTS)/%/ready) ## set up the released clients that tests run, each in a venv of its own
 
 # PyTorch and what else the services need are those of .venv: a second copy would be gigabytes.
