@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from frontend_service.api_keys import ApiKeys
+from frontend_service.doors.http.cors import Cors
 from frontend_service.doors.http.door import http_server
+from frontend_service.doors.http.head import Hosts
 from frontend_service.doors.http.server import HttpServer
 from frontend_service.doors.spoken import Doors
 from frontend_service.frontend import Frontend
@@ -131,6 +133,8 @@ def _http(
         tell=metrics.http,
         tls=guarded.tls,
         drain_seconds=settings.drain_seconds,
+        hosts=Hosts.of(settings.http_listen, settings.http_host),
+        cors=Cors(frozenset(settings.http_cors_origin)),
     )
 
 

@@ -1,6 +1,7 @@
 """All settings of the frontend."""
 
 import os
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -16,10 +17,31 @@ def _target(value: str) -> str:
     return value
 
 
+HOST_NAME = re.compile(r"\*|\[[0-9a-f:.]+\]|[a-z0-9._-]+", re.I)
+ORIGIN = re.compile(r"\*|(?P<scheme>[a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?", re.I)
+UNTOLD_PORTS = {"http": ":80", "https": ":443"}
+"""Ports that browsers leave out of origins."""
+
+
+def _host_name(value: str) -> str:
+    if HOST_NAME.fullmatch(value) is None:
+        raise ValueError("must be *, a host's name or its address (IPv6 in brackets), without scheme, port or path")
+    return value.lower()
+
+
+def _origin(value: str) -> str:
+    found = ORIGIN.fullmatch(value)
+    if found is None:
+        raise ValueError("must be *, SCHEME://HOST or SCHEME://HOST:PORT, with nothing behind it")
+    return value.lower().removesuffix(UNTOLD_PORTS.get((found["scheme"] or "").lower(), ""))
+
+
 Target = Annotated[str, AfterValidator(_target)]
 Targets = Annotated[tuple[Target, ...], *LISTED, Field(min_length=1)]
 Door = Literal["grpc", "tei", "http"]
 ChosenDoors = Annotated[tuple[Door, ...], *LISTED, Field(min_length=1)]
+HostNames = Annotated[tuple[Annotated[str, AfterValidator(_host_name)], ...], *LISTED]
+Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], *LISTED]
 Count = Annotated[int, Field(ge=1)]
 _DEFAULTS, _BOUNDS = Limits(), Bounds()
 
@@ -60,6 +82,17 @@ class FrontendSettings(ServiceSettings):
         "", description="The name in the workers' certificates. Default: the one that --worker finds them by."
     )
     http_listen: Address = Field("127.0.0.1:8080", description="HOST:PORT for the door http; port 0 takes a free one.")
+    http_host: HostNames = Field(
+        (),
+        description="A name by which the door http is asked for, without a port. May be given several times, or with "
+        "commas between; * takes any. Requests for other hosts are refused, so that no web page that points a name of "
+        "its own here is served. Default: on a loopback address localhost and loopback addresses, elsewhere any.",
+    )
+    http_cors_origin: Origins = Field(
+        (),
+        description="An origin, SCHEME://HOST or SCHEME://HOST:PORT, whose pages browsers let use the door http. May "
+        "be given several times, or with commas between; * takes all. Default: none but its own.",
+    )
     threads: Annotated[int, Field(ge=0)] = Field(
         0, description="Threads that tokenise and finish results; 0: one a core, 8 at most."
     )

@@ -7,22 +7,32 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from frontend_service.doors.http import head
 from frontend_service.doors.http.arrival import Gone, Headers, Receive, arrived, check_head
+from frontend_service.doors.http.cors import Cors
 from frontend_service.doors.http.errors import NotHere, Shape, shape_of
+from frontend_service.doors.http.head import TIMEOUT, Hosts
 from frontend_service.doors.http.reply import Reply
 from frontend_service.doors.http.route import Call, Route
 from frontend_service.frontend import Frontend
 from shared.caller import REQUEST_ID, Caller, caller_of, chosen_id, host_of
 from shared.errors import InvalidInput, SelvageError
 
+NO_CONTENT = 204
+"""A status whose reply has no body, and tells of none."""
 LARGE_REPLY = 64 * 1024
 """Bytes; smaller ones leave at once."""
-TIMEOUT, LONGEST = "selvage-timeout", 3600
-"""A header with the seconds that the caller waits, and how many they may be."""
+LONGEST = 3600
+"""Seconds that a caller may say it waits, in the header TIMEOUT."""
+PROBES = frozenset({"/health", "/ping"})
+"""Paths that are answered for any host: balancers ask for them by address, and they tell only that somebody is there."""
 ABORT = "selvage.abort"
 """An extension of the scope: ends the connection at once."""
+
+ALL_HOSTS, NO_CORS = Hosts(), Cors()
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 TellCall = Callable[[str, int, float], None]
@@ -33,9 +43,17 @@ T = TypeVar("T")
 class App:
     """All routes of the door, for an ASGI server."""
 
-    def __init__(self, frontend: Frontend, routes: Iterable[Route], tell: TellCall | None = None) -> None:
-        """`tell`: told of each call."""
-        self._frontend, self._tell = frontend, tell
+    def __init__(
+        self,
+        frontend: Frontend,
+        routes: Iterable[Route],
+        tell: TellCall | None = None,
+        *,
+        hosts: Hosts = ALL_HOSTS,
+        cors: Cors = NO_CORS,
+    ) -> None:
+        """`tell`: told of each call; `hosts`: that requests may be for; `cors`: pages that browsers let ask."""
+        self._frontend, self._tell, self._hosts, self._cors = frontend, tell, hosts, cors
         self.routes = tuple(routes)
         self.known_here = frozenset(route.name for route in self.routes if not route.waits)
         self._paths: dict[str, dict[str, Route]] = {}
@@ -50,13 +68,16 @@ class App:
         name, route, shape = chosen_id(headers), None, self._shape(path)
         is_read = _nothing
         try:
-            route, rest = self._found(scope["method"], path)
-            reply = await self._answered(route, rest, scope, headers, name, receive)
-            is_read = self._held(reply)
+            reply = self._before_routes(scope, path, headers)
+            if reply is None:
+                route, rest = self._found(scope["method"], path)
+                reply = await self._answered(route, rest, scope, headers, name, receive)
+                is_read = self._held(reply)
         except SelvageError as error:
             reply = shape.told(error, () if route is None else route.names)
         except Gone:
             return
+        reply = replace(reply, headers=(*reply.headers, *self._cors.added(headers)))
         if self._tell is not None:
             self._tell(route.name if route else "none", reply.status, time.monotonic() - start)
         try:
@@ -68,6 +89,13 @@ class App:
         """In whose words errors of a path are told, whatever the method."""
         methods = self._paths.get(path)
         return next(iter(methods.values())).shape if methods else shape_of(path)
+
+    def _before_routes(self, scope: Mapping[str, Any], path: str, headers: Headers) -> Reply | None:
+        """What any path says of such a head; None: nothing. Raises NotHere."""
+        head.check(scope["method"], scope["http_version"], headers)
+        if path not in PROBES:
+            self._hosts.check(headers)
+        return self._cors.preflight(scope["method"], headers)
 
     def _found(self, method: str, path: str) -> tuple[Route, str]:
         """The route and the rest of the path. Raises NotHere."""
@@ -128,9 +156,10 @@ def plain(path: str) -> str:
 
 
 async def _written(reply: Reply, name: str, send: Send) -> None:
+    described = [(b"content-type", reply.content_type.encode()), (b"content-length", b"%d" % len(reply.body))]
     headers = [
-        (b"content-type", reply.content_type.encode()),
-        (b"content-length", b"%d" % len(reply.body)),
+        *(described if reply.status != NO_CONTENT else ()),
+        (b"x-content-type-options", b"nosniff"),
         (REQUEST_ID.encode(), name.encode("latin-1", "replace")),
         *((key.encode(), value.encode("latin-1", "replace")) for key, value in reply.headers),
     ]

@@ -23,16 +23,22 @@ class Gone(asyncio.CancelledError):
 
 
 def check_head(headers: Headers) -> None:
-    """Raises NotHere for a body that says that it is too large, no JSON, or compressed."""
+    """Raises NotHere for a body that says that it is too large or compressed, or does not say that it is JSON.
+
+    A page of any site may have a browser send what says nothing of JSON, and nobody asks it whether it may.
+    """
+    if not any(name == "content-type" and _is_json(value) for name, value in headers):
+        raise NotHere(415, f"the body must be {JSON} and say so: with curl, add -H 'content-type: {JSON}'")
     for name, value in headers:
-        if name == "content-type":
-            kind = value.partition(";")[0].strip().lower()
-            if kind != JSON and not (kind.startswith("application/") and kind.endswith("+json")):
-                raise NotHere(415, f"the body must be {JSON}")
-        elif name == "content-encoding" and value.strip().lower() not in ("", "identity"):
+        if name == "content-encoding" and value.strip().lower() not in ("", "identity"):
             raise NotHere(415, "compressed bodies are not taken")
-        elif name == "content-length" and value.isdecimal():
+        if name == "content-length" and value.isdecimal():
             _check_length(int(value))
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == JSON or (kind.startswith("application/") and kind.endswith("+json"))
 
 
 async def arrived(receive: Receive, admission: Admission, holding: Holding) -> bytes:

@@ -15,7 +15,6 @@ POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancesto
 HEADERS = (
     ("content-security-policy", POLICY),
     ("cache-control", "no-cache"),  # after an update no old file is mixed with new ones
-    ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
 )
 

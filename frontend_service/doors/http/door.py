@@ -3,7 +3,9 @@
 from collections.abc import Callable
 
 from frontend_service.doors.http import page
-from frontend_service.doors.http.app import App, TellCall
+from frontend_service.doors.http.app import ALL_HOSTS, NO_CORS, App, TellCall
+from frontend_service.doors.http.cors import Cors
+from frontend_service.doors.http.head import Hosts
 from frontend_service.doors.http.server import HttpServer
 from frontend_service.doors.http.shapes import models, nim, openai, vllm
 from frontend_service.doors.http.shapes.cohere import routes as cohere
@@ -23,14 +25,18 @@ def http_server(
     tell: TellCall | None = None,
     tls: Fresh[Identity] | None = None,
     drain_seconds: float,
+    hosts: Hosts = ALL_HOSTS,
+    cors: Cors = NO_CORS,
 ) -> HttpServer:
-    """Not started yet. `keys`: whether callers need one; `metrics`: the page for Prometheus and its content type."""
+    """Not started yet. `keys`: whether callers need one; `metrics`: the page for Prometheus and its content type;
+    `hosts`: those that requests may be for; `cors`: pages of other sites that may ask.
+    """
     answered = [route for shape in SHAPES for route in shape.routes(frontend)]
 
     def is_draining() -> bool:
         return server.draining
 
     looked_at = page.routes(frontend, answered, keys=keys, is_draining=is_draining, metrics=metrics)
-    app = App(frontend, [*answered, *looked_at], tell)
+    app = App(frontend, [*answered, *looked_at], tell, hosts=hosts, cors=cors)
     server = HttpServer(app, tls, drain_seconds)
     return server

@@ -1,5 +1,7 @@
 """The OpenAPI document as a page for a person: plain HTML, which asks nobody else for anything."""
 
+import base64
+import hashlib
 import json
 from html import escape
 from typing import Any
@@ -14,6 +16,15 @@ pre { overflow: auto; background: #8882; padding: 0.5rem; }
 table { border-collapse: collapse; }
 td, th { text-align: left; vertical-align: top; padding: 0.1rem 1rem 0.1rem 0; }
 """
+HEADERS = (
+    (
+        "content-security-policy",
+        f"default-src 'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()}'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("referrer-policy", "no-referrer"),
+)
+"""All that the page may load is its own style, by its hash."""
 JSON = "application/json"
 
 

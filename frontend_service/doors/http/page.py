@@ -26,7 +26,7 @@ def routes(
         return Reply(body=document)
 
     async def shows(_: Call) -> Reply:
-        return Reply(body=docs, content_type=HTML)
+        return Reply(body=docs, content_type=HTML, headers=manual.HEADERS)
 
     async def health(_: Call) -> Reply:
         if is_draining():

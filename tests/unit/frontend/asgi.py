@@ -66,8 +66,15 @@ class Door:
     """All of it, before a worker of a test's own."""
 
     def __init__(
-        self, worker: FakeWorker, calls: Calls | None = None, *, keys: bool = False, limits: Limits | None = None
+        self,
+        worker: FakeWorker,
+        calls: Calls | None = None,
+        *,
+        keys: bool = False,
+        limits: Limits | None = None,
+        **options: Any,
     ) -> None:
+        """`options`: the App's."""
         self.calls = calls or Calls(timeout=5.0)
         threads = ThreadPoolExecutor(1)
         service = Service(worker, limits or Limits(), threads, threads, reserve=self.calls.admission.reserve)
@@ -83,7 +90,10 @@ class Door:
             metrics=lambda: (b"figures 1\n", "text/plain"),
         )
         self.app = App(
-            self.frontend, [*answered, *looked_at], lambda route, status, _: self.seen.append((route, status))
+            self.frontend,
+            [*answered, *looked_at],
+            lambda route, status, _: self.seen.append((route, status)),
+            **options,
         )
 
     async def ask(
@@ -130,7 +140,8 @@ class Door:
             "type": "http",
             "method": method or ("GET" if body is None and not parts else "POST"),
             "path": path,
-            "headers": [(name.encode(), value.encode()) for name, value in (*headers, *length)],
+            "http_version": "1.1",
+            "headers": [(name.encode(), value.encode()) for name, value in (("host", "localhost"), *headers, *length)],
             "client": ("10.0.0.7", 4711),
             "extensions": {ABORT: abort},
         }

@@ -3,27 +3,16 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from asgi import Door, Worker
+from wire import serving
 
-from frontend_service.doors.http import server
-from frontend_service.doors.http.server import HttpServer
+from frontend_service.doors.http import connection, server
 
 HEAD = b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: "
-
-
-@asynccontextmanager
-async def serving(door: Door) -> AsyncIterator[tuple[str, int]]:
-    """Its address."""
-    made = HttpServer(door.app, None, 1.0)
-    await made.start("127.0.0.1:0")
-    try:
-        yield made.address
-    finally:
-        await made.stop()
 
 
 def request(content: object) -> bytes:
@@ -48,7 +37,8 @@ REFUSED = HEAD.replace(b"/v1/", b"/none/") + b"99999\r\n\r\n"
 )
 async def test_the_head_of_a_request_must_come_soon(monkeypatch: pytest.MonkeyPatch, first: bytes, then: bytes) -> None:
     """Of the first one and of later ones; what was answered before is answered."""
-    monkeypatch.setattr(server, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(connection, "REST_SECONDS", 0.3)
     async with serving(Door(Worker())) as address:
         reader, writer = await asyncio.open_connection(*address)
         if first:
@@ -68,7 +58,7 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
 
 async def test_a_request_that_waits_behind_another_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of a head is there while the answer is computed."""
-    monkeypatch.setattr(server, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
     worker = Worker()
     worker.go_on.clear()
     async with serving(Door(worker)) as address:
@@ -89,17 +79,18 @@ TRAILERS = HEAD.replace(b"content-length: ", b"transfer-encoding: chunked\r\n\r\
     ids=["a head", "trailers"],
 )
 async def test_what_comes_beside_bodies_is_bounded(begins: bytes, goes_on: bytes) -> None:
+    """And told."""
     async with serving(Door(Worker())) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(begins)
         for _ in range(1024 * 1024 // len(goes_on)):  # of one read only the end may be known
             writer.write(goes_on)
-        assert await is_closed(reader)
+        assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 431 ")
         writer.close()
 
 
 async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS", 2)
+    monkeypatch.setattr(connection, "CONNECTIONS", 2)
     async with serving(Door(Worker())) as address:
         three = [await asyncio.open_connection(*address) for _ in range(3)]
         assert await is_closed(three[2][0])
@@ -111,7 +102,7 @@ async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_body_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time is that of the call."""
-    monkeypatch.setattr(server, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
     async with serving(Door(Worker())) as address:
         reader, writer = await asyncio.open_connection(*address)
         whole = request({"input": "a"})

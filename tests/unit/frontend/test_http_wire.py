@@ -1,0 +1,316 @@
+"""The port of the door http on the wire: bytes of a request are bytes of that request, and each has one response."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+from asgi import Door, Worker
+from wire import AFTER, BODY, PATH, chunked, post, responses, serving, statuses, told
+
+from shared.calls import Calls
+from shared.errors import Unauthenticated
+
+CLOSE = b"Connection: close"
+CHUNKED = b"Transfer-Encoding: chunked"
+H2C = (
+    b"Connection: Upgrade, HTTP2-Settings",
+    b"Upgrade: h2c",
+    b"HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA",
+)
+WEBSOCKET = (b"Connection: keep-alive, Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13")
+
+
+@pytest.fixture
+async def address(door: Door) -> AsyncIterator[tuple[str, int]]:
+    async with serving(door) as address:
+        yield address
+
+
+@pytest.mark.parametrize("offer", [H2C, WEBSOCKET, (b"upgrade: TLS/1.0", b"connection: upgrade")])
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize("pause", [None, 0.0, 0.1])
+async def test_an_offered_upgrade_is_ignored(
+    address: tuple[str, int], offer: tuple[bytes, ...], is_chunked: bool, pause: float | None
+) -> None:
+    """The body arrives, with the head or behind it, and the next request of the connection is another one."""
+    body = b'{"input": ["a", "b c"]}'
+    whole = post(*offer, CHUNKED, body=chunked(body), framed=False) if is_chunked else post(*offer, body=body)
+    head, _, rest = whole.partition(b"\r\n\r\n")
+    pieces = [whole + AFTER] if pause is None else [head + b"\r\n\r\n", rest, AFTER]
+    first, second = await told(address, *pieces, pause=pause or 0.0)
+    assert (first.status, len(first.json["data"])) == (200, 2)
+    assert (second.status, second.json["object"]) == (200, "list")
+
+
+async def test_the_body_of_an_offer_is_no_request(address: tuple[str, int]) -> None:
+    """Though it spells one, and comes when the response could have been there."""
+    spelt = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    head = post(*H2C[:1], CLOSE, *H2C[1:], body=spelt).removesuffix(spelt)
+    found = await told(address, head, spelt, pause=0.3)
+    assert statuses(found) == [400]
+    assert "the body is no JSON" in found[0].json["error"]["message"]
+
+
+@pytest.mark.parametrize("offer", [H2C, WEBSOCKET])
+async def test_offers_without_a_body_are_ignored_one_after_the_other(
+    address: tuple[str, int], offer: tuple[bytes, ...]
+) -> None:
+    asked = b"\r\n".join((b"GET /v1/models HTTP/1.1", b"Host: localhost", *offer, b"", b""))
+    assert statuses(await told(address, asked * 3 + AFTER)) == [200] * 4
+
+
+SPLIT = (
+    post(*H2C) + post(CHUNKED, body=chunked(trailers=[b"x-request-id: trailer"]), framed=False) + post(b"X: y") + AFTER
+)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_it_does_not_matter_where_bytes_are_cut(address: tuple[str, int], seed: int) -> None:
+    """By the network: four requests stay four."""
+    pick = random.Random(seed)
+    cuts = sorted(pick.sample(range(1, len(SPLIT)), 12))
+    pieces = [SPLIT[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(SPLIT)], strict=True)]
+    found = await told(address, *pieces, pause=0.001)
+    assert statuses(found) == [200] * 4
+    assert [response.json["usage"]["total_tokens"] for response in found[:3]] == [4] * 3
+
+
+async def test_every_byte_may_come_alone(address: tuple[str, int]) -> None:
+    assert statuses(await told(address, *(SPLIT[at : at + 1] for at in range(len(SPLIT))), pause=0.0)) == [200] * 4
+
+
+def refuses_strangers() -> Calls:
+    """Only who has the key is let in."""
+
+    def identify(caller: object) -> object:
+        if getattr(caller, "secret", "") != "right":
+            raise Unauthenticated("no such key")
+        return caller
+
+    return Calls(timeout=5.0, identify=identify)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("headers", [(), (b"Authorization: Bearer wrong",)])
+async def test_a_trailer_does_not_authenticate(headers: tuple[bytes, ...]) -> None:
+    """Neither alone nor over the head's."""
+    async with serving(Door(Worker(), refuses_strangers())) as address:
+        for trailers, status in (((b"Authorization: Bearer right",), 401), ((), 401)):
+            body = chunked(trailers=trailers)
+            assert statuses(await told(address, post(CLOSE, CHUNKED, *headers, body=body, framed=False))) == [status]
+        assert statuses(await told(address, post(CLOSE, b"Authorization: Bearer right"))) == [200]
+
+
+@pytest.mark.parametrize(
+    "trailer",
+    [
+        b"X-Request-Id: theirs",
+        b"Content-Type: text/plain",
+        b"Selvage-Timeout: none",
+        b"Selvage-Priority: none",
+        b"Content-Encoding: gzip",
+        b"Host: elsewhere.example",
+        b"Upgrade: h2c\r\nConnection: Upgrade",
+        b"Expect: anything",
+    ],
+)
+@pytest.mark.parametrize("pause", [0.0, 0.05])
+async def test_a_trailer_is_no_header(address: tuple[str, int], trailer: bytes, pause: float) -> None:
+    """Whether it comes with the body or after the answer could have begun."""
+    whole = post(CHUNKED, b"X-Request-Id: ours", body=chunked(trailers=[trailer]), framed=False)
+    at = whole.index(trailer)
+    first, second = await told(address, whole[:at], whole[at:] + AFTER, pause=pause)
+    assert (first.status, first.headers["x-request-id"], second.status) == (200, "ours", 200)
+
+
+async def test_a_trailer_that_ends_the_connection_loses_no_response(address: tuple[str, int]) -> None:
+    """Nothing is read behind it, and the response does not say that something would be."""
+    asked = post(CHUNKED, body=chunked(trailers=[CLOSE]), framed=False)
+    (only,) = await told(address, asked + AFTER)
+    assert (only.status, only.headers["connection"]) == (200, "close")
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ([b"Content-Length: 16", CHUNKED], 400),
+        ([CHUNKED, b"Content-Length: 16"], 400),
+        ([b"Content-Length: 16", b"Content-Length: 16"], 400),
+        ([b"Content-Length: 16", b"Content-Length: 17"], 400),
+        ([b"Content-Length: 16, 16"], 400),
+        ([b"Content-Length: +16"], 400),
+        ([b"Content-Length: 0x10"], 400),
+        ([b"Content-Length: 1 6"], 400),
+        ([b"Content-Length: "], 400),
+        ([b"Content-Length: 99999999999999999999"], 400),
+        ([b"Content-Length : 16"], 400),
+        ([b"Content-Length: 16", b" folded"], 400),
+        ([b"Content-Length:", b" 16"], 400),
+        ([b"X: a\nContent-Length: 16"], 400),
+        ([b"Content-Length: 16\rX: y"], 400),
+        ([b"Content-Length: 16", b"X: \0"], 400),
+        ([b"Content-Length: 16", b"no colon"], 400),
+        ([b"Content-Length: 16", b": no name"], 400),
+        ([b"Transfer-Encoding: gzip"], 400),
+        ([b"Transfer-Encoding: xchunked"], 400),
+        ([b"Transfer-Encoding: chunked, gzip"], 400),
+        ([b"Transfer-Encoding: chunked, chunked"], 400),
+        ([b"Transfer-Encoding : chunked"], 400),
+        ([b"Transfer-Encoding: \x0bchunked"], 400),
+        ([CHUNKED, b"Transfer-Encoding: identity"], 400),
+        ([b"Transfer-Encoding: gzip, chunked"], 501),
+        ([b"Transfer-Encoding: identity", CHUNKED], 501),
+    ],
+)
+async def test_a_body_has_one_length(address: tuple[str, int], head: list[bytes], status: int) -> None:
+    """Or there is no telling where the next request begins: the connection ends, and nothing behind it is one."""
+    body = chunked() if any(b"hunked" in line for line in head) else BODY
+    found = await told(address, post(CLOSE, *head, body=body, framed=False) + AFTER)
+    assert statuses(found) == [status]
+    assert found[0].headers["connection"] == "close"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"5\n" + BODY[:5] + b"\n0\n\n",
+        b"5 \r\n" + BODY[:5] + b"\r\n0\r\n\r\n",
+        b"0x5\r\n" + BODY[:5] + b"\r\n0\r\n\r\n",
+        b"-5\r\n" + BODY[:5] + b"\r\n0\r\n\r\n",
+        b"+5\r\n" + BODY[:5] + b"\r\n0\r\n\r\n",
+        b"\r\n" + BODY[:5] + b"\r\n0\r\n\r\n",
+        b"fffffffffffffffff\r\n" + BODY[:5],
+        b"5;a\nb\r\n" + BODY[:5] + b"\r\n0\r\n\r\n",
+        b"5\r\n" + BODY[:5] + b"x\r\n0\r\n\r\n",
+        b"5\r\n" + BODY[:5] + b"\n0\r\n\r\n",
+        b"5\r\n" + BODY[:5] + b"\r\n0\r\nContent-Length: 9\r\n\r\n",
+        b"5\r\n" + BODY[:5] + b"\r\n0\r\nA: b\r\n c\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("pause", [None, 0.05])
+async def test_broken_chunks_are_refused(address: tuple[str, int], body: bytes, pause: float | None) -> None:
+    """Once, whether the request is being read by then or not."""
+    whole = post(CHUNKED, body=body, framed=False)
+    pieces = [whole + AFTER] if pause is None else [whole.removesuffix(body), body, AFTER]
+    found = await told(address, *pieces, pause=pause or 0.0)
+    assert statuses(found) == [400]
+    assert found[0].headers["connection"] == "close"
+
+
+async def test_extensions_of_chunks_mean_nothing(address: tuple[str, int]) -> None:
+    body = b'5;a=b;c="d\t e"\r\n' + BODY[:5] + b"\r\n%x;last\r\n" % len(BODY[5:]) + BODY[5:] + b"\r\n0;end\r\n\r\n"
+    assert statuses(await told(address, post(CHUNKED, body=body, framed=False) + AFTER)) == [200, 200]
+
+
+async def test_what_is_no_request_is_refused_in_its_turn(door: Door, worker: Worker) -> None:
+    """Behind the answer that is still computed."""
+    worker.go_on.clear()
+    async with serving(door) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(post() + b"nonsense\r\n\r\n" + AFTER)
+        await worker.reached.wait()
+        worker.go_on.set()
+        assert statuses(responses(await asyncio.wait_for(reader.read(), 20))) == [200, 400]
+        writer.close()
+
+
+HOST = b"Host: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "told_back"),
+    [
+        (b"GET /health HTTP/1.1\r\n\r\n", [400, 200]),
+        (b"GET /health HTTP/1.1\r\n" + HOST + HOST + b"\r\n", [400, 200]),
+        (b"GET /health HTTP/1.1\r\n" + HOST + b"Host: elsewhere.example\r\n\r\n", [400, 200]),
+        (b"GET /health HTTP/1.1\r\nHost: a b\r\n\r\n", [400, 200]),
+        (b"GET /health HTTP/1.1\r\nHost: a/b\r\n\r\n", [400, 200]),
+        (b"GET /health HTTP/1.1\r\nHost: a@b\r\n\r\n", [400, 200]),
+        (b"GET http://localhost/health HTTP/1.1\r\n\r\n", [400, 200]),
+        (b"GET /health HTTP/1.1\r\nHost:\r\n\r\n", [200, 200]),
+        (b"GET http://localhost:80/health?x HTTP/1.1\r\nHost: other\r\n\r\n", [200, 200]),
+        (b"GET /health HTTP/1.1\r\n" + HOST + b"Expect: a dance\r\n\r\n", [417]),
+        (b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n", [404, 200]),
+        (b"\r\n\r\nGET /health HTTP/1.1\r\n" + HOST + b"\r\n\r\n", [200, 200]),
+        (b"GET /health HTTP/1.0\r\n\r\n", [200]),
+        (b"GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", [200]),
+        (b"GET /health HTTP/2.0\r\n" + HOST + b"\r\n", [505]),
+        (b"GET /health HTTP/3.0\r\n" + HOST + b"\r\n", [505]),
+        (b"GET /health HTTP/1.2\r\n" + HOST + b"\r\n", [505]),
+        (b"GET /health HTTP/0.9\r\n\r\n", [505]),
+        (b"GET /health\r\n\r\n", [505]),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", [505]),
+        (b"GET /health HTTP/1.1\nHost: localhost\n\n", [400]),
+        (b"get /health HTTP/1.1\r\n" + HOST + b"\r\n", [400]),
+        (b"GET /health HTTP/1.1\r\n " + HOST + b"\r\n", [400]),
+        (b"GET /\xff HTTP/1.1\r\n" + HOST + b"\r\n", [400]),
+        (b"GET /health x HTTP/1.1\r\n" + HOST + b"\r\n", [400]),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", [400]),  # TLS
+        (b"CONNECT localhost:1 HTTP/1.1\r\n" + HOST + b"\r\n", [405]),
+        (b"POST /embed HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", [400]),
+    ],
+)
+async def test_a_first_line_and_its_hosts(address: tuple[str, int], asked: bytes, told_back: list[int]) -> None:
+    """Another request behind it is answered where it is clear that it is one."""
+    assert statuses(await told(address, asked + AFTER)) == told_back
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (b"Authorization: Bearer right", b"Authorization: Bearer right"),
+        (b"Authorization: Bearer right", b"Authorization: Bearer wrong"),
+        (b"Content-Type: text/plain",),
+        (b"Selvage-Timeout: 1", b"selvage-timeout: 100"),
+    ],
+)
+async def test_what_may_come_once_comes_once(lines: tuple[bytes, ...]) -> None:
+    """Else others, in front, could have looked at the other one."""
+    async with serving(Door(Worker(), refuses_strangers())) as address:
+        (only,) = await told(address, post(CLOSE, *lines))
+        assert (only.status, "times" in only.json["error"]["message"]) == (400, True)
+
+
+async def test_who_asks_whether_to_send_is_told(address: tuple[str, int]) -> None:
+    """Once, and only where the body is wanted."""
+    reader, writer = await asyncio.open_connection(*address)
+    whole = post(b"Expect: 100-continue", CLOSE)
+    writer.write(whole.removesuffix(BODY))
+    assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(BODY)
+    assert statuses(responses(await asyncio.wait_for(reader.read(), 20))) == [200]
+    writer.close()
+
+
+@pytest.mark.parametrize("path", [PATH, b"/none"])
+async def test_who_was_not_asked_to_send_ends_its_connection(address: tuple[str, int], path: bytes) -> None:
+    """Its body may come or not: nothing that does is a request."""
+    asked = post(b"Expect: 100-continue", b"Content-Encoding: gzip", path=path, body=AFTER)
+    (only,) = await told(address, asked.removesuffix(AFTER), AFTER, pause=0.1)
+    assert (only.status, only.headers["connection"]) == (415 if path == PATH else 404, "close")
+
+
+async def test_a_reply_to_head_has_no_body(address: tuple[str, int]) -> None:
+    """And the length that it would have."""
+    asked = b"HEAD /v1/models HTTP/1.1\r\n" + HOST + b"\r\n"
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(asked + AFTER)
+    raw = await asyncio.wait_for(reader.read(), 20)
+    head, _, rest = raw.partition(b"\r\n\r\n")
+    (second,) = responses(rest)
+    assert b"content-length: %d" % len(second.body) in head
+    writer.close()
+
+
+async def test_requests_that_wait_are_counted(door: Door, worker: Worker) -> None:
+    """A connection with too many ends behind the last one that is answered, which says so."""
+    worker.go_on.clear()
+    async with serving(door) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(post() + AFTER.replace(b"Connection: close\r\n", b"") * 500)
+        await worker.reached.wait()
+        worker.go_on.set()
+        found = responses(await asyncio.wait_for(reader.read(), 20))
+        assert statuses(found) == [200] * 101
+        assert [response.headers.get("connection") for response in found] == [None] * 100 + ["close"]
+        writer.close()

@@ -1,0 +1,91 @@
+"""Bytes to the port of the door http and back, as they are on the wire."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from asgi import Door
+
+from frontend_service.doors.http.server import HttpServer
+from shared.fresh import Fresh
+from shared.tls import Identity
+
+PATH = b"/v1/embeddings"
+BODY = b'{"input": "a b"}'
+AFTER = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Response:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@asynccontextmanager
+async def serving(door: Door, tls: Fresh[Identity] | None = None) -> AsyncIterator[tuple[str, int]]:
+    """Its address."""
+    server = HttpServer(door.app, tls, 1.0)
+    await server.start("127.0.0.1:0")
+    try:
+        yield server.address
+    finally:
+        await server.stop()
+
+
+def post(*lines: bytes, body: bytes = BODY, path: bytes = PATH, framed: bool = True) -> bytes:
+    """A request with more header lines; `framed`: with its Content-Length."""
+    length = (b"Content-Length: %d" % len(body),) if framed else ()
+    head = (b"POST %b HTTP/1.1" % path, b"Host: localhost", b"Content-Type: application/json", *length, *lines)
+    return b"\r\n".join((*head, b"", b"")) + body
+
+
+def chunked(body: bytes = BODY, trailers: Sequence[bytes] = (), size: int = 5) -> bytes:
+    """A body in chunks."""
+    parts = [body[start : start + size] for start in range(0, len(body), size)]
+    lines = [b"%x\r\n%b\r\n" % (len(part), part) for part in parts]
+    return b"".join((*lines, b"0\r\n", *(trailer + b"\r\n" for trailer in trailers), b"\r\n"))
+
+
+async def told(address: tuple[str, int], *pieces: bytes, pause: float = 0.0) -> list[Response]:
+    """What comes back until the other side ends; `pieces` are sent with a `pause` between."""
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        for number, piece in enumerate(pieces):
+            await asyncio.sleep(pause if number else 0.0)
+            writer.write(piece)
+        async with asyncio.timeout(20):
+            return responses(await reader.read())
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def responses(raw: bytes) -> list[Response]:
+    """All of them, none to HEAD; those that ask to go on are left out."""
+    found = []
+    while raw:
+        head, _, raw = raw.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        assert first.startswith("HTTP/1.1 "), first
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length = int(headers.get("content-length", 0))
+        status = int(first.split(" ")[1])
+        if status != 100:
+            assert len(headers) == len(lines), "no header comes twice"
+            found.append(Response(status=status, headers=headers, body=raw[:length]))
+        raw = raw[length:]
+    return found
+
+
+def statuses(found: Sequence[Response]) -> list[int]:
+    """In their order."""
+    return [response.status for response in found]
