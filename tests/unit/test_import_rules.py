@@ -107,7 +107,7 @@ RULES = {
             for path in files("shared/**/*.py", "frontend_service/**/*.py", "gpu_worker/**/*.py")
             if ROOT / "frontend_service" / "doors" / "http" not in path.parents
         ],
-        {"uvicorn", "httptools", "msgspec", "orjson"},
+        {"httptools", "msgspec", "orjson"},
     ),
     "metrics know no traces": (files("shared/metrics.py"), {"opentelemetry"}),
     "traces know no metrics": (files("shared/spans.py"), {"prometheus_client"}),

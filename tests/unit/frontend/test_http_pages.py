@@ -1,0 +1,246 @@
+"""What pages of others make a browser send to the door http, and what they get: nothing, unless a setting lets them."""
+
+import base64
+import hashlib
+import re
+
+import pytest
+from asgi import Door, Worker
+from wire import Response, post, serving, told
+
+from frontend_service.doors.http.cors import Cors
+from frontend_service.doors.http.head import Hosts
+from frontend_service.settings import FrontendSettings
+from shared.calls import Calls
+from shared.errors import Unauthenticated
+
+CLOSE = b"Connection: close"
+PAGE = b"Origin: https://app.example"
+HERE, ALL = "127.0.0.1:8080", "0.0.0.0:8080"
+
+
+def get(path: bytes, host: bytes = b"localhost", *lines: bytes, method: bytes = b"GET") -> bytes:
+    """A request, the last of its connection."""
+    return b"\r\n".join((b"%b %b HTTP/1.1" % (method, path), b"Host: " + host, CLOSE, *lines, b"", b""))
+
+
+async def one(door: Door, asked: bytes) -> Response:
+    """The one response to it."""
+    async with serving(door) as address:
+        (response,) = await told(address, asked)
+        return response
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [(), (b"Content-Type: text/plain",), (b"Content-Type: ",), (b"Content-Type: application/x-www-form-urlencoded",)],
+)
+@pytest.mark.parametrize("path", [b"/v1/embeddings", b"/v2/embed", b"/embed", b"/"])
+async def test_a_body_says_that_it_is_json(path: bytes, kind: tuple[bytes, ...]) -> None:
+    """What browsers send without asking first says something else, or nothing; the refusal says what to add."""
+    asked = post(CLOSE, *kind, path=path).replace(b"Content-Type: application/json\r\n", b"")
+    response = await one(Door(Worker()), asked)
+    assert response.status == 415
+    assert b"-H 'content-type: application/json'" in response.body
+
+
+@pytest.mark.parametrize("kind", [b"application/json; charset=utf-8", b"Application/JSON", b"application/ld+json"])
+async def test_kinds_of_json_are_json(kind: bytes) -> None:
+    asked = post(CLOSE).replace(b"application/json", kind)
+    assert (await one(Door(Worker()), asked)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("listen", "names", "host", "status"),
+    [
+        (HERE, (), b"localhost", 200),
+        (HERE, (), b"LocalHost:8080", 200),
+        (HERE, (), b"localhost.:1", 200),
+        (HERE, (), b"127.0.0.1:1", 200),
+        (HERE, (), b"127.8.9.10", 200),
+        (HERE, (), b"[::1]:8080", 200),
+        (HERE, (), b"", 200),
+        (HERE, (), b"evil.example", 421),
+        (HERE, (), b"evil.example:8080", 421),
+        (HERE, (), b"localhost.evil.example", 421),
+        (HERE, (), b"127.0.0.1.evil.example", 421),
+        (HERE, (), b"0.0.0.0:8080", 421),
+        (HERE, (), b"192.168.0.1", 421),
+        (HERE, (), b"[fe80::1]", 421),
+        (HERE, ("box.lan",), b"Box.lan:8080", 200),
+        (HERE, ("box.lan",), b"localhost", 200),
+        (HERE, ("box.lan", "other"), b"other", 200),
+        (HERE, ("box.lan",), b"lan", 421),
+        (HERE, ("[fe80::1]",), b"[FE80::1]:80", 200),
+        (HERE, ("*",), b"evil.example", 200),
+        ("localhost:0", (), b"evil.example", 421),
+        ("[::1]:0", (), b"evil.example", 421),
+        (ALL, (), b"evil.example", 200),
+        (ALL, ("box.lan",), b"evil.example", 421),
+        (ALL, ("box.lan",), b"box.lan", 200),
+        (ALL, ("box.lan",), b"10.0.0.7:8080", 421),
+    ],
+)
+async def test_names_that_are_not_ours_are_refused(
+    listen: str, names: tuple[str, ...], host: bytes, status: int
+) -> None:
+    """On a port that only this machine reaches, a name can be only one that a web page has pointed here."""
+    response = await one(Door(Worker(), hosts=Hosts.of(listen, names)), get(b"/v1/models", host))
+    assert response.status == status
+    if status == 421:
+        message = response.json["error"]["message"]
+        assert re.fullmatch(r"host is '.+', which is not served here; --http-host '.+' serves it", message)
+
+
+@pytest.mark.parametrize("path", [b"/", b"/docs", b"/openapi.json", b"/metrics", b"/none", b"http://evil.example/docs"])
+async def test_no_page_is_shown_to_another_host(path: bytes) -> None:
+    """Nor are figures; a whole URL in the first line counts instead of the header."""
+    host = b"localhost" if path.startswith(b"http") else b"evil.example"
+    assert (await one(Door(Worker(), hosts=Hosts.of(HERE, ())), get(path, host))).status == 421
+
+
+async def test_health_is_told_to_any_host() -> None:
+    """Balancers ask by address, and it tells nothing."""
+    response = await one(Door(Worker(), hosts=Hosts.of(HERE, ())), get(b"/health", b"10.0.0.7:8080"))
+    assert (response.status, response.body) == (200, b"{}")
+
+
+async def test_a_refused_host_computes_nothing() -> None:
+    """Though its body is there."""
+    worker = Worker()
+    asked = post(CLOSE).replace(b"Host: localhost", b"Host: evil.example")
+    assert (await one(Door(worker, hosts=Hosts.of(HERE, ())), asked)).status == 421
+    assert worker.jobs == []
+
+
+async def test_the_manual_loads_nothing_but_its_own_style() -> None:
+    """By the hash of the style that is in it."""
+    response = await one(Door(Worker()), get(b"/docs"))
+    style = re.search(rb"<style>(.*?)</style>", response.body, re.S)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1]).digest()).decode()
+    policy = response.headers["content-security-policy"]
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}';")
+    assert "frame-ancestors 'none'" in policy
+    assert b"style=" not in response.body
+
+
+@pytest.mark.parametrize("path", [b"/", b"/docs", b"/openapi.json", b"/health", b"/none", b"/v1/models", b"/metrics"])
+async def test_browsers_guess_no_types(path: bytes) -> None:
+    assert (await one(Door(Worker()), get(path))).headers["x-content-type-options"] == "nosniff"
+
+
+def unknown(_: object) -> object:
+    raise Unauthenticated("no such key")
+
+
+def allows(*origins: str, strict: bool = False) -> Door:
+    """Pages of these may ask; `strict`: nobody has a key."""
+    calls = Calls(timeout=5.0, identify=unknown) if strict else None  # type: ignore[arg-type]
+    return Door(Worker(), calls, cors=Cors(frozenset(origins)))
+
+
+ASKS_FIRST = (b"Access-Control-Request-Method: POST", b"Access-Control-Request-Headers: authorization,x-stainless-os")
+
+
+@pytest.mark.parametrize("path", [b"/v1/embeddings", b"/none", b"/health"])
+@pytest.mark.parametrize("allowed", ["https://app.example", "*"])
+async def test_a_preflight_needs_no_key(path: bytes, allowed: str) -> None:
+    """It tells what the page may send: our headers, and those that it asks for."""
+    door = allows(allowed, "http://other.example", strict=True) if allowed != "*" else allows("*", strict=True)
+    response = await one(door, get(path, b"localhost", PAGE, *ASKS_FIRST, method=b"OPTIONS"))
+    assert (response.status, response.body) == (204, b"")
+    assert "content-length" not in response.headers
+    told_back = {name.removeprefix("access-control-"): value for name, value in response.headers.items()}
+    assert told_back["allow-origin"] == allowed
+    assert told_back["allow-methods"] == "GET, HEAD, POST"
+    sent = set(told_back["allow-headers"].split(", "))
+    assert {"authorization", "content-type", "x-request-id", "selvage-timeout", "selvage-key"} <= sent
+    assert "x-stainless-os" in sent
+    assert response.headers.get("vary") == (None if allowed == "*" else "Origin")
+    assert "allow-credentials" not in told_back
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        (post(CLOSE, PAGE), 200),
+        (post(CLOSE, PAGE, body=b"{"), 400),
+        (post(CLOSE, PAGE, b"Content-Encoding: gzip"), 415),
+        (get(b"/none", b"localhost", PAGE), 404),
+        (get(b"/v1/embeddings", b"localhost", PAGE), 405),
+        (get(b"/v1/models", b"localhost", PAGE, b"Host: twice"), 400),
+    ],
+)
+async def test_replies_and_errors_are_shown_to_a_page_that_may_ask(asked: bytes, status: int) -> None:
+    """With the headers that a client needs."""
+    response = await one(allows("https://app.example"), asked)
+    assert (response.status, response.headers["access-control-allow-origin"]) == (status, "https://app.example")
+    assert response.headers["vary"] == "Origin"
+    assert "retry-after" in response.headers["access-control-expose-headers"]
+
+
+async def test_a_page_learns_that_its_key_is_wrong() -> None:
+    response = await one(allows("https://app.example", strict=True), post(CLOSE, PAGE))
+    assert (response.status, response.headers["access-control-allow-origin"]) == (401, "https://app.example")
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        b"Origin: https://evil.example",
+        b"Origin: https://app.example.evil.example",
+        b"Origin: http://app.example",
+        b"Origin: https://app.example:8443",
+        b"Origin: null",
+        b"Origin: https://app.example\r\nOrigin: https://app.example",
+        b"X-Origin: https://app.example",
+    ],
+)
+async def test_other_pages_are_told_nothing(origin: bytes) -> None:
+    """But that the reply depends on who asks; their preflight is no method of the path."""
+    door = allows("https://app.example")
+    first = await one(door, get(b"/v1/embeddings", b"localhost", origin, *ASKS_FIRST, method=b"OPTIONS"))
+    second = await one(door, post(CLOSE, origin))
+    assert (first.status, second.status) == (405, 200)
+    for response in (first, second):
+        assert not [name for name in response.headers if name.startswith("access-control")]
+        assert response.headers["vary"] == "Origin"
+
+
+async def test_without_the_setting_no_page_of_others_may_ask() -> None:
+    response = await one(Door(Worker()), get(b"/embed", b"localhost", PAGE, *ASKS_FIRST, method=b"OPTIONS"))
+    assert (response.status, response.headers["allow"]) == (405, "POST")
+    assert not [name for name in response.headers if name.startswith(("access-control", "vary"))]
+
+
+def test_settings_take_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As flags, or in one with commas; a port that browsers leave out is left out."""
+    chosen = FrontendSettings.read(["--http-host", "Box.lan", "--http-host", "[::2]"])
+    assert chosen.http_host == ("box.lan", "[::2]")
+    monkeypatch.setenv("SELVAGE_FRONTEND_HTTP_CORS_ORIGIN", "https://App.example:443,http://a:8000, tauri://localhost")
+    assert FrontendSettings.read([]).http_cors_origin == ("https://app.example", "http://a:8000", "tauri://localhost")
+    assert FrontendSettings.read(["--http-cors-origin", "*", "--http-host", "*"]).http_cors_origin == ("*",)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--http-host", "box.lan:8080"),
+        ("--http-host", "http://box.lan"),
+        ("--http-host", "box.lan/"),
+        ("--http-host", "::1"),
+        ("--http-host", "*.lan"),
+        ("--http-cors-origin", "https://app.example/"),
+        ("--http-cors-origin", "app.example"),
+        ("--http-cors-origin", "https://*.example"),
+        ("--http-cors-origin", "null"),
+    ],
+)
+def test_settings_that_no_browser_could_send_are_refused(
+    flag: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a line that names the setting."""
+    with pytest.raises(SystemExit):
+        FrontendSettings.read([flag, value])
+    assert flag in capsys.readouterr().err
