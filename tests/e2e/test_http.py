@@ -179,7 +179,7 @@ async def test_a_large_body_is_refused_before_it_is_sent(bge: Stack) -> None:
     host, _, port = bge.frontends[0].http_url.removeprefix("http://").rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(
-        b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        b"POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         b"content-length: 70000000\r\nexpect: 100-continue\r\n\r\n"
     )
     assert b"413" in await asyncio.wait_for(reader.readline(), 10)

@@ -3,6 +3,7 @@
 Specification: RFC 9112. What the parser takes and we do not is refused by `head.py`, in the words of the path's shape.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import unquote
@@ -11,6 +12,8 @@ import httptools
 
 OTHER_VERSIONS = frozenset({"Invalid HTTP version", "Pause on PRI/Upgrade"})
 """What llhttp says of HTTP that is not 1.x."""
+
+WHOLE_URL = re.compile(rb"https?://([^/?]*)(.*)", re.I)
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -144,18 +147,18 @@ class Parser:
 
     def _target(self) -> tuple[str, bytes]:
         """Path and query. A whole URL tells the host too, instead of the header (RFC 9112, 3.2.2)."""
-        url = self._url
-        if not url.startswith(b"/") and b"://" in url:
-            parsed = httptools.parse_url(url)
-            name = b"[%b]" % parsed.host if b":" in parsed.host else parsed.host
-            host = (b"host", b"%b:%d" % (name, parsed.port) if parsed.port else name)
+        target = self._url.partition(b"#")[0]
+        whole = WHOLE_URL.fullmatch(target)
+        if whole is not None:
+            host, target = (b"host", whole[1]), whole[2] if whole[2].startswith(b"/") else b"/" + whole[2]
             self._headers = [host if header[0] == b"host" else header for header in self._headers]
-            return (parsed.path or b"/").decode(), parsed.query or b""
-        path, _, query = url.partition(b"#")[0].partition(b"?")
+        path, _, query = target.partition(b"?")
         return path.decode(), query
 
 
-def _told(error: httptools.HttpParserError) -> NoRequest:
+def _told(error: httptools.HttpParserError) -> BaseException:
+    if isinstance(error, httptools.HttpParserCallbackError) and error.__context__ is not None:
+        return error.__context__  # a bug of ours
     if str(error) in OTHER_VERSIONS:
         return NoRequest(505, "this port speaks HTTP/1.1; gRPC has a port of its own")
     return NoRequest(400, f"this is no request of HTTP/1.1: {error}")
