@@ -102,6 +102,23 @@ def test_only_this_machine_is_served_unless_told_otherwise(name: str) -> None:
     assert all(port.startswith(("${PUBLISH:-127.0.0.1}:", "127.0.0.1:")) for port in SERVICES[name]["ports"])
 
 
+@pytest.mark.parametrize(
+    ("chosen", "hosts", "origins"),
+    [({}, (), ()), ({"HTTP_HOST": "localhost,box.lan", "HTTP_CORS_ORIGIN": "*"}, ("localhost", "box.lan"), ("*",))],
+)
+def test_hosts_and_origins_can_be_chosen(
+    monkeypatch: pytest.MonkeyPatch, chosen: dict[str, str], hosts: tuple[str, ...], origins: tuple[str, ...]
+) -> None:
+    """By variables; without them every host is served, and no page of others."""
+    for name in ("HTTP_HOST", "HTTP_CORS_ORIGIN"):
+        variable = f"SELVAGE_FRONTEND_{name}"
+        value = SERVICES["frontend"]["environment"][variable]
+        assert value == f"${{{name}:-}}"
+        monkeypatch.setenv(variable, chosen.get(name, ""))
+    settings = FrontendSettings.read([])
+    assert (settings.http_host, settings.http_cors_origin) == (hosts, origins)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_nothing_depends_on_start_order(name: str) -> None:
     """A frontend waits for its worker by itself."""

@@ -1,8 +1,14 @@
-"""HTTP with JSON, in the shapes that people's clients speak. ASGI on uvicorn; msgspec reads, orjson writes.
+"""HTTP with JSON, in the shapes that people's clients speak. llhttp reads HTTP, msgspec reads JSON, orjson writes it.
 
 door.py       all of it, from what the frontend is
-server.py     the port: uvicorn on the frontend's loop
+server.py     the port: bound, served, drained
+connection.py one connection: requests and their responses in order, and how long it may take
+parser.py     bytes to requests
+cycle.py      one request and its response, as ASGI has both
 app.py        one call: route, caller, body, answer, reply
+head.py       what a request's head must hold, and for which hosts it may be
+cors.py       pages of other sites that may ask
+arrival.py    how a body arrives
 route.py      what there is to be asked for
 body.py       bytes to what a route takes
 leniency.py   what a body may have beside strict JSON of its struct

@@ -98,7 +98,9 @@ async def test_a_trailer_does_not_authenticate(headers: tuple[bytes, ...]) -> No
         for trailers, status in (((b"Authorization: Bearer right",), 401), ((), 401)):
             body = chunked(trailers=trailers)
             assert statuses(await told(address, post(CLOSE, CHUNKED, *headers, body=body, framed=False))) == [status]
-        assert statuses(await told(address, post(CLOSE, b"Authorization: Bearer right"))) == [200]
+        body = chunked(trailers=(b"Authorization: Bearer wrong",))
+        right = (CLOSE, CHUNKED, b"Authorization: Bearer right")
+        assert statuses(await told(address, post(*right, body=body, framed=False))) == [200]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,13 @@ async def test_a_trailer_is_no_header(address: tuple[str, int], trailer: bytes, 
     at = whole.index(trailer)
     first, second = await told(address, whole[:at], whole[at:] + AFTER, pause=pause)
     assert (first.status, first.headers["x-request-id"], second.status) == (200, "ours", 200)
+
+
+async def test_a_trailer_names_no_request(address: tuple[str, int]) -> None:
+    """Though the head does not."""
+    asked = post(CLOSE, CHUNKED, body=chunked(trailers=[b"x-request-id: theirs"]), framed=False)
+    (only,) = await told(address, asked)
+    assert only.headers["x-request-id"] != "theirs"
 
 
 async def test_a_trailer_that_ends_the_connection_loses_no_response(address: tuple[str, int]) -> None:
