@@ -6,10 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from asgi import Door, Worker
-from wire import AFTER, BODY, PATH, chunked, post, responses, serving, statuses, told
-
-from shared.calls import Calls
-from shared.errors import Unauthenticated
+from wire import AFTER, BODY, PATH, chunked, post, refuses_strangers, responses, serving, statuses, told
 
 CLOSE = b"Connection: close"
 CHUNKED = b"Transfer-Encoding: chunked"
@@ -78,17 +75,6 @@ async def test_it_does_not_matter_where_bytes_are_cut(address: tuple[str, int], 
 
 async def test_every_byte_may_come_alone(address: tuple[str, int]) -> None:
     assert statuses(await told(address, *(SPLIT[at : at + 1] for at in range(len(SPLIT))), pause=0.0)) == [200] * 4
-
-
-def refuses_strangers() -> Calls:
-    """Only who has the key is let in."""
-
-    def identify(caller: object) -> object:
-        if getattr(caller, "secret", "") != "right":
-            raise Unauthenticated("no such key")
-        return caller
-
-    return Calls(timeout=5.0, identify=identify)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("headers", [(), (b"Authorization: Bearer wrong",)])
@@ -223,70 +209,6 @@ async def test_what_is_no_request_is_refused_in_its_turn(door: Door, worker: Wor
         writer.close()
 
 
-HOST = b"Host: localhost\r\n"
-
-
-@pytest.mark.parametrize(
-    ("asked", "told_back"),
-    [
-        (b"GET /health HTTP/1.1\r\n\r\n", [400, 200]),
-        (b"GET /health HTTP/1.1\r\n" + HOST + HOST + b"\r\n", [400, 200]),
-        (b"GET /health HTTP/1.1\r\n" + HOST + b"Host: elsewhere.example\r\n\r\n", [400, 200]),
-        (b"GET /health HTTP/1.1\r\nHost: a b\r\n\r\n", [400, 200]),
-        (b"GET /health HTTP/1.1\r\nHost: a/b\r\n\r\n", [400, 200]),
-        (b"GET /health HTTP/1.1\r\nHost: a@b\r\n\r\n", [400, 200]),
-        (b"GET http://localhost/health HTTP/1.1\r\n\r\n", [400, 200]),
-        (b"GET /health HTTP/1.1\r\nHost:\r\n\r\n", [200, 200]),
-        (b"GET http://localhost:80/health?x HTTP/1.1\r\nHost: other\r\n\r\n", [200, 200]),
-        (b"GET HTTP://localhost/health#x HTTP/1.1\r\nHost: a b\r\n\r\n", [200, 200]),
-        (b"GET http://me@localhost/health HTTP/1.1\r\n" + HOST + b"\r\n", [400, 200]),
-        (b"GET http://localhost:x/health HTTP/1.1\r\n" + HOST + b"\r\n", [400, 200]),
-        (b"GET http://[::1/health HTTP/1.1\r\n" + HOST + b"\r\n", [400, 200]),
-        (b"GET http://localhost?x HTTP/1.1\r\n" + HOST + b"\r\n", [200, 200]),
-        (b"GET ftp://localhost/health HTTP/1.1\r\n" + HOST + b"\r\n", [404, 200]),
-        (b"GET *://localhost HTTP/1.1\r\n" + HOST + b"\r\n", [404, 200]),
-        (b"GET /health HTTP/1.1\r\n" + HOST + b"Expect: a dance\r\n\r\n", [417]),
-        (b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n", [404, 200]),
-        (b"\r\n\r\nGET /health HTTP/1.1\r\n" + HOST + b"\r\n\r\n", [200, 200]),
-        (b"GET /health HTTP/1.0\r\n\r\n", [200]),
-        (b"GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", [200]),
-        (b"GET /health HTTP/2.0\r\n" + HOST + b"\r\n", [505]),
-        (b"GET /health HTTP/3.0\r\n" + HOST + b"\r\n", [505]),
-        (b"GET /health HTTP/1.2\r\n" + HOST + b"\r\n", [505]),
-        (b"GET /health HTTP/0.9\r\n\r\n", [505]),
-        (b"GET /health\r\n\r\n", [505]),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", [505]),
-        (b"GET /health HTTP/1.1\nHost: localhost\n\n", [400]),
-        (b"get /health HTTP/1.1\r\n" + HOST + b"\r\n", [400]),
-        (b"GET /health HTTP/1.1\r\n " + HOST + b"\r\n", [400]),
-        (b"GET /\xff HTTP/1.1\r\n" + HOST + b"\r\n", [400]),
-        (b"GET /health x HTTP/1.1\r\n" + HOST + b"\r\n", [400]),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", [400]),  # TLS
-        (b"CONNECT localhost:1 HTTP/1.1\r\n" + HOST + b"\r\n", [405]),
-        (b"POST /embed HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", [400]),
-    ],
-)
-async def test_a_first_line_and_its_hosts(address: tuple[str, int], asked: bytes, told_back: list[int]) -> None:
-    """Another request behind it is answered where it is clear that it is one."""
-    assert statuses(await told(address, asked + AFTER)) == told_back
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        (b"Authorization: Bearer right", b"Authorization: Bearer right"),
-        (b"Authorization: Bearer right", b"Authorization: Bearer wrong"),
-        (b"Content-Type: text/plain",),
-        (b"Selvage-Timeout: 1", b"selvage-timeout: 100"),
-    ],
-)
-async def test_what_may_come_once_comes_once(lines: tuple[bytes, ...]) -> None:
-    """Else others, in front, could have looked at the other one."""
-    async with serving(Door(Worker(), refuses_strangers())) as address:
-        (only,) = await told(address, post(CLOSE, *lines))
-        assert (only.status, "times" in only.json["error"]["message"]) == (400, True)
-
-
 async def test_who_asks_whether_to_send_is_told(address: tuple[str, int]) -> None:
     """Once, and only where the body is wanted."""
     reader, writer = await asyncio.open_connection(*address)
@@ -308,7 +230,7 @@ async def test_who_was_not_asked_to_send_ends_its_connection(address: tuple[str,
 
 async def test_a_reply_to_head_has_no_body(address: tuple[str, int]) -> None:
     """And the length that it would have."""
-    asked = b"HEAD /v1/models HTTP/1.1\r\n" + HOST + b"\r\n"
+    asked = b"HEAD /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
     reader, writer = await asyncio.open_connection(*address)
     writer.write(asked + AFTER)
     raw = await asyncio.wait_for(reader.read(), 20)

@@ -10,6 +10,8 @@ from typing import Any
 from asgi import Door
 
 from frontend_service.doors.http.server import HttpServer
+from shared.calls import Calls
+from shared.errors import Unauthenticated
 from shared.fresh import Fresh
 from shared.tls import Identity
 
@@ -89,3 +91,14 @@ def responses(raw: bytes) -> list[Response]:
 def statuses(found: Sequence[Response]) -> list[int]:
     """In their order."""
     return [response.status for response in found]
+
+
+def refuses_strangers() -> Calls:
+    """Only who has the key is let in."""
+
+    def identify(caller: object) -> object:
+        if getattr(caller, "secret", "") != "right":
+            raise Unauthenticated("no such key")
+        return caller
+
+    return Calls(timeout=5.0, identify=identify)  # type: ignore[arg-type]
