@@ -28,7 +28,7 @@ LARGE_REPLY = 64 * 1024
 LONGEST = 3600
 """Seconds that a caller may say it waits, in the header TIMEOUT."""
 PROBES = frozenset({"/health", "/ping"})
-"""Paths that are answered for any host: balancers ask for them by address, and they tell only that somebody is there."""
+"""Paths that are answered for any host: balancers ask by address, and a probe tells only that somebody is there."""
 ABORT = "selvage.abort"
 """An extension of the scope: ends the connection at once."""
 
