@@ -1,4 +1,7 @@
-"""How all tests run: the long files first, properties by examples, services forked from the same two processes."""
+"""How all tests run: the long files first, properties by examples, services forked from the same two processes.
+
+With TEST_AS_ON_AMX=1 they run as on a processor with matrix units, whatever this one has: see matrix_units.py.
+"""
 
 import gc
 import os
@@ -9,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import IMPORTED, SHARED, end_parent, parent
+from forked import AS_ON_AMX, IMPORTED, SHARED, end_parent, parent
 from hypothesis import HealthCheck, settings
 
 LONGEST_FIRST = (
@@ -57,6 +60,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_report_header() -> list[str]:
+    """Failures are read as those of another processor."""
+    return ["as on AMX: oneDNN's products round to bfloat16 where they may"] if AS_ON_AMX in os.environ else []
+
+
 class SharedNursery:
     """Of the process that hands out tests to others: what these fork services from, and load but once for all."""
 
@@ -83,3 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         gc.enable()  # it imports no tests
         config.pluginmanager.register(SharedNursery())
+    elif AS_ON_AMX in os.environ:
+        from matrix_units import emulate
+
+        config.add_cleanup(emulate().clear)

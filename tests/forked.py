@@ -24,6 +24,8 @@ IMPORTED = {
     "frontend_service": ["frontend_service.__main__"],
     "gpu_worker": ["gpu_worker.__main__", "transformers.modeling_utils"],  # which transformers imports when it is used
 }
+AS_ON_AMX = "TEST_AS_ON_AMX"
+"""Where the environment has it, tests and workers multiply as if the processor had matrix units: matrix_units.py."""
 ENDS_AS_PYTHON = "TEST_ENDS_AS_PYTHON"
 SHARED = "TEST_NURSERY"
 """The folder in which processes fork for all that run tests at the same time."""
@@ -274,6 +276,10 @@ if __name__ == "__main__":
     for name in IMPORTED[wanted]:
         importlib.import_module(name)
     if wanted == "gpu_worker":
+        if AS_ON_AMX in os.environ:
+            from matrix_units import emulate
+
+            units = emulate()  # for as long as this process lives, and what it forks
         _load_once()
     gc.collect()
     gc.enable()

@@ -88,17 +88,25 @@ def measured(dtype: torch.dtype, head: int, causal: bool, bias: bool) -> Ways:
     """The fastest way of this processor for each of a few lengths; beyond them, that of the longest.
 
     The fused kernel leaves out what causal attention does not see, products do not; and it has to read a `bias`: such
-    layers are measured apart. float16 has that kernel alone, since scores written out in it are rounded: late
-    interaction's would be over a thousandth off.
+    layers are measured apart.
     """
-    if dtype == torch.float16:
-        return Ways()
-    powers = Way.POWERS  # in bfloat16 PyTorch takes oneDNN by itself
-    if dtype == torch.float32 and onednn_is_exact(head):
-        powers = Way.ONEDNN
-    ways = tuple(dict.fromkeys((powers, Way.POWERS, Way.SOFTMAX, Way.FUSED)))
+    ways = exact_ways(dtype, head)
+    if len(ways) == 1:
+        return Ways(ways)
     with torch.inference_mode():
         return decide([_shares(ways, length, dtype, head, causal, bias) for length in LENGTHS])
+
+
+def exact_ways(dtype: torch.dtype, head: int) -> tuple[Way, ...]:
+    """The ways whose numbers are right on this processor, the usual one first, for heads of so many numbers.
+
+    float16 has the fused kernel alone, since scores written out in it are rounded: late interaction's would be over a
+    thousandth off. bfloat16 needs no way of oneDNN's: PyTorch takes oneDNN for it by itself.
+    """
+    if dtype == torch.float16:
+        return (Way.FUSED,)
+    everywhere = (Way.POWERS, Way.SOFTMAX, Way.FUSED)
+    return (Way.ONEDNN, *everywhere) if dtype == torch.float32 and onednn_is_exact(head) else everywhere
 
 
 def decide(shares: Sequence[Mapping[Way, float]]) -> Ways:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gpu_worker.attention import interface as module
 from gpu_worker.attention import written_out
+from gpu_worker.attention.choice import exact_ways
 from gpu_worker.attention.equal_runs import EqualRuns, Way, Ways
 from gpu_worker.attention.interface import OneByOne, Terms
 from gpu_worker.device.placement import Placement
@@ -66,7 +67,7 @@ TERMS = st.builds(
 
 
 MIXED = Ways((Way.POWERS, Way.FUSED), (8,))
-WAYS = [MIXED, *(Ways((way,)) for way in Way)]
+WAYS = [MIXED, *(Ways((way,)) for way in exact_ways(torch.float32, 16))]
 SEQUENCES = st.lists(st.integers(1, 20).flatmap(lambda length: st.tuples(st.just(length), st.integers(0, length - 1))))
 
 

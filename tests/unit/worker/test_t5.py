@@ -25,7 +25,8 @@ from transformers import (
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from gpu_worker.attention import interface as attention
-from gpu_worker.attention.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.attention.choice import exact_ways
+from gpu_worker.attention.equal_runs import EqualRuns, Ways
 from gpu_worker.attention.interface import OneByOne
 from gpu_worker.attention.relative import t5
 from gpu_worker.device.placement import Placement
@@ -64,7 +65,7 @@ def built(form: str, dtype: torch.dtype = torch.float32) -> Any:
     return model
 
 
-EACH_WAY = [OneByOne(), *(EqualRuns(Ways((way,))) for way in Way)]
+EACH_WAY = [OneByOne(), *(EqualRuns(Ways((way,))) for way in exact_ways(torch.float32, shapes.T5["d_kv"]))]
 HALVES = (torch.bfloat16, torch.float16)
 GATES = [
     pytest.param(form, dtype, packed, marks=pytest.mark.slow if (one + other) % (5 if dtype in HALVES else 2) else ())

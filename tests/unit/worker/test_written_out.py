@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from gpu_worker.attention import choice as attention_choice
 from gpu_worker.attention import written_out
@@ -61,17 +60,3 @@ def test_the_setting_for_onednn_is_put_back() -> None:
         fail()
     assert during != [before]
     assert setting.fp32_precision == before
-
-
-def test_rounded_products_are_told_from_exact_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a processor with matrix units would give them; then oneDNN is not among the ways."""
-    exact = torch.bmm
-    setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-
-    def rounded(left: Tensor, right: Tensor) -> Tensor:
-        if left.dtype != torch.float32 or setting.fp32_precision != "bf16":
-            return exact(left, right)
-        return exact(left.bfloat16().float(), right.bfloat16().float())
-
-    monkeypatch.setattr(torch, "bmm", rounded)
-    assert not attention_choice.onednn_is_exact(32)
