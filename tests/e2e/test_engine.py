@@ -2,30 +2,46 @@
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from pyarrow import parquet
 
+from gpu_worker.attention import choice as attention_choice
+from gpu_worker.attention.choice import exact_ways
+from gpu_worker.attention.equal_runs import Way, Ways
+from gpu_worker.maxsim import choice as maxsim_choice
+from gpu_worker.maxsim.packed import PackedMaxSim, Product, onednn, plain
+from gpu_worker.model import linear_ways
+from gpu_worker.model.linear_ways import ROWS, Plan
+from gpu_worker.model.linear_ways import Way as LinearWay
 from gpu_worker.scheduler import Scheduler
 from gpu_worker.settings import WorkerSettings
 from harness.environment import ROOT, python_path
 from harness.stack import Stack, stack
 from selvage import Client, Engine, errors
 from selvage.engine.options import EngineOptions
+from selvage.model_card import ModelCard
 from shared.admission import Bounds
 from shared.settings import ServiceSettings
 
 EVERY_OUTPUT, CLASSIFIER, LATE = "random:tiny-bge-m3", "random:tiny-classifier", "random:tiny-colbert"
 TEXTS = [f"w{number} w{number * 7 % 90} " * (1 + number % 9) for number in range(1100)]
 FEW = TEXTS[:12]
-MEASURED = {"attention", "linear", "maxsim"}
-"""Fields of a card that are chosen by measuring at load."""
+MEASURED = {"attention", "linear", "max_sim", "weight_bytes"}
+"""Fields of a card that tell what was chosen by measuring at load; where linear layers run two ways, weights are kept
+twice."""
+ATTENTIONS = {way.value for way in exact_ways(torch.float32, 16)}
+LINEARS = {str(Plan(way, most)) for way in LinearWay for most in (None, *ROWS)}
+MAX_SIMS = {PackedMaxSim(product).name for product in (onednn, plain)}
 OF_A_SERVER = {*ServiceSettings.model_fields, "model", "listen", "check", "max_unsent_bytes", "queue_seconds"}
 
 pytestmark = pytest.mark.usefixtures("logs_as_they_were")
@@ -59,10 +75,23 @@ def alike(found: Any, expected: Any) -> None:
             alike(one, other)
     elif hasattr(expected, "__dataclass_fields__"):
         assert type(found) is type(expected)
-        for name in expected.__dataclass_fields__.keys() - MEASURED:
+        measured = MEASURED if isinstance(expected, ModelCard) else set()
+        for name in expected.__dataclass_fields__.keys() - measured:
             alike(getattr(found, name), getattr(expected, name))
+        if measured:
+            allowed(found)
+            allowed(expected)
     else:
         assert found == expected
+
+
+def allowed(card: ModelCard) -> None:
+    """What was chosen at load is among what this processor may run."""
+    told = card.attention.removeprefix("equal-runs (").removesuffix(")").split(", ")
+    assert {re.sub(r" to \d+ tokens$", "", way) for way in told} <= ATTENTIONS
+    assert card.linear in LINEARS
+    assert card.max_sim in MAX_SIMS
+    assert card.weight_bytes > 0
 
 
 CALLS: list[tuple[str, list[Any], dict[str, Any]]] = [
@@ -87,6 +116,29 @@ async def test_it_gives_what_the_services_give(
     with Client(served.frontends[0].address) as client:
         expected = await asyncio.to_thread(getattr(client, method), *arguments, **options)
     alike(await asyncio.to_thread(getattr(engine, method), *arguments, **options), expected)
+
+
+CHOICES: list[tuple[Ways, Plan, Product]] = [
+    (Ways((Way.SOFTMAX,)), Plan(), plain),
+    (Ways((Way.POWERS, Way.FUSED), (16,)), Plan(LinearWay.PACKED, 8), onednn),
+]
+
+
+def test_what_is_measured_may_differ_between_two_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four fields of the card tell it; the fingerprint and the numbers do not."""
+    cards, rows = [], []
+    for attention, plan, product in CHOICES:
+        monkeypatch.setattr(linear_ways, "_plans", {})
+        monkeypatch.setattr(linear_ways, "decide", lambda times, twice, plan=plan: plan)
+        monkeypatch.setattr(attention_choice, "measured", lambda *_, attention=attention: attention)
+        monkeypatch.setattr(maxsim_choice, "faster_product", lambda width, product=product: product)
+        with Engine(EVERY_OUTPUT) as made:
+            cards.append(made.model())
+            rows.append(made.embed(FEW))
+    alike(*cards)
+    alike(*rows)
+    one, other = map(asdict, cards)
+    assert {name for name in one if one[name] != other[name]} == MEASURED
 
 
 @pytest.mark.parametrize(
