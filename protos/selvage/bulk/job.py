@@ -181,7 +181,7 @@ def _types(options: Options, files: list[InputFile]) -> dict[str, object]:
     """Of columns beside the texts, where Parquet tells them; by their name in the output."""
     if options.format != "parquet" or any(each.format != "parquet" for each in files):
         return {}
-    from selvage.bulk.parquet_output import types_of
+    from selvage.bulk.kept_types import types_of
 
     found = types_of([each.path for each in files], options.columns.beside)
     return {("id" if name == options.columns.id else name): kind for name, kind in found.items()}

@@ -6,6 +6,7 @@ from typing import IO, Any
 from selvage.bulk.arrow import pyarrow
 from selvage.bulk.failures import Failed
 from selvage.bulk.files import InputFile
+from selvage.bulk.parquet_footer import without_arrow
 from selvage.bulk.plan import Plan
 from selvage.bulk.reading import place_of
 from selvage.bulk.rows import Columns, Entry, bad, entry
@@ -20,18 +21,17 @@ class ParquetInput:
 
     def __init__(self, file: InputFile, raw: IO[bytes], columns: Columns) -> None:
         """Raises Failed where it is no Parquet, has no such columns, or the text's holds no strings."""
-        self._arrow, parquet = pyarrow(f"reading {file.path}")
-        self._file, self._columns, self._done = file, columns, 0
+        self._arrow, self._reader = pyarrow(f"reading {file.path}")
+        self._file, self._raw, self._columns, self._done = file, raw, columns, 0
         try:
-            self._parquet = parquet.ParquetFile(raw, buffer_size=BUFFER, pre_buffer=False)
+            self._parquet = self._reader.ParquetFile(raw, buffer_size=BUFFER, pre_buffer=False)
         except self._arrow.ArrowException as error:
             raise Failed(f"INPUT: {file.path} is no Parquet: {error}") from error
         self.schema = self._parquet.schema_arrow
         for name in (columns.text, *columns.beside):
             place_of(name, self.schema.names, file.path, columns)
         kind = self.schema.field(columns.text).type
-        kind = kind.value_type if self._arrow.types.is_dictionary(kind) else kind
-        if not (self._arrow.types.is_string(kind) or self._arrow.types.is_large_string(kind)):
+        if not self._holds_strings(kind):
             raise Failed(f"--text-column: {columns.text!r} of {file.path} holds {kind}, not strings")
 
     @property
@@ -52,18 +52,51 @@ class ParquetInput:
                 self._done += size
         yield self._done
 
+    def _holds_strings(self, kind: Any) -> bool:
+        """However Arrow lays them out. A column of nulls alone has no type: any string might stand there."""
+        types = self._arrow.types
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        return any(
+            holds(kind) for holds in (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+        )
+
     def _group(self, plan: Plan, first: int, group: int) -> Iterator[Entry | int]:
         names = (self._columns.text, *self._columns.beside)
-        wanted = list(dict.fromkeys(names))
-        for batch in self._parquet.iter_batches(ROWS, row_groups=[group], columns=wanted, use_threads=False):
-            start, self._done = self._done, self._done + len(batch)
+        for columns in self._batches(group, names):
+            start, self._done = self._done, self._done + len(columns[0])
             if not plan.wants_any(first + start, first + self._done):
                 yield 0
                 continue
-            found = [self._values(batch.column(name)) for name in names]
+            found = [self._values(column) for column in columns]
             for place, (text, *beside) in enumerate(zip(*found, strict=True), start):
                 if plan.wants(first + place):
                     yield self._entry(first + place, place + 1, text, tuple(beside))
+
+    def _batches(self, group: int, names: tuple[str, ...]) -> Iterator[list[Any]]:
+        """The columns of these names, some rows at a time.
+
+        Arrow refuses a dictionary as a whole where one of its strings is no UTF-8; value by value, that is one row's.
+        """
+        wanted, done = list(dict.fromkeys(names)), 0
+        try:
+            for batch in self._parquet.iter_batches(ROWS, row_groups=[group], columns=wanted, use_threads=False):
+                done += len(batch)
+                yield [batch.column(name) for name in names]
+        except self._arrow.ArrowInvalid:
+            kinds = {name: self.schema.field(name).type for name in wanted}
+            if not any(map(self._arrow.types.is_dictionary, kinds.values())):
+                raise
+            metadata = without_arrow(self._raw, self._reader)
+            plain = self._reader.ParquetFile(self._raw, metadata=metadata, buffer_size=BUFFER, pre_buffer=False)
+            for batch in plain.iter_batches(ROWS, row_groups=[group], columns=wanted, use_threads=False):
+                left = batch.slice(min(done, len(batch)))
+                done -= len(batch) - len(left)
+                if len(left):
+                    yield [self._typed(left.column(name), kinds[name]) for name in names]
+
+    def _typed(self, column: Any, kind: Any) -> Any:
+        """As Arrow has it, but the values of a dictionary one by one."""
+        return column if self._arrow.types.is_dictionary(kind) else column.cast(kind)
 
     def _entry(self, number: int, line: int, text: Any, beside: tuple[Any, ...]) -> Entry:
         for name, value in zip((self._columns.text, *self._columns.beside), (text, *beside), strict=True):

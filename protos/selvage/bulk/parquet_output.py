@@ -59,8 +59,15 @@ class ParquetShard:
         for place, name in enumerate(self._names):
             values = [row.beside[place] for row in rows]
             kind = self._types.get(name)
-            found[name] = arrow.array(values, type=kind) if kind else arrow.array(map(_as_text, values), arrow.string())
+            found[name] = self._column(values, kind) if kind else arrow.array(map(_as_text, values), arrow.string())
         return arrow.table(found | arrays(columns))
+
+    def _column(self, values: Sequence[Any], kind: Any) -> Any:
+        try:
+            return self._arrow.array(values, type=kind)
+        except self._arrow.ArrowTypeError:  # an extension that does not take back what it gives, as bool8
+            stored = self._arrow.array(values).cast(kind.storage_type)
+            return self._arrow.ExtensionArray.from_storage(kind, stored)
 
 
 def _as_text(value: Any) -> str | None:
@@ -75,17 +82,3 @@ def _as_text(value: Any) -> str | None:
     except UnicodeEncodeError:  # half of a character inside: JSON can say that, UTF-8 cannot
         return json.dumps(value, default=as_text)
     return told
-
-
-def types_of(paths: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
-    """The types of columns that all these Parquet files give alike; a column that differs becomes text."""
-    if not names:
-        return {}
-    _, parquet = pyarrow("reading Parquet")
-    schemas = [parquet.read_schema(path) for path in paths]
-    first = schemas[0]
-    return {
-        name: first.field(name).type
-        for name in names
-        if all(schema.field(name).type == first.field(name).type for schema in schemas)
-    }

@@ -213,13 +213,13 @@ def test_columns_whose_types_differ_between_files_become_text(tmp_path: Path) ->
         {"text": ["1"], "a": [date(2020, 1, 2)], "b": [Decimal("1.50")], "c": [[1, 2]], "d": [b"\xff\x00"]}
     )
     pq.write_table(first, tmp_path / "a.parquet")
-    pq.write_table(pa.table({"text": ["2"], "a": ["x"], "b": [3], "c": ["y"], "d": [None]}), tmp_path / "b.parquet")
+    pq.write_table(pa.table({"text": ["2"], "a": ["x"], "b": [3], "c": ["y"], "d": ["z"]}), tmp_path / "b.parquet")
     files = (str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet"))
     embed(tmp_path / "o", *files, "--keep", "a,b,c,d", services=[Scripted()])
     found = pq.read_table(tmp_path / "o").select(["a", "b", "c", "d"]).to_pylist()
     assert found == [
         {"a": "2020-01-02", "b": "1.50", "c": "[1, 2]", "d": "/wA="},
-        {"a": "x", "b": "3", "c": "y", "d": None},
+        {"a": "x", "b": "3", "c": "y", "d": "z"},
     ]
 
 
