@@ -123,6 +123,10 @@ def numbers(engine: ModelEngine, output: str, texts: Sequence[Sequence[int]], pl
     return parity.ours(engine, output, cell)[place]
 
 
+LOGITS_NEAR = 4e-6
+"""Logits may be differences of larger numbers: with SSE alone they have been 1.6e-6 apart."""
+
+
 def scaled(numbers: Tensor, output: str) -> Tensor:
     """Vectors of unit length; logits in parts of what they are."""
     if output in ("vectors", "splade"):
@@ -132,11 +136,12 @@ def scaled(numbers: Tensor, output: str) -> Tensor:
 
 @pytest.mark.parametrize(("name", "output"), CELLS)
 def test_numbers_are_the_same_whatever_their_batch_mates(tables: Tables, name: str, output: str) -> None:
-    """Alone, with one other, with 31 others; first and last: within 1e-6."""
+    """Alone, with one other, with 31 others; first and last: vectors within 1e-6, on whatever processor."""
+    near = 1e-6 if output in ("vectors", "splade") else LOGITS_NEAR
     engine = tables.engine(name, output, "float32")
     alone = scaled(numbers(engine, output, [TEXT], 0), output)
     one, equal = MATES["as long"][:1], MATES["as long"]
     # Where lengths differ, the step's order is theirs, wherever the text stood.
     for mates, place in ((one, 0), (one, 1), (equal, 0), (equal, 31), (MATES["shorter"], 0), (MATES["longer"], 31)):
         found = numbers(engine, output, [*mates[:place], TEXT, *mates[place:]], place)
-        assert (scaled(found, output) - alone).abs().max() <= 1e-6
+        assert (scaled(found, output) - alone).abs().max() <= near
