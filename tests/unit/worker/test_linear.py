@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from onednn import HALF, needs_packed_layers
 from torch import nn
 from transformers.activations import ACT2FN
 
@@ -14,7 +15,8 @@ from gpu_worker.model.linear_ways import Plan, Way
 from gpu_worker.random_models import synthetic
 
 PLANS = [Plan(), Plan(Way.PACKED), Plan(Way.FUSED), Plan(Way.PACKED, 8), Plan(Way.FUSED, 8)]
-HALF = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+pytestmark = needs_packed_layers
 
 
 class Block(nn.Module):

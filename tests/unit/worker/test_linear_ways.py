@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from onednn import needs_packed_layers
 from torch import nn
 
 from gpu_worker.device.placement import Placement
@@ -99,6 +100,7 @@ class Clock:
         monkeypatch.setattr(PrepackedLinear, "product", slow)
 
 
+@needs_packed_layers
 def test_layers_count_as_often_as_they_occur(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of a kind stands for all where there is much to multiply; what has no GELU is as fast with it as without."""
     model = nn.Sequential(*(Block("gelu") for _ in range(40)), *(nn.Linear(48, 32) for _ in range(20)))
@@ -111,6 +113,7 @@ def test_layers_count_as_often_as_they_occur(monkeypatch: pytest.MonkeyPatch) ->
     assert times == {way: pytest.approx([rows * seconds for rows in ROWS]) for way, seconds in expected.items()}
 
 
+@needs_packed_layers
 def test_a_moment_of_disturbance_is_no_ways_own() -> None:
     """Of each run the shortest counts."""
     model = nn.Sequential(Block("gelu"))
@@ -128,6 +131,7 @@ def test_a_moment_of_disturbance_is_no_ways_own() -> None:
     }
 
 
+@needs_packed_layers
 @pytest.mark.parametrize("failing", [Way.PACKED, Way.FUSED])
 def test_a_way_that_fails_for_some_number_of_rows_is_not_chosen(failing: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though it served the few rows by which it was proven."""
@@ -145,6 +149,7 @@ def test_a_way_that_fails_for_some_number_of_rows_is_not_chosen(failing: Way, mo
     assert decide(times, twice=True).way in left
 
 
+@needs_packed_layers
 def test_models_of_one_shape_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And run alike; the log tells what it takes to keep weights twice."""
     chosen = given(monkeypatch, SWITCHED)
@@ -157,6 +162,7 @@ def test_models_of_one_shape_are_measured_once(monkeypatch: pytest.MonkeyPatch) 
     assert chosen.calls == 2
 
 
+@needs_packed_layers
 def test_a_second_copy_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond it the weights are kept once."""
     given(monkeypatch, SWITCHED)
@@ -173,6 +179,7 @@ WAYS: dict[str, Times] = {
 }
 
 
+@needs_packed_layers
 def test_every_way_serves_a_model_under_one_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the gate; card and log tell which it is."""
     fingerprints = set()
@@ -186,6 +193,7 @@ def test_every_way_serves_a_model_under_one_fingerprint(monkeypatch: pytest.Monk
     assert len(fingerprints) == 1
 
 
+@needs_packed_layers
 def test_few_rows_pass_the_gate_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that only packed layers let drift is served with its own: the gate's many rows would not have told."""
     given(monkeypatch, SWITCHED)

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from matrix_units import LEAST, emulate
+from onednn import needs_packed_layers
 from tiny import CPU, DENSE, ask, dense_rows, encode
 from torch import Tensor
 
@@ -30,6 +31,8 @@ PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     ),
     "einsum": lambda left, right: torch.einsum("hij,hjk->hik", left, right),
 }
+
+pytestmark = needs_packed_layers  # or oneDNN's operators are not there
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onednn import needs_packed_layers
 
 from gpu_worker.maxsim import choice, packed, reference
 from gpu_worker.maxsim import winners as explaining
@@ -69,7 +70,7 @@ def test_packed_equals_the_reference(data: st.DataObject, layout: Layout, block:
 
 
 @pytest.mark.parametrize("layout", Layout)
-@pytest.mark.parametrize("product", [packed.plain, packed.onednn])
+@pytest.mark.parametrize("product", [packed.plain, pytest.param(packed.onednn, marks=needs_packed_layers)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("query", [1, 31, 32, 33, 1024])
 def test_lengths_that_kernels_fail_at(layout: Layout, product: Any, dtype: torch.dtype, query: int) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onednn import needs_packed_layers
 from tiny import referee
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -151,6 +152,7 @@ def test_the_models_own_encoder_grows_so(name: str) -> None:
         model(input_ids=torch.full((1, 4096), 7))
 
 
+@needs_packed_layers
 @pytest.mark.parametrize("name", FAMILIES)
 def test_projections_of_the_attention_are_packed(name: str) -> None:
     """All linear layers of a layer run prepacked where the processor has that."""
@@ -158,8 +160,6 @@ def test_projections_of_the_attention_are_packed(name: str) -> None:
     referee(model)
     before = [module for module in model.encoder.modules() if isinstance(module, torch.nn.Linear)]
     layers = packed_layers(model)
-    if not layers:
-        pytest.skip("no prepacked linear layers on this machine")
     linear_ways.Plan(linear_ways.Way.FUSED).install(layers)
     after = [module for module in model.encoder.modules() if isinstance(module, PrepackedLinear)]
     assert len(before) == len(after) == 6 * model.config.num_hidden_layers
