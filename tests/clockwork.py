@@ -4,10 +4,11 @@ For what waits on the loop's own clock. Where threads or other processes work me
 """
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec
 
-T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Clockwork(asyncio.SelectorEventLoop):
@@ -29,7 +30,12 @@ class Clockwork(asyncio.SelectorEventLoop):
         return found
 
 
-def in_no_time(scenario: Coroutine[Any, Any, T]) -> T:
-    """What comes of it."""
-    with asyncio.Runner(loop_factory=Clockwork) as runner:
-        return runner.run(scenario)
+def in_no_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Runs a test on such a loop of its own; it takes no fixture that belongs to another loop."""
+
+    @wraps(test)
+    def run(*arguments: P.args, **options: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=Clockwork) as runner:
+            runner.run(test(*arguments, **options))
+
+    return run

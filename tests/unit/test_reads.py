@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable
 
 import pytest
+from clockwork import in_no_time
 
 from shared.admission import Bounds
 from shared.admission.reads import FIRST_LOOK, GROWTH, LARGE_REQUEST, QUICK_READS, QUICK_SECONDS, Reads
@@ -44,6 +45,7 @@ async def given_up(*reads: "asyncio.Task[bytes]") -> None:
     await asyncio.gather(*reads, return_exceptions=True)
 
 
+@in_no_time
 async def test_no_read_begins_while_a_large_message_is_parsed() -> None:
     reads = made()
     async with reads.parsing(LARGE_REQUEST):
@@ -54,6 +56,7 @@ async def test_no_read_begins_while_a_large_message_is_parsed() -> None:
         assert await began(asyncio.create_task(reads.read(received))) == 1
 
 
+@in_no_time
 async def test_a_read_that_is_given_up_before_it_began_leaves_its_place() -> None:
     reads = made()
     async with reads.parsing(LARGE_REQUEST):
@@ -64,6 +67,7 @@ async def test_a_read_that_is_given_up_before_it_began_leaves_its_place() -> Non
 
 
 @pytest.mark.parametrize(("growth", "next_ones"), [(GROWTH // 20, 1), (GROWTH, 0)])
+@in_no_time
 async def test_slow_senders_make_room_and_large_requests_do_not(growth: int, next_ones: int) -> None:
     """The process grows by so much each time that it is looked at, which several do."""
     taken = itertools.count(0, growth)
@@ -77,6 +81,7 @@ async def test_slow_senders_make_room_and_large_requests_do_not(growth: int, nex
     assert reads.slow == 0
 
 
+@in_no_time
 async def test_without_memory_one_slow_read_goes_on() -> None:
     taken = 0
     refusals = Refusals()

@@ -42,17 +42,18 @@ class Queue:
     ],
     ids=["others are answered", "the stream has a deadline", "nothing is answered"],
 )
-def test_waiting_for_others_of_its_stream_is_not_held_against_a_batch(
+@in_no_time
+async def test_waiting_for_others_of_its_stream_is_not_held_against_a_batch(
     seconds: float, remaining: float | None, codes: set[int]
 ) -> None:
     """The default time counts anew when another one is answered. A deadline of the caller's own stays."""
-    told = in_no_time(
-        through(
-            Queue(seconds).embed,
-            *(batch(number, str(number)) for number in range(12)),
-            frontend=Frontend(service()[0], Calls(timeout=TIMEOUT)),
-            caller=replace(HERE, remaining=remaining),
-        )
+    queue = Queue(seconds)
+    frontend = Frontend(service()[0], Calls(timeout=TIMEOUT))
+    told = await through(
+        queue.embed,
+        *(batch(number, str(number)) for number in range(12)),
+        frontend=frontend,
+        caller=replace(HERE, remaining=remaining),
     )
     assert sorted(reply.id for reply in told) == list(range(12))
     assert {reply.error.code for reply in told} == codes

@@ -83,13 +83,14 @@ async def test_others_that_gather_leave_no_room() -> None:
     assert caller.left == (0, 0)
 
 
-def test_slow_messages_are_waited_for_and_none_for_long_is_not() -> None:
+@in_no_time
+async def test_slow_messages_are_waited_for_and_none_for_long_is_not() -> None:
     """The time begins anew with each."""
     bounds = Bounds(read_seconds=0.2)
-    assert len(in_no_time(Caller(6, bounds=bounds, pause=0.15).run()).texts) == 6
+    assert len((await Caller(6, bounds=bounds, pause=0.05).run()).texts) == 6
     caller = Caller(2, bounds=bounds, ends=False)
     with pytest.raises(DeadlineExceeded, match="did not arrive within"):
-        in_no_time(caller.run())
+        await caller.run()
     assert caller.left == (0, 0)
 
 

@@ -79,15 +79,24 @@ async def test_bytes_at_once_are_bounded(worker: Worker) -> None:
 
 
 async def test_a_body_must_arrive_in_time(worker: Worker) -> None:
-    """However long its caller would wait; it counts as slow meanwhile."""
-    door = Door(worker, Calls(timeout=5.0, bounds=Bounds(read_seconds=0.2, slow_reads=1)))
+    """However long its caller would wait."""
+    door = Door(worker, Calls(timeout=5.0, bounds=Bounds(read_seconds=0.2)))
     headers = [*JSON, ("selvage-timeout", "3000")]
-    slow = asyncio.create_task(door.ask(EMBED, headers=headers, parts=[b"{"] * 100, pause=0.01))
-    await asyncio.sleep(0.1)
-    assert door.calls.admission.reads.slow == 1
-    assert (await door.ask(EMBED, parts=[b"{"] * 100, pause=0.01)).status == 429
-    assert (await slow).status == 504
+    assert (await door.ask(EMBED, headers=headers, parts=[b"{"] * 10_000, pause=0.01)).status == 504
     assert door.calls.admission.refused["read_seconds"] == 1
+    assert (door.calls.admission.reads.slow, door.calls.admission.size) == (0, 0)
+
+
+async def test_bodies_that_arrive_slowly_are_counted(worker: Worker) -> None:
+    """One more than there may be is refused."""
+    door = Door(worker, Calls(timeout=60.0, bounds=Bounds(read_seconds=60.0, slow_reads=1)))
+    slow = asyncio.create_task(door.ask(EMBED, parts=[b"{"] * 10_000, pause=0.01))
+    while not door.calls.admission.reads.slow:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert (await door.ask(EMBED, parts=[b"{"] * 10_000, pause=0.01)).status == 429
+    assert door.calls.admission.reads.slow == 1
+    slow.cancel()
+    await asyncio.wait([slow])
     assert (door.calls.admission.reads.slow, door.calls.admission.size) == (0, 0)
 
 

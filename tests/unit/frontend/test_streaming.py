@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from clockwork import in_no_time
 
 from frontend_service.doors import both_ways
 from frontend_service.doors.both_ways import NotRead, Replies
@@ -204,6 +205,7 @@ async def test_more_streams_than_the_limit_are_refused() -> None:
         pass
 
 
+@in_no_time
 async def test_without_memory_streams_end_but_for_the_one_that_has_waited_longest() -> None:
     """Nobody knows which of them is sent something large."""
     taken = 0

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from clockwork import in_no_time
 
 from gpu_worker.link import unread
 from gpu_worker.link.attachment import Attachment
@@ -94,6 +95,7 @@ def everything() -> Unread:
     return Unread(1000)
 
 
+@in_no_time
 async def test_one_frontend_has_a_bound_of_its_own(jobs: FakeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much all together may have."""
     monkeypatch.setattr(unread, "UNSENT_BYTES", 100)
