@@ -180,5 +180,5 @@ def assert_same(ours: JobResult, theirs: JobResult, data_type: DataType = DataTy
         assert np.abs(a - b).max() <= (1 if data_type is DataType.INT8 else 1e-6)
     assert (ours.sparse is None) == (theirs.sparse is None)
     if ours.sparse is not None:
-        assert np.abs(sparse_rows(ours) - sparse_rows(theirs)).max() <= 1e-6
+        assert np.abs(sparse_rows(ours) - sparse_rows(theirs)).max() <= 4e-6  # products of states of no unit length
     assert np.allclose(scores(ours), scores(theirs), atol=1e-5)
