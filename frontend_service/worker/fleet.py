@@ -49,7 +49,7 @@ class Fleet:
         self._links: dict[str, Link] = {}
         self._following: dict[str, asyncio.Task[None]] = {}
         self._served: dict[str, ServedModel] = {}
-        self._aliases: dict[str, set[str]] = {}
+        self._aliases: dict[str, set[tuple[str, str]]] = {}
         self._waiting: set[str] = set()
         self._changed = asyncio.Event()
         self._unresolved = ""
@@ -78,8 +78,10 @@ class Fleet:
 
     def model(self, name: str) -> ServedModel:
         """See `Worker`."""
-        called = self._aliases.get(name, {name})
-        if len(called) == 1 and (model := self._served.get(min(called))) is not None:
+        meant = self._aliases.get(name, set())
+        called = {identity for identity, _ in meant} or {name}
+        model = self._served.get(min(called)) if len(called) == 1 else None
+        if model is not None and (not meant or _key(model.card) in meant):
             return model
         known = sorted({card.id for card in self._cards()})
         if not name and len(known) == 1:
@@ -91,6 +93,9 @@ class Fleet:
             raise UnknownModel(f"{clip(name)} may be any of {', '.join(sorted(called))}: name one", field="model")
         elif known and not called <= {*known}:
             raise UnknownModel(f"no model is called {clip(name)}; there is {', '.join(known)}", field="model")
+        elif model is not None:
+            why = f"{clip(name)} waits until no worker serves the other model that is called {model.card.id}"
+            raise WorkerUnavailable(why, retry_after=1.0)
         raise WorkerUnavailable(f"the worker is not ready: {self._why()}", retry_after=1.0)
 
     def models(self) -> tuple[ServedModel, ...]:
@@ -224,18 +229,23 @@ class Fleet:
         return "; ".join(reason for reason in reasons if reason) or "no worker has answered yet"
 
 
-def _aliases(cards: Sequence[ModelCard]) -> dict[str, set[str]]:
-    """The ids of the models that have each alias: several where they contend for it. An id is never an alias."""
+def _aliases(cards: Sequence[ModelCard]) -> dict[str, set[tuple[str, str]]]:
+    """The models that have each alias, by their keys: several where they contend for it. An id is never an alias."""
     ids = {card.id for card in cards}
-    aliases: dict[str, set[str]] = {}
+    aliases: dict[str, set[tuple[str, str]]] = {}
     for card in cards:
         for alias in {*card.aliases} - ids:
-            aliases.setdefault(alias, set()).add(card.id)
+            aliases.setdefault(alias, set()).add(_key(card))
     return aliases
 
 
+def _key(card: ModelCard) -> tuple[str, str]:
+    """What tells two models apart: an alias may be of one of two with the same id."""
+    return card.id, card.fingerprint
+
+
 def _same(one: ServedModel, other: ServedModel) -> bool:
-    return one.card.id == other.card.id and one.card.fingerprint == other.card.fingerprint
+    return _key(one.card) == _key(other.card)
 
 
 def _serves(link: Link, model: ServedModel) -> bool:

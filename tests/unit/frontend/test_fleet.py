@@ -79,6 +79,34 @@ async def test_an_alias_that_two_models_have_stands_for_neither() -> None:
             world.fleet.model("two")
 
 
+async def test_an_alias_of_a_model_that_waits_is_not_answered_by_the_one_that_serves() -> None:
+    """Both have one id; the alias of one of them is no name of the other, whichever of both serves."""
+    old = FakeWorker(b"1111", aliases=("m-v1",))
+    new = FakeWorker(b"2222", aliases=("m-v2",), fingerprint="another")
+    async with World(old) as world:
+        await world.until(True)
+        world.fleet._targets = [old.address, new.address]
+        await new.server.start()
+        await eventually(lambda: "m-v2" in world.fleet._aliases)
+        assert (await world.run(name="m-v1")).scores == b"1111"
+        with pytest.raises(WorkerUnavailable, match="'?m-v2'? waits until no worker serves the other model"):
+            world.fleet.model("m-v2")
+        await old.server.stop(0)
+        await world.until_scores(b"2222")
+        assert (await world.run(name="m-v2")).scores == b"2222"
+        await new.server.stop(0)
+
+
+async def test_an_alias_is_answered_by_every_worker_of_its_model() -> None:
+    """In a rolling update one may have it and another not: both are one model."""
+    one, other = FakeWorker(aliases=("hub/m",)), FakeWorker()
+    async with World(one, other) as world:
+        await eventually(lambda: sum(world.fleet.workers.values()) == 2)
+        one.load = Load(draining=True)
+        await eventually(lambda: sum(world.fleet.workers.values()) == 1)
+        assert (await world.run(name="hub/m")).scores
+
+
 async def test_jobs_go_where_the_wait_is_least() -> None:
     """By the load that the workers tell, and by what was sent since."""
     busy, free = FakeWorker(b"1111"), FakeWorker(b"2222")
