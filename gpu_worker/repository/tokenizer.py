@@ -13,6 +13,7 @@ from shared.vectors import TruncationSide
 ROLES = ("cls", "sep", "pad", "mask", "unk", "bos", "eos")
 FILES = ("tokenizer.json", "vocab*", "*.vocab", "merges.txt", "*.codes", "*.model", "*.tiktoken", "tekken.json")
 """What tokens are read from, under the names that transformers' classes know."""
+REMEDY = "fetch the tokenizer's files of this model again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +31,15 @@ class TokenizerFile:
 
     @property
     def unknown(self) -> int | None:
-        """The id of what stands for words that the vocabulary lacks, where the file has one."""
+        """The id of what stands for words that the vocabulary lacks, where the file has one.
+
+        Files have up to 40 MB and take seconds to parse: where the role is known, none is read.
+        """
+        if "unk" in self.special_tokens:
+            return self.special_tokens["unk"]
         model = json.loads(self.content)["model"]
         named = model.get("unk_token")
-        return self.special_tokens.get("unk", model.get("unk_id") if named is None else self.ids_of([named]).get(named))
+        return model.get("unk_id") if named is None else self.ids_of([named]).get(named)
 
     def ids_of(self, words: Iterable[str]) -> dict[str, int]:
         """The ids of tokens as the vocabulary writes them, of those that it has."""
@@ -72,7 +78,7 @@ class Reader:
             # The library's panics are no Exception, and have no name to catch them by.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
-            raise ModelRefused(f"its tokenizer can read no text: {first_line(error)}") from None
+            raise ModelRefused(f"its tokenizer can read no text: {first_line(error)}: {REMEDY}") from None
 
     def ids(self, text: str) -> list[int]:
         """Token ids of a text without special tokens."""
@@ -100,13 +106,14 @@ def read(folder: Path, trust_remote_code: bool, truncation_side: str | None = No
 
     if not trust_remote_code and not any(file.is_file() for name in FILES for file in folder.glob(name)):
         raise ModelRefused(
-            f"{folder} holds no tokenizer: there is no tokenizer.json, and no vocabulary such as vocab.txt"
+            f"{folder} holds no tokenizer that frontends can use: there is no tokenizer.json, and no vocabulary such "
+            f"as vocab.txt: {REMEDY}"
         )
     over = {"truncation_side": truncation_side} if truncation_side else {}
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code, **over)
     except Exception as error:  # any of many: whatever it is, there is no tokenizer
-        raise ModelRefused(f"{folder}: the tokenizer cannot be loaded: {first_line(error)}") from error
+        raise ModelRefused(f"{folder}: the tokenizer cannot be loaded: {first_line(error)}: {REMEDY}") from error
 
 
 def keep_whole(tokenizer: Any, markers: Iterable[str], lowercase: bool) -> None:

@@ -5,13 +5,13 @@ Matrices are padded: of public models the emptiest are ESM C (33 tokens, 64 rows
 """
 
 from gpu_worker.repository.recipe import Recipe
-from gpu_worker.repository.tokenizer import Reader, TokenizerFile
+from gpu_worker.repository.tokenizer import REMEDY, Reader, TokenizerFile
 from shared.card import LateInteraction
 from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
 
 LEAST = 0.25
-"""Of a matrix's rows so many must be tokens."""
+"""The share of a matrix's rows that must be tokens."""
 SENTENCES = {
     "English": "The children walked to the river and waited there for the last boat of the evening.",
     "Chinese": "孩子们走到河边在那里等待傍晚的最后一班船。",
@@ -27,12 +27,16 @@ SENTENCES = {
 ENDS = ("bos", "eos")
 """transformers' classes give these roles to tokens of their own where the files name none. No text gets them then."""
 MOSTLY = 0.5
+"""The share of a sentence's tokens that may be the unknown one without a word about it."""
 SHOWN = 3
 """Tokens that a notice names."""
 
 
 def check(file: TokenizerFile, reader: Reader, rows: int) -> str:
-    """What a user should know of a tokenizer for a matrix of so many `rows`; usually nothing. Raises ModelRefused."""
+    """What a user should know of this tokenizer beside a matrix of `rows` embeddings; usually nothing.
+
+    Raises ModelRefused.
+    """
     vocabulary = reader.vocabulary()
     for role, identity in file.special_tokens.items():
         if role not in ENDS:
@@ -43,13 +47,13 @@ def check(file: TokenizerFile, reader: Reader, rows: int) -> str:
     if tokens < LEAST * rows:
         raise ModelRefused(
             f"its tokenizer has {tokens} tokens for the model's {rows} embeddings: a vocabulary is cut short, or of "
-            "another model"
+            f"another model: {REMEDY}"
         )
     return "; ".join(notice for notice in (_beyond(vocabulary, rows), _unknown(file, reader)) if notice)
 
 
 def check_used(recipe: Recipe, late: LateInteraction | None, rows: int) -> None:
-    """Ids that files name beside the tokenizer's roles. Raises ModelRefused."""
+    """Looks at the ids that files name beside the tokenizer's roles. Raises ModelRefused."""
     if late and late.query_expansion is not QueryExpansion.NONE:
         _check_row("the token that fills up queries", late.expansion_id, rows)
     for identity in (recipe.classifier.yes_no if recipe.classifier else None) or ():
@@ -59,11 +63,14 @@ def check_used(recipe: Recipe, late: LateInteraction | None, rows: int) -> None:
 
 def _check_row(what: str, identity: int, rows: int) -> None:
     if identity >= rows:
-        raise ModelRefused(f"{what} has the id {identity}, and the model's embeddings end at {rows - 1}")
+        raise ModelRefused(
+            f"{what} has the id {identity}, and the model's embeddings end at {rows - 1}: take a tokenizer of this "
+            "model, or train it with as many embeddings (resize_token_embeddings of transformers)"
+        )
 
 
 def _beyond(vocabulary: dict[str, int], rows: int) -> str:
-    """Tokens that were added to a tokenizer and never trained."""
+    """Names tokens that were added to a tokenizer and never trained."""
     beyond = sorted((identity, token) for token, identity in vocabulary.items() if identity >= rows)
     if not beyond:
         return ""
@@ -75,8 +82,9 @@ def _beyond(vocabulary: dict[str, int], rows: int) -> str:
 
 
 def _unknown(file: TokenizerFile, reader: Reader) -> str:
-    """Ordinary text of any language that comes out mostly as the unknown token; proteins and the like have reasons."""
-    shares = {language: _share(file.unknown, reader.ids(text)) for language, text in SENTENCES.items()}
+    """Tells of a tokenizer to which every language is mostly unknown; one of proteins and the like has its reasons."""
+    unknown = file.unknown
+    shares = {language: _share(unknown, reader.ids(text)) for language, text in SENTENCES.items()}
     best = min(shares, key=shares.__getitem__)
     if shares[best] <= MOSTLY:
         return ""
@@ -88,5 +96,5 @@ def _unknown(file: TokenizerFile, reader: Reader) -> str:
 
 
 def _share(unknown: int | None, ids: list[int]) -> float:
-    """Of a sentence's tokens; a sentence that leaves none is unknown as well."""
+    """The share of unknown tokens in a sentence; a sentence that leaves no token is unknown as well."""
     return sum(identity == unknown for identity in ids) / len(ids) if ids else 1.0

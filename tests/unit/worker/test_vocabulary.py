@@ -19,7 +19,7 @@ from gpu_worker.model.loading import load
 from gpu_worker.random_models import miniature, synthetic
 from gpu_worker.rehearsal import check
 from gpu_worker.repository import vocabulary
-from gpu_worker.repository.tokenizer import Reader, finish
+from gpu_worker.repository.tokenizer import Reader, TokenizerFile, finish
 from shared.errors import ModelRefused
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -54,8 +54,9 @@ def test_a_folder_without_a_tokenizer_is_refused(
     folder = bare(tmp_path / "model", trunk, None)
     rows = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, normalize_embeddings=True)
     assert (rows @ rows.T).min() > 0.9
-    assert "holds no tokenizer: there is no tokenizer.json, and no vocabulary such as vocab.txt" in refusal(
-        folder, capsys
+    assert (
+        "holds no tokenizer that frontends can use: there is no tokenizer.json, and no vocabulary such as vocab.txt"
+        in refusal(folder, capsys)
     )
 
 
@@ -208,6 +209,20 @@ def test_the_unknown_token_may_have_no_role() -> None:
     file = of({"<u>": 0, "#": 1}, unk_token="<u>")
     assert file.unknown == 0
     assert "100% are the unknown one" in vocabulary.check(file, Reader(file), 2)
+
+
+def test_a_known_role_is_looked_up_without_the_file() -> None:
+    """Which has megabytes: nine sentences that each parsed it anew took ten seconds with a large vocabulary."""
+    assert TokenizerFile(content=b"no JSON", special_tokens={"unk": 7}).unknown == 7
+
+
+def test_a_tokenizer_is_parsed_once_for_all_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no role is known."""
+    file, parsed = of({"<u>": 0, "#": 1}, unk_token="<u>"), []
+    reader, loads = Reader(file), json.loads
+    monkeypatch.setattr(json, "loads", lambda content: parsed.append(1) or loads(content))
+    vocabulary.check(file, reader, 2)
+    assert len(parsed) == 1
 
 
 def test_models_of_the_tests_themselves_have_whole_vocabularies(tmp_path: Path) -> None:
