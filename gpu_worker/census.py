@@ -55,6 +55,8 @@ that reads what none before it makes is refused. Without one, `sentence_bert_con
 gives the mean of its tokens, a causal language model its last one. Refused, each in one line that names the file:
 
 - `adapter_config.json` (LoRA and its kin), beside weights or alone: merge the adapter into its base first;
+- a chat template without a `modules.json`, unless it asks about a query and a document: sentence-transformers puts
+  every text into it, which is not done here. Take it away to embed texts as they are;
 - `quantization_config` in config.json; a number that is a text or a fraction; keys that sentence-transformers does not
   take;
 - no tokenizer files, one that frontends could not open, special tokens beyond the model's embeddings, or fewer tokens

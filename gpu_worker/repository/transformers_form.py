@@ -75,6 +75,7 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSet
         return {"classifier": _process_rewards(path, config, texts)}
     if architecture.endswith("ForCausalLM") and _is_reranker(path, name):
         return {"weights_of": "causal-lm", "classifier": yes_no(config, texts)}
+    _check_no_chat_template(path)
     if architecture.endswith("ForMaskedLM"):
         # As SentenceTransformer and as SparseEncoder read it: one pass gives both.
         return both | {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}
@@ -84,11 +85,27 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSet
     return both
 
 
+def _chat_templates(path: Path) -> dict[str, str]:
+    """The templates of a tokenizer by where they stand, as transformers 5 reads them."""
+    settings = path / "tokenizer_config.json"
+    said = read_object(settings, missing={}).get("chat_template")
+    files = [path / "chat_template.jinja", *sorted(path.glob("additional_chat_templates/*.jinja"))]
+    found = {} if said is None else {f"{settings}: chat_template": str(said)}
+    return found | {str(file): file.read_text(encoding="utf-8") for file in files if file.is_file()}
+
+
+def _check_no_chat_template(path: Path) -> None:
+    """Raises ModelRefused where sentence-transformers puts every text into a template: bare texts have other rows."""
+    for place in _chat_templates(path):
+        raise ModelRefused(
+            f"{place}: without a modules.json sentence-transformers puts every text into this chat template, which is "
+            "not done here: take it away to embed texts as they are"
+        )
+
+
 def _is_reranker(path: Path, name: str) -> bool:
     """A causal language model that is asked about a query and a document: by its template, else by its name."""
-    settings, own = path / "tokenizer_config.json", path / "chat_template.jinja"
-    template = str(read_object(settings, missing={}).get("chat_template", ""))
-    template += own.read_text(encoding="utf-8") if own.is_file() else ""
+    template = "".join(_chat_templates(path).values())
     asks = all(re.search(f"['\"]{role}['\"]", template) for role in ("query", "document"))
     return asks or any("rerank" in part.lower() for part in Path(name).parts[-3:])  # .../NAME/snapshots/REVISION
 

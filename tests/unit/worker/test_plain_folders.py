@@ -12,6 +12,7 @@ from tiny import CPU, embed, ids_of, write_json, write_trunk
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
+from shared.errors import ModelRefused
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3 w4 w5 W6", "w9 w8 w20"]
@@ -68,6 +69,56 @@ def test_a_causal_language_model_gives_its_last_token(tmp_path: Path, name: str)
     causal = name in ("tiny-qwen3", "tiny-mistral")
     assert oracle[1].pooling_mode == card_of(load(str(tmp_path), CPU)).pooling == ("lasttoken" if causal else "mean")
     assert np.abs(embed(tmp_path, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
+
+
+CHAT = "{% for m in messages %}w5 {{ m.role }} w6 {{ m.content }} w7 {% endfor %}"
+PLACES: dict[str, tuple[str, str]] = {
+    "a file": ("chat_template.jinja", CHAT),
+    "a key": ("tokenizer_config.json", CHAT),
+    "a named file": ("additional_chat_templates/chat.jinja", CHAT),
+}
+
+
+def put_template(folder: Path, place: str) -> Path:
+    name, template = PLACES[place]
+    file = folder / name
+    file.parent.mkdir(exist_ok=True)
+    said = json.loads(file.read_text()) | {"chat_template": template} if place == "a key" else template
+    file.write_text(json.dumps(said) if place == "a key" else template)
+    return file
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-bert"])
+def test_a_chat_template_is_refused_by_its_place(tmp_path: Path, name: str, place: str) -> None:
+    """The reference puts every text into it (or fails over a template that has a name): its rows are up to 4 away from
+    those of bare texts, which are served again once the template is gone."""
+    write_trunk(tmp_path, name, "causal-lm" if name == "tiny-qwen3" else "encoder")
+    bare = embed(tmp_path, TEXTS)
+    assert np.abs(bare - SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS)).max() < 1e-4
+    file = put_template(tmp_path, place)
+    with pytest.raises(ModelRefused, match=f"{file.name}.* chat template, .* take it away to embed texts as they are"):
+        load(str(tmp_path), CPU)
+    oracle = SentenceTransformer(str(tmp_path), device="cpu")
+    if place == "a named file":
+        with pytest.raises(ValueError, match="multiple chat templates"):
+            oracle.encode(TEXTS)
+    else:
+        assert np.abs(bare - oracle.encode(TEXTS)).max() > 1
+
+
+def test_a_chat_template_beside_modules_does_not_count(trunk: Path, tmp_path: Path) -> None:
+    """The reference reads bare texts then, unless the Transformer's file says otherwise."""
+    folder = tmp_path / "model"
+    shutil.copytree(trunk, folder)
+    put_template(folder, "a file")
+    modules = [
+        {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    write_json(folder, modules=modules, **{"1_Pooling__config": {"pooling_mode": "mean", "embedding_dimension": 64}})
+    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    assert np.abs(embed(folder, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
 
 
 SAID: dict[str, tuple[dict[str, Any], int]] = {
