@@ -52,7 +52,7 @@ def build(config: PretrainedConfig, weights_of: WeightsOf, placement: Placement)
     with torch.random.fork_rng(devices=[placement.device] if placement.device.type == "cuda" else []):
         torch.manual_seed(SEED)
         with torch.device(placement.device):
-            model = weights.from_config(config, weights_of, placement)
+            model = weights.from_config(config, weights_of, placement.dtype)
     assert isinstance(model, nn.Module)
     return model
 

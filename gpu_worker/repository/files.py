@@ -93,8 +93,10 @@ def check_inside(file: Path, name: str) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What a library says, in one line."""
+    """What a library says, in one line; all that a KeyError says is its key."""
     said = str(error).strip() or type(error).__name__
+    if isinstance(error, KeyError):
+        said = f"there is no {said}"
     if "trust_remote_code" in said:
         return "it needs Python code of its repository, which only --trust-remote-code runs"
     return said.splitlines()[0]
@@ -103,4 +105,5 @@ def first_line(error: BaseException) -> str:
 def one_line(error: BaseException) -> str:
     """All that a library says, of errors whose first line is no more than a heading."""
     said = " ".join(str(error).split())
-    return said if said and "trust_remote_code" not in said else first_line(error)
+    short = not said or "trust_remote_code" in said or isinstance(error, KeyError)
+    return first_line(error) if short else said

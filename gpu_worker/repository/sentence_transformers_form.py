@@ -114,7 +114,7 @@ def _heads(reading: Reading) -> dict[str, Any]:
         raise ModelRefused(f"{reading.modules}: no module makes vectors or scores of the model's logits")
     if reading.pooling is None:
         raise ModelRefused(f"{reading.modules}: there is no Pooling, and vectors of texts are wanted")
-    dense = replace(reading.pooling, allowed_dimensions=transformers_form.matryoshka(config))
+    dense = replace(reading.pooling, allowed_dimensions=transformers_form.matryoshka(path, config))
     layers = [*reading.layers[SENTENCE], *_cut(reading)]
     return {"dense": _with_layers(dense, layers), "multi_vector": MultiVectorRecipe()}
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from gpu_worker.repository import adapters, late_interaction, text_settings
 from gpu_worker.repository.files import read_object
+from gpu_worker.repository.numbers import whole
 from gpu_worker.repository.recipe import (
     ClassifierRecipe,
     DenseRecipe,
@@ -54,7 +55,7 @@ def read(path: Path, name: str) -> Recipe:
 def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSettings, name: str) -> dict[str, Any]:
     causal = architecture.endswith("ForCausalLM") and config.get("is_causal", True)
     pooling = "lasttoken" if causal else "mean"  # the only token of a causal model that has seen the others
-    dense = DenseRecipe(poolings=(pooling,), allowed_dimensions=matryoshka(config))
+    dense = DenseRecipe(poolings=(pooling,), allowed_dimensions=matryoshka(path, config))
     both = {"dense": dense, "multi_vector": MultiVectorRecipe()}
     classes: dict[str, tuple[WeightsOf, Literal["sequence", "tokens"]]] = {
         "ForSequenceClassification": ("sequence-classification", "sequence"),
@@ -138,9 +139,12 @@ def _process_rewards(path: Path, config: dict[str, Any], texts: TextSettings) ->
     return replace(classifier(path, config, "tokens", texts), layers=layers)
 
 
-def matryoshka(config: dict[str, Any]) -> tuple[int, ...]:
-    """Dimensions that the model was trained to be cut to, where config.json tells."""
-    return tuple(sorted(config.get("matryoshka_dimensions") or ()))
+def matryoshka(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
+    """Dimensions that the model was trained to be cut to, where config.json tells. Raises ModelRefused."""
+    said, key = config.get("matryoshka_dimensions") or [], f"{path / 'config.json'}: matryoshka_dimensions"
+    if not isinstance(said, list):
+        raise ModelRefused(f"{key} {said!r} must be a list of whole numbers")
+    return tuple(sorted(whole(number, key) for number in said))
 
 
 def classifier(

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from torch import nn
 from transformers import (
@@ -71,7 +72,9 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
     where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     config = config_of(folder, recipe, trust_remote_code)
     try:
-        config.get_text_config().use_cache = False  # nothing is generated, and some classes then want a cache
+        texts = config.get_text_config()
+        texts.use_cache = False  # nothing is generated, and some classes then want a cache
+        texts.return_dict = True  # outputs are read by their names, whatever the file says
         model, report = class_of(config, recipe.weights_of).from_pretrained(
             folder,
             config=config,
@@ -83,6 +86,7 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
             **where,
         )
     except Exception as error:  # transformers and safetensors raise many kinds; all mean that it cannot be loaded
+        _check_config(folder, config, recipe.weights_of)
         pickled = folder / "pytorch_model.bin"
         file = pickled if pickled.is_file() and not any(folder.glob("*.safetensors")) else folder
         raise ModelRefused(f"{file}: the weights cannot be loaded: {first_line(error)}") from error
@@ -99,6 +103,18 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
     return model
 
 
+def _check_config(folder: Path, config: PretrainedConfig, weights_of: WeightsOf) -> None:
+    """Raises ModelRefused where no model can be made of a config, whatever weights lie beside it.
+
+    For weights that could not be loaded: on no device, since numbers of a fresh model mean nothing.
+    """
+    try:
+        with torch.device("meta"):
+            from_config(config, weights_of, torch.float32)
+    except Exception as error:  # of any class of transformers
+        raise ModelRefused(f"{folder / 'config.json'} cannot be used: {one_line(error)}") from error
+
+
 def class_of(config: PretrainedConfig, weights_of: WeightsOf) -> Any:
     """The class that holds the weights: one of Auto's, or an encoder without its decoder."""
     if weights_of == "encoder" and config.model_type in ENCODERS:
@@ -108,9 +124,9 @@ def class_of(config: PretrainedConfig, weights_of: WeightsOf) -> Any:
     return CLASSES[weights_of]
 
 
-def from_config(config: PretrainedConfig, weights_of: WeightsOf, placement: Placement) -> Any:
+def from_config(config: PretrainedConfig, weights_of: WeightsOf, dtype: torch.dtype) -> Any:
     """The same with random weights, in training mode."""
     chosen = class_of(config, weights_of)
     if not hasattr(chosen, "from_config"):  # a class of its own, not one of Auto's
-        return chosen._from_config(config, dtype=placement.dtype, attn_implementation="eager")
-    return chosen.from_config(config, dtype=placement.dtype, attn_implementation="eager")
+        return chosen._from_config(config, dtype=dtype, attn_implementation="eager")
+    return chosen.from_config(config, dtype=dtype, attn_implementation="eager")

@@ -71,6 +71,15 @@ def test_a_causal_language_model_gives_its_last_token(tmp_path: Path, name: str)
     assert np.abs(embed(tmp_path, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
 
 
+def test_outputs_may_be_tuples_by_the_config(trunk: Path, tmp_path: Path) -> None:
+    """return_dict false, which older folders have; the reference serves them too."""
+    folder = tmp_path / "model"
+    shutil.copytree(trunk, folder)
+    write_json(folder, config=json.loads((folder / "config.json").read_text()) | {"return_dict": False})
+    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    assert np.abs(embed(folder, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
+
+
 CHAT = "{% for m in messages %}w5 {{ m.role }} w6 {{ m.content }} w7 {% endfor %}"
 PLACES: dict[str, tuple[str, str]] = {
     "a file": ("chat_template.jinja", CHAT),

@@ -225,6 +225,26 @@ BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         settings("config.json", num_attention_heads="4"),
         ["config.json cannot be used", "num_attention_heads", "expected int, got str"],
     ),
+    "heads that do not divide the width": (
+        settings("config.json", num_attention_heads=7),
+        ["config.json cannot be used", "not a multiple of the number of attention heads (7)"],
+    ),
+    "heads that attend to what is not there": (
+        settings("config.json", is_decoder=False, add_cross_attention=True),
+        ["config.json cannot be used", "should be used as a decoder model"],
+    ),
+    "an activation that nobody knows": (
+        settings("config.json", hidden_act="nothing"),
+        ["config.json cannot be used: there is no 'nothing'"],
+    ),
+    "dimensions that are a text": (
+        settings("config.json", matryoshka_dimensions="64"),
+        ["config.json: matryoshka_dimensions '64' must be a list of whole numbers"],
+    ),
+    "a dimension that is a text": (
+        settings("config.json", matryoshka_dimensions=[32, "64"]),
+        ["config.json: matryoshka_dimensions '64' must be a whole number"],
+    ),
     "a number format that is none": (settings("config.json", dtype="auto"), ["config.json cannot be used", "'auto'"]),
     "an older key of the same": (without_dtype, ["config.json cannot be used", "'auto'"]),
     "no model type": (settings("config.json", model_type="nothing"), ["config.json cannot be used", "nothing"]),
@@ -265,7 +285,7 @@ SERVED_THERE = ("a number that is a truth",)
 def test_the_reference_fails_on_it_too(whole: Path, broken: str) -> None:
     """At its load or at its first text."""
     BROKEN[broken][0](whole)
-    kinds = (TypeError, OverflowError, AttributeError, StrictDataclassError)
+    kinds = (TypeError, OverflowError, AttributeError, ValueError, StrictDataclassError)
     with nullcontext() if broken in SERVED_THERE else pytest.raises(kinds):
         SentenceTransformer(str(whole), device="cpu").encode(["w1 w2 w3"])
 
