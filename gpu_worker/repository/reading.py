@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository import late_interaction, sentence_transformers_form, transformers_form
+from gpu_worker.repository import late_interaction, requirements, sentence_transformers_form, transformers_form
 from gpu_worker.repository.files import first_line, read_json, read_object
 from gpu_worker.repository.recipe import LateInteractionRecipe, Layer, MultiVectorRecipe, Recipe, SparseRecipe
 from shared.errors import ModelRefused
+
+EMPTY = ("query", "document")
+"""Prompts that sentence-transformers has without a word about them: they put nothing before a text."""
 
 
 def read(path: Path, name: str = "") -> Recipe:
@@ -27,7 +30,9 @@ def read(path: Path, name: str = "") -> Recipe:
 def _read(path: Path, name: str) -> Recipe:
     modules = path / "modules.json"
     if modules.is_file():
-        described = read_object(path / "config_sentence_transformers.json", missing={})
+        file = path / "config_sentence_transformers.json"
+        described = read_object(file, missing={})
+        requirements.check(file, described.get("requirements"))
         recipe = sentence_transformers_form.read(path, read_json(modules), described)
     else:
         described = {}
@@ -37,16 +42,19 @@ def _read(path: Path, name: str) -> Recipe:
 
 def _prompts(path: Path, described: dict[str, Any], late: LateInteractionRecipe | None) -> dict[str, Any]:
     file = path / "config_sentence_transformers.json"
-    prompts = {name: text for name, text in (described.get("prompts") or {}).items() if text is not None}
+    said = described.get("prompts") or {}
+    if not isinstance(said, dict):
+        raise ModelRefused(f"{file}: prompts {said!r} must be an object, texts by their names")
+    prompts = {name: text for name, text in said.items() if text is not None}
     for name, text in prompts.items():
         if not isinstance(text, str):
             raise ModelRefused(f"{file}: the prompt {name!r} is {text!r}, it must be a text")
     if late:
         prompts = late_interaction.with_markers(prompts, late.markers)
     default = described.get("default_prompt_name") or ""
-    if default and default not in prompts:
+    if default and default not in {*said, *prompts, *EMPTY}:
         raise ModelRefused(f"{file}: default_prompt_name {default!r} is none of its prompts")
-    return {"prompts": prompts, "default_prompt_name": default}
+    return {"prompts": prompts, "default_prompt_name": default if default in prompts else ""}
 
 
 def _with_bge_m3(path: Path, recipe: Recipe) -> Recipe:

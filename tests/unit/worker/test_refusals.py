@@ -189,8 +189,8 @@ BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         settings(LENGTHS, processing_kwargs={"text": {"add_special_tokens": False}}),
         [LENGTHS, "processing_kwargs", "add_special_tokens"],
     ),
-    "prompts that are a list": (
-        settings("config_sentence_transformers.json", prompts=["q"]),
+    "modalities that are a list": (
+        settings("sentence_bert_config.json", modality_config=["x"]),
         ["model", "unexpected"],
     ),
     "positions that depend on the step": (
@@ -259,6 +259,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         settings(LINEAR, activation_function="torch.nn.functional.tanh"),
         [LINEAR, "torch.nn.functional.tanh is not the name of a class, such as torch.nn.Tanh"],
     ),
+    "prompts that are a list": (
+        settings("config_sentence_transformers.json", prompts=["query: "]),
+        ["config_sentence_transformers.json: prompts ['query: '] must be an object"],
+    ),
     "an unknown default prompt": (
         settings("config_sentence_transformers.json", default_prompt_name="q"),
         ["config_sentence_transformers.json", "default_prompt_name 'q'"],
@@ -288,6 +292,19 @@ def test_the_reference_fails_on_it_too(whole: Path, broken: str) -> None:
     kinds = (TypeError, OverflowError, AttributeError, ValueError, StrictDataclassError)
     with nullcontext() if broken in SERVED_THERE else pytest.raises(kinds):
         SentenceTransformer(str(whole), device="cpu").encode(["w1 w2 w3"])
+
+
+@pytest.mark.parametrize(
+    "described",
+    [{"default_prompt_name": "query"}, {"default_prompt_name": "q", "prompts": {"q": None, "document": "w5 "}}],
+    ids=["unsaid", "null"],
+)
+def test_a_default_prompt_may_be_empty(whole: Path, described: dict[str, Any]) -> None:
+    """The reference has empty ones for queries and documents, and takes null for one."""
+    settings("config_sentence_transformers.json", **described)(whole)
+    expected = SentenceTransformer(str(whole), device="cpu").encode(["w1 w2 w3"])
+    assert np.abs(embed(whole, ["w1 w2 w3"]) - expected).max() < 2e-5
+    assert not load(str(whole), CPU).recipe.default_prompt_name
 
 
 @pytest.mark.parametrize("named", ["torch.nn.Tanh", "torch.nn.modules.activation.Tanh", "torch.nn.Identity"])
