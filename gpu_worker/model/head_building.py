@@ -112,8 +112,10 @@ class HeadBuilder:
             norm = nn.LayerNorm(width)
             norm.load_state_dict(tensors)
             return norm, width
+        if layer.inputs not in (0, width):
+            raise ModelRefused(f"{_told_by(layer)}: in_features is {layer.inputs}, and rows of {width} numbers come in")
         wanted = [layer.outputs or shape[0], width]
-        if list(shape) != wanted or layer.inputs not in (0, width):
+        if list(shape) != wanted:
             raise ModelRefused(
                 f"{layer.weights}: {layer.keys['weight']} has the shape {list(shape)}, its place wants {wanted}"
             )
@@ -121,7 +123,7 @@ class HeadBuilder:
         if layer.residual:
             residual = _linear(tensors["residual"], None) if "residual" in tensors else nn.Identity()
         linear = _linear(tensors["weight"], tensors.get("bias"))
-        return Dense(linear, _activation(layer.activation), residual), int(shape[0])
+        return Dense(linear, _activation(layer), residual), int(shape[0])
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
@@ -130,12 +132,21 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     return linear
 
 
-def _activation(named: str) -> nn.Module:
+def _told_by(layer: Layer) -> str:
+    """The file that describes a layer."""
+    return f"{layer.weights.rpartition('/')[0]}/config.json"
+
+
+def _activation(layer: Layer) -> nn.Module:
     """A class of torch.nn by its dotted name, without arguments. Raises ModelRefused."""
+    named, told = layer.activation, f"{_told_by(layer)}: activation_function {layer.activation}"
     found = getattr(nn, named.rpartition(".")[2], None)
     if not (inspect.isclass(found) and issubclass(found, nn.Module)):
-        raise ModelRefused(f"activation_function {named} is no class of torch.nn")
+        raise ModelRefused(f"{told} is no class of torch.nn")
     try:
-        return found()
+        made = found()
     except TypeError:
-        raise ModelRefused(f"activation_function {named} wants arguments, which no file gives") from None
+        raise ModelRefused(f"{told} wants arguments, which no file gives") from None
+    if any(True for _ in made.parameters()):
+        raise ModelRefused(f"{told} has weights of its own, which are not supported")
+    return made

@@ -120,13 +120,13 @@ def pooling(reading: Reading, folder: str) -> None:
 
 def _modes(file: Path, config: dict[str, Any]) -> tuple[str, ...]:
     named = config.get("pooling_mode")
-    if named is None:
+    if "pooling_mode" not in config:
         modes = [mode for key, mode in LEGACY_POOLINGS.items() if config.get(key)] or ["mean"]
     else:
-        modes = [named] if isinstance(named, str) else list(named)
+        modes = named if isinstance(named, list) else [named]
     wrong = [mode for mode in modes if mode not in POOLINGS]
     if wrong or not modes:
-        raise ModelRefused(f"{file}: pooling_mode {'+'.join(map(str, wrong))} is not one of {', '.join(POOLINGS)}")
+        raise ModelRefused(f"{file}: pooling_mode {wrong[0] if wrong else modes} is not one of {', '.join(POOLINGS)}")
     return tuple(modes)
 
 
@@ -162,7 +162,7 @@ def dense(reading: Reading, folder: str) -> None:
 
 def _activation(file: Path, config: dict[str, Any]) -> str:
     named = config.get("activation_function", "torch.nn.modules.activation.Tanh")
-    if not isinstance(named, str) or not re.fullmatch(r"torch\.nn\.(modules\.\w+\.)?[A-Z]\w*", named):
+    if not isinstance(named, str) or not re.fullmatch(r"torch\.nn\.(modules\.(\w+\.)?)?[A-Z]\w*", named):
         raise ModelRefused(f"{file}: activation_function {named} is not the name of a class, such as torch.nn.Tanh")
     return named
 

@@ -64,9 +64,11 @@ def _listed(file: Path, modules: Any) -> Iterator[_Module]:
     names = set()
     for module in modules:
         try:
-            named, folder = str(module["type"]), str(module["path"])
+            named, folder = module["type"], module["path"]
         except (KeyError, TypeError):
             raise ModelRefused(f"{file}: a module lacks type or path") from None
+        if not (isinstance(named, str) and isinstance(folder, str)):
+            raise ModelRefused(f"{file}: type {named!r} and path {folder!r} of a module must be texts")
         origin, _, kind = named.rpartition(".")
         if kind not in READERS:
             raise ModelRefused(f"{file}: type {named} is not one of {', '.join(sorted(READERS))}")
@@ -74,8 +76,8 @@ def _listed(file: Path, modules: Any) -> Iterator[_Module]:
             raise ModelRefused(f"{file}: type {named} is code of its repository, which is not run")
         check_inside(file, folder)
         name = module.get("name")
-        if name is None:
-            raise ModelRefused(f"{file}: {kind} lacks its name")
+        if not isinstance(name, str) or not name or "." in name:
+            raise ModelRefused(f"{file}: the name of {kind} is {name!r}, it must be a text without a dot")
         if name in names:
             raise ModelRefused(f"{file}: two modules have the name {name!r}, and the first of them would not be run")
         names.add(name)

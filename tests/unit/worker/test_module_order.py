@@ -104,20 +104,21 @@ def test_a_second_trunk_is_refused(trunk: Path, tmp_path: Path) -> None:
         load(str(write(tmp_path / "model", trunk, (T, T, P))), CPU)
 
 
-@pytest.mark.parametrize("name", ["0", None], ids=["of another", "none"])
-def test_names_tell_modules_apart(trunk: Path, tmp_path: Path, name: str | None) -> None:
+@pytest.mark.parametrize("name", ["0", None, "", 1, "a.b"], ids=["of another", "none", "empty", "number", "dotted"])
+def test_names_tell_modules_apart(trunk: Path, tmp_path: Path, name: str | int | None) -> None:
     """Of two with one name the reference runs the second in the first one's place; without a name it fails."""
     folder = write(tmp_path / "model", trunk, (T, P, N))
     modules = [{"path": FOLDERS[kind], "type": f"sentence_transformers.models.{kind}"} for kind in (T, P, N)]
     for place, module in enumerate(modules):
         module["name"] = str(place)
-    modules[1] |= {"name": name} if name else {}
+    modules[1] |= {"name": name}
     if name is None:
         del modules[1]["name"]
     write_json(folder, modules=modules)
-    with pytest.raises((KeyError, AttributeError)):
+    with pytest.raises((KeyError, AttributeError, TypeError)):
         oracle(folder)
-    with pytest.raises(ModelRefused, match="two modules have the name '0'" if name else "Pooling lacks its name"):
+    said = "two modules have the name '0'" if name == "0" else f"the name of Pooling is {name!r}, it must be a text"
+    with pytest.raises(ModelRefused, match=said):
         load(str(folder), CPU)
 
 

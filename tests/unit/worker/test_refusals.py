@@ -233,6 +233,23 @@ BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         settings("config.json", is_decoder=False, add_cross_attention=True),
         ["config.json cannot be used", "should be used as a decoder model"],
     ),
+    "an activation with weights of its own": (
+        settings(LINEAR, activation_function="torch.nn.PReLU"),
+        [f"{LINEAR}: activation_function torch.nn.PReLU has weights of its own"],
+    ),
+    "an activation with arguments": (
+        settings(LINEAR, activation_function="torch.nn.Linear"),
+        [f"{LINEAR}: activation_function torch.nn.Linear wants arguments"],
+    ),
+    "a width of other rows": (
+        settings(LINEAR, in_features=128),
+        [f"{LINEAR}: in_features is 128, and rows of 64 numbers come in"],
+    ),
+    "a number of modes that is none": (text(POOLING, '{"pooling_mode": [], "embedding_dimension": 64}'), ["mode []"]),
+    "a number of modes that is null": (
+        text(POOLING, '{"pooling_mode": null, "embedding_dimension": 64, "pooling_mode_cls_token": true}'),
+        [POOLING, "pooling_mode None"],
+    ),
     "an activation that nobody knows": (
         settings("config.json", hidden_act="nothing"),
         ["config.json cannot be used: there is no 'nothing'"],
@@ -289,7 +306,7 @@ SERVED_THERE = ("a number that is a truth",)
 def test_the_reference_fails_on_it_too(whole: Path, broken: str) -> None:
     """At its load or at its first text."""
     BROKEN[broken][0](whole)
-    kinds = (TypeError, OverflowError, AttributeError, ValueError, StrictDataclassError)
+    kinds = (TypeError, OverflowError, AttributeError, ValueError, RuntimeError, StrictDataclassError)
     with nullcontext() if broken in SERVED_THERE else pytest.raises(kinds):
         SentenceTransformer(str(whole), device="cpu").encode(["w1 w2 w3"])
 
@@ -307,7 +324,7 @@ def test_a_default_prompt_may_be_empty(whole: Path, described: dict[str, Any]) -
     assert not load(str(whole), CPU).recipe.default_prompt_name
 
 
-@pytest.mark.parametrize("named", ["torch.nn.Tanh", "torch.nn.modules.activation.Tanh", "torch.nn.Identity"])
+@pytest.mark.parametrize("named", ["torch.nn.Tanh", "torch.nn.modules.activation.Tanh", "torch.nn.modules.Identity"])
 def test_an_activation_has_a_short_and_a_long_name(whole: Path, named: str) -> None:
     """Both are of torch.nn, and both are served as the reference serves them."""
     settings(LINEAR, activation_function=named)(whole)
