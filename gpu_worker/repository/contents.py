@@ -7,7 +7,8 @@ from pathlib import Path
 CODE = {".py"}
 """Only where it is run."""
 READ = {".json", ".safetensors", ".bin", ".pt", ".txt", ".model", ".jinja", ".metadata"}
-"""What a row or its tokens may depend on."""
+READ |= {".codes", ".spm", ".tiktoken", ".vocab"}
+"""What a row or its tokens may depend on; the second line has tokens alone."""
 EXPORTS = ("onnx", "openvino")
 """Folders of the same weights for other runtimes, at the root of a repository."""
 BESIDE_THE_POINT = ("license*", "requirements*.txt", "readme*", "notice*")

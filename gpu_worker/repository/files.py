@@ -11,6 +11,9 @@ from torch import Tensor
 from shared.errors import ModelRefused
 
 SUFFIXES = (".safetensors", ".bin", ".pt")
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+"""Where transformers looks for weights, in this order."""
+POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def read_json(path: Path, missing: Any = None) -> Any:
@@ -55,6 +58,7 @@ def tensor_files(folder: Path, stem: str, names: set[str]) -> list[Path]:
 
 def read_tensors(path: Path, wanted: set[str] | None = None) -> dict[str, Tensor]:
     """Tensors by name; of a safetensors file only the `wanted` ones. Raises ModelRefused."""
+    check_fetched(path)
     try:
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt") as file:
@@ -71,19 +75,34 @@ def read_tensors(path: Path, wanted: set[str] | None = None) -> dict[str, Tensor
 
 
 def check_weight_files(folder: Path) -> None:
-    """Reads the head of every safetensors file, so that a truncated one is named. Raises ModelRefused."""
-    for path in sorted(folder.glob("*.safetensors")):
+    """Looks at the files that weights are loaded from, so that a missing or broken one is named.
+
+    Others beside them, of another number format say, are nobody's. Raises ModelRefused.
+    """
+    single, index, pickled = (folder / name for name in WEIGHTS)
+    shards = sorted(set(read_object(index, missing={}).get("weight_map", {}).values()))
+    for name in shards:
+        check_inside(index, name)
+    files = [single] if single.is_file() else [folder / name for name in shards]
+    if not files:
+        check_fetched(pickled)
+    for file in files:
+        if not file.is_file():
+            raise ModelRefused(f"{file} is missing; {index.name} names it")
+        check_fetched(file)
         try:
-            with safe_open(path, framework="pt"):
+            with safe_open(file, framework="pt"):
                 pass
         except (OSError, SafetensorError) as error:
-            raise ModelRefused(f"{path} cannot be read: {first_line(error)}") from None
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        for name in sorted(set(read_object(index).get("weight_map", {}).values())):
-            check_inside(index, name)
-            if not (folder / name).is_file():
-                raise ModelRefused(f"{folder / name} is missing; {index.name} names it")
+            raise ModelRefused(f"{file} cannot be read: {first_line(error)}") from None
+
+
+def check_fetched(path: Path) -> None:
+    """Raises ModelRefused for the pointer that Git leaves in place of a large file (docs/spec.md of Git LFS)."""
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(len(POINTER)) == POINTER:
+                raise ModelRefused(f"{path} is a pointer of Git LFS, not the file: `git lfs pull` fetches it")
 
 
 def check_inside(file: Path, name: str) -> None:

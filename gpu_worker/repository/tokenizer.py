@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository.files import first_line
+from gpu_worker.repository.files import check_fetched, first_line
 from shared.errors import ModelRefused
 from shared.vectors import TruncationSide
 
@@ -104,7 +104,10 @@ def read(folder: Path, trust_remote_code: bool, truncation_side: str | None = No
     """
     from transformers import AutoTokenizer
 
-    if not trust_remote_code and not any(file.is_file() for name in FILES for file in folder.glob(name)):
+    files = [file for name in FILES for file in folder.glob(name) if file.is_file()]
+    for file in files:
+        check_fetched(file)
+    if not trust_remote_code and not files:
         raise ModelRefused(
             f"{folder} holds no tokenizer that frontends can use: there is no tokenizer.json, and no vocabulary such "
             f"as vocab.txt: {REMEDY}"

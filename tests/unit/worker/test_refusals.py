@@ -332,6 +332,25 @@ def test_an_activation_has_a_short_and_a_long_name(whole: Path, named: str) -> N
     assert np.abs(embed(whole, ["w1 w2 w3"]) - expected).max() < 2e-5
 
 
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "2_Dense/model.safetensors"])
+def test_a_pointer_in_place_of_a_file_is_told(whole: Path, name: str) -> None:
+    """What `git clone` leaves without Git LFS, with what to do."""
+    text(name, POINTER)(whole)
+    assert f"{name} is a pointer of Git LFS, not the file: `git lfs pull` fetches it" in refusal(whole)
+
+
+@pytest.mark.parametrize("name", ["consolidated.safetensors", "model.fp16.safetensors", "adapter_model.safetensors"])
+@pytest.mark.parametrize("content", [POINTER, "cut short"], ids=["a pointer", "broken"])
+def test_weights_that_nothing_loads_may_be_anything(whole: Path, name: str, content: str) -> None:
+    """Those of another number format, which nobody fetched; the reference serves the rest of the folder."""
+    text(name, content)(whole)
+    expected = SentenceTransformer(str(whole), device="cpu").encode(["w1 w2 w3"])
+    assert np.abs(embed(whole, ["w1 w2 w3"]) - expected).max() < 2e-5
+
+
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     """By its file and by the index that wants it."""
     write_trunk(tmp_path, "tiny-bert", max_shard_size="100KB")
