@@ -8,7 +8,7 @@ from shared.errors import InvalidInput
 
 
 class Beyond:
-    """Of one model. Looks at ids only where there are such tokens at all."""
+    """The tokens of one model that have no embedding. Ids are looked at only where there are such tokens at all."""
 
     def __init__(self, tokenizer: Tokenizer, rows: int) -> None:
         """`rows` are the model's embeddings."""
@@ -23,7 +23,7 @@ class Beyond:
         wrong = next(identity for identity in ids if identity >= self._rows)
         token, who = self._tokenizer.id_to_token(wrong), f"{field} or its partner" if paired else field
         raise InvalidInput(
-            f"{who} has the token {token!r} ({wrong}), which the tokenizer knows: but the model's embeddings end "
-            f"at {self._rows - 1}",
+            f"{who} has the token {token!r} ({wrong}), which the tokenizer knows and the model does not: its "
+            f"embeddings end at {self._rows - 1}; leave it out",
             field=field,
         )

@@ -251,11 +251,11 @@ def _multiplied(base: Any) -> int:
 
 def _fingerprint(source: Source, limit: int, late: LateInteraction | None, linear: str) -> str:
     """Of linear layers rounded ones count, since all others give the same numbers. Of late interaction only what became
-    of it counts: a setting that says what the files say changes nothing."""
+    of it counts: a setting that says what the files say changes nothing. Nor do the words of a notice count."""
     digest = source.digest.copy()
     digest.update(source.tokenizer.content)
     facts: list[Any] = [
-        repr(replace(source.recipe, late_interaction=None)),
+        repr(replace(source.recipe, late_interaction=None, notice="")),
         repr(late),
         limit,
         source.placement.dtype_name,

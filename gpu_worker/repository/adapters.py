@@ -18,16 +18,14 @@ def check_none(folder: Path) -> None:
     file = folder / NAME
     if not file.is_file():
         return
-    said = read_object(file)
-    kind, base = (
-        said.get("peft_type") or "an unknown type",
-        said.get("base_model_name_or_path") or "no base that it names",
-    )
+    described = read_object(file)
+    kind = described.get("peft_type") or "of an unknown type"
     if (folder / "config.json").is_file():
         raise ModelRefused(
             f"{file}: an adapter ({kind}) lies beside the model; its rows are those of both together, and adapters are "
             f"not served: {REMEDY}, or take {NAME} away to serve the base alone"
         )
+    base = described.get("base_model_name_or_path") or "a base without a name"
     raise ModelRefused(
         f"{folder} holds an adapter alone ({kind}, of {base}) and no config.json: adapters are not served: {REMEDY}"
     )

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 CODE = {".py"}
-"""Only where it is run."""
+"""Suffixes of code, which counts only where it is run."""
 READ = {".json", ".safetensors", ".bin", ".pt", ".txt", ".model", ".jinja", ".metadata"}
 READ |= {".codes", ".spm", ".tiktoken", ".vocab"}
-"""What a row or its tokens may depend on; the second line has tokens alone."""
+"""Suffixes of files that a row may depend on; those of the second line hold vocabularies."""
 EXPORTS = ("onnx", "openvino")
 """Folders of the same weights for other runtimes, at the root of a repository."""
 BESIDE_THE_POINT = ("license*", "requirements*.txt", "readme*", "notice*")
+"""Files for people, whatever their suffix."""
 
 
 def kinds(trust_remote_code: bool) -> set[str]:
@@ -30,8 +31,10 @@ def pickles_beside_safetensors(files: Iterable[Path]) -> set[Path]:
 
 
 def digest(path: Path, trust_remote_code: bool) -> "hashlib._Hash":
-    """Over every file that counts, by its path inside the repository and its content, each with its length before it:
-    two repositories with other borders between files are not the same."""
+    """A digest of every file that counts, of its path inside the repository and its content.
+
+    Each has its length before it: two repositories with other borders between files are not the same.
+    """
     made = hashlib.sha256()
     for file in sorted(_counting(path, kinds(trust_remote_code))):
         name = str(file.relative_to(path)).encode()

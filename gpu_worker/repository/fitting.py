@@ -10,26 +10,28 @@ from shared.card import LateInteraction
 from shared.errors import ModelRefused
 
 WORD = "a"
-"""As short as a text may be."""
+"""A text as short as texts may be."""
 
 
 def check(recipe: Recipe, reader: Reader, room: Room, late: LateInteraction | None) -> None:
-    """Raises ModelRefused, naming what takes too much, how much, the limit, and the setting that raises it."""
+    """Looks for a limit that leaves no token of a text.
+
+    Raises ModelRefused, naming what takes too much, how much, the limit, and the setting that raises it.
+    """
     classifier = recipe.classifier
     if classifier and classifier.template:
         _check_templates(classifier, reader, room)
         return
     pairs = classifier is not None and classifier.kind != "tokens"
-    _check(
-        1 + pairs + reader.added(pairs), "special tokens and a word" + " of each text" * pairs, room.usual, _limit(room)
-    )
+    special, second = reader.added(pairs), int(pairs)  # a pair's other text has a word as well
+    words = "a word of each text" if pairs else "a word"
+    _check(special + 1 + second, f"special tokens and {words}", room.usual, _limit(room))
     for name, prompt in recipe.prompts.items():
         limit, told = room.usual, _limit(room)
         if late and name in ("query", "document"):
             limit = late.query_length if name == "query" else late.document_length
             told = f"a {name} may have {limit} tokens, see --{name}-length"
-        needed = len(reader.ids(prompt + WORD)) + pairs + reader.added(pairs)
-        _check(needed, f"the prompt {name!r} and a word", limit, told)
+        _check(special + len(reader.ids(prompt + WORD)) + second, f"the prompt {name!r} and a word", limit, told)
 
 
 def _check_templates(classifier: ClassifierRecipe, reader: Reader, room: Room) -> None:

@@ -27,7 +27,7 @@ LEGACY_POOLINGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 WIDTHS = ("embedding_dimension", "word_embedding_dimension")
-"""What a Pooling calls the width of the rows that it pools."""
+"""Keys of a Pooling for the width of the rows that it pools. Nothing is computed with it, but it must be there."""
 POOLING_KEYS = {*LEGACY_POOLINGS, *WIDTHS, "pooling_mode", "include_prompt"}
 TASKS: dict[str, WeightsOf] = {
     "feature-extraction": "encoder",
@@ -61,10 +61,12 @@ class Reading:
 
     @property
     def late(self) -> Form | None:
+        """The form in which late interaction is written down; None for other models."""
         return late_interaction.form_of(self.described, self.path / "config.json", self.pylate)
 
     @property
     def modules(self) -> Path:
+        """The file that lists the modules."""
         return self.path / "modules.json"
 
     def need(self, feature: str, folder: str) -> None:
@@ -94,7 +96,7 @@ def transformer(reading: Reading, folder: str) -> None:
 
 
 def masked_lm(reading: Reading, folder: str) -> None:
-    """The same, of an older name."""
+    """A trunk of a masked language model, under its older name."""
     transformer(reading, folder)
     reading.weights_of = "masked-lm"
 
@@ -168,7 +170,7 @@ def _activation(file: Path, config: dict[str, Any]) -> str:
 
 
 def layer_norm(reading: Reading, folder: str) -> None:
-    """Over pooled rows."""
+    """A layer normalisation of pooled rows."""
     file = reading.path / folder / "config.json"
     reading.need(SENTENCE, folder)
     width = whole(read_object(file).get("dimension"), f"{file}: dimension")
@@ -189,7 +191,7 @@ def normalize(reading: Reading, folder: str) -> None:
 
 
 def dropout(reading: Reading, folder: str) -> None:
-    """Does nothing to vectors at inference, but they must be there."""
+    """A module that does nothing to vectors at inference, but wants them to be there."""
     reading.need(SENTENCE, folder)
 
 
@@ -224,12 +226,12 @@ def logit_score(reading: Reading, folder: str) -> None:
 
 
 def mask(reading: Reading, folder: str) -> None:
-    """Which tokens of late interaction are scored."""
+    """A choice of the tokens that late interaction scores."""
     reading.masks.append(late_interaction.mask_of(reading.path / folder / "config.json"))
 
 
 def token_pooling(reading: Reading, folder: str) -> None:
-    """Raises ModelRefused."""
+    """A module that makes fewer rows of a document's tokens. Raises ModelRefused."""
     named = f"{reading.modules}: HierarchicalTokenPooling"
     raise ModelRefused(f"{named}: documents whose token vectors are pooled could not be scored on the worker")
 

@@ -25,16 +25,16 @@ STAND_INS = {
 
 
 def installed() -> list[str]:
-    """Names with versions, of those that can be imported."""
+    """The packages of them that can be imported, as names with versions."""
     distributions = {COMPUTES: COMPUTES} | STAND_INS
     return [f"{name} {_version(distribution)}" for name, distribution in distributions.items() if find_spec(name)]
 
 
 def code_of(model: Any) -> list[str]:
-    """Sources of a model's classes that transformers fetched: another repository may have them."""
-    classes = {base for module in model.modules() for base in type(module).__mro__}
-    fetched = {inspect.getmodule(each) for each in classes if each.__module__.startswith(FETCHED)}
-    return sorted(inspect.getsource(module) for module in fetched if module is not None)
+    """Sources of the classes of a model that transformers fetched, from whatever repository."""
+    classes = {kind for module in model.modules() for kind in type(module).__mro__}
+    files = {inspect.getmodule(kind) for kind in classes if kind.__module__.startswith(FETCHED)}
+    return sorted(inspect.getsource(file) for file in files if file is not None)
 
 
 def _version(distribution: str) -> str:

@@ -61,7 +61,7 @@ class TextSettings:
 
 
 def read(folder: Path) -> TextSettings:
-    """What counts beside a modules.json. Raises ModelRefused, naming file and key."""
+    """What the files of a Transformer module say of texts. Raises ModelRefused, naming file and key."""
     file, settings = _first(folder)
     named = str(file)
     _check_keys(named, settings)
@@ -93,7 +93,7 @@ def read(folder: Path) -> TextSettings:
 
 
 def of_tokenizer(folder: Path) -> TextSettings:
-    """What counts without a modules.json: the tokenizer's own limit alone. Raises ModelRefused."""
+    """What is said of texts where there is no modules.json: the tokenizer's limit alone. Raises ModelRefused."""
     return TextSettings(max_tokens=_first_limit(folder, "", {}, {}, {}))
 
 

@@ -85,11 +85,11 @@ class Reader:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def framed(self, text: str) -> list[int]:
-        """The same with the special tokens that every text gets."""
+        """Token ids of a text with the special tokens that every text gets."""
         return list(self._tokenizer.encode(text).ids)
 
     def added(self, pair: bool) -> int:
-        """Special tokens around a text, or around and between two."""
+        """The number of special tokens around a text, or around and between two."""
         return int(self._tokenizer.num_special_tokens_to_add(is_pair=pair))
 
     def vocabulary(self) -> dict[str, int]:

@@ -32,8 +32,8 @@ def test_the_text_and_the_token_are_named() -> None:
         embed(tokenization(), ["a b", "c <extra> d", "<extra>"])
     assert raised.value.field == "texts[1]"
     assert str(raised.value) == (
-        f"texts[1] has the token '<extra>' ({ROWS}), which the tokenizer knows: "
-        f"but the model's embeddings end at {ROWS - 1}"
+        f"texts[1] has the token '<extra>' ({ROWS}), which the tokenizer knows and the model does not: "
+        f"its embeddings end at {ROWS - 1}; leave it out"
     )
 
 

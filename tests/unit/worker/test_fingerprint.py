@@ -11,7 +11,7 @@ from tiny import CPU, write_json
 from torch import nn
 
 from gpu_worker.model.loading import load
-from gpu_worker.repository import contents, packages
+from gpu_worker.repository import contents, packages, vocabulary
 
 IRRELEVANT = {
     "README.md": "text",
@@ -144,6 +144,15 @@ def test_packages_are_part_of_a_model_s_fingerprint(
     monkeypatch.syspath_prepend(tmp_path)
     importable(tmp_path, "mambapy")
     assert load(str(trunk), CPU).fingerprint != before
+
+
+def test_the_words_of_a_notice_do_not_count(trunk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release that says them otherwise serves the same rows, beside one that does not."""
+    before = load(str(trunk), CPU).fingerprint
+    monkeypatch.setattr(vocabulary, "check", lambda *_: "said in other words")
+    model = load(str(trunk), CPU)
+    assert model.notice == "said in other words"
+    assert model.fingerprint == before
 
 
 def test_code_that_another_repository_brings_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
