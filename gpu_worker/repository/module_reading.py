@@ -121,11 +121,11 @@ def pooling(reading: Reading, folder: str) -> None:
 
 
 def _modes(file: Path, config: dict[str, Any]) -> tuple[str, ...]:
-    named = config.get("pooling_mode")
-    if "pooling_mode" not in config:
-        modes = [mode for key, mode in LEGACY_POOLINGS.items() if config.get(key)] or ["mean"]
-    else:
+    if "pooling_mode" in config:
+        named = config["pooling_mode"]
         modes = named if isinstance(named, list) else [named]
+    else:
+        modes = [mode for key, mode in LEGACY_POOLINGS.items() if config.get(key)] or ["mean"]
     wrong = [mode for mode in modes if mode not in POOLINGS]
     if wrong or not modes:
         raise ModelRefused(f"{file}: pooling_mode {wrong[0] if wrong else modes} is not one of {', '.join(POOLINGS)}")

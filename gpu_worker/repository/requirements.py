@@ -29,12 +29,15 @@ def check(file: Path, requirements: Any) -> None:
         specifier, reason = wanted, ""
         if isinstance(wanted, dict):
             specifier, reason = wanted.get("specifier", ""), wanted.get("reason", "")
-        name = canonicalize_name(OTHER_NAMES.get(package, package))
+        name = canonicalize_name(OTHER_NAMES.get(str(package), str(package)))
         here = _installed(name)
         if not _met(specifier, here):
             found = f"{here} is what is here" if here else "it is not installed"
             told = f" ({reason})" if reason else ""
-            raise ModelRefused(f"{file}: requirements: the model wants {name} {specifier}{told}, and {found}")
+            raise ModelRefused(
+                f"{file}: requirements: the model wants {name} {specifier}{told}, and {found}: install such a "
+                "version, or take a revision of the model that wants this one"
+            )
 
 
 def _met(specifier: Any, here: str | None) -> bool:
