@@ -118,6 +118,8 @@ def first_line(error: BaseException) -> str:
         said = f"there is no {said}"
     if "trust_remote_code" in said:
         return "it needs Python code of its repository, which only --trust-remote-code runs"
+    if "`weights_only`" in said:  # PyTorch goes on to advise what would run code of the file
+        return "it is no file of tensors by name alone, and nothing else is read"
     return said.splitlines()[0]
 
 

@@ -351,6 +351,18 @@ def test_weights_that_nothing_loads_may_be_anything(whole: Path, name: str, cont
     assert np.abs(embed(whole, ["w1 w2 w3"]) - expected).max() < 2e-5
 
 
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "2_Dense/pytorch_model.bin", "sparse_linear.pt"])
+def test_no_refusal_advises_to_run_a_pickle(whole: Path, name: str) -> None:
+    """As PyTorch's own message does."""
+    if name.endswith("pytorch_model.bin"):
+        (whole / name).with_name("model.safetensors").unlink()
+    torch.save({"a": Path()}, whole / name)
+    said = refusal(whole)
+    assert f"{name}: the weights" in said or f"{name} cannot be read as plain tensors" in said
+    assert "it is no file of tensors by name alone" in said
+    assert "weights_only" not in said
+
+
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     """By its file and by the index that wants it."""
     write_trunk(tmp_path, "tiny-bert", max_shard_size="100KB")
