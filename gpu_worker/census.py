@@ -59,6 +59,7 @@ gives the mean of its tokens, a causal language model its last one. Refused, eac
   every text into it, which is not done here. Take it away to embed texts as they are;
 - `quantization_config` in config.json; a number that is a text or a fraction; keys that sentence-transformers does not
   take;
+- `requirements` of config_sentence_transformers.json that the installed packages do not meet;
 - no tokenizer files, one that frontends could not open, special tokens beyond the model's embeddings, or fewer tokens
   than a quarter of them. Matrices are padded, so more rows than tokens are usual;
 - a prompt, a marker or a pair's template that leaves no room for a token of a text.
