@@ -5,7 +5,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
-from frontend_service.doors.http.leniency import MENDED, mended, without_mark
+from frontend_service.doors.http.leniency import MENDED, Mending, without_mark
 from frontend_service.doors.http.refusing import Refusals
 from shared.errors import InvalidInput, LimitExceeded
 
@@ -50,7 +50,7 @@ class Body(Generic[T]):
     def __init__(self, kind: type[T]) -> None:
         self.kind = kind
         self._decoder = msgspec.json.Decoder(kind)
-        self._fields = frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+        self._mending = Mending(kind)
         self._refusals = Refusals(kind)
 
     def read(self, raw: bytes) -> T:
@@ -73,9 +73,9 @@ class Body(Generic[T]):
         except msgspec.ValidationError as error:
             if not MENDED.search(str(error)):
                 raise
-            content = mended(raw, self._fields)
+            content = self._mending.content(raw)
             self._refusals.check(content)  # what is refused says more than what is missing because of it
-            return self._decoder.decode(msgspec.json.encode(content))
+            return msgspec.convert(content, self.kind)
         self._refusals.check_struct(body)
         return body
 

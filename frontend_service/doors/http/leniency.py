@@ -1,10 +1,10 @@
 """What bodies may have beside strict JSON of their structs: `null` for absence, whole floats, a byte order mark."""
 
 import re
-from collections.abc import Container
 from typing import Any
 
 import msgspec
+from msgspec import inspect
 
 MENDED = re.compile("got `(null|float)`|missing required field")
 """Messages of msgspec's about bodies that may be right once they are mended, or that may hold what is refused."""
@@ -26,18 +26,51 @@ def without_mark(raw: bytes) -> bytes:
     return raw
 
 
-def mended(raw: bytes, fields: Container[str]) -> dict[str, Any]:
-    """These fields of a body that is an object, as Python has JSON: none that is null, whole floats as integers.
+class Mending:
+    """The fields of a struct, each mended unless its content is the caller's own: that stays as it was sent."""
 
-    JSON has one kind of number, so that 512.0 is 512. In a list null stays what it is. What else is in the body is not
-    read: it may be large. Raises DecodeError, RecursionError.
-    """
-    members = PARTS.decode(raw)
-    return {
-        name: _plain(msgspec.json.decode(part))
-        for name, part in members.items()
-        if name in fields and bytes(memoryview(part)[:5]) != b"null"
-    }
+    def __init__(self, kind: type[msgspec.Struct]) -> None:
+        description = inspect.type_info(kind)
+        assert isinstance(description, inspect.StructType)
+        self._types = {field.encode_name: field.type for field in description.fields}
+        self._callers_own = {name for name, type_ in self._types.items() if _holds(type_, inspect.AnyType)}
+
+    def content(self, raw: bytes) -> dict[str, Any]:
+        """The fields of a body, for `msgspec.convert`: none that is null, whole floats as integers.
+
+        JSON has one kind of number, so that 512.0 is 512. In a list null stays what it is. What else is in the body is
+        not read: it may be large. Raises DecodeError, ValidationError, RecursionError.
+        """
+        members = PARTS.decode(raw)
+        return {
+            name: self._read(name, member)
+            for name, member in members.items()
+            if name in self._types and bytes(memoryview(member)[:5]) != b"null"
+        }
+
+    def _read(self, name: str, member: msgspec.Raw) -> Any:
+        if isinstance(self._types[name], inspect.RawType):
+            return member
+        try:
+            content = msgspec.json.decode(member)
+        except msgspec.ValidationError as error:  # it names the place within the member
+            message, _, place = str(error).partition(" - at `$")
+            raise msgspec.ValidationError(f"{message} - at `$.{name}{place or '`'}") from None
+        return content if name in self._callers_own else _plain(content)
+
+
+def _holds(type_: inspect.Type, part: type[inspect.Type]) -> bool:
+    """Whether a type is made of such a part, itself or as an alternative, an entry or a value; not within structs."""
+    inner: tuple[inspect.Type, ...] = ()
+    if isinstance(type_, inspect.Metadata):
+        inner = (type_.type,)
+    elif isinstance(type_, inspect.UnionType):
+        inner = type_.types
+    elif isinstance(type_, inspect.ListType):
+        inner = (type_.item_type,)
+    elif isinstance(type_, inspect.DictType):
+        inner = (type_.value_type,)
+    return isinstance(type_, part) or any(_holds(alternative, part) for alternative in inner)
 
 
 def _plain(content: Any) -> Any:

@@ -81,13 +81,15 @@ async def test_a_template_is_cut_at_one_end_only(path: str, body: dict[str, Any]
     assert field.encode() in told.body
 
 
-async def test_a_document_may_be_an_object() -> None:
-    """All of it comes back, in the shape in which it was sent."""
-    document = {"text": "b", "url": "https://example.org", "pages": 3}
-    body = {"query": "a", "documents": ["c", document], "return_documents": True, "top_n": 2}
+@pytest.mark.parametrize("top_n", [2, 2.0])
+async def test_a_document_may_be_an_object(top_n: float) -> None:
+    """All of it comes back, in the shape in which it was sent, whatever is mended beside it."""
+    document = {"text": "b", "url": "https://example.org", "pages": 3, "price": 1.0, "author": None}
+    body = {"query": "a", "documents": ["c", document], "return_documents": True, "top_n": top_n}
     told = await Door(Worker(**CROSS_ENCODER)).ask("/v1/rerank", body)
     found = {result["index"]: result["document"] for result in told.json["results"]}
     assert found == {0: {"text": "c"}, 1: document}
+    assert isinstance(found[1]["price"], float)
 
 
 @pytest.mark.parametrize("path", [*RERANKS, "/"])
