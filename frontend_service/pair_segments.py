@@ -11,14 +11,19 @@ from tokenizers import Encoding, Tokenizer
 from frontend_service.pairs import Joined, PairSequence, PairTexts, check_side
 from frontend_service.reader import Need, Read, Reader
 from frontend_service.requests import Cut
+from frontend_service.truncation import shortened
 from shared.vectors import TruncationSide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """A text within the limit of its side. `whole`: it has no more tokens than `encoding`, but for those cut off."""
+    """A text within the limit of its side: `length` tokens, of which `encoding` has those that a pair may keep.
+
+    `whole`: it has no more, but for those cut off at the limit of its side.
+    """
 
     encoding: Encoding
+    length: int
     truncated: bool
     whole: bool
 
@@ -40,17 +45,20 @@ class Segments:
         # Which of two texts over an odd room keeps one token more depends on which is longer: only there, all counts.
         need = self._need(texts.first_cut, room, side, counted=room % 2 == 1)
         for reads in self._reader.batches(((prompt or "") + each for each in texts.firsts), need):
-            firsts += [self._cut(read, texts.first_cut) for read in reads]
+            firsts += [
+                self._kept(read, texts.first_cut, texts.first_entry.format(row), room, side)
+                for row, read in enumerate(reads, len(firsts))
+            ]
             yield None
 
         def pair(first: _Side, second: _Side, column: int) -> PairSequence:
-            lengths = len(first.encoding), len(second.encoding)
+            lengths = first.length, second.length
             over = sum(lengths) > room
             if over:
                 texts.check_cut(column, sum(lengths) + special, limit, whole=first.whole and second.whole)
             kept = longest_first(*lengths, room)
             joined = self._framing.post_process(
-                _shortened(first.encoding, kept[0], side), _shortened(second.encoding, kept[1], side)
+                shortened(first.encoding, kept[0], side), shortened(second.encoding, kept[1], side)
             )
             types = joined.type_ids
             return texts.sequence(
@@ -60,38 +68,37 @@ class Segments:
                 truncated=over or first.truncated or second.truncated,
             )
 
-        over_alone = any(len(first.encoding) > room for first in firsts)
+        over_alone = any(first.length > room for first in firsts)
         need, column = self._need(texts.second_cut, room, side, counted=room % 2 == 1 and over_alone), 0
         for reads in self._reader.batches(texts.seconds, need):
             for read in reads:
-                second = self._cut(read, texts.second_cut)
+                second = self._kept(read, texts.second_cut, texts.entry.format(column), room, side)
                 for row in range(len(firsts)) if texts.matrix else (column,):
                     yield column, row, pair(firsts[row], second, column)
                 column += 1
             yield None
 
     def _need(self, cut: Cut, room: int, side: TruncationSide, *, counted: bool) -> Need | None:
-        """One token more than may stay of a text; all where they are to be `counted`."""
-        if cut.max_tokens is not None:
-            return Need(tokens=cut.max_tokens + 1, cut=cut.side or self._side)
+        """One token more than may stay of a text; all where they are to be `counted`.
+
+        A limit of its side that lies above the `room` says nothing, unless the other end is cut there.
+        """
+        limit, end = cut.max_tokens, cut.side or self._side
+        if limit is not None and (limit <= room or counted or end is not side):
+            return Need(tokens=limit + 1, cut=end)
         return None if counted else Need(tokens=room + 1, cut=side)
 
-    def _cut(self, read: Read, cut: Cut) -> _Side:
-        """Within the limit of its side, which counts no special tokens."""
-        limit, length = cut.max_tokens, len(read.encoding)
-        if limit is None or length <= limit:
-            return _Side(encoding=read.encoding, truncated=False, whole=read.whole)
-        check_side(cut, limit, length, whole=read.whole)
-        shortened = _shortened(read.encoding, limit, cut.side or self._side)
-        return _Side(encoding=shortened, truncated=True, whole=True)
+    def _kept(self, read: Read, cut: Cut, field: str, room: int, side: TruncationSide) -> _Side:
+        """A text, which errors call `field`, within the limit of its side, which counts no special tokens.
 
-
-def _shortened(encoding: Encoding, length: int, side: TruncationSide) -> Encoding:
-    """An encoding of at most `length` tokens: a copy, cut on one side, where it is longer."""
-    if length < len(encoding):
-        encoding = Encoding.merge([encoding])  # a copy: it may be part of other pairs
-        encoding.truncate(length, direction=side.name.lower())
-    return encoding
+        Of it stays what a pair has `room` for, which is cut on `side`.
+        """
+        encoding, limit, whole = read.encoding, cut.max_tokens, read.whole
+        truncated = limit is not None and len(encoding) > limit
+        if limit is not None and truncated:
+            check_side(cut, limit, len(encoding), field, whole=whole)
+            encoding, whole = shortened(encoding, limit, cut.side or self._side), True
+        return _Side(encoding=shortened(encoding, room, side), length=len(encoding), truncated=truncated, whole=whole)
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:

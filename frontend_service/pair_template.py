@@ -27,11 +27,11 @@ class Template:
         ending = self._reader.read(after).encoding.ids
         room, need = texts.room(limit, len(ending)), Need(tokens=limit + 1, cut=TruncationSide.RIGHT)
         firsts: list[tuple[str, bool]] = []
-        for some in self._cut(texts.firsts, texts.first_cut):
+        for some in self._cut(texts.firsts, texts.first_cut, texts.first_entry, limit):
             firsts += some
             yield None
         column = 0
-        for some in self._cut(texts.seconds, texts.second_cut):
+        for some in self._cut(texts.seconds, texts.second_cut, texts.entry, limit):
             for second, second_cut in some:
                 for row in range(len(firsts)) if texts.matrix else (column,):
                     first, first_cut = firsts[row]
@@ -58,20 +58,24 @@ class Template:
         filled = [part.replace("{instruction}", instruction or "") for part in (before, between, after)]
         return filled[0], filled[1], filled[2]
 
-    def _cut(self, texts: Iterable[str], cut: Cut) -> Iterator[list[tuple[str, bool]]]:
-        """Texts within the limit of their side, cut where the last token ends; and whether they were. Some a slice."""
+    def _cut(self, texts: Iterable[str], cut: Cut, entry: str, whole: int) -> Iterator[list[tuple[str, bool]]]:
+        """Texts within the limit of their side, cut where the last token ends; and whether they were. Some a slice.
+
+        `entry`: what errors call one of them; `whole`: the limit of a pair. A side's own limit says nothing above it.
+        """
         limit = cut.max_tokens
-        if limit is None:
+        if limit is None or limit >= whole:
             yield [(text, False) for text in texts]
             return
-        left, need = iter(texts), Need(tokens=limit + 1, cut=TruncationSide.RIGHT)
+        number, left, need = 0, iter(texts), Need(tokens=limit + 1, cut=TruncationSide.RIGHT)
         for reads in self._reader.batches(texts, need, offsets=True):
             some = []
             for read, text in zip(reads, left, strict=False):  # in this order, or a text of the next slice were lost
                 over = len(read.encoding) > limit
                 if over:
-                    check_side(cut, limit, len(read.encoding), whole=read.whole)
+                    check_side(cut, limit, len(read.encoding), entry.format(number), whole=read.whole)
                 some.append((text[: read.encoding.offsets[limit - 1][1]] if over else text, over))
+                number += 1
             yield some
 
 

@@ -16,7 +16,8 @@ class PairTexts:
     """First and second texts, and which meet: every first with every second (`matrix`), else one by one.
 
     `cut` is for a pair as a whole, `first_cut` and `second_cut` for its sides. `entry` is what errors call a second
-    text, such as `documents[{}]`. `prompt` fills a template's instruction, or goes before each first text.
+    text, such as `documents[{}]`, `first_entry` a first one. `prompt` fills a template's instruction, or goes before
+    each first text.
     """
 
     firsts: Sequence[str]
@@ -26,6 +27,7 @@ class PairTexts:
     cut: Cut
     first_cut: Cut = WHOLE
     second_cut: Cut = WHOLE
+    first_entry: str = "queries[{}]"
     prompt: PromptChoice = UNPROMPTED
 
     def room(self, limit: int, fixed: int) -> int:
@@ -50,7 +52,7 @@ class PairTexts:
             )
 
     def sequence(self, column: int, ids: Sequence[int], *, second_segment: int = 0, truncated: bool) -> "PairSequence":
-        """Of the second text `column` and its partner. Raises InvalidInput where they have no tokens at all."""
+        """The pair of the second text `column`. Raises InvalidInput where it has no tokens at all."""
         if not ids:
             field = self.entry.format(column)
             raise InvalidInput(f"{field} and its partner have no tokens, not even special ones", field=field)
@@ -70,12 +72,15 @@ Joined = Iterator[tuple[int, int, PairSequence] | None]
 """Pairs: number of the second text, number of the first, and what they make; None between slices."""
 
 
-def check_side(cut: Cut, limit: int, tokens: int, *, whole: bool) -> None:
-    """Raises InputTooLong where one side is over its `limit` and may not be cut; `whole`: as for a pair."""
+def check_side(cut: Cut, limit: int, tokens: int, field: str, *, whole: bool) -> None:
+    """Raises InputTooLong, naming the text `field`, where it is over the `limit` of its side and may not be cut.
+
+    `whole`: it is read to its end, as for a pair.
+    """
     if not cut.truncate:
         raise InputTooLong(
-            f"a text has {_count(tokens, limit, whole)} tokens, {cut.field} is {limit}; truncate would cut it",
-            field=cut.field,
+            f"{field} has {_count(tokens, limit, whole)} tokens, {cut.field} is {limit}; truncate would cut it",
+            field=field,
         )
 
 

@@ -137,6 +137,7 @@ class Ranking:
             cut=request.sequence_cut or Cut(truncate=request.document_cut.truncate, side=request.document_cut.side),
             first_cut=request.query_cut,
             second_cut=request.document_cut,
+            first_entry=request.query_entry,
             prompt=PromptChoice(literal=request.instruction),
         )
         self._check_sides(request, model.tokenization.prompt(texts.prompt), "")

@@ -19,6 +19,7 @@ from frontend_service.reader import Need, Read, Reader
 from frontend_service.requests import Cut, PromptChoice
 from frontend_service.token_limits import TokenLimits
 from frontend_service.tokenized import Tokenized
+from frontend_service.truncation import shortened
 from frontend_service.turns import Slices
 from shared.card import ModelCard
 from shared.errors import InputTooLong, InvalidInput, UnsupportedTask, clip
@@ -198,9 +199,8 @@ class Tokenization:
             raise InvalidInput(
                 f"{field}: the prompt fills the limit of {limit} tokens, nothing is left to pool", field=field
             )
-        encoding.truncate(limit - self._added, direction=fit.side.name.lower())
         return TokenizedText(
-            encoding=self._framing.post_process(encoding),
+            encoding=self._framing.post_process(shortened(encoding, limit - self._added, fit.side)),
             truncated=True,
             prompt_length=prompt_length,
             start=read.start,

@@ -8,11 +8,12 @@ import pytest
 from fakes import WORDS
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from frontend_service.pair_segments import longest_first
 from frontend_service.pair_tokenizer import SLICE_TOKENS
 from frontend_service.pairs import PairTexts
+from frontend_service.reader import Reader
 from frontend_service.requests import Cut, PromptChoice
 from frontend_service.tokenization import Tokenization
 from frontend_service.tokenized import Tokenized
@@ -124,9 +125,38 @@ def test_each_side_has_a_limit_of_its_own() -> None:
     assert found.truncated == (True, True)
     left = pairs(["a b"], ["c d e", "f"], matrix=True, truncation_side=TruncationSide.LEFT, **sides)
     assert words_of(left) == ["[CLS] b [SEP] d e [SEP]", "[CLS] b [SEP] f [SEP]"]
-    with pytest.raises(InputTooLong, match=r"has 2 tokens, max_tokens_per_query is 1") as raised:
-        pairs(["a b"], ["c"], first_cut=Cut(max_tokens=1, field="max_tokens_per_query"))
-    assert raised.value.field == "max_tokens_per_query"
+
+
+@pytest.mark.parametrize("template", ["", TEMPLATE])
+def test_a_side_over_its_own_limit_is_named(template: str) -> None:
+    """The text and the limit, whichever side it is."""
+    ask = {"matrix": True, "template": template, "max_tokens": 20}
+    with pytest.raises(InputTooLong, match=r"queries\[1\] has 2 tokens, max_tokens_per_query is 1") as first:
+        pairs(["a", "b c"], ["c"], first_cut=Cut(max_tokens=1, field="max_tokens_per_query"), **ask)
+    with pytest.raises(InputTooLong, match=r"documents\[2\] has 2 tokens, max_tokens_per_document is 1") as second:
+        pairs(["a"], ["b", "c", "d e"], second_cut=Cut(max_tokens=1, field="max_tokens_per_document"), **ask)
+    assert (first.value.field, second.value.field) == ("queries[1]", "documents[2]")
+
+
+@pytest.mark.parametrize("limit", [40, 41])
+@pytest.mark.parametrize("template", ["", TEMPLATE])
+def test_a_limit_of_a_side_above_the_pairs_says_nothing(
+    template: str, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is more of a text read because of it."""
+    long, bound = "a b c d e f g " * 3000, Cut(truncate=True, max_tokens=2**63, bound=True)
+    ask = {"matrix": True, "template": template, "cut": Cut(truncate=True), "max_tokens": limit}
+    letters, encoded = [0], Reader._encoded
+
+    def counted(reader: Reader, texts: list[str], offsets: bool = False) -> list[Encoding]:
+        letters[0] += sum(map(len, texts))
+        return encoded(reader, texts, offsets)
+
+    monkeypatch.setattr(Reader, "_encoded", counted)
+    without = words_of(pairs([long], [long, "c"], **ask))
+    read, letters[0] = letters[0], 0
+    assert words_of(pairs([long], [long, "c"], **ask, first_cut=bound, second_cut=bound)) == without
+    assert letters[0] <= read
 
 
 def test_a_template_asks_one_text() -> None:
