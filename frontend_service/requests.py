@@ -35,7 +35,8 @@ class Cut:
         """Both at once: the lower of two limits, and a text is cut where either says so."""
         if other is None:
             return self
-        lower = other if self.max_tokens is None or (other.max_tokens or self.max_tokens) < self.max_tokens else self
+        limits = [cut for cut in (self, other) if cut.max_tokens is not None]
+        lower = min(limits, key=lambda cut: cut.max_tokens or 0, default=other)
         return replace(lower, truncate=self.truncate or other.truncate, side=self.side or other.side)
 
 

@@ -20,6 +20,8 @@ TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
 """A string, which ends with the body if not before, so that nothing is looked at twice; or what begins an entry."""
 LARGEST = 2**31 - 1
 Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+Bound = Annotated[int, msgspec.Meta(ge=1)]
+"""At most so many: what is more than there can be is no bound, however large."""
 Id = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 FILLED = msgspec.Meta(extra_json_schema={"minItems": 1})
 """For lists that may not be empty, as the document tells it; requests are checked where they are made."""

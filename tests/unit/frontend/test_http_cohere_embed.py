@@ -45,9 +45,9 @@ async def test_max_tokens_is_a_bound() -> None:
     """Above the model's limit it says nothing, below it texts are cut, at the end that `truncate` names."""
     worker = Worker()
     ask = Door(worker).ask
-    for max_tokens in (4096, 4):
+    for max_tokens in (2**64, 4096, 4):
         assert (await ask("/v2/embed", {"texts": [LONG, "a"], "max_tokens": max_tokens})).status == 200
-    assert [job.tokens.lengths for job in worker.jobs] == [(10, 3), (4, 3)]
+    assert [job.tokens.lengths for job in worker.jobs] == [(10, 3), (10, 3), (4, 3)]
 
 
 @pytest.mark.parametrize(

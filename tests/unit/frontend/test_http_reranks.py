@@ -20,10 +20,11 @@ async def lengths(path: str, **fields: Any) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("path", RERANKS)
-@pytest.mark.parametrize("bound", BOUNDS)
-async def test_a_bound_above_the_limit_says_nothing(path: str, bound: str) -> None:
-    """Haystack's CohereRanker always sends 4,096, of a model that takes 10."""
-    assert await lengths(path, **{bound: 4096}) == await lengths(path) == (10, 6)
+@pytest.mark.parametrize("bound", [*BOUNDS, "top_n", "max_chunks_per_doc"])
+@pytest.mark.parametrize("most", [4096, 2**53 - 1, 2**64])
+async def test_a_bound_above_the_limit_says_nothing(path: str, bound: str, most: int) -> None:
+    """Haystack's CohereRanker always sends 4,096, of a model that takes 10; others the largest number they have."""
+    assert await lengths(path, **{bound: most}) == await lengths(path) == (10, 6)
 
 
 @pytest.mark.parametrize(("bound", "expected"), [*((name, 8) for name in BOUNDS if name != "max_tokens_per_query")])

@@ -95,6 +95,7 @@ async def test_cosines_stay_cosines() -> None:
         ({"truncate_prompt_tokens": 4, "truncation_side": "right"}, "[CLS] a b [SEP]"),
         ({"truncate_prompt_tokens": -1}, "[CLS] a b c d e f g h [SEP]"),
         ({"truncate_prompt_tokens": 8192}, "[CLS] a b c d e f g h [SEP]"),
+        ({"truncate_prompt_tokens": 2**64}, "[CLS] a b c d e f g h [SEP]"),
     ],
 )
 async def test_long_inputs_are_cut_as_asked(path: str, fields: dict[str, Any], kept: str) -> None:

@@ -126,6 +126,14 @@ async def test_sides_that_are_no_pair(sides: dict[str, object], field: str) -> N
         ("/v1/embeddings", {"input": [1], "prompt": "b"}, {}, "prompt"),
         ("/v1/embeddings", {"input": "a", "embed_dtype": "fp8_e4m3"}, {}, "embed_dtype"),
         ("/v1/embeddings", {"input": "a", "truncate_prompt_tokens": 1}, {}, "truncate_prompt_tokens"),
+        ("/v1/embeddings", {"input": "a", "truncate_prompt_tokens": 0}, {}, "truncate_prompt_tokens"),
+        ("/score", {"text_1": "a", "text_2": "b", "truncate_prompt_tokens": 0}, {}, "truncate_prompt_tokens"),
+        (
+            "/score",
+            {"text_1": "a", "text_2": "b", "truncate_prompt_tokens": 0},
+            CROSS_ENCODER,
+            "truncate_prompt_tokens",
+        ),
         (
             "/score",
             {"text_1": "a", "text_2": "b", "truncate_prompt_tokens": 3},

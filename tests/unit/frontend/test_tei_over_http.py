@@ -86,6 +86,14 @@ async def test_a_place_is_named_as_it_was_sent(
     assert named in told.json["error"]
 
 
+@pytest.mark.parametrize("top_k", [1, 1.0, 2**64])
+async def test_no_more_labels_are_told_than_are_asked_for(top_k: float) -> None:
+    """A bound, which may be above what there is."""
+    body = {"inputs": "a", "parameters": {"top_k": top_k}}
+    told = await Door(Worker(**CROSS_ENCODER)).ask("/predict", body)
+    assert [len(labels) for labels in told.json] == [1]
+
+
 async def test_a_model_of_another_kind_is_told_as_before() -> None:
     """Renaming leaves the status as it is."""
     told = await Door(Worker(outputs=(OutputKind.DENSE,))).ask("/embed_all", {"inputs": "a"})

@@ -42,6 +42,7 @@ def test_two_cuts_at_once_are_the_lower_limit_and_whatever_either_allows() -> No
         assert (both.max_tokens, both.field, both.truncate, both.bound) == (4, "narrow", True, True)
     assert wide.within(None) is wide
     assert Cut().within(Cut(side=TruncationSide.LEFT)) == Cut(side=TruncationSide.LEFT)
+    assert wide.within(Cut(max_tokens=0)).max_tokens == Cut(max_tokens=0).within(wide).max_tokens == 0
     assert Cut(truncate=True).within(wide) == Cut(truncate=True, max_tokens=9, field="wide")
 
 

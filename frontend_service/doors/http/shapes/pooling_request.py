@@ -46,9 +46,7 @@ NO_CHAT = "no chat template is applied here; send texts as input"
 NO_IMAGES = "there is no model of images"
 Truncation = Annotated[
     int,
-    msgspec.Meta(
-        ge=-1, le=2**31 - 1, description="Longer inputs are cut to so many tokens; -1: to what the model takes."
-    ),
+    msgspec.Meta(ge=-1, description="Longer inputs are cut to so many tokens; -1: to what the model takes."),
 ]
 Activated = Annotated[
     bool | None,
@@ -78,7 +76,7 @@ class PoolingRequest(msgspec.Struct, kw_only=True):
         """What to do with a sequence that the model reads. A limit above the model's own is the model's own."""
         side = None if self.truncation_side is None else ENDS[self.truncation_side]
         tokens = self.truncate_prompt_tokens
-        if not tokens:
+        if tokens is None:
             return Cut(side=side)
         return Cut(truncate=True, side=side, max_tokens=None if tokens < 0 else tokens, field=TRUNCATE, bound=True)
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from frontend_service.answer import Answer
-from frontend_service.doors.http.body import LARGEST, Body, Texts, texts_of
+from frontend_service.doors.http.body import Body, Texts, texts_of
 from frontend_service.doors.http.refusing import refusing
 from frontend_service.doors.http.reply import Reply
 from frontend_service.doors.http.route import Asked, Serve, exchanged
@@ -22,9 +22,7 @@ from frontend_service.requests import Cut
 from shared.errors import InvalidInput
 from shared.vectors import Layout
 
-Most = Annotated[
-    int, msgspec.Meta(ge=0, le=LARGEST, description="Longer texts are cut to so many tokens; 0: no limit.")
-]
+Most = Annotated[int, msgspec.Meta(ge=0, description="Longer texts are cut to so many tokens; 0: no limit.")]
 PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
 """Names of the two sides, in the order in which vLLM looks for them."""
 SIDES = tuple(dict.fromkeys(name for pair in PAIRS for name in pair))

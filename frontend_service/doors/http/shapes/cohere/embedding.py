@@ -11,7 +11,7 @@ import numpy as np
 
 from frontend_service import packing
 from frontend_service.answer import Answer
-from frontend_service.doors.http.body import FILLED, Body, Count
+from frontend_service.doors.http.body import FILLED, Body, Bound, Count
 from frontend_service.doors.http.refusing import refusing
 from frontend_service.doors.http.reply import FLOAT_WEIGHT, Floats, Reply, base64_of, rows_of, written
 from frontend_service.doors.http.route import Asked, Serve, exchanged
@@ -50,7 +50,7 @@ class CohereEmbedBody(msgspec.Struct, kw_only=True):
     embedding_types: Annotated[list[EmbeddingType], FILLED] | None = None
     output_dimension: Count | None = None
     truncate: Literal["NONE", "START", "END"] = "END"
-    max_tokens: Count | None = None
+    max_tokens: Bound | None = None
     images: Annotated[Any, refusing(NO_IMAGES, [])] = None
     priority: Annotated[Any, refusing("the header selvage-priority tells how urgent a request is", 0)] = None
 

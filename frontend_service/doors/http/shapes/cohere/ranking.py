@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from frontend_service.doors.http.body import FILLED, LARGEST, Body, Count
+from frontend_service.doors.http.body import FILLED, Body, Bound
 from frontend_service.doors.http.refusing import refusing
 from frontend_service.doors.http.reply import Reply, written
 from frontend_service.doors.http.route import Asked, Serve, exchanged
@@ -38,10 +38,10 @@ class CohereRerankBody(ScoringRequest, kw_only=True):
 
     query: str
     documents: Annotated[str | list[str | Document], FILLED]
-    top_n: Annotated[int, msgspec.Meta(ge=0, le=LARGEST, description="How many to tell; 0: all.")] | None = None
+    top_n: Annotated[int, msgspec.Meta(ge=0, description="How many to tell; 0: all.")] | None = None
     return_documents: bool = False
-    max_doc_length: Count | None = None
-    max_chunks_per_doc: Count | None = None
+    max_doc_length: Bound | None = None
+    max_chunks_per_doc: Bound | None = None
     truncation: bool | None = None
     rank_fields: Annotated[Any, refusing("send what is to be ranked as each document's text", ["text"])] = None
     return_embeddings: Annotated[Any, refusing("/v1/embeddings gives the documents' vectors", False)] = None

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from frontend_service.classification import Classified
-from frontend_service.doors.http.body import FILLED, Count
+from frontend_service.doors.http.body import FILLED, Bound
 from frontend_service.doors.http.reply import Reply
 from frontend_service.doors.http.route import Asked
 from frontend_service.doors.http.shapes.tei.common import OPTIONS, Cuttable, counted
@@ -18,7 +18,7 @@ from shared.errors import InvalidInput
 class LabelParameters(msgspec.Struct):
     """How huggingface_hub asks for labels."""
 
-    top_k: Count | None = None
+    top_k: Bound | None = None
     function_to_apply: Literal["none"] | None = None
 
 
