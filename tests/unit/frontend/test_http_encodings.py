@@ -96,6 +96,22 @@ async def test_numbers_are_numbers_whatever_bytes_would_be() -> None:
     assert told.json["data"] == plain.json["data"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"encoding_format": "base64", "embedding_type": "float"}, str),
+        ({"encoding_format": "float", "embedding_type": "base64"}, str),
+        ({"embedding_type": "base64"}, str),
+        ({"embedding_type": "float"}, list),
+        ({"encoding_format": "base64", "embedding_type": None}, str),
+    ],
+)
+async def test_base64_is_what_either_field_asks_for(fields: dict[str, object], kind: type) -> None:
+    """NVIDIA's `embedding_type` is float beside any format; openai's client sends base64 beside Jina's."""
+    told = await ask("/v1/embeddings", **fields)
+    assert isinstance(told.json["data"][0]["embedding"], kind)
+
+
 async def test_a_header_that_no_client_reads_is_refused() -> None:
     """Python's http.client takes lines of 64 KiB; the refusal names what has no such header, and it has none."""
     many = {"input": ["a"] * 800}

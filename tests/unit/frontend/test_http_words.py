@@ -13,7 +13,8 @@ from shared.vectors import Activation, OutputKind, Task
 CLASSIFIER: dict[str, object] = {"tasks": (Task.CLASSIFY,), "labels": ("no", "yes"), "activation": Activation.SOFTMAX}
 TOKEN_CLASSIFIER = CLASSIFIER | {"tasks": (Task.CLASSIFY_TOKENS,)}
 LATE = {"outputs": (OutputKind.MULTI_VECTOR,)}
-CUT = "truncate_prompt_tokens: -1 would cut"
+CUTS = "truncate_prompt_tokens"
+CUT = f"{CUTS}: -1 would cut"
 
 
 async def refusal(path: str, body: object, **card: object) -> tuple[str, str]:
@@ -115,6 +116,13 @@ async def test_sides_that_are_no_pair(sides: dict[str, object], field: str) -> N
         ("/pooling", {"input": "a", "use_activation": True, "normalize": False}, {}, "normalize"),
         ("/score", {"text_1": "a", "text_2": "b", "use_activation": True, "softmax": False}, {}, "softmax"),
         ("/v1/embeddings", {"input": "a", "truncate": "NONE", "truncate_prompt_tokens": 3}, {}, "truncate"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "truncation": False, CUTS: -1}, {}, "truncation"),
+        (
+            "/v1/embeddings",
+            {"input": "a", "encoding_format": "bytes", "embedding_type": "base64"},
+            {},
+            "embedding_type",
+        ),
         ("/v1/embeddings", {"input": "a", "truncate": "middle"}, {}, "truncate"),
         ("/v1/embeddings", {"input": "a", "task": "poetry"}, {}, "task"),
         ("/v1/embeddings", {"input": "a", "task": "retrieval.query", "input_type": "passage"}, {}, "task"),
@@ -171,6 +179,17 @@ async def test_the_remedy_for_a_long_text_helps(path: str, body: dict[str, Any],
     told = await Door(worker).ask(path, body | beside)
     assert path == "/v1/multi-vector" or told.status == 200, told.body
     assert worker.jobs[0].tokens.lengths[-1] == 10
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings", "/v1/multi-vector"])
+@pytest.mark.parametrize("truncate", [False, "NONE"])
+async def test_the_remedy_is_the_field_that_was_sent(path: str, truncate: object) -> None:
+    """Another one beside it would contradict it."""
+    message, _ = await refusal(path, {"input": LONG, "truncate": truncate})
+    assert message == "input has 14 tokens, the limit is 10; truncate: true would cut it"
+    worker = Worker()
+    await Door(worker).ask(path, {"input": LONG, "truncate": True})
+    assert worker.jobs[0].tokens.lengths == (10,)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import msgspec
 from frontend_service.doors.http.refusing import refusing
 from frontend_service.doors.http.shapes.encoding import Encoding
 from frontend_service.doors.http.shapes.pooling_request import NO_IMAGES, TRUNCATE, VectorRequest, found_side
+from frontend_service.doors.renaming import Names
 from frontend_service.requests import Cut, PromptChoice
 from shared.errors import InvalidInput
 from shared.vectors import InputType, TruncationSide
@@ -73,5 +74,16 @@ class HostedRequest(VectorRequest, kw_only=True):
 
     @property
     def encoding(self) -> Encoding:
+        """Base64 where either of two fields asks for it: `float` is the default of both. Raises InvalidInput."""
         encoding = super().encoding
-        return encoding if self.embedding_type is None else replace(encoding, format=self.embedding_type)
+        if self.embedding_type != "base64":
+            return encoding
+        if encoding.is_bytes:
+            raise InvalidInput("encoding_format asks for bytes, embedding_type for base64", field="embedding_type")
+        return replace(encoding, format="base64")
+
+    @property
+    def names(self) -> Names:
+        """Where `truncate` says that nothing is cut, it is what would cut a text."""
+        names = super().names
+        return names if self.truncate is None else ((r"\btruncate would cut\b", "truncate: true would cut"), *names)

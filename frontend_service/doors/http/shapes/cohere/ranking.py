@@ -14,7 +14,7 @@ from frontend_service.doors.http.refusing import refusing
 from frontend_service.doors.http.reply import Reply, written
 from frontend_service.doors.http.route import Asked, Serve, exchanged
 from frontend_service.doors.http.shapes.openai import usage
-from frontend_service.doors.http.shapes.pooling_request import NO_IMAGES, REMEDIES
+from frontend_service.doors.http.shapes.pooling_request import NO_IMAGES, REMEDIES, TRUNCATE
 from frontend_service.doors.http.shapes.scoring import ScoringRequest
 from frontend_service.doors.renaming import Names
 from frontend_service.frontend import Frontend
@@ -45,6 +45,14 @@ class CohereRerankBody(ScoringRequest, kw_only=True):
     truncation: bool | None = None
     rank_fields: Annotated[Any, refusing("send what is to be ranked as each document's text", ["text"])] = None
     return_embeddings: Annotated[Any, refusing("/v1/embeddings gives the documents' vectors", False)] = None
+
+    @property
+    def cut(self) -> Cut:
+        """Raises InvalidInput where two fields disagree about whether a pair is cut."""
+        cut = super().cut
+        if self.truncation is False and cut.truncate:
+            raise InvalidInput(f"truncation says that nothing is cut, {TRUNCATE} that it is", field="truncation")
+        return cut
 
     @property
     def document_cut(self) -> Cut:
