@@ -5,6 +5,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
+from frontend_service.doors.http.choices import choices
 from frontend_service.doors.http.leniency import MENDED, Mending, without_mark
 from frontend_service.doors.http.refusing import Refusals
 from shared.errors import InvalidInput, LimitExceeded
@@ -13,6 +14,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 LETTERS = 300
 """Of a message of msgspec's, which may name a word of the caller's."""
 AT = re.compile(r"(?P<what>.*) - at `\$(?:\.)?(?P<path>.*)`", re.DOTALL)
+ODD_WORD = re.compile("Invalid enum value (.{1,66}).*", re.DOTALL)
 MISSING = re.compile(r"Object missing required field `(\w+)`")
 MOST_ENTRIES, MOST_LISTS = 1_000_000, 100_000
 """Of a body."""
@@ -62,7 +64,7 @@ class Body(Generic[T]):
             raw = without_mark(raw)
             return self._read(raw)
         except msgspec.ValidationError as error:
-            raise _wrong(str(error)) from None
+            raise self._wrong(str(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise NoJson(f"the body is no JSON: {str(error)[:LETTERS]}") from None
         except RecursionError:
@@ -80,6 +82,19 @@ class Body(Generic[T]):
             return msgspec.convert(content, self.kind)
         self._refusals.check_struct(body)
         return body
+
+    def _wrong(self, message: str) -> InvalidInput:
+        """What msgspec says, in our words where it does not name the field or what it may be."""
+        at = AT.fullmatch(message)
+        what, path = (at["what"], at["path"]) if at else (message, "")
+        missing, odd = MISSING.match(what), ODD_WORD.match(what)
+        if missing:
+            field = f"{path}.{missing[1]}".lstrip(".")
+            return InvalidInput(f"{field} is missing", field=field)
+        told = f"{path}: {what}" if path else what
+        if odd:
+            told = f"{path} is {odd[1]}, there are {', '.join(choices(self.kind, path))}"
+        return InvalidInput(told[:LETTERS], field=path[:LETTERS])
 
 
 def _check_entries(raw: bytes) -> None:
@@ -100,17 +115,6 @@ def _check_entries(raw: bytes) -> None:
 
 class NoJson(InvalidInput):
     """The body cannot be read at all."""
-
-
-def _wrong(message: str) -> InvalidInput:
-    found = AT.fullmatch(message)
-    what, path = (found["what"], found["path"]) if found else (message, "")
-    missing = MISSING.match(what)
-    if missing:
-        field = f"{path}.{missing[1]}".lstrip(".")
-        return InvalidInput(f"{field} is missing", field=field)
-    told = f"{path}: {what}" if path else what
-    return InvalidInput(told[:LETTERS], field=path[:LETTERS])
 
 
 def texts_of(given: str | list[str]) -> tuple[str, ...]:

@@ -75,6 +75,12 @@ async def test_documents_at_rerank_are_coheres_and_name_their_model() -> None:
         ("/similarity", {"inputs": {"source_sentence": LONG, "sentences": ["a"]}}, {}, "inputs.source_sentence has"),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["a", LONG]}}, {}, "inputs.sentences[1] has"),
         ("/", {"inputs": {"source_sentence": "a", "sentences": [LONG]}}, {}, "parameters.truncate would cut it"),
+        (
+            "/similarity",
+            {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"truncation_direction": "it's"}},
+            {},
+            'parameters.truncation_direction is "it\'s", there are Left, Right, left, right',
+        ),
     ],
 )
 async def test_a_place_is_named_as_it_was_sent(
