@@ -65,6 +65,9 @@ async def test_max_tokens_is_a_bound() -> None:
         ({"texts": ["a"], "output_dimension": 9}, "output_dimension is 9"),
         ({"texts": ["a"], "embedding_types": []}, "embedding_types is empty"),
         ({"images": None}, "texts is empty"),
+        ({"inputs": []}, "inputs is empty"),
+        ({"texts": None, "inputs": []}, "inputs is empty"),
+        ({"texts": [], "inputs": []}, "texts is empty"),
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/embed", "/v2/embed"])

@@ -100,6 +100,7 @@ async def test_a_document_may_be_an_object(top_n: float) -> None:
         (["b", {"title": "c"}], "documents[1].text is missing"),
         ([{"text": 5}], "documents[0].text is no string"),
         ([{"image": "https://example.org"}], "documents[0].text is missing, and there is no model of images"),
+        ([{"content": [{"type": "text", "text": "b"}]}], "documents[0].text is missing, and nothing reads content"),
         (["b", {"text": LONG}], "documents[1].text and its partner have"),
         ([{"text": "b"}, LONG], "documents[1] and its partner have"),
         (LONG, "documents and its partner have"),

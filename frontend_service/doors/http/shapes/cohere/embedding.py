@@ -43,8 +43,8 @@ class Input(msgspec.Struct):
 class CohereEmbedBody(msgspec.Struct, kw_only=True):
     """POST /v1/embed and /v2/embed: either `texts` or `inputs` has some."""
 
-    texts: list[str] = []
-    inputs: list[Input] = []
+    texts: list[str] | None = None
+    inputs: list[Input] | None = None
     model: str = ""
     input_type: str | None = None
     embedding_types: Annotated[list[EmbeddingType], FILLED] | None = None
@@ -65,9 +65,10 @@ CUTS = {
 def embed_request(body: CohereEmbedBody) -> EmbedRequest:
     if body.texts and body.inputs:
         raise InvalidInput("texts and inputs are both there", field="inputs")
-    texts = tuple(body.texts) or tuple(_text(part, place) for place, part in enumerate(body.inputs))
+    texts = tuple(body.texts or ()) or tuple(_text(part, place) for place, part in enumerate(body.inputs or ()))
     if not texts:
-        raise InvalidInput("texts is empty", field="texts")
+        sent = "texts" if body.inputs is None or body.texts is not None else "inputs"
+        raise InvalidInput(f"{sent} is empty", field=sent)
     if body.embedding_types is not None and not body.embedding_types:
         raise InvalidInput("embedding_types is empty", field="embedding_types")
     truncate, side = CUTS[body.truncate]

@@ -26,8 +26,8 @@ from shared.errors import InvalidInput
 _TEXT = {"properties": {"text": {"type": "string"}}, "required": ["text"]}
 Document = Annotated[dict[str, Any], msgspec.Meta(extra_json_schema=_TEXT)]
 """A text as `text`; its other fields come back with it."""
-NOT_TEXT = frozenset({"image", "image_url", "content"})
-"""Fields by which Jina's and vLLM's documents are more than a text."""
+NOT_TEXT = {"image": NO_IMAGES, "image_url": NO_IMAGES, "content": "nothing reads content"}
+"""Fields by which Jina's and vLLM's documents are more than a text, and why they are not read."""
 
 
 class CohereRerankBody(ScoringRequest, kw_only=True):
@@ -94,7 +94,7 @@ def _text(document: dict[str, Any], name: str) -> str:
         return text
     if text is not None:
         raise InvalidInput(f"{name}.text is no string", field=f"{name}.text")
-    reason = f", and {NO_IMAGES}" if NOT_TEXT & document.keys() else ""
+    reason = next((f", and {why}" for field, why in NOT_TEXT.items() if field in document), "")
     raise InvalidInput(f"{name}.text is missing{reason}", field=f"{name}.text")
 
 

@@ -33,16 +33,21 @@ SIDES = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
 
 
 class Cuttable(msgspec.Struct, kw_only=True):
-    """What may be done with long texts. `model` counts only where several are served."""
+    """What may be done with long texts."""
 
     truncate: bool | None = None
     truncation_direction: Literal["left", "right", "Left", "Right"] = "right"
-    model: str = ""
 
     @property
     def cut(self) -> Cut:
         """In our words."""
         return Cut(truncate=self.truncate, side=SIDES[self.truncation_direction.lower()])
+
+
+class CuttableRequest(Cuttable, kw_only=True):
+    """A request whose texts may be cut. `model` counts only where several are served."""
+
+    model: str = ""
 
 
 def counted(answer: Answer, content: Any) -> Reply:

@@ -10,7 +10,7 @@ from frontend_service.answer import Answer
 from frontend_service.doors.http.body import FILLED, Count, FilledInputs, inputs_of
 from frontend_service.doors.http.reply import Reply, each_written, rows_of, split
 from frontend_service.doors.http.route import Asked
-from frontend_service.doors.http.shapes.tei.common import INPUTS, Cuttable, counted
+from frontend_service.doors.http.shapes.tei.common import INPUTS, Cuttable, CuttableRequest, counted
 from frontend_service.doors.renaming import Names
 from frontend_service.requests import EmbedRequest, PromptChoice
 from shared.errors import InvalidInput
@@ -28,7 +28,7 @@ SPARSE_WEIGHT = 32
 """How much longer a byte of a sparse vector takes into JSON, an object each, than to be copied."""
 
 
-class EmbedBody(Cuttable, kw_only=True):
+class EmbedBody(CuttableRequest, kw_only=True):
     """POST /embed."""
 
     inputs: FilledInputs
@@ -37,7 +37,7 @@ class EmbedBody(Cuttable, kw_only=True):
     dimensions: Count | None = None
 
 
-class EmbedAllBody(Cuttable, kw_only=True):
+class EmbedAllBody(CuttableRequest, kw_only=True):
     """POST /embed_all and /embed_sparse."""
 
     inputs: FilledInputs
@@ -52,7 +52,7 @@ class Sentences(msgspec.Struct):
 
 
 class SimilarityParameters(Cuttable, kw_only=True):
-    """How."""
+    """How POST /similarity prepares its texts."""
 
     prompt_name: str | None = None
 
@@ -122,7 +122,7 @@ def similarity_request(body: SimilarityBody) -> EmbedRequest:
         raise InvalidInput("inputs.sentences is empty", field="inputs.sentences")
     parameters = body.parameters or SimilarityParameters()
     return EmbedRequest(
-        model=body.model or parameters.model,
+        model=body.model,
         texts=(body.inputs.source_sentence, *body.inputs.sentences),
         outputs=(OutputKind.DENSE,),
         prompt=PromptChoice(name=parameters.prompt_name),

@@ -9,7 +9,7 @@ from frontend_service.classification import Classified
 from frontend_service.doors.http.body import FILLED, Bound
 from frontend_service.doors.http.reply import Reply
 from frontend_service.doors.http.route import Asked
-from frontend_service.doors.http.shapes.tei.common import OPTIONS, Cuttable, counted
+from frontend_service.doors.http.shapes.tei.common import OPTIONS, CuttableRequest, counted
 from frontend_service.doors.renaming import Names
 from frontend_service.requests import ClassifyRequest
 from shared.errors import InvalidInput
@@ -22,7 +22,7 @@ class LabelParameters(msgspec.Struct):
     function_to_apply: Literal["none"] | None = None
 
 
-class PredictBody(Cuttable, kw_only=True):
+class PredictBody(CuttableRequest, kw_only=True):
     """POST /predict. With `parameters`, as huggingface_hub sends them, the reply is always a list of lists."""
 
     inputs: Annotated[
@@ -51,30 +51,32 @@ def names_of(body: PredictBody) -> Names:
 
 
 def predict_request(body: PredictBody) -> ClassifyRequest:
-    """One text or pair, or many of either."""
-    given = body.inputs
-    batch: list[list[str]]
-    if isinstance(given, str):
-        batch = [[given]]
-    elif all(isinstance(each, str) for each in given):
-        batch = [given]  # type: ignore[list-item]
-    else:
-        batch = [[each] if isinstance(each, str) else each for each in given]
-    count = len(batch[0]) if batch else 0
-    for place, each in enumerate(batch):
-        if len(each) not in (1, 2) or len(each) != count:
-            raise InvalidInput(
-                f"inputs[{place}] has {len(each)} entries, must have 1 or 2, and as many as the others",
-                field=f"inputs[{place}]",
-            )
-        if not any(each):
-            raise InvalidInput(f"inputs[{place}] is empty", field=f"inputs[{place}]")
+    """One text or pair, or many of either. Raises InvalidInput."""
+    batch = _batch(body.inputs)
     if not batch:
         raise InvalidInput("inputs is empty", field="inputs")
-    firsts = tuple(each[0] for each in batch)
-    seconds = tuple(each[1] for each in batch) if count == 2 else ()
+    count = len(next(iter(batch.values())))
+    for place, texts in batch.items():
+        if len(texts) not in (1, 2):
+            raise InvalidInput(f"{place} has {len(texts)} entries, must have 1 or 2", field=place)
+        if len(texts) != count:
+            raise InvalidInput(f"{place} has {len(texts)} entries, inputs[0] has {count}: send them apart", field=place)
+        if not any(texts):
+            raise InvalidInput(f"{place} is empty", field=place)
+    firsts = tuple(texts[0] for texts in batch.values())
+    seconds = tuple(texts[1] for texts in batch.values()) if count == 2 else ()
     raw = body.raw_scores or (body.parameters is not None and body.parameters.function_to_apply == "none")
     return ClassifyRequest(model=body.model, texts=firsts, pairs=seconds, cut=body.cut, normalize=not raw)
+
+
+def _batch(inputs: str | list[str | list[str]]) -> dict[str, list[str]]:
+    """Texts and pairs by their places in the body."""
+    if isinstance(inputs, str):
+        return {"inputs": [inputs]}
+    texts = [entry for entry in inputs if isinstance(entry, str)]
+    if inputs and len(texts) == len(inputs):
+        return {"inputs": texts}
+    return {f"inputs[{place}]": [entry] if isinstance(entry, str) else entry for place, entry in enumerate(inputs)}
 
 
 def predict_reply(asked: Asked[PredictBody, ClassifyRequest], classified: Classified) -> Reply:

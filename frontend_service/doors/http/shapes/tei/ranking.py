@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from frontend_service.doors.http.body import FILLED
 from frontend_service.doors.http.reply import Reply
 from frontend_service.doors.http.route import Asked
-from frontend_service.doors.http.shapes.tei.common import OPTIONS, Cuttable, counted
+from frontend_service.doors.http.shapes.tei.common import OPTIONS, CuttableRequest, counted
 from frontend_service.doors.renaming import Names
 from frontend_service.ranking import Reranked
 from frontend_service.ranking_requests import RerankRequest
@@ -19,7 +19,7 @@ NAMES: Names = (
 )
 
 
-class RerankBody(Cuttable, kw_only=True):
+class RerankBody(CuttableRequest, kw_only=True):
     """POST /rerank, where it has `texts`."""
 
     query: str
