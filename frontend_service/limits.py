@@ -1,4 +1,4 @@
-"""What one frontend accepts, and the errors that say so."""
+"""Limits of what one frontend accepts, and the errors that say so."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from frontend_service.requests import Cut
 from shared.errors import LimitExceeded, ResultTooLarge
 
 ENVELOPE_BYTES = 64 * 1024
-"""What a reply holds beside its vectors."""
+"""Bytes that a reply holds beside its vectors."""
 MATCH_BYTES = 8
 """A winner and its similarity, between the services."""
 TEXT_LETTERS = 16
@@ -37,13 +37,13 @@ class Limits:
     auto_truncate: bool = False
 
     def settled(self, cut: Cut) -> Cut:
-        """The same where the request says whether to cut; else with what this frontend does by itself."""
+        """A cut as it is where the request says whether to cut; else with what this frontend does by itself."""
         return cut if cut.truncate is not None else replace(cut, truncate=self.auto_truncate)
 
     def check_texts(
         self, texts: Sequence[str], entry: str, limit: int, prompt: str = "", prompt_field: str = "prompt"
     ) -> int:
-        """How many, how large each with its prompt, and how large all. Returns the letters to tokenise.
+        """Checks how many texts there are, how large each is with its prompt, and all. Returns the letters to tokenise.
 
         Each text counts for TEXT_LETTERS more. `entry` is what errors call one of them: `texts[{}]`, or `query`.
         """
@@ -63,7 +63,7 @@ class Limits:
         return letters + TEXT_LETTERS * len(texts)
 
     def check_count(self, count: int, field: str, limit: int) -> None:
-        """How many."""
+        """Checks how many entries a field has."""
         if count > limit:
             raise LimitExceeded(f"{field} has {count} entries, the limit is {limit}", field=field)
 

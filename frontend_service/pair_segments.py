@@ -29,7 +29,7 @@ class _Side:
 
 
 class Segments:
-    """The form of cross-encoders."""
+    """Pairs in the form of cross-encoders."""
 
     def __init__(self, reader: Reader, framing: Tokenizer, side: TruncationSide) -> None:
         """`framing` puts special tokens around what `reader` reads; `side` loses where nothing is said."""
@@ -79,7 +79,7 @@ class Segments:
             yield None
 
     def _need(self, cut: Cut, room: int, side: TruncationSide, *, counted: bool) -> Need | None:
-        """One token more than may stay of a text; all where they are to be `counted`.
+        """The tokens that are read of a text: one more than may stay, or all where they are to be `counted`.
 
         A limit of its side that lies above the `room` says nothing, unless the other end is cut there.
         """

@@ -14,7 +14,7 @@ from shared.vectors import TruncationSide
 
 
 class Template:
-    """The form of yes/no rerankers."""
+    """Pairs in the form of yes/no rerankers."""
 
     def __init__(self, reader: Reader, card: ModelCard) -> None:
         self._reader = reader

@@ -16,11 +16,11 @@ from shared.card import ModelCard
 from shared.ragged import RaggedTokens
 
 SLICE_TOKENS = 4096
-"""Of pairs that are put together in one slice: small texts may meet a long one many times."""
+"""Tokens of pairs that are put together in one slice: small texts may meet a long one many times."""
 
 
 class PairTokenizer:
-    """Of one model. May run in several threads at once."""
+    """The pairs of one model as token ids. May run in several threads at once."""
 
     def __init__(self, reader: Reader, framing: Tokenizer, card: ModelCard, beyond: Beyond) -> None:
         """`reader` reads texts, `framing` puts special tokens around them."""
@@ -29,7 +29,7 @@ class PairTokenizer:
         self._form: Segments | Template = Template(reader, card) if card.pair_template else segments
 
     def tokenize(self, texts: PairTexts, prompt: str | None, limit: int) -> Slices[Tokenized]:
-        """All pairs, row-major, each of at most `limit` tokens. `prompt` None: the model's own, if it has one.
+        """Ids of all pairs, row-major, each of at most `limit` tokens. `prompt` None: the model's own, if it has one.
 
         Raises InputTooLong where a pair is over the limit and may not be cut.
         """

@@ -23,9 +23,9 @@ QUERY_TEXT = "query_texts[{}]"
 MATCH_BYTES = 9
 """A winner and its similarity, at most."""
 TOKEN_MATCH_BYTES = 32
-"""The same with both tokens as texts; most have a few letters."""
+"""Bytes of a winner with both tokens as texts; most have a few letters."""
 RANK_BYTES = 64
-"""Of a place in the ranking with its score: a message takes as long to make as so many bytes to copy."""
+"""A place in the ranking with its score takes as long to write as so many bytes to copy."""
 Ranked = list[tuple[int, float]]
 """Documents by number with their scores, best first."""
 
@@ -50,7 +50,7 @@ class Reranked(Finished):
 
     @property
     def texts(self) -> Iterator[str | None]:
-        """One a document of `ranking`."""
+        """Texts of the documents of `ranking`."""
         return (None if self.documents is None else self.documents[index] for index, _ in self.ranking)
 
 
@@ -118,7 +118,7 @@ class Ranking:
         return await service.answer(model, score, tokenized, service.clock() - start, terms)
 
     def _settled(self, request: ScoreRequest) -> ScoreRequest:
-        """The same where each cut says whether to cut."""
+        """A request whose cuts all say whether to cut."""
         settled, whole = self._limits.settled, request.sequence_cut
         return replace(
             request,
@@ -128,7 +128,7 @@ class Ranking:
         )
 
     async def _score_pairs(self, model: ServedModel, request: ScoreRequest, terms: Terms) -> Answer:
-        """By a cross-encoder: every pair is a sequence, and its only logit the score."""
+        """Scores of a cross-encoder: every pair is a sequence, and its only logit the score."""
         texts = PairTexts(
             firsts=request.queries,
             seconds=request.documents,
@@ -145,7 +145,7 @@ class Ranking:
         return await self._service.classify_pairs(model, texts, normalize, terms)
 
     def _check_sides(self, request: ScoreRequest, before_query: str, before_document: str) -> int:
-        """Letters of both together."""
+        """Checks both sides. Returns their letters together."""
         limits = self._limits
         queries = limits.check_texts(request.queries, request.query_entry, limits.texts, before_query, "instruction")
         return queries + limits.check_texts(request.documents, DOCUMENT, limits.documents, before_document)

@@ -1,4 +1,4 @@
-"""What callers ask to compare: frozen, and free of what makes no sense for any model. Knows no door and no model."""
+"""Requests of callers to compare: frozen, and free of what makes no sense for any model. Knows no door and no model."""
 
 import operator
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class ScoreRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerankRequest(ScoreRequest):
-    """One query and its documents, to be put in order. `top_n`: how many of them to tell, None for all."""
+    """A query and its documents, to be put in order. `top_n`: how many of them to tell, None for all."""
 
     query_entry: str = "query"
     top_n: int | None = None
@@ -85,7 +85,7 @@ class MaxSimRequest:
 
     @property
     def query_count(self) -> int:
-        """How many queries."""
+        """The number of queries."""
         return len(self.query_texts if self.queries is None else self.queries.lengths)
 
     def similarities(self, query_rows: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""What callers ask for: frozen, and free of what makes no sense for any model. Knows no door and no model."""
+"""Requests of callers: frozen, and free of what makes no sense for any model. Knows no door and no model."""
 
 from dataclasses import dataclass, replace
 
@@ -8,7 +8,7 @@ from shared.vectors import DataType, InputType, OutputKind, TruncationSide
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptChoice:
-    """What to put before each text: a literal prompt, one by name, or by what the text is."""
+    """A choice of what goes before each text: a literal prompt, one by name, or by what the text is."""
 
     literal: str | None = None
     name: str | None = None
@@ -17,7 +17,7 @@ class PromptChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """What to do with texts over the limit. `side` None is the model's own.
+    """A choice of what is done with texts over the limit. `side` None is the model's own.
 
     `max_tokens` lowers the model's limit; `field` is its name in errors. A `bound` above the model's limit says
     nothing, otherwise that is an error. Not `limited`: for texts that are only shown, however long. `truncate` None:
@@ -32,7 +32,7 @@ class Cut:
     limited: bool = True
 
     def within(self, other: "Cut | None") -> "Cut":
-        """Both at once: the lower of two limits, and a text is cut where either says so."""
+        """Two cuts at once: the lower of their limits, and a text is cut where either says so."""
         if other is None:
             return self
         limits = [cut for cut in (self, other) if cut.max_tokens is not None]
@@ -68,7 +68,7 @@ class DetokenizeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooling:
-    """How the token rows of each document become fewer: 1 / `factor` of them, but for the first `protected`."""
+    """A choice of fewer token rows for each document: 1 / `factor` of them, but for the first `protected`."""
 
     factor: float
     protected: int = 1

@@ -16,7 +16,7 @@ SPARSE_PAIR_BYTES = 8
 
 
 def encode_of(request: EmbedRequest, card: ModelCard) -> Encode:
-    """What an Embed asks of the worker. Raises UnsupportedTask, UnsupportedDimensions."""
+    """The work that an Embed asks of the worker. Raises UnsupportedTask, UnsupportedDimensions."""
     check_task(card, Task.EMBED)
     fallback = OutputKind.DENSE if OutputKind.DENSE in card.outputs else card.outputs[0]
     outputs = request.outputs or (fallback,)
@@ -67,7 +67,7 @@ def _check_dimensions(asked: int | None, kind: OutputKind, card: ModelCard) -> N
 
 
 def method_of(request: ScoreRequest, card: ModelCard) -> ScoringMethod:
-    """How a Score or Rerank compares. Raises UnsupportedTask, and InvalidInput for what it cannot explain."""
+    """The method of a Score or Rerank. Raises UnsupportedTask, and InvalidInput for what it cannot explain."""
     check_task(card, Task.RERANK)
     method = request.method or card.default_method
     if method is None or method not in card.methods:
@@ -80,7 +80,7 @@ def method_of(request: ScoreRequest, card: ModelCard) -> ScoringMethod:
 
 
 def score_of(request: ScoreRequest, method: ScoringMethod, card: ModelCard) -> Score:
-    """What a Score by vectors asks of the worker."""
+    """The work that a Score by vectors asks of the worker."""
     late = method is ScoringMethod.LATE_INTERACTION
     mean = card.averages_late_interaction if request.normalize is None else request.normalize
     own = card.normalizes_multi_vectors and not request.raw_rows if late else True
@@ -96,7 +96,7 @@ def score_of(request: ScoreRequest, method: ScoringMethod, card: ModelCard) -> S
 
 
 def max_sim_of(request: MaxSimRequest, card: ModelCard) -> MaxSim:
-    """What a MaxSim asks of the worker. Given rows are taken as they are unless `normalize` says otherwise."""
+    """The work that a MaxSim asks of the worker. Given rows are taken as they are unless `normalize` says otherwise."""
     chosen = request.normalize
     own_mean = request.queries is None and card.averages_late_interaction
     return MaxSim(
@@ -123,7 +123,7 @@ def check_token_rows(card: ModelCard, dimensions: int) -> None:
 
 
 def activation_of(card: ModelCard, normalize: bool | None) -> Activation:
-    """What is applied to logits: by default what the files say."""
+    """The activation that is applied to logits: by default the one that the files name."""
     if normalize is None:
         return card.activation
     if not normalize:

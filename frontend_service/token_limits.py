@@ -1,4 +1,4 @@
-"""How many tokens a text may have: the model's own limit, which a request may lower. Knows no tokenizer."""
+"""The number of tokens that a text may have: the model's own limit, which a request may lower. Knows no tokenizer."""
 
 from frontend_service.requests import Cut
 from shared.card import ModelCard
@@ -10,7 +10,7 @@ UNLIMITED = 2**31 - 1
 
 
 class TokenLimits:
-    """Of one model."""
+    """The token limits of one model."""
 
     def __init__(self, card: ModelCard, added: int) -> None:
         """`added`: special tokens around every text."""

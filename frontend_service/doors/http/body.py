@@ -12,26 +12,26 @@ from shared.errors import InvalidInput, LimitExceeded
 
 T = TypeVar("T", bound=msgspec.Struct)
 LETTERS = 300
-"""Of a message of msgspec's, which may name a word of the caller's."""
+"""Letters of a message that is told: msgspec's may quote the caller."""
 AT = re.compile(r"(?P<what>.*) - at `\$(?:\.)?(?P<path>.*)`", re.DOTALL)
 ODD_WORD = re.compile("Invalid enum value (.{1,66}).*", re.DOTALL)
 MISSING = re.compile(r"Object missing required field `(\w+)`")
 MOST_ENTRIES, MOST_LISTS = 1_000_000, 100_000
-"""Of a body."""
+"""Entries, and lists and objects, that a body may have."""
 TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
 """A string, which ends with the body if not before, so that nothing is looked at twice; or what begins an entry."""
 LARGEST = 2**31 - 1
 Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 Bound = Annotated[int, msgspec.Meta(ge=1)]
-"""At most so many: what is more than there can be is no bound, however large."""
+"""A number of things at most. It may be above what there can be, however large."""
 Id = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 FILLED = msgspec.Meta(extra_json_schema={"minItems": 1})
-"""For lists that may not be empty, as the document tells it; requests are checked where they are made."""
+"""Metadata of lists that may not be empty, for the document; requests are checked where they are made."""
 _SOME_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": LARGEST}}
 
 
 def _of_one_kind(text: dict[str, Any]) -> msgspec.Meta:
-    """What `inputs_of` takes, which Python's types cannot say. `text`: the schema of one."""
+    """The schema of what `inputs_of` takes, which Python's types cannot say. `text`: the schema of one text."""
     kinds = [text, _SOME_IDS]
     return msgspec.Meta(
         description="A text, a list of texts, the token ids of a text, or a list of such lists.",
@@ -45,7 +45,7 @@ Texts = Annotated[str | Annotated[list[str], FILLED], msgspec.Meta(description="
 
 
 class Body(Generic[T]):
-    """What a route takes. Fields that it does not know are ignored, since clients send some of their own.
+    """The body that a route takes. Fields that it does not know are ignored, since clients send some of their own.
 
     `null` is absence, and a whole number is an integer however it is written; see `leniency`. What the original knows
     and nothing here can honour is refused by name; see `refusing`.
@@ -71,7 +71,7 @@ class Body(Generic[T]):
             raise NoJson("the body is nested too deeply") from None
 
     def _read(self, raw: bytes) -> T:
-        """As the struct has it, and where that fails, once more without what is mended."""
+        """Reads the body as it is, and where that fails, once more as it is mended."""
         try:
             body = self._decoder.decode(raw)
         except msgspec.ValidationError as error:
@@ -84,7 +84,7 @@ class Body(Generic[T]):
         return body
 
     def _wrong(self, message: str) -> InvalidInput:
-        """What msgspec says, in our words where it does not name the field or what it may be."""
+        """An error with msgspec's words, or with our own where those do not name the field or what it may be."""
         at = AT.fullmatch(message)
         what, path = (at["what"], at["path"]) if at else (message, "")
         missing, odd = MISSING.match(what), ODD_WORD.match(what)
@@ -98,7 +98,7 @@ class Body(Generic[T]):
 
 
 def _check_entries(raw: bytes) -> None:
-    """Before objects are made of them: a few bytes of JSON may become a hundred in memory. Raises LimitExceeded."""
+    """Raises LimitExceeded before objects are made: a few bytes of JSON may become a hundred in memory."""
     if raw.count(b",") <= MOST_ENTRIES and raw.count(b"[") + raw.count(b"{") <= MOST_LISTS:
         return
     lists = strings = entries = 0
@@ -118,7 +118,7 @@ class NoJson(InvalidInput):
 
 
 def texts_of(given: str | list[str]) -> tuple[str, ...]:
-    """One or many."""
+    """Texts of a field that takes one or many."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 

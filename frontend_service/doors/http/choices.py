@@ -31,7 +31,7 @@ def _alternatives(type_: inspect.Type) -> Iterator[inspect.Type]:
 
 
 def _inner(type_: inspect.Type, step: str) -> list[inspect.Type]:
-    """What is a step further in."""
+    """Types a step further in."""
     if isinstance(type_, inspect.ListType) and step == "[":
         return [type_.item_type]
     if isinstance(type_, inspect.StructType):

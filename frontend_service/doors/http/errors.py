@@ -33,11 +33,11 @@ STATUSES: dict[type[SelvageError], int] = {
     DeadlineExceeded: 504,
     SelvageError: 500,
 }
-"""Of the nearest class."""
+"""Statuses of HTTP by class of error; an error has that of its nearest class."""
 
 
 class NotHere(InvalidInput):
-    """There is no such path, or not with this method, or not for such a body. `http`: the status that says so."""
+    """An error for a path that there is not, or not with this method or body. `http`: the status that says so."""
 
     def __init__(self, http: int, message: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class NotHere(InvalidInput):
 
 
 def status_of(error: SelvageError) -> int:
-    """Of HTTP."""
+    """The status of HTTP that an error has."""
     if isinstance(error, NotHere):
         return error.http
     return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
@@ -66,7 +66,7 @@ TOLD = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one family of clients is told: `body` of an error with its status, its message and its field.
+    """Errors as one family of clients reads them: `body` makes one of an error, its status, message and field.
 
     `name`: by which the OpenAPI document has it; `schema`: of that body; `own`: statuses that only this shape has.
     """
@@ -79,7 +79,7 @@ class Shape:
 
     @property
     def statuses(self) -> dict[int, str]:
-        """Those of errors of a path that there is, each with what it says."""
+        """Statuses that errors of a path may have, each with what it says."""
         return dict(sorted((TOLD | self.own).items()))
 
     def told(self, error: SelvageError, names: Names) -> Reply:
@@ -163,5 +163,5 @@ TEI = Shape(
 
 
 def shape_of(path: str) -> Shape:
-    """Of a path that there is none of."""
+    """The shape of errors about a path that there is not."""
     return OPENAI if path.startswith("/v1/") else COHERE if path.startswith("/v2/") else TEI

@@ -1,4 +1,4 @@
-"""What bodies may have beside strict JSON of their structs: `null` for absence, whole floats, a byte order mark."""
+"""Bodies that are not strictly JSON of their structs: `null` for absence, whole floats, a byte order mark."""
 
 import re
 from typing import Any
@@ -60,7 +60,7 @@ class Mending:
 
 
 def _holds(type_: inspect.Type, part: type[inspect.Type]) -> bool:
-    """Whether a type is made of such a part, itself or as an alternative, an entry or a value; not within structs."""
+    """Tells whether a type is such a part or has one as an alternative, an entry or a value; not within structs."""
     inner: tuple[inspect.Type, ...] = ()
     if isinstance(type_, inspect.Metadata):
         inner = (type_.type,)
@@ -74,7 +74,7 @@ def _holds(type_: inspect.Type, part: type[inspect.Type]) -> bool:
 
 
 def _plain(content: Any) -> Any:
-    """The same, changed in place."""
+    """Content of a body without nulls in objects and whole floats, changed in place."""
     if isinstance(content, dict):
         for key in [key for key, value in content.items() if value is None]:
             del content[key]

@@ -24,12 +24,12 @@ HEADERS = (
     ),
     ("referrer-policy", "no-referrer"),
 )
-"""All that the page may load is its own style, by its hash."""
+"""Headers by which the page may load nothing but its own style, by its hash."""
 JSON = "application/json"
 
 
 def page(document: dict[str, Any]) -> str:
-    """All operations, with what they take and what they give."""
+    """A page of all operations, with what they take and what they give."""
     schemas = document["components"]["schemas"]
     sections = [
         _section(path, method, operation, schemas)
@@ -83,7 +83,7 @@ def _default(field: dict[str, Any]) -> str:
 
 
 def _kind(field: dict[str, Any], schemas: dict[str, Any]) -> str:
-    """In words."""
+    """A field's type in words."""
     if "description" in field:
         return str(field["description"])
     if "$ref" in field:

@@ -39,7 +39,7 @@ def openapi(routes: Iterable[Route], *, keys: bool) -> dict[str, Any]:
 
 
 def _bodies(route: Route) -> tuple[Any, ...]:
-    """All structs that may be in its body."""
+    """Structs that may be in a route's body."""
     return () if route.takes is None else (route.takes, *route.or_takes)
 
 
@@ -51,7 +51,7 @@ def _with_absence(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _or_null(field: dict[str, Any]) -> dict[str, Any]:
-    """The same schema for null too. What it says of itself stays outside."""
+    """A field's schema that takes null too. What it says of itself stays outside."""
     about = {key: field[key] for key in ("description", "default") if key in field}
     what = {key: value for key, value in field.items() if key not in about}
     kinds = what.get("anyOf", [what])
@@ -61,7 +61,7 @@ def _or_null(field: dict[str, Any]) -> dict[str, Any]:
 
 
 def _error(route: Route) -> str:
-    """What the schema of its errors is called."""
+    """The name of the schema of a route's errors."""
     return f"{route.shape.name}Error"
 
 

@@ -9,7 +9,7 @@ import msgspec
 from shared.errors import InvalidInput
 
 KEY = "refused"
-"""Where a field's metadata has its refusal."""
+"""The key of a field's refusal in its metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ def refusing(why: str, *nothing: Any) -> msgspec.Meta:
 
 
 class Refusals:
-    """Those of one struct."""
+    """The refusals of one struct."""
 
     def __init__(self, kind: type[msgspec.Struct]) -> None:
         self._refusals: dict[str, Refusal] = {}
@@ -45,5 +45,5 @@ class Refusals:
                 raise InvalidInput(f"{field} is refused: {refusal.why}", field=field)
 
     def check_struct(self, body: msgspec.Struct) -> None:
-        """The same of a struct of this kind."""
+        """Raises InvalidInput, naming the field, for a struct of this kind."""
         self.check({field: getattr(body, field) for field in self._refusals})

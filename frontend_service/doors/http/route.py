@@ -1,4 +1,4 @@
-"""What there is to be asked for."""
+"""Routes: what there is to be asked for, and how it is served."""
 
 from collections.abc import Awaitable, Callable
 from copy import copy
@@ -25,7 +25,7 @@ A = TypeVar("A", bound=Answer | Finished)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One that has been read. `rest`: of the path, where the route takes more than its own."""
+    """A request that has been read. `rest`: the end of its path, where the route takes more than its own."""
 
     caller: Caller
     body: bytes = b""
@@ -61,12 +61,12 @@ class Route:
 
     @property
     def name(self) -> str:
-        """As logs and metrics call it."""
+        """The name that logs and metrics have for it."""
         return f"{self.method} {self.path}"
 
     @property
     def goes_on(self) -> bool:
-        """Whether it takes what is below its path."""
+        """The route takes what is below its path."""
         return self.path.endswith("/") and self.path != "/"
 
 
@@ -127,7 +127,7 @@ def exchanged(
 
 
 def _renamed(error: SelvageError, names: Names) -> SelvageError:
-    """The same error with its field and message by these names; others may hold the one that was raised."""
+    """A copy of an error with its field and message by these names; others may hold the one that was raised."""
     told = copy(error)
     told.field, told.message = renamed(error.field, names), renamed(error.message, names)
     return told

@@ -154,7 +154,7 @@ async def test_a_maxsim_of_texts_likewise() -> None:
 
 
 async def test_tokenize_shows_what_would_be_computed() -> None:
-    """So it is cut as well."""
+    """A long text is shown as it would be cut."""
     message = model_pb2.TokenizeRequest(texts=[LONG])
     shown = await frontend_of(FakeWorker(card()), AUTO).models.tokenize(model.tokenize_request(message))
     assert (len(shown.texts[0].encoding), shown.texts[0].truncated) == (10, True)
@@ -205,7 +205,7 @@ async def test_a_body_that_says_no_is_obeyed(path: str, body: dict[str, Any]) ->
 
 @pytest.mark.parametrize("limits", [Limits(), AUTO])
 async def test_info_tells_which_it_is(limits: Limits) -> None:
-    """As text-embeddings-inference's clients read it."""
+    """Clients of text-embeddings-inference read it there."""
     told = await Door(Worker(), limits=limits).ask("/info")
     assert told.json["auto_truncate"] is limits.auto_truncate
 

@@ -59,7 +59,7 @@ def test_null_in_a_list_is_no_absence() -> None:
 
 @pytest.mark.parametrize("number", [b"512.0", b"5.12e2", b"512"])
 def test_whole_floats_are_integers(number: bytes) -> None:
-    """Wherever an integer may stand; what is not read by this path stays as it was sent."""
+    """They are so wherever an integer may stand."""
     raw = b'{"needed": "a", "count": NUMBER, "ids": [NUMBER, [NUMBER]]}'.replace(b"NUMBER", number)
     found = Body(Example).read(raw)
     assert (found.count, found.ids, type(found.count)) == (512, [512, [512]], int)
@@ -71,7 +71,7 @@ def test_nothing_else_is_an_integer(number: bytes) -> None:
 
 
 def test_what_is_the_callers_own_stays_as_it_was_sent() -> None:
-    """What is read later, and objects whose fields nobody here knows, also where something else is mended."""
+    """That is what is read later, and objects whose fields nobody here knows."""
     raw = b'{"needed": "a", "count": 2.0, "raw": [1.0, {"x": null}], "records": ["b", {"size": 1.0, "url": null}]}'
     found = Body(Example).read(raw)
     assert found.count == 2
@@ -83,7 +83,7 @@ def test_what_is_the_callers_own_stays_as_it_was_sent() -> None:
     ("value", "place"), [(b"NUMBER", "ids"), (b"[1, NUMBER]", "ids[1]"), (b'{"x": NUMBER}', "ids[...]")]
 )
 def test_a_number_that_cannot_be_read_is_named_with_its_place(value: bytes, place: str) -> None:
-    """Beside what is mended too, where each field is read by itself."""
+    """Each field is read by itself where something is mended."""
     error = refused(b'{"needed": "a", "count": 2.0, "ids": ' + value.replace(b"NUMBER", b"9" * 5000) + b"}")
     assert (error.message, error.field) == (f"{place}: Integer value out of range", place)
 
@@ -137,7 +137,7 @@ def test_other_encodings_are_named(encoding: str) -> None:
 
 @pytest.mark.parametrize("value", ["a.png", {"url": "x"}, 0, False, []])
 def test_a_refused_field_is_named_with_its_reason(value: object) -> None:
-    """Even where another field is missing."""
+    """The reason is told even where another field is missing."""
     for raw in ({"needed": "a", "picture": value}, {"picture": value}, {"needed": "a", "count": 2.0, "picture": value}):
         error = refused(json.dumps(raw).encode())
         assert (error.message, error.field) == ("picture is refused: there is no model of images", "picture")

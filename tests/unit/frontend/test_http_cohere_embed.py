@@ -14,7 +14,7 @@ def inputs(*texts: str) -> list[dict[str, Any]]:
 
 
 async def test_version_1_gives_plain_lists() -> None:
-    """Unless types are asked for; `response_type` says which."""
+    """`response_type` says whether types were asked for."""
     ask = Door(Worker()).ask
     plain = (await ask("/v1/embed", {"texts": ["a"], "embedding_types": None})).json
     assert (plain["response_type"], plain["embeddings"], plain["texts"]) == ("embeddings_floats", [ROW], ["a"])
@@ -33,7 +33,7 @@ async def test_version_2_gives_types_always() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/embed", "/v2/embed"])
 async def test_null_is_absence(path: str) -> None:
-    """Of every field that clients may leave out."""
+    """Every field that clients may leave out may be null."""
     fields = ("inputs", "images", "model", "input_type", "embedding_types", "truncate", "max_tokens", "priority")
     body = {"texts": ["a"]} | dict.fromkeys((*fields, "output_dimension"))
     assert (await Door(Worker()).ask(path, body)).status == 200
@@ -72,7 +72,7 @@ async def test_max_tokens_is_a_bound() -> None:
 )
 @pytest.mark.parametrize("path", ["/v1/embed", "/v2/embed"])
 async def test_what_is_wrong_is_named_as_it_was_sent(path: str, body: dict[str, Any], named: str) -> None:
-    """With a remedy that the path has."""
+    """The error recommends what the path has."""
     told = await Door(Worker()).ask(path, body)
     assert told.status == 400
     assert named in told.json["message"]

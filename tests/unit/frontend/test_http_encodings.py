@@ -83,7 +83,7 @@ async def test_bytes_alone() -> None:
 
 @pytest.mark.parametrize("path", ["/pooling", "/v1/multi-vector"])
 async def test_token_vectors_as_bytes(path: str) -> None:
-    """With as many rows as each text has tokens."""
+    """A text has as many rows as tokens."""
     task = {"task": "token_embed"} if path == "/pooling" else {}
     told = await ask(path, encoding_format="bytes", endianness="big", **task)
     assert [item["shape"] for item in json.loads(told.headers["metadata"])["data"]] == [[3, 8], [4, 8]]

@@ -32,7 +32,7 @@ REQUESTS: tuple[Request, ...] = (
     *nim.REQUESTS,
     *tei.REQUESTS,
 )
-"""All modules of `http_fields`."""
+"""Requests of all modules of `http_fields`."""
 PROMPTS = {"input_type": "what a text is", "prompt": "a literal prompt", "prompt_name": "a prompt of the model's"}
 MODEL = {"model": "which model, where several are served"}
 RERANKED = {
@@ -68,7 +68,7 @@ HEADERS = (*JSON, ("x-request-id", "the-same"))
 
 
 class Model(Worker):
-    """It has token vectors and sparse ones too, where a request asks for them."""
+    """A worker that has token vectors and sparse ones too, where a request asks for them."""
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:
         result = await super().run(model, job)
@@ -83,11 +83,11 @@ class Model(Worker):
 
 
 DOORS: dict[str, tuple[Model, Door]] = {}
-"""By the card of the model: a door takes longer to make than to ask."""
+"""Doors by the card of their model: one takes longer to make than to ask."""
 
 
 def door_of(card: Mapping[str, Any]) -> tuple[Model, Door]:
-    """One for all requests to it."""
+    """A door for all requests to a model."""
     key = repr(card)
     if key not in DOORS:
         worker = Model(**card)
@@ -120,7 +120,7 @@ def content(told: Told) -> Any:
 
 
 def message_of(told: Told) -> tuple[str, str]:
-    """What an error says, in any shape, and the field that it names beside that, or again the message."""
+    """The message of an error in any shape, and the field that it names beside that, or again the message."""
     error = told.json.get("error", told.json)
     if isinstance(error, str):
         return error, error
@@ -210,13 +210,13 @@ def page() -> str:
 
 
 def _told(request: Request) -> tuple[Any, ...]:
-    """What a table tells of a request, beside its path."""
+    """The part of a table that two paths may have in common."""
     fields = [(field.name, field.fate, field.why) for field in request.fields]
     return request.original, request.source, fields
 
 
 def _table(requests: list[Request]) -> str:
-    """One table for requests that differ in their paths alone."""
+    """A table for requests that differ in their paths alone."""
     first = requests[0]
     rows = [f"| `{field.name}` | {field.fate.value} | {field.why} |" for field in first.fields]
     paths = ", ".join(request.path for request in requests)

@@ -35,7 +35,7 @@ async def test_a_bound_below_it_holds(bound: str, expected: int) -> None:
 
 
 async def test_the_lower_one_of_two_bounds_holds() -> None:
-    """Of Cohere's and of Jina's; 0 is none, as vLLM has it."""
+    """One is Cohere's, the other Jina's; 0 is none, as vLLM has it."""
     assert (await lengths("/v1/rerank", max_tokens_per_doc=4, max_doc_length=2))[0] == 7
     assert (await lengths("/v1/rerank", max_tokens_per_doc=2, max_doc_length=4))[0] == 7
     assert (await lengths("/v1/rerank", max_tokens_per_doc=0, max_doc_length=4))[0] == 9
@@ -50,7 +50,7 @@ async def test_no_top_n_is_all(path: str) -> None:
 
 
 async def test_use_activation_false_gives_logits() -> None:
-    """Also by /rerank, whose own word is raw_scores."""
+    """The field counts at /rerank too, whose own word is raw_scores."""
     ask = Door(Worker(**CROSS_ENCODER)).ask
     for path in RERANKS:
         told = await ask(path, {"query": "a", "documents": ["b"], "use_activation": False})
@@ -84,7 +84,7 @@ async def test_a_template_is_cut_at_one_end_only(path: str, body: dict[str, Any]
 
 @pytest.mark.parametrize("top_n", [2, 2.0])
 async def test_a_document_may_be_an_object(top_n: float) -> None:
-    """All of it comes back, in the shape in which it was sent, whatever is mended beside it."""
+    """An object comes back whole, as it was sent, whatever is mended beside it."""
     document = {"text": "b", "url": "https://example.org", "pages": 3, "price": 1.0, "author": None}
     body = {"query": "a", "documents": ["c", document], "return_documents": True, "top_n": top_n}
     told = await Door(Worker(**CROSS_ENCODER)).ask("/v1/rerank", body)
@@ -108,7 +108,7 @@ async def test_a_document_may_be_an_object(top_n: float) -> None:
     ],
 )
 async def test_a_document_is_named_as_it_was_sent(path: str, documents: object, named: str) -> None:
-    """By every path that takes `documents`, whatever else the path takes; with a remedy that it has."""
+    """Every path that takes `documents` names them so, and recommends a field that it has."""
     body = {"query": "a", "documents": documents, "truncation": False}
     told = await Door(Worker(**CROSS_ENCODER)).ask(path, body)
     assert told.status in (400, 413, 422)
@@ -143,7 +143,7 @@ async def test_what_cannot_be_done_is_refused_by_name(field: str, value: object)
     ],
 )
 async def test_what_asks_for_nothing_is_taken(field: str, value: object) -> None:
-    """Defaults that clients send."""
+    """Clients send these defaults."""
     told = await Door(Worker(**CROSS_ENCODER)).ask("/v1/rerank", {"query": "a", "documents": ["b"], field: value})
     assert told.status == 200
 
@@ -196,7 +196,7 @@ async def test_a_passage_over_the_limit_is_refused_unless_its_end_may_go() -> No
     ],
 )
 async def test_what_is_wrong_with_passages_is_named(body: dict[str, Any], named: str) -> None:
-    """In NVIDIA's words; of an embedding model too."""
+    """The words are NVIDIA's, for an embedding model too."""
     told = await Door(Worker()).ask("/v1/ranking", body)
     assert told.status == 400
     assert named in told.json["error"]["message"]

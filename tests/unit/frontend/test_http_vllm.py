@@ -1,4 +1,4 @@
-"""What fields of OpenAI's and vLLM's requests ask the worker for, and what they make of its scores."""
+"""Fields of OpenAI's and vLLM's requests: what they ask the worker for, and what they make of its scores."""
 
 import math
 from typing import Any
@@ -80,7 +80,7 @@ async def test_late_interaction_of_rows_as_the_model_gives_them() -> None:
 
 
 async def test_cosines_stay_cosines() -> None:
-    """As vLLM compares vectors, whatever length they have."""
+    """vLLM compares vectors by cosine, whatever length they have."""
     _, job = await asked("/score", {"text_1": "a", "text_2": ["b"], "use_activation": False})
     assert job.work.unit_rows
 

@@ -41,7 +41,7 @@ async def refusal(path: str, body: object, **card: object) -> tuple[str, str]:
     ],
 )
 async def test_an_input_is_named_as_it_was_sent(path: str, given: object, field: str, message: str) -> None:
-    """It has a number only where there are several."""
+    """An input has a number only where there are several."""
     assert await refusal(path, {"input": given}) == (message, field)
 
 
@@ -171,7 +171,7 @@ async def test_a_field_that_cannot_be_had_is_named(
     ],
 )
 async def test_the_remedy_for_a_long_text_helps(path: str, body: dict[str, Any], beside: dict[str, Any]) -> None:
-    """What the error recommends is a field with a value, and the path honours it."""
+    """The error recommends a field with a value, and the path honours it."""
     card = CLASSIFIER if path == "/classify" else CROSS_ENCODER if path == "/score" else {}
     message, _ = await refusal(path, body, **card)
     assert {name: int(value) for name, value in re.findall(r"(\w+): (-?\d+) would cut", message)} == beside

@@ -44,7 +44,7 @@ async def test_any_name_means_the_only_model(path: str, body: dict[str, Any], ch
 async def test_where_there_are_several_the_name_counts(
     path: str, body: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    """Else vectors of one would pass for another's."""
+    """Vectors of one must not pass for another's."""
     ask = Door(Two(**changes)).ask
     assert (await ask(path, body | {"model": "fake"})).status == 200
     told = await ask(path, body | {"model": "any"})
@@ -94,7 +94,7 @@ async def test_documents_at_rerank_are_coheres_and_name_their_model() -> None:
 async def test_a_place_is_named_as_it_was_sent(
     path: str, body: dict[str, Any], changes: dict[str, Any], named: str
 ) -> None:
-    """At the root too, which takes bodies of all kinds."""
+    """The root, which takes bodies of all kinds, does the same."""
     told = await Door(Worker(**changes)).ask(path, body)
     assert told.status in (413, 422)
     assert named in told.json["error"]

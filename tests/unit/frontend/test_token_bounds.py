@@ -52,7 +52,7 @@ def test_two_cuts_at_once_are_the_lower_limit_and_whatever_either_allows() -> No
 async def test_a_rerank_takes_more_tokens_a_document_than_the_model_has(
     path: str, most: int, changes: dict[str, object]
 ) -> None:
-    """As Haystack's CohereRanker sends them, whatever the model is."""
+    """Haystack's CohereRanker sends so many, whatever the model is."""
     worker = Worker(**changes)
     told = await Door(worker).ask(path, {"query": "a", "documents": [LONG], "max_tokens_per_doc": most})
     assert told.status == 200, told.body

@@ -1,4 +1,4 @@
-"""How vectors are written: as numbers, as base64, or as bytes with what tells them apart in a header.
+"""Vectors as numbers, as base64, or as bytes with what tells them apart in a header.
 
 Source: vLLM's vllm/entrypoints/pooling/utils.py and vllm/utils/serial_utils.py.
 """
@@ -31,7 +31,7 @@ HEADER_BYTES = 60 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """What a request asks for. `dtype` and `endianness` are of bytes; `native` is little-endian."""
+    """An encoding that a request asks for. `dtype` and `endianness` are those of bytes; `native` is little-endian."""
 
     format: Format
     dtype: EmbedDtype
@@ -51,12 +51,12 @@ class Encoding:
         return np.frombuffer(data, dtype=f"<u{kind.row_bytes(1)}").byteswap().tobytes()
 
     def told(self, array: Floats) -> Any:
-        """As it stands in JSON."""
+        """An array as it stands in JSON."""
         return array if self.format == "float" else base64.b64encode(self.packed(array)).decode()
 
 
 def bytes_reply(encoding: Encoding, arrays: Iterable[Floats], about: dict[str, Any]) -> Reply:
-    """All arrays end to end; without `bytes_only` the header `metadata` tells where each lies, and `about` beside that.
+    """A reply of all arrays end to end; but for `bytes_only` its header `metadata` tells where each lies, and `about`.
 
     Raises InvalidInput where that header would be longer than clients read.
     """

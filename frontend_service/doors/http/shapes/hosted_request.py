@@ -24,7 +24,7 @@ TASKS = {
     "clustering": InputType.UNSPECIFIED,
     "separation": InputType.UNSPECIFIED,
 }
-"""What a text is by Jina's `task`; a model's adapters are no part of it."""
+"""Kinds of texts by Jina's `task`; a model's adapters are no part of it."""
 CUTS: dict[Any, tuple[bool, TruncationSide | None]] = {
     True: (True, None),
     False: (False, None),
@@ -63,7 +63,7 @@ class HostedRequest(VectorRequest, kw_only=True):
 
     @property
     def cut(self) -> Cut:
-        """What either of two fields says. Raises InvalidInput where they disagree."""
+        """The cut that either of two fields asks for. Raises InvalidInput where they disagree."""
         cut = super().cut
         if self.truncate is None:
             return cut
@@ -84,6 +84,6 @@ class HostedRequest(VectorRequest, kw_only=True):
 
     @property
     def names(self) -> Names:
-        """Where `truncate` says that nothing is cut, it is what would cut a text."""
+        """Names of places in errors. Where `truncate` says that nothing is cut, the remedy is `truncate`."""
         names = super().names
         return names if self.truncate is None else ((r"\btruncate would cut\b", "truncate: true would cut"), *names)

@@ -12,7 +12,7 @@ from frontend_service.frontend import Frontend
 from shared.card import ModelCard
 
 STARTED = now()
-"""What models are told to be created at: nobody knows."""
+"""The time at which models are told to be created, since nobody knows it."""
 
 
 def model_of(card: ModelCard, name: str) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def model_of(card: ModelCard, name: str) -> dict[str, Any]:
 
 
 def routes(frontend: Frontend) -> list[Route]:
-    """All of them, and one by its name."""
+    """Routes of all models, and of one by its name."""
 
     async def models(_: Call) -> Reply:
         listed = [model_of(card, name) for card in frontend.models.cards() for name in card.names]

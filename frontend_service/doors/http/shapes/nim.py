@@ -46,7 +46,7 @@ class RankingBody(msgspec.Struct, kw_only=True):
 
 
 def ranking_request(body: RankingBody) -> RerankRequest:
-    """Logits of a cross-encoder; of other models their own scores."""
+    """A request for logits of a cross-encoder, or for other models' own scores. Raises InvalidInput."""
     for name, text in (
         ("query", body.query),
         *((f"passages[{place}]", text) for place, text in enumerate(body.passages)),
@@ -70,7 +70,7 @@ def ranking_reply(_: Asked[RankingBody, RerankRequest], reranked: Reranked) -> R
 
 
 def routes(frontend: Frontend) -> list[Route]:
-    """All of this shape."""
+    """All routes of this shape."""
     return [
         Route(
             method="POST",

@@ -49,12 +49,12 @@ def embed_request(body: VectorRequest, output: OutputKind, *, token_ids: bool = 
 
 
 def usage(tokens: int) -> dict[str, int]:
-    """Of what was computed."""
+    """The `usage` of a reply: tokens that were computed."""
     return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 def about(asked: Asked[Any, Any], prefix: str, answer: Answer) -> dict[str, Any]:
-    """What replies tell beside their data, by the request's own id where it has one."""
+    """Fields of a reply beside its data. Its id is the request's own where that has one."""
     body: PoolingRequest = asked.body
     return {
         "id": f"{prefix}-{body.request_id or asked.name}",
@@ -129,7 +129,7 @@ def multi_embeds(frontend: Frontend) -> Serve:
 
 
 def routes(frontend: Frontend) -> list[Route]:
-    """All of this shape."""
+    """All routes of this shape."""
     serve = embeds(frontend)
     return [
         *(

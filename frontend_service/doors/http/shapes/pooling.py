@@ -78,7 +78,7 @@ def labels_reply(asked: Asked[PoolingBody, Any], classified: Classified) -> Repl
 
 
 def task_of(card: ModelCard) -> PoolingTask:
-    """What a model is asked for that was not told."""
+    """The task of a request that names none: what the model is for."""
     if Task.CLASSIFY_TOKENS in card.tasks:
         return "token_classify"
     if Task.CLASSIFY in card.tasks:
@@ -87,7 +87,7 @@ def task_of(card: ModelCard) -> PoolingTask:
 
 
 class _Choice(msgspec.Struct):
-    """What decides how the rest of a body is read."""
+    """Fields that decide how the rest of a body is read."""
 
     model: str = ""
     task: PoolingTask | None = None

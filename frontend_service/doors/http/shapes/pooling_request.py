@@ -23,7 +23,7 @@ REMEDIES: Names = (
     (r"\bfewer texts\b", "fewer inputs"),
     (r"^(outputs\[0\]|method)$", "model"),
 )
-"""What errors recommend, in fields of these paths; and what chooses outputs and methods here."""
+"""Remedies of errors in fields of these paths, and the field that chooses outputs and methods here."""
 INPUT: Names = (
     *REMEDIES,
     (r"needs texts$", "needs texts as input"),
@@ -41,7 +41,7 @@ SIDES = {
     "classification": InputType.UNSPECIFIED,
     "clustering": InputType.UNSPECIFIED,
 }
-"""What a text is, by the words that clients have for it."""
+"""Kinds of texts by the words that clients have for them."""
 NO_CHAT = "no chat template is applied here; send texts as input"
 NO_IMAGES = "there is no model of images"
 Truncation = Annotated[
@@ -55,7 +55,7 @@ Activated = Annotated[
 
 
 class PoolingRequest(msgspec.Struct, kw_only=True):
-    """What all of them have. `request_id` names the reply; logs go by the header x-request-id."""
+    """Fields that all of vLLM's requests have. `request_id` names the reply; logs go by the header x-request-id."""
 
     ACTIVATIONS: ClassVar[tuple[str, ...]] = ("use_activation",)
     """Names of one and the same field."""
@@ -73,7 +73,7 @@ class PoolingRequest(msgspec.Struct, kw_only=True):
 
     @property
     def cut(self) -> Cut:
-        """What to do with a sequence that the model reads. A limit above the model's own is the model's own."""
+        """The cut of a sequence that the model reads. A limit above the model's own is the model's own."""
         side = None if self.truncation_side is None else ENDS[self.truncation_side]
         tokens = self.truncate_prompt_tokens
         if tokens is None:
@@ -107,7 +107,7 @@ class InputRequest(PoolingRequest, kw_only=True):
 
     @property
     def names(self) -> Names:
-        """What ours are called in errors: `input[3]`, or `input` where it is one text or its ids."""
+        """Names of places in errors: `input[3]`, or `input` where it is one text or its ids."""
         alone = not isinstance(self.input, list) or (bool(self.input) and isinstance(self.input[0], int))
         return (*INPUT, (r"\binput\[0\]", "input")) if alone else INPUT
 
@@ -131,12 +131,12 @@ class VectorRequest(InputRequest, kw_only=True):
 
     @property
     def choice(self) -> PromptChoice:
-        """What goes before each text. Raises InvalidInput."""
+        """The prompt that goes before each text. Raises InvalidInput."""
         return PromptChoice(literal=self.prompt, name=self.prompt_name, input_type=side_of(self.input_type))
 
     @property
     def encoding(self) -> Encoding:
-        """How the reply has its vectors."""
+        """The form in which the reply has its vectors."""
         return Encoding(
             format=self.encoding_format or "float",
             dtype=self.embed_dtype or "float32",
@@ -145,12 +145,12 @@ class VectorRequest(InputRequest, kw_only=True):
 
 
 def side_of(word: str | None) -> InputType:
-    """What a text is by `input_type`. Raises InvalidInput."""
+    """The kind of a text by `input_type`. Raises InvalidInput."""
     return found_side(SIDES, word, "input_type")
 
 
 def found_side(sides: Mapping[str, InputType], word: str | None, field: str) -> InputType:
-    """What a text is by any of these words. Raises InvalidInput, naming the field."""
+    """The kind of a text by one of these words. Raises InvalidInput, naming the field."""
     if word is None:
         return InputType.UNSPECIFIED
     if word not in sides:

@@ -29,7 +29,7 @@ SIDES = tuple(dict.fromkeys(name for pair in PAIRS for name in pair))
 
 
 class ScoringRequest(PoolingRequest, kw_only=True):
-    """What requests to compare have. `truncate_prompt_tokens` is for a pair, where the model reads pairs."""
+    """Fields of requests to compare. `truncate_prompt_tokens` is for a pair, where the model reads pairs."""
 
     ACTIVATIONS: ClassVar[tuple[str, ...]] = ("use_activation", "softmax", "activation")
 
@@ -42,12 +42,12 @@ class ScoringRequest(PoolingRequest, kw_only=True):
 
     @property
     def query_cut(self) -> Cut:
-        """What to do with a long text of the first side."""
+        """The cut of a long text of the first side."""
         return _cut_of(self.max_tokens_per_query, "max_tokens_per_query")
 
     @property
     def document_cut(self) -> Cut:
-        """What to do with a long text of the second side."""
+        """The cut of a long text of the second side."""
         return _cut_of(self.max_tokens_per_doc, "max_tokens_per_doc")
 
 
@@ -84,7 +84,7 @@ class ScoreBody(ScoringRequest, kw_only=True):
 
     @property
     def names(self) -> Names:
-        """What ours are called in errors: by the pair that was sent, and without a number where it is one text."""
+        """Names of places in errors: by the pair that was sent, and without a number where it is one text."""
         first, second = next((pair for pair in PAIRS if self._there == set(pair)), PAIRS[0])
         alone = tuple((rf"\b{name}\[0\]", name) for name in (first, second) if isinstance(getattr(self, name), str))
         return (*REMEDIES, (r"\bqueries\b", first), (r"\bdocuments\b", second), *alone)
@@ -119,7 +119,7 @@ def score_reply(asked: Asked[ScoreBody, ScoreRequest], answer: Answer) -> Reply:
 
 
 def scores(frontend: Frontend) -> Serve:
-    """How well texts fit each other."""
+    """Serves scores: how well texts fit each other."""
     return exchanged(
         frontend,
         Body(ScoreBody),

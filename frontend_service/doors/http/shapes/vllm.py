@@ -66,7 +66,7 @@ def classifies(frontend: Frontend) -> Serve:
 
 
 def routes(frontend: Frontend) -> list[Route]:
-    """All of this shape."""
+    """All routes of this shape."""
     kinds: tuple[tuple[str, Serve, Any, str, Any], ...] = (
         ("/pooling", pools(frontend), PoolingBody, "What the model's pooler gives, whatever it is", {"data": [0.1]}),
         ("/score", scores(frontend), ScoreBody, "How well texts fit each other", {"score": 0.9}),

@@ -1,9 +1,11 @@
 """Cohere's requests, by the parameters of its Python client."""
 
+from dataclasses import replace
 from typing import Any
 
 from http_fields.field import Request
 from http_fields.vllm import CROSS_ENCODER, IMAGES, LONG, honoured, meaningless, refused
+from http_fields.vllm import SOURCE as VLLM
 
 SOURCE = "github.com/cohere-ai/cohere-python 7.0.9, src/cohere/{}"
 MODEL = honoured("model", "another", "another model than the one served is 404")
@@ -17,7 +19,7 @@ RANKED = (
 
 
 def embedded(**texts: Any) -> tuple[Any, ...]:
-    """What both versions have. `texts`: some that are over the limit, by the name of this request."""
+    """Fields that both versions have. `texts`: some that are over the limit, by the name of this request."""
     return (
         refused("images", ["data:image/png;base64,AAAA"], IMAGES),
         MODEL,
@@ -38,6 +40,27 @@ def inputs(text: str) -> list[dict[str, Any]]:
     return [{"content": [{"type": "text", "text": text}]}]
 
 
+V2_EMBEDS = tuple(
+    Request(
+        original=f"Cohere, embed of version 2, {name}",
+        source=SOURCE.format("v2/raw_client.py"),
+        path="/v2/embed",
+        body={name: some("a b")},
+        fields=(honoured(name, some("c"), why), *embedded(**{name: some(LONG)}), *LATER),
+    )
+    for name, some, why in (
+        ("texts", lambda text: [text], ""),
+        ("inputs", inputs, "one text each; images are refused"),
+    )
+)
+VLLM_EMBEDS = tuple(
+    replace(
+        request,
+        original=request.original.replace("Cohere, embed of version 2", "vLLM, CohereEmbedRequest"),
+        source=VLLM.format("embed"),
+    )
+    for request in V2_EMBEDS
+)
 REQUESTS = (
     Request(
         original="Cohere, rerank of version 1",
@@ -71,22 +94,6 @@ REQUESTS = (
         body={"texts": ["a b"]},
         fields=(honoured("texts", ["b", "c"]), *embedded(texts=[LONG])),
     ),
-    Request(
-        original="Cohere, embed of version 2, texts",
-        source=SOURCE.format("v2/raw_client.py"),
-        path="/v2/embed",
-        body={"texts": ["a b"]},
-        fields=(honoured("texts", ["b", "c"]), *embedded(texts=[LONG]), *LATER),
-    ),
-    Request(
-        original="Cohere, embed of version 2, inputs",
-        source=SOURCE.format("v2/raw_client.py"),
-        path="/v2/embed",
-        body={"inputs": inputs("a b")},
-        fields=(
-            honoured("inputs", inputs("c"), "one text each; images are refused"),
-            *embedded(inputs=inputs(LONG)),
-            *LATER,
-        ),
-    ),
+    *V2_EMBEDS,
+    *VLLM_EMBEDS,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Fate(Enum):
-    """What a path of ours does with a field of the original."""
+    """The fate of an original's field on a path of ours."""
 
     HONOURED = "honoured"
     REFUSED = "refused"

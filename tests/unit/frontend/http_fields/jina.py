@@ -44,7 +44,7 @@ RERANK = Request(
     path="/v1/rerank",
     body={"query": "a", "documents": ["b c", {"text": "d"}]},
     fields=(
-        honoured("query", "c"),
+        honoured("query", "c", "a text; objects are refused"),
         honoured("documents", [{"text": "d"}], "images are refused"),
         MODEL,
         honoured("top_n", 1),

@@ -10,13 +10,13 @@ from shared.vectors import Activation, OutputKind, Task
 SOURCE = "github.com/huggingface/text-embeddings-inference 0d124dc, router/src/http/types.rs"
 PROMPTED: dict[str, object] = {"prompts": {"query": "query : "}}
 LABELLED = {"tasks": (Task.EMBED, Task.CLASSIFY), "labels": ("yes", "no"), "activation": Activation.SOFTMAX}
-INPUTS = honoured("inputs", ["c", "d e"])
+INPUTS = honoured("inputs", ["c", "d e"], "texts, or token ids; both in one list are refused")
 PROMPT = honoured("prompt_name", "query")
 RAW = honoured("raw_scores", True)
 
 
 def cutting(within: str = "", **texts: Any) -> tuple[Field, ...]:
-    """What may be done with `texts` that are over the limit. `within`: what the fields are part of."""
+    """Fields that say what is done with `texts` over the limit. `within`: what the fields are part of."""
     truncate = {f"{within}truncate": True}
     return (
         honoured(f"{within}truncate", True, "unset it is the frontend's --auto-truncate", **texts),
@@ -43,7 +43,7 @@ PREDICTIONS = (
         "PredictRequest",
         "/predict",
         {"inputs": "a b"},
-        honoured("inputs", [["c"], ["d e"]]),
+        honoured("inputs", [["c"], ["d e"]], "texts beside pairs are refused"),
         *cutting(inputs=LONG),
         RAW,
         of=", texts",
@@ -53,7 +53,7 @@ PREDICTIONS = (
         "PredictRequest",
         "/predict",
         {"inputs": ["a", "b"]},
-        honoured("inputs", [["c", "d e"]]),
+        honoured("inputs", [["c", "d e"]], "texts beside pairs are refused"),
         *cutting(inputs=["a", LONG]),
         RAW,
         of=", pairs",
@@ -108,7 +108,14 @@ REQUESTS = (
     *PREDICTIONS,
     RERANK,
     SIMILARITY,
-    request("TokenizeRequest", "/tokenize", {"inputs": "a b"}, INPUTS, honoured("add_special_tokens", False), PROMPT),
+    request(
+        "TokenizeRequest",
+        "/tokenize",
+        {"inputs": "a b"},
+        honoured("inputs", ["c"]),
+        honoured("add_special_tokens", False),
+        PROMPT,
+    ),
     request(
         "DecodeRequest",
         "/decode",

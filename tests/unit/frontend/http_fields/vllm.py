@@ -55,11 +55,13 @@ CHATS = (
     refused("chat_template_kwargs", {"instruction": "b"}, CHAT),
     refused("media_io_kwargs", {"image": {}}, IMAGES),
 )
-INPUTS = (
-    honoured("input", ["a b c"]),
+OPTIONS = (
     refused("add_special_tokens", False, "texts get what the model was trained with; `true` is accepted"),
     *CHATS,
 )
+INPUT = honoured("input", ["a b c"], "texts, or token ids; messages of a chat are refused")
+LABELLED = honoured("input", ["a b c"], "texts; token ids are refused")
+TEXTS = "texts; objects are refused"
 ENCODINGS = (
     honoured("encoding_format", "bytes", "`float`, `base64`, `bytes`, `bytes_only`"),
     honoured(
@@ -101,7 +103,7 @@ EMBEDDINGS = tuple(
         source=SOURCE.format("embed"),
         path=path,
         body={"input": "a"},
-        fields=(*INPUTS, *basic(input=LONG), *VECTORS),
+        fields=(INPUT, *OPTIONS, *basic(input=LONG), *VECTORS),
     )
     for path in ("/v1/embeddings", "/embeddings")
 )
@@ -113,12 +115,12 @@ POOLINGS = tuple(
         source=SOURCE.format("pooling"),
         path=path,
         body={"input": "a"},
-        fields=(*INPUTS, *basic(input=LONG), PLUGIN, *fields),
+        fields=(given, *OPTIONS, *basic(input=LONG), PLUGIN, *fields),
         card=card,
     )
-    for of, card, fields in (
-        ("of vectors", {}, (TASK, *VECTORS)),
-        ("of labels", CLASSIFIER, (*ENCODINGS, refused("dimensions", 4, "labels have none"), *LABELS)),
+    for of, card, given, fields in (
+        ("of vectors", {}, INPUT, (TASK, *VECTORS)),
+        ("of labels", CLASSIFIER, LABELLED, (*ENCODINGS, refused("dimensions", 4, "labels have none"), *LABELS)),
     )
     for path in ("/pooling", "/v1/pooling")
 )
@@ -128,7 +130,7 @@ CLASSIFICATIONS = tuple(
         source=SOURCE.format("classify"),
         path=path,
         body={"input": "a"},
-        fields=(*INPUTS, *basic(input=LONG), *LABELS),
+        fields=(LABELLED, *OPTIONS, *basic(input=LONG), *LABELS),
         card=CLASSIFIER,
     )
     for path in ("/classify", "/v1/classify")
@@ -139,7 +141,11 @@ SCORES = tuple(
         source=SOURCE.format("scoring"),
         path=path,
         body={first: "a b", second: ["c d", "e"]},
-        fields=(honoured(first, "b"), honoured(second, ["b"]), *scoring(**{first: "a b c", second: [LONG]})),
+        fields=(
+            honoured(first, "b", TEXTS),
+            honoured(second, ["b"], TEXTS),
+            *scoring(**{first: "a b c", second: [LONG]}),
+        ),
         card=CROSS_ENCODER,
     )
     for name, first, second in (
@@ -157,8 +163,8 @@ RERANKS = tuple(
         path=path,
         body={"query": "a b", "documents": ["c d", "e"]},
         fields=(
-            honoured("query", "b"),
-            honoured("documents", ["b"]),
+            honoured("query", "b", "a text; objects are refused"),
+            honoured("documents", ["b"], "texts, or objects with `text`; others are refused"),
             honoured("top_n", 1, "0: all"),
             *scoring(query="a b c", documents=[LONG]),
         ),

@@ -28,7 +28,7 @@ NAMES: Names = ((r"\bdimensions\b", "output_dimension"), (r"\btruncate would", '
 
 
 class Part(msgspec.Struct):
-    """What an input is made of: a text."""
+    """A part of an input, which must be a text."""
 
     text: str | None = None
     type: str = "text"

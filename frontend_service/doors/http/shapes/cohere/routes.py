@@ -10,7 +10,7 @@ RANKED = {"results": [{"index": 1, "relevance_score": 0.97}, {"index": 0, "relev
 
 
 def routes(frontend: Frontend) -> list[Route]:
-    """All of this shape."""
+    """All routes of this shape."""
     return [
         *(
             Route(

@@ -1,4 +1,4 @@
-"""What bodies and replies of this shape have in common."""
+"""Fields, names and replies that the paths of this shape have in common."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -23,7 +23,7 @@ OPTIONS: Names = (
     ("; a prompt needs texts", "; prompt_name needs texts"),
     ("truncation_side", "truncation_direction"),
 )
-"""What options are called here, whatever the path."""
+"""Names of options in errors, whatever the path."""
 INPUTS: Names = (
     ("^texts is empty, and so is tokenized$", "inputs is empty"),
     (r"\b(texts|tokenized)(?=\[| has | is )|^(texts|tokenized)$", "inputs"),
@@ -33,14 +33,14 @@ SIDES = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
 
 
 class Cuttable(msgspec.Struct, kw_only=True):
-    """What may be done with long texts."""
+    """Fields that say what is done with long texts."""
 
     truncate: bool | None = None
     truncation_direction: Literal["left", "right", "Left", "Right"] = "right"
 
     @property
     def cut(self) -> Cut:
-        """In our words."""
+        """The cut that these fields ask for."""
         return Cut(truncate=self.truncate, side=SIDES[self.truncation_direction.lower()])
 
 
@@ -51,12 +51,12 @@ class CuttableRequest(Cuttable, kw_only=True):
 
 
 def counted(answer: Answer, content: Any) -> Reply:
-    """With what the load scripts of text-embeddings-inference read beside a reply."""
+    """A reply with the header that the load scripts of text-embeddings-inference read."""
     return Reply(body=written(content), headers=(("x-compute-tokens", str(answer.tokens.total)),))
 
 
 def known_as(frontend: Frontend, name: str) -> str:
-    """What a model is to be found by: nothing where there is one, since the original serves one and asks for no name.
+    """The name by which a model is found: none where there is one, since the original serves one and asks for no name.
 
     Raises WorkerUnavailable.
     """

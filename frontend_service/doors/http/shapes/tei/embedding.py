@@ -25,7 +25,7 @@ SIMILAR: Names = (
     (r"^prompt(_name)?$", "parameters.prompt_name"),
 )
 SPARSE_WEIGHT = 32
-"""How much longer a byte of a sparse vector takes into JSON, an object each, than to be copied."""
+"""Times that a byte of a sparse vector takes longer into JSON, an object each, than to be copied."""
 
 
 class EmbedBody(CuttableRequest, kw_only=True):
@@ -45,14 +45,14 @@ class EmbedAllBody(CuttableRequest, kw_only=True):
 
 
 class Sentences(msgspec.Struct):
-    """What POST /similarity compares."""
+    """Texts that POST /similarity compares."""
 
     source_sentence: str
     sentences: Annotated[list[str], FILLED]
 
 
 class SimilarityParameters(Cuttable, kw_only=True):
-    """How POST /similarity prepares its texts."""
+    """Options of POST /similarity."""
 
     prompt_name: str | None = None
 

@@ -9,7 +9,7 @@ from shared.vectors import ScoringMethod, Task
 
 
 def told(described: Description, requests: int, threads: int) -> dict[str, Any]:
-    """What is served, and its limits."""
+    """The reply of /info: what is served, and its limits."""
     card, ours = described.card, info_response(described, requests, threads)
     return {
         "model_id": card.id,

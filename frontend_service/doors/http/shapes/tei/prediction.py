@@ -16,7 +16,7 @@ from shared.errors import InvalidInput
 
 
 class LabelParameters(msgspec.Struct):
-    """How huggingface_hub asks for labels."""
+    """Parameters with which huggingface_hub asks for labels."""
 
     top_k: Bound | None = None
     function_to_apply: Literal["none"] | None = None
@@ -51,7 +51,7 @@ def names_of(body: PredictBody) -> Names:
 
 
 def predict_request(body: PredictBody) -> ClassifyRequest:
-    """One text or pair, or many of either. Raises InvalidInput."""
+    """A request for labels of one text or pair, or of many of either. Raises InvalidInput."""
     batch = _batch(body.inputs)
     if not batch:
         raise InvalidInput("inputs is empty", field="inputs")

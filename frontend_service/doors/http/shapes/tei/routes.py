@@ -34,7 +34,7 @@ from shared.vectors import OutputKind, Task
 
 
 class _Root(msgspec.Struct):
-    """Which of the bodies of POST / it is."""
+    """Fields that tell which of the bodies of POST / it is."""
 
     query: Any = None
     texts: Any = None
@@ -44,7 +44,7 @@ class _Root(msgspec.Struct):
 
     @property
     def compares(self) -> bool:
-        """Whether it is /similarity's."""
+        """The body is /similarity's."""
         return memoryview(self.inputs)[:1].tobytes() == b"{"
 
 
@@ -71,7 +71,7 @@ def reranks(frontend: Frontend) -> Serve:
 
 
 def computes(frontend: Frontend) -> dict[str, Serve]:
-    """What a worker is asked for, by path; the root chooses among the others."""
+    """Paths that ask a worker, and what serves each; the root chooses among the others."""
     embed, classify = frontend.embedding.embed, frontend.classification.texts
 
     def embeds(takes: Any, output: OutputKind, write: Any, weight: int = FLOAT_WEIGHT) -> Serve:
@@ -155,7 +155,7 @@ COMPUTED: tuple[tuple[str, str, tuple[Any, ...], Any], ...] = (
 
 
 def routes(frontend: Frontend) -> list[Route]:
-    """All of this shape."""
+    """All routes of this shape."""
     serves = computes(frontend)
     return [
         *(
