@@ -44,7 +44,7 @@ class Segments:
         firsts: list[_Side] = []
         # Which of two texts over an odd room keeps one token more depends on which is longer: only there, all counts.
         need = self._need(texts.first_cut, room, side, counted=room % 2 == 1)
-        for reads in self._reader.batches(((prompt or "") + each for each in texts.firsts), need):
+        for reads in self._reader.batches(((prompt or "") + first for first in texts.firsts), need):
             firsts += [
                 self._kept(read, texts.first_cut, texts.first_entry.format(row), room, side)
                 for row, read in enumerate(reads, len(firsts))

@@ -46,16 +46,16 @@ class PairTokenizer:
             total += len(sequence.ids)
             if total - told >= SLICE_TOKENS:
                 yield (told := total)
-        return _packed([each for each in done if each is not None])
+        return _packed([sequence for sequence in done if sequence is not None])
 
 
 def _packed(sequences: Sequence[PairSequence]) -> Tokenized:
     flat = array("i")
-    for each in sequences:
-        flat.extend(each.ids)
+    for sequence in sequences:
+        flat.extend(sequence.ids)
     return Tokenized(
-        tokens=RaggedTokens.packed(flat, [len(each.ids) for each in sequences]),
-        truncated=tuple(each.truncated for each in sequences),
+        tokens=RaggedTokens.packed(flat, [len(sequence.ids) for sequence in sequences]),
+        truncated=tuple(sequence.truncated for sequence in sequences),
         prompt_lengths=(0,) * len(sequences),
-        second_segments=tuple(each.second_segment for each in sequences),
+        second_segments=tuple(sequence.second_segment for sequence in sequences),
     )

@@ -22,10 +22,10 @@ def encode_of(request: EmbedRequest, card: ModelCard) -> Encode:
     outputs = request.outputs or (fallback,)
     for index, kind in enumerate(outputs):
         if kind not in card.outputs:
-            known = ", ".join(each.name for each in card.outputs)
+            known = ", ".join(output.name for output in card.outputs)
             raise UnsupportedTask(f"the model has no {kind.name} output; it has {known}", field=f"outputs[{index}]")
     rows = (OutputKind.DENSE, OutputKind.MULTI_VECTOR)
-    for field, given, needed in (
+    for field, is_set, needed in (
         ("return_token_ids", request.return_token_ids, rows[1:]),
         ("pool_factor", request.pooling is not None, rows[1:]),
         ("sparse_top_k", request.sparse_top_k is not None, (OutputKind.SPARSE,)),
@@ -33,8 +33,8 @@ def encode_of(request: EmbedRequest, card: ModelCard) -> Encode:
         ("normalize", request.normalize is not None, rows),
         ("data_type", request.data_type is not DataType.FLOAT32, rows),
     ):
-        if given and not set(needed) & set(outputs):
-            names = " or ".join(each.name for each in needed)
+        if is_set and not set(needed) & set(outputs):
+            names = " or ".join(output.name for output in needed)
             raise InvalidInput(f"{field} needs the output {names}", field=field)
     for kind in outputs:
         _check_dimensions(request.dimensions, kind, card)
@@ -71,7 +71,7 @@ def method_of(request: ScoreRequest, card: ModelCard) -> ScoringMethod:
     check_task(card, Task.RERANK)
     method = request.method or card.default_method
     if method is None or method not in card.methods:
-        known = ", ".join(each.name for each in card.methods)
+        known = ", ".join(method.name for method in card.methods)
         asked = "" if method is None else f" by {method.name}"
         raise UnsupportedTask(f"the model cannot score{asked}; it has {known}", field="method")
     if request.explain and method is not ScoringMethod.LATE_INTERACTION:
@@ -113,7 +113,7 @@ def max_sim_of(request: MaxSimRequest, card: ModelCard) -> MaxSim:
 def check_token_rows(card: ModelCard, dimensions: int) -> None:
     """Raises where token rows of the model cannot meet given ones: UnsupportedTask, DimensionMismatch."""
     if OutputKind.MULTI_VECTOR not in card.outputs:
-        known = ", ".join(each.name for each in card.outputs) or "none"
+        known = ", ".join(output.name for output in card.outputs) or "none"
         raise UnsupportedTask(f"the model has no token vectors; of outputs it has {known}", field="query_texts")
     if dimensions > card.multi_vector_dimensions:
         raise DimensionMismatch(
@@ -136,7 +136,7 @@ def activation_of(card: ModelCard, normalize: bool | None) -> Activation:
 def check_task(card: ModelCard, task: Task) -> None:
     """Raises UnsupportedTask."""
     if task not in card.tasks:
-        known = ", ".join(each.name for each in card.tasks)
+        known = ", ".join(served.name for served in card.tasks)
         raise UnsupportedTask(f"the model is not for {task.name}; it is for {known}", field="model")
 
 

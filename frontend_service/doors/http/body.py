@@ -35,7 +35,7 @@ def _of_one_kind(text: dict[str, Any]) -> msgspec.Meta:
     kinds = [text, _SOME_IDS]
     return msgspec.Meta(
         description="A text, a list of texts, the token ids of a text, or a list of such lists.",
-        extra_json_schema={"oneOf": kinds + [{"type": "array", "minItems": 1, "items": each} for each in kinds]},
+        extra_json_schema={"oneOf": kinds + [{"type": "array", "minItems": 1, "items": schema} for schema in kinds]},
     )
 
 
@@ -131,8 +131,8 @@ def inputs_of(
     if not given:
         raise InvalidInput(f"{field} is empty", field=field)
     kind = type(given[0])
-    for place, each in enumerate(given):
-        if type(each) is not kind:
+    for place, entry in enumerate(given):
+        if type(entry) is not kind:
             raise InvalidInput(f"{field}[{place}] is of another kind than {field}[0]", field=f"{field}[{place}]")
     if kind is str:
         return tuple(given), ()  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ def choices(kind: type[msgspec.Struct], path: str) -> list[str]:
     """Words that may stand at a `path` as msgspec tells it, such as `parameters.words[2]`; none where any may."""
     types = list(_alternatives(inspect.type_info(kind)))
     for step in STEP.findall(path):
-        types = [found for type_ in types for inner in _inner(type_, step) for found in _alternatives(inner)]
+        types = [choice for type_ in types for inner in _inner(type_, step) for choice in _alternatives(inner)]
     literals = [type_.values for type_ in types if isinstance(type_, inspect.LiteralType)]
     return [word for words in literals for word in words if isinstance(word, str)]
 

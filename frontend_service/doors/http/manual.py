@@ -57,7 +57,7 @@ def page(document: dict[str, Any]) -> str:
 def _section(path: str, method: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
     body = operation.get("requestBody")
     schema = body["content"][JSON]["schema"] if body else {"anyOf": []}
-    takes = "<p>or</p>\n".join(_fields(each, schemas) for each in schema.get("anyOf", [schema]))
+    takes = "<p>or</p>\n".join(_fields(body_schema, schemas) for body_schema in schema.get("anyOf", [schema]))
     reply = operation["responses"]["200"]["content"].get(JSON, {})
     gives = f"<pre>{escape(json.dumps(reply['example'], indent=1))}</pre>\n" if "example" in reply else ""
     return f"""<section>
@@ -90,9 +90,9 @@ def _kind(field: dict[str, Any], schemas: dict[str, Any]) -> str:
         inner = schemas[field["$ref"].rpartition("/")[2]]
         return "{" + ", ".join(inner["properties"]) + "}" if "properties" in inner else _kind(inner, schemas)
     if "anyOf" in field:
-        return " or ".join(_kind(each, schemas) for each in field["anyOf"] if each.get("type") != "null")
+        return " or ".join(_kind(choice, schemas) for choice in field["anyOf"] if choice.get("type") != "null")
     if "enum" in field:
-        return ", ".join(json.dumps(each) for each in field["enum"])
+        return ", ".join(json.dumps(value) for value in field["enum"])
     if field.get("type") == "array":
         return f"list of {_kind(field['items'], schemas)}" if field.get("items") else "list"
     return str(field.get("type", "anything"))

@@ -93,12 +93,12 @@ def multi_vector_reply(asked: Asked[MultiVectorBody, EmbedRequest], answer: Answ
         {"object": "embeddings", "index": index, "embeddings": encoding.told(array)} for index, array in enumerate(rows)
     ]
     if encoding.format == "base64":
-        for each, own in zip(data, rows, strict=True):
-            each["shape"] = own.shape
+        for entry, array in zip(data, rows, strict=True):
+            entry["shape"] = array.shape
     if asked.body.return_token_ids:
-        ids, start = np.frombuffer(answer.result.token_ids, dtype="<i4"), 0
-        for each, own in zip(data, rows, strict=True):
-            each["token_ids"], start = ids[start : start + len(own)], start + len(own)
+        ids = split(np.frombuffer(answer.result.token_ids, dtype="<i4"), answer.result.row_lengths)
+        for entry, text_ids in zip(data, ids, strict=True):
+            entry["token_ids"] = text_ids
     return listed(asked, "mvec", answer, data)
 
 

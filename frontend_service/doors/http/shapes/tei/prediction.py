@@ -88,5 +88,5 @@ def predict_reply(asked: Asked[PredictBody, ClassifyRequest], classified: Classi
         for row in scores
     ]
     given = asked.body.inputs
-    single = parameters is None and (isinstance(given, str) or all(isinstance(each, str) for each in given))
+    single = parameters is None and (isinstance(given, str) or all(isinstance(text, str) for text in given))
     return counted(classified.answer, found[0] if single else found)

@@ -44,8 +44,8 @@ def rerank_request(body: RerankBody) -> RerankRequest:
 
 
 def rerank_reply(asked: Asked[RerankBody, RerankRequest], reranked: Reranked) -> Reply:
-    found: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in reranked.ranking]
+    ranks: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in reranked.ranking]
     if asked.body.return_text:
-        for each, text in zip(found, reranked.texts, strict=True):
-            each["text"] = text
-    return counted(reranked.answer, found)
+        for rank, text in zip(ranks, reranked.texts, strict=True):
+            rank["text"] = text
+    return counted(reranked.answer, ranks)
