@@ -72,7 +72,7 @@ class FakeWorker:
 
     def model(self, name: str) -> ServedModel:
         if name not in ("", *self.served.card.names):
-            raise UnknownModel(f"no model is called {name}", field="model")
+            raise UnknownModel(f"no model is called {name!r}", field="model")
         return self.served
 
     def models(self) -> tuple[ServedModel, ...]:
