@@ -103,7 +103,8 @@ class EmbedRequest:
         if not self.texts and not self.tokenized:
             raise InvalidInput("texts is empty, and so is tokenized", field="texts")
         if self.tokenized and (self.prompt.literal is not None or self.prompt.name is not None):
-            raise InvalidInput("token ids are fed as they are; a prompt needs texts", field="prompt")
+            field = "prompt_name" if self.prompt.literal is None else "prompt"
+            raise InvalidInput(f"token ids are fed as they are; {field} needs texts", field=field)
         for index, ids in enumerate(self.tokenized):
             if not ids:
                 raise InvalidInput(f"tokenized[{index}] has no ids", field=f"tokenized[{index}]")

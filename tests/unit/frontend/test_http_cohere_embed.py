@@ -64,7 +64,7 @@ async def test_max_tokens_is_a_bound() -> None:
         ({"texts": ["a"], "priority": 7}, "priority is refused"),
         ({"texts": ["a"], "output_dimension": 9}, "output_dimension is 9"),
         ({"texts": ["a"], "embedding_types": []}, "embedding_types is empty"),
-        ({"images": None}, "texts is empty"),
+        ({"images": None}, "texts is missing"),
         ({"inputs": []}, "inputs is empty"),
         ({"texts": None, "inputs": []}, "inputs is empty"),
         ({"texts": [], "inputs": []}, "texts is empty"),

@@ -132,6 +132,7 @@ async def test_sides_that_are_no_pair(sides: dict[str, object], field: str) -> N
         ("/v1/embeddings", {"messages": [{"role": "user", "content": "a"}]}, {}, "messages"),
         ("/v1/embeddings", {"input": [{"role": "user", "content": "a"}]}, {}, "input[0]"),
         ("/v1/embeddings", {"input": [1], "prompt": "b"}, {}, "prompt"),
+        ("/v1/embeddings", {"input": [1], "prompt_name": "b"}, {}, "prompt_name"),
         ("/v1/embeddings", {"input": "a", "embed_dtype": "fp8_e4m3"}, {}, "embed_dtype"),
         ("/v1/embeddings", {"input": "a", "truncate_prompt_tokens": 1}, {}, "truncate_prompt_tokens"),
         ("/v1/embeddings", {"input": "a", "truncate_prompt_tokens": 0}, {}, "truncate_prompt_tokens"),

@@ -67,8 +67,9 @@ def embed_request(body: CohereEmbedBody) -> EmbedRequest:
         raise InvalidInput("texts and inputs are both there", field="inputs")
     texts = tuple(body.texts or ()) or tuple(_text(part, place) for place, part in enumerate(body.inputs or ()))
     if not texts:
-        sent = "texts" if body.inputs is None or body.texts is not None else "inputs"
-        raise InvalidInput(f"{sent} is empty", field=sent)
+        sent = [name for name in ("texts", "inputs") if getattr(body, name) is not None]
+        field, fault = (sent[0], "empty") if sent else ("texts", "missing")
+        raise InvalidInput(f"{field} is {fault}", field=field)
     if body.embedding_types is not None and not body.embedding_types:
         raise InvalidInput("embedding_types is empty", field="embedding_types")
     truncate, side = CUTS[body.truncate]

@@ -18,11 +18,7 @@ from shared.vectors import TruncationSide
 
 A = TypeVar("A")
 R = TypeVar("R", EmbedRequest, ClassifyRequest, RerankRequest)
-OPTIONS: Names = (
-    (r"^prompt$", "prompt_name"),
-    ("; a prompt needs texts", "; prompt_name needs texts"),
-    ("truncation_side", "truncation_direction"),
-)
+OPTIONS: Names = (("truncation_side", "truncation_direction"),)
 """Names of options in errors, whatever the path."""
 INPUTS: Names = (
     ("^texts is empty, and so is tokenized$", "inputs is empty"),
