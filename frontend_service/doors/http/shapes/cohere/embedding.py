@@ -24,7 +24,11 @@ from shared.errors import InvalidInput, clip
 from shared.vectors import DataType, OutputKind, TruncationSide
 
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
-NAMES: Names = ((r"\bdimensions\b", "output_dimension"), (r"\btruncate would", 'truncate "END" would'))
+NAMES: Names = (
+    ("ask for fewer texts.*", "ask for fewer texts or a smaller output_dimension"),
+    (r"\bdimensions\b", "output_dimension"),
+    (r"\btruncate would", 'truncate "END" would'),
+)
 
 
 class Part(msgspec.Struct):

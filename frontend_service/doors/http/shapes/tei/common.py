@@ -20,7 +20,10 @@ A = TypeVar("A")
 R = TypeVar("R", EmbedRequest, ClassifyRequest, RerankRequest)
 OPTIONS: Names = (("truncation_side", "truncation_direction"),)
 """Names of options in errors, whatever the path."""
+FEWER: Names = (("(set sparse_top_k, or )?ask for fewer texts.*", "ask for fewer inputs"),)
+"""The remedy for a large reply, where texts are `inputs`."""
 INPUTS: Names = (
+    *FEWER,
     ("^texts is empty, and so is tokenized$", "inputs is empty"),
     (r"\b(texts|tokenized)(?=\[| has | is )|^(texts|tokenized)$", "inputs"),
     *OPTIONS,

@@ -17,6 +17,7 @@ from shared.errors import InvalidInput
 from shared.vectors import OutputKind
 
 SIMILAR: Names = (
+    ("ask for fewer texts.*", "ask for fewer sentences"),
     (r"\btexts\[0\]", "inputs.source_sentence"),
     (r"\btexts\[(\d+)\]", lambda found: f"inputs.sentences[{int(found[1]) - 1}]"),
     (r"^texts (?=has )", "inputs.source_sentence and inputs.sentences together "),

@@ -9,7 +9,7 @@ from frontend_service.classification import Classified
 from frontend_service.doors.http.body import FILLED, Bound
 from frontend_service.doors.http.reply import Reply
 from frontend_service.doors.http.route import Asked
-from frontend_service.doors.http.shapes.tei.common import OPTIONS, CuttableRequest, counted
+from frontend_service.doors.http.shapes.tei.common import FEWER, OPTIONS, CuttableRequest, counted
 from frontend_service.doors.renaming import Names
 from frontend_service.requests import ClassifyRequest
 from shared.errors import InvalidInput
@@ -43,6 +43,7 @@ def names_of(body: PredictBody) -> Names:
     else:
         places = ((r"\btexts\[(\d+)\]", r"inputs[\1][0]"), (r"\btext_pairs\[(\d+)\]", r"inputs[\1][1]"))
     return (
+        *FEWER,
         *places,
         ("text_pairs is empty", "inputs has no second texts"),
         (r"^(text_pairs|texts)$|\b(text_pairs|texts)(?= has )", "inputs"),
