@@ -9,7 +9,9 @@ import torch
 
 from gpu_worker.attention import choice
 from gpu_worker.model import loading
+from gpu_worker.model.feeding import NO_TYPES, Feeding
 from gpu_worker.model.gate import Reference
+from gpu_worker.model.own_attention import default_of
 from gpu_worker.model.probes import Probes
 
 
@@ -23,17 +25,18 @@ class Remembered:
     def __init__(self) -> None:
         self._known: dict[bytes, Reference] = {}
 
-    def __call__(self, model: Any, probes: Probes) -> Reference:
-        key = _digest(model, probes)
+    def __call__(self, model: Any, probes: Probes, feeding: Feeding = NO_TYPES) -> Reference:
+        key = _digest(model, probes, feeding)
         if key not in self._known:
-            self._known[key] = Reference(model, probes)
+            self._known[key] = Reference(model, probes, feeding)
         return self._known[key]
 
 
-def _digest(model: Any, probes: Probes) -> bytes:
+def _digest(model: Any, probes: Probes, feeding: Feeding) -> bytes:
     digest = hashlib.blake2b()
     told = {name: each for name, each in model.config.to_dict().items() if name != "_name_or_path"}
-    facts = [type(model), model._modules.keys(), told, probes.tails, probes.padded, probes.again]
+    facts = [type(model), model._modules.keys(), told, probes.tails, probes.padded, probes.again, probes.written]
+    facts += [feeding, default_of(model)]
     digest.update(repr([*facts, [each.tolist() for each in probes.texts]]).encode())
     for name, each in [*model.named_parameters(), *model.named_buffers()]:
         digest.update(f"{name} {each.dtype} {tuple(each.shape)}".encode())

@@ -1,12 +1,13 @@
 """The gate of every load: a model is served only if its run among others equals its own attention, one text at a time.
 
 Models that accept a foreign attention by name and then ignore part of it (DeBERTa mixes sequences) would otherwise
-be served wrongly in silence. The reference is the model's own eager attention, not ours.
+be served wrongly in silence. The reference is what sentence-transformers runs: the model's own attention by default,
+fed with what its own tokenizer class gives.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any
 
@@ -14,19 +15,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gpu_worker.model.feeding import NO_TYPES, Feeding, run
+from gpu_worker.model.own_attention import FUSED, WRITTEN_OUT, attending_by, default_of, other_than, run_by
 from gpu_worker.model.probes import Probes
 from gpu_worker.model.trunk import PackedTrunk, Trunk
-from gpu_worker.model.trunk.equal_length import dense_run
 from gpu_worker.model.widened import in_float32
-from gpu_worker.ragged.batch import Ids, RaggedBatch
+from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.launches import LEAST_SAVED, launches
-from gpu_worker.repository.files import first_line
+from gpu_worker.ragged.token_types import TokenTypes
 from shared.errors import ModelRefused
 
 TOLERANCE = 2e-5
 HALF_RATIO = 1.5
 MOST_NOISE = 1e-4
 """A model that is further from itself, since padding changes it for good, excuses nothing by it."""
+OTHER_MEANING = 1e-3
+"""Times the size of a hidden state: two attentions that differ by more than this compute two things."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,24 +46,48 @@ class Compared:
 
 
 class Reference:
-    """Hidden states of the probes by the model's own attention, taken before anything is changed."""
+    """Hidden states of the probes by the model's own attention, taken before anything is changed.
 
-    def __init__(self, model: Any, probes: Probes) -> None:
-        """`model` runs its own eager attention."""
-        self.probes = probes
+    `attention` names it; `notice`: what a user should know of it. `types`: those that a trunk is to be fed.
+    """
+
+    def __init__(self, model: Any, probes: Probes, feeding: Feeding = NO_TYPES) -> None:
+        """`model` runs its own attention, and is fed with `feeding`."""
+        self.probes, self._feeding, self.notice = probes, feeding, ""
+        self.attention = default_of(model)
         with torch.inference_mode():
             lengths = [len(text) for text in probes.texts]
             self._longest = lengths.index(max(lengths))
-            longest = probes.texts[self._longest], probes.tails[self._longest]
-            fresh = _alone(model, *longest)
+            fresh = self._first(model)
             self.own = self._one_by_one(model)
-            again = _alone(model, *longest)
+            again = self._alone(model, self._longest)
             if (fresh - again).abs().max() > MOST_NOISE * max(1.0, float(fresh.abs().max())):
                 raise ModelRefused(f"{type(model).__name__}: a text's vector depends on the texts before it")
+            self.types = self._types(model)
             if _all_float32(model):
                 self.exact, self.padding_noise = self.own, self._padding_noise(model, self.own)
             else:
                 self.exact, self.padding_noise = in_float32(model, lambda: self._exactly(model))
+
+    def _first(self, model: Any) -> Tensor:
+        """The longest text, by the written-out attention where the default cannot run at all."""
+        try:
+            return self._alone(model, self._longest)
+        except ModelRefused as refused:
+            if self.attention != FUSED:
+                raise
+            run_by(model, WRITTEN_OUT)
+            self.attention, hidden = WRITTEN_OUT, self._alone(model, self._longest)
+            self.notice = f"its default attention, {FUSED}, cannot run, so its {WRITTEN_OUT} one serves ({refused})"
+            return hidden
+
+    def _types(self, model: Any) -> TokenTypes | None:
+        """Types that are all 0 are left out where the model, given none, computes the same."""
+        types, texts = self._feeding.types, self.probes.texts[:1]
+        if types is None:
+            return None
+        fed, unfed = (feeding.padded(model, texts) for feeding in (self._feeding, NO_TYPES))
+        return replace(types, zeros=not torch.equal(fed, unfed))
 
     @property
     def width(self) -> int:
@@ -93,10 +121,16 @@ class Reference:
         """
         probes = self.probes
         numbers = [*range(len(probes.texts)), *probes.again] if numbers is None else numbers
-        texts, tails = [probes.texts[each] for each in numbers], [probes.tails[each] for each in numbers]
-        order = np.lexsort((tails, [len(text) for text in texts]))
+        tails = [probes.tails[each] for each in numbers]
+        order = np.lexsort((tails, [len(probes.texts[each]) for each in numbers]))
+        ordered, seconds = [numbers[each] for each in order], probes.seconds
         batch = RaggedBatch.pack(
-            [texts[each] for each in order], trunk.device, trunk.uncounted, None, [tails[each] for each in order]
+            [probes.texts[each] for each in ordered],
+            trunk.device,
+            trunk.uncounted,
+            types=trunk.token_types,
+            second_segments=[seconds[each] for each in ordered],
+            tails=[probes.tails[each] for each in ordered],
         )
         with torch.inference_mode():
             if run is not None:
@@ -150,63 +184,46 @@ class Reference:
 
     def _one_by_one(self, model: nn.Module) -> Tensor:
         """[T, H] float32 of all texts, end to end."""
-        pairs = zip(self.probes.texts, self.probes.tails, strict=True)
-        return torch.cat([_alone(model, text, tail) for text, tail in pairs]).float()
+        return torch.cat([self._alone(model, number) for number in range(len(self.probes.texts))]).float()
+
+    def _alone(self, model: Any, number: int) -> Tensor:
+        """[L, H] of one text, of those that the tokenizer made with all that it gave."""
+        written = self.probes.inputs(number)
+        if written is not None:
+            return run(model, {name: each[None] for name, each in written.items()})[0]
+        return self._feeding.alone(model, self.probes.texts[number], self.probes.tails[number])
 
     def _padding_noise(self, model: nn.Module, exact: Tensor) -> float:
         """How far the model is from itself when the same texts are padded to one batch, or each stands there twice.
 
-        Long texts round more, so the longest runs once more by PyTorch's fused attention, where the class has it.
+        Long texts round more, so the longest runs once more by the other of its attentions, where the class has two.
         Texts with a tail are left out: what a model that knows masked rows no better than padding makes of their tails
         depends on the padding, and would excuse anything.
         """
         alone = exact.split([len(text) for text in self.probes.texts])
         numbers = range(self.probes.padded)
         texts = [self.probes.texts[each] for each in numbers]
-        padded = _padded(model, texts, [0] * len(texts))
+        padded = self._feeding.padded(model, texts)
         noises = [_distance(padded[each, : len(texts[each])], alone[each]) for each in numbers]
-        noises += [_distance(_padded(model, [texts[each]] * 2, [0, 0])[1], alone[each]) for each in numbers]
-        if getattr(model, "_supports_sdpa", False) and not self.probes.tails[self._longest]:
-            with suppress(ModelRefused), _fused(model):
-                noises.append(_distance(_alone(model, self.probes.texts[self._longest], 0), alone[self._longest]))
-        most = MOST_NOISE * max(1.0, float(exact.pow(2).mean().sqrt()))
-        return max((each for each in noises if each <= most), default=0.0)
+        noises += [_distance(self._feeding.padded(model, [texts[each]] * 2)[1], alone[each]) for each in numbers]
+        scale = max(1.0, float(exact.pow(2).mean().sqrt()))
+        other = other_than(model, self.attention)
+        if other is not None:
+            with suppress(ModelRefused), attending_by(model, other):
+                noises.append(_distance(self._alone(model, self._longest), alone[self._longest]))
+                self._compare_attentions(other, noises[-1], scale)
+        return max((each for each in noises if each <= MOST_NOISE * scale), default=0.0)
 
-
-@contextmanager
-def _fused(model: Any) -> Iterator[None]:
-    """The model's own attention by PyTorch's fused kernels for a while."""
-    model.set_attn_implementation("sdpa")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation("eager")
+    def _compare_attentions(self, other: str, distance: float, scale: float) -> None:
+        if not distance <= OTHER_MEANING * scale:
+            self.notice = (
+                f"its {self.attention} attention, which transformers runs by default, gives other hidden states than "
+                f"its {other} one, by up to {distance:.2g}: the default serves"
+            )
 
 
 def _distance(hidden: Tensor, exact: Tensor) -> float:
     return float((hidden.float() - exact).abs().max())
-
-
-def _alone(model: Any, text: Ids, tail: int) -> Tensor:
-    """[L, H] of one text. Raises ModelRefused where the model's own code fails, whatever it is that it misses."""
-    try:
-        return _padded(model, [text], [tail])[0]
-    except ModelRefused:
-        raise
-    except Exception as error:
-        raise ModelRefused(
-            f"{type(model).__name__} cannot run {len(text)} token ids by itself: {first_line(error)}"
-        ) from error
-
-
-def _padded(model: Any, texts: list[Ids], tails: list[int]) -> Tensor:
-    """Hidden states [B, L, H] of texts padded to the longest, by the model as it stands; it counts positions."""
-    device = next(model.parameters()).device
-    ids = np.zeros((len(texts), max(map(len, texts))), dtype=np.int64)
-    mask = np.zeros_like(ids)
-    for row, (text, tail) in enumerate(zip(texts, tails, strict=True)):
-        ids[row, : len(text)], mask[row, : len(text) - tail] = text, 1
-    return dense_run(model, torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device))
 
 
 def _check_calls(trunk: PackedTrunk, calls: int) -> None:

@@ -4,19 +4,21 @@ It also tells which row a classifier reads (the first, the last, the mean, each 
 no family has to be known by name.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gpu_worker.heads.classifier import LAST_REAL, LATE, HeadClassifier
 from gpu_worker.heads.heads import Heads
 from gpu_worker.heads.sparse import SpladeHead
+from gpu_worker.model.feeding import Feeding, accepted
 from gpu_worker.model.probes import Probes, more
 from gpu_worker.model.trunk import Trunk
 from gpu_worker.model.widened import in_float32
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.token_types import Counts
 from gpu_worker.repository.recipe import Recipe
 from shared.errors import ModelRefused
 
@@ -30,11 +32,17 @@ HALF_RATIO = 3.0
 class HeadReference:
     """Logits of a few random texts, taken before anything is changed. Texts have second segments where those count."""
 
-    def __init__(self, model: Any, recipe: Recipe, probes: Probes, positions: int, segments: bool) -> None:
-        """`model` is the whole class, as loaded, with its own eager attention."""
+    def __init__(self, model: Any, recipe: Recipe, probes: Probes, positions: int, feeding: Feeding) -> None:
+        """`model` is the whole class, as loaded, with its own attention; `feeding` is its trunk's."""
         vocabulary = int(model.config.get_text_config().vocab_size)
-        self.texts = [*probes.short(), *more(vocabulary, positions)]
-        self.second_segments = [len(text) // 2 if segments else 0 for text in self.texts]
+        texts = [*probes.short(), *more(vocabulary, positions)]
+        paired = feeding.types is not None
+        self.texts = [*texts, *(each.ids for each in probes.written)]
+        self.second_segments = [len(text) // 2 if paired else 0 for text in texts]
+        self.second_segments += [each.second_segment for each in probes.written]
+        nothing = [None] * len(texts)
+        self._written: list[Mapping[str, Counts] | None] = [*nothing, *(each.inputs for each in probes.written)]
+        self._feeding = feeding
         self._recipe, self._name = recipe, type(model).__name__
         with torch.inference_mode():
             self.own = self._one_by_one(model)
@@ -65,8 +73,9 @@ class HeadReference:
         return cosine
 
     def _batch(self, trunk: Trunk) -> RaggedBatch:
-        segments = self.second_segments if any(self.second_segments) else None
-        return RaggedBatch.pack(self.texts, trunk.device, trunk.uncounted, segments)
+        return RaggedBatch.pack(
+            self.texts, trunk.device, trunk.uncounted, types=trunk.token_types, second_segments=self.second_segments
+        )
 
     def _settle(self, classifier: HeadClassifier, hidden: Tensor, batch: RaggedBatch) -> None:
         errors = {}
@@ -93,14 +102,13 @@ class HeadReference:
     def _one_by_one(self, model: Any) -> Tensor:
         device = next(model.parameters()).device
         rows = []
-        for text, second in zip(self.texts, self.second_segments, strict=True):
-            inputs = {"input_ids": torch.from_numpy(text.astype(np.int64))[None].to(device)}
-            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-            if any(self.second_segments):
-                inputs["token_type_ids"] = (torch.arange(len(text), device=device) >= (second or len(text))).long()[
-                    None
-                ]
-            rows.append(self._of_one(model(**inputs, return_dict=True).logits.float()))
+        for text, second, written in zip(self.texts, self.second_segments, self._written, strict=True):
+            if written is None:
+                inputs = self._feeding.inputs([text], [0], [second])
+            else:
+                inputs = {name: each[None] for name, each in written.items()}
+            given = {name: torch.from_numpy(each).to(device) for name, each in inputs.items()}
+            rows.append(self._of_one(model(**accepted(model, given)).logits.float()))
         return torch.cat(rows)
 
     def _of_one(self, logits: Tensor) -> Tensor:

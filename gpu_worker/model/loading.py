@@ -16,6 +16,7 @@ from gpu_worker.maxsim import choice as maxsim
 from gpu_worker.maxsim.comparison import MaxSimKernel
 from gpu_worker.model import fp8, longformer, ways
 from gpu_worker.model.closeness import LEAST, Close
+from gpu_worker.model.feeding import Feeding, feeding_of
 from gpu_worker.model.fp8 import FP8
 from gpu_worker.model.gate import Reference
 from gpu_worker.model.head_building import HeadBuilder
@@ -25,10 +26,11 @@ from gpu_worker.model.linear_ways import STOCK, quicken
 from gpu_worker.model.probes import Budget, Probes
 from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source, rows_of
-from gpu_worker.model.trunk import ENDLESS, FormChoice, Forms, Trunk, positions_of, takes_token_types, uncounted_by
+from gpu_worker.model.trunk import ENDLESS, FormChoice, Forms, Trunk, positions_of, uncounted_by
 from gpu_worker.model.ways import Faster, Way
 from gpu_worker.repository import fitting, packages, vocabulary
 from gpu_worker.repository.files import first_line
+from gpu_worker.repository.inputs import Written
 from gpu_worker.repository.late_overrides import NO_OVERRIDES, LateOverrides
 from gpu_worker.repository.late_reading import Room, resolve
 from gpu_worker.repository.recipe import Recipe
@@ -138,9 +140,13 @@ def _loaded(
     special = [*source.tokenizer.special_tokens.values(), *([] if uncounted is None else [uncounted])]
     limits = (limit, *((reading.query_length, reading.document_length) if reading else ()))
     unattended, budget = _unattended(reading, config), Budget.of(placement.device)
-    probes = Probes.of(config, positions, special, flops, unattended, max(limits), budget)
+    feeding = _fed(source, reading)
+    probes = Probes.of(
+        config, positions, special, flops, unattended, max(limits), budget, feeding.types, _written(source, feeding)
+    )
     faster = None if forms is None else partial(FormChoice, forms=forms, longest=max(limits), tails=unattended)
-    way, heads, linear = _prepare(source, uncounted, positions, probes, faster, asked)
+    way, heads, linear, differs = _prepare(source, uncounted, positions, probes, feeding, faster, asked)
+    notices = (source.recipe.notice, differs, way.notice, probes.notice(max(limits)))
     mark = source.recipe.instruction_mark
     return Model(
         names=names,
@@ -156,7 +162,7 @@ def _loaded(
         placement=placement,
         linear=linear,
         fingerprint=_fingerprint(source, limit, reading, linear),
-        notice="; ".join(each for each in (source.recipe.notice, way.notice, probes.notice(max(limits))) if each),
+        notice="; ".join(each for each in notices if each),
         told=way.told,
         unpacked=way.unpacked,
         flops_per_token=max(flops, 2.0 * way.trunk.width**2),
@@ -178,17 +184,43 @@ def _unattended(late: LateInteraction | None, config: Any) -> bool:
     return True
 
 
+def _fed(source: Source, late: LateInteraction | None) -> Feeding:
+    """Raises ModelRefused where token types cannot be told from what a frontend sends."""
+    feeding, inputs = feeding_of(source.model.base_model, source.tokenizer.inputs), source.tokenizer.inputs
+    if feeding.types is None:
+        return feeding
+    if source.recipe.weights_of == "sequence-classification" and not inputs.pairs_told:
+        raise ModelRefused("its tokenizer gives token types of pairs that do not tell where the second text begins")
+    if late is not None and late.query_expansion is not QueryExpansion.NONE and feeding.types.text.types != {0}:
+        raise ModelRefused("its tokenizer gives token types that are not 0, and its queries are expanded")
+    return feeding
+
+
+def _written(source: Source, feeding: Feeding) -> tuple[Written, ...]:
+    """Of what the tokenizer made, pairs where types tell them apart and the model is for them."""
+    inputs, pairs = source.tokenizer.inputs, source.recipe.weights_of == "sequence-classification"
+    return inputs.texts + (inputs.pairs if pairs and feeding.types is not None else ())
+
+
 def _prepare(
-    source: Source, uncounted: int | None, positions: int, probes: Probes, faster: Faster | None, asked: Linear
-) -> tuple[Way, Heads, str]:
-    """Takes references, takes the model apart, makes it fast, and compares."""
+    source: Source,
+    uncounted: int | None,
+    positions: int,
+    probes: Probes,
+    feeding: Feeding,
+    faster: Faster | None,
+    asked: Linear,
+) -> tuple[Way, Heads, str, str]:
+    """Takes references, takes the model apart, makes it fast, and compares. Also how linear layers run, and what a user
+    should know of the reference."""
     model, base, placement = source.model, source.model.base_model, source.placement
     longformer.install(model, base)
-    segments = source.tokenizer.token_types and takes_token_types(base)
-    reference = Reference(base, probes)  # first: a model that short texts change for good is found out by a long one
+    reference = Reference(
+        base, probes, feeding
+    )  # first: a model that short texts change for good is found out by a long one
     head_reference = None
     if source.recipe.weights_of != "encoder":
-        head_reference = HeadReference(model, source.recipe, probes, positions, segments)
+        head_reference = HeadReference(model, source.recipe, probes, positions, feeding)
     heads = HeadBuilder(source.recipe, model, placement, source.layers, reference.width).build()
     layers = nn.ModuleList([base, *heads.modules()])
     exact = asked == "auto"  # merged and packed layers cannot be rounded; compiled, a layer rounds equal states once
@@ -197,7 +229,7 @@ def _prepare(
         undo = undoing(layers)  # keeps the old weights, so only where they may be wanted again
         plan, told = quicken(layers)
     try:
-        way = ways.choose(base, reference, placement, uncounted, segments, positions, plan, merging=exact)
+        way = ways.choose(base, reference, placement, uncounted, reference.types, positions, plan, merging=exact)
         if plan.most is not None:
             with packed_alone(layers):  # few rows go another way than the gate's many, and pass it as well
                 reference.check(way.trunk)
@@ -206,14 +238,14 @@ def _prepare(
             raise
         undo()  # some models blow the last bit up: what rounds otherwise is not theirs any more
         plan, told = STOCK, "linear layers: torch, since the model does not run as its own with packed ones"
-        way = ways.choose(base, reference, placement, uncounted, segments, positions)
+        way = ways.choose(base, reference, placement, uncounted, reference.types, positions)
     way = replace(way, told=(*way.told, *([told] if told else [])))
     if not exact:
-        return _rounded(way, base, heads, reference, head_reference, faster), heads, FP8
+        return _rounded(way, base, heads, reference, head_reference, faster), heads, FP8, reference.notice
     way = ways.formed(way, reference, faster)
     if head_reference is not None:
         head_reference.check(way.trunk, heads)
-    return way, heads, str(plan)
+    return way, heads, str(plan), reference.notice
 
 
 def _rounded(

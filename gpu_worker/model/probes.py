@@ -5,7 +5,7 @@ that the config names.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_worker.ragged.batch import Ids
+from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
+from gpu_worker.repository.inputs import Written
 
 PLAIN = (5, 40, 1, 17, 17)
 """Short, unequal, and two of one length."""
@@ -60,12 +61,24 @@ class Probes:
 
     The first `padded` of them are also run as a padded batch, to see how far the model is from itself. `again` are
     numbers of texts that stand in the batch once more, so that a step has more tokens than a text may have positions.
+    The last of them are `written`: texts and pairs that the model's own tokenizer class made, with all its inputs.
     """
 
     texts: tuple[Ids, ...]
     tails: tuple[int, ...]
     padded: int
     again: tuple[int, ...]
+    written: tuple[Written, ...] = ()
+
+    @property
+    def seconds(self) -> list[int]:
+        """Where the second text of each begins (0: nowhere)."""
+        return [0] * (len(self.texts) - len(self.written)) + [each.second_segment for each in self.written]
+
+    def inputs(self, number: int) -> Mapping[str, Counts] | None:
+        """What the tokenizer gave, [L] by name, of a text that it made."""
+        place = number - len(self.texts)
+        return self.written[place].inputs if place >= -len(self.written) else None
 
     @property
     def longest(self) -> int:
@@ -82,11 +95,15 @@ class Probes:
         unattended: bool = False,
         limit: int = 1,
         budget: Budget = PROCESSOR,
+        types: TokenTypes | None = None,
+        written: Sequence[Written] = (),
     ) -> "Probes":
         """Those of a model that has so many `positions`.
 
         `special` are the tokenizer's special ids; `unattended`: whether texts with a tail belong to it; `limit`: tokens
         that a text may have. Lengths that the budget does not allow are left out, and the limit is cut to what it does.
+        `types`: those that the model is fed; texts around a bound have the special tokens that types tell apart.
+        `written`: what its tokenizer made; of more positions than there are, or of ids beyond the vocabulary: left out.
         """
         generator = np.random.default_rng(0)
         vocabulary, most = int(config.vocab_size), budget.flops / max(flops_per_token, 1.0)
@@ -100,6 +117,7 @@ class Probes:
         texts += [_everywhere(random(min(SPECIAL, positions)), identity) for identity in known]
         if len(known) > 1:
             texts.append(np.array(generator.permutation(known)[:positions], dtype=np.int32))
+        texts += [] if types is None else [framed for text in texts[:2] if (framed := types.framed(text)) is not text]
         padded = len(texts)
         tripled = 3.0 * int(getattr(config, "hidden_size", 0) or 768)
         left = most - sum(map(len, texts))
@@ -108,12 +126,14 @@ class Probes:
             affordable = tripled * ((1 + 2 * max(left, 0.0) / tripled) ** 0.5 - 1)
             chosen = int(min(length, longest, affordable)) if length == limit else length
             if 0 < chosen <= min(longest, affordable) and chosen not in map(len, texts):
-                texts.append(random(chosen))
+                texts.append(random(chosen) if types is None else types.framed(random(chosen)))
                 left -= chosen + chosen**2 / (2 * tripled)
         tails = [0] * len(texts)
         if unattended:
             last = random(min(40, positions))
             texts, tails = [*texts, last, last[:12]], [*tails, 6, 1]
+        usable = [each for each in written if len(each.ids) <= positions and int(each.ids.max()) < vocabulary]
+        texts, tails = [*texts, *(each.ids for each in usable)], tails + [0] * len(usable)
         missing, again = positions + 1 - sum(map(len, texts)), []
         if missing <= min(RUNS * most, STEP):
             for number in cycle(range(padded)):
@@ -121,15 +141,16 @@ class Probes:
                     break
                 again.append(number)
                 missing -= len(texts[number])
-        return cls(texts=tuple(texts), tails=tuple(tails), padded=padded, again=tuple(again))
+        return cls(texts=tuple(texts), tails=tuple(tails), padded=padded, again=tuple(again), written=tuple(usable))
 
     def notice(self, limit: int) -> str:
         """What a user should know where texts may have more tokens than the longest of these."""
         return f"compared at load with texts of up to {self.longest} tokens, not longer" if limit > self.longest else ""
 
     def short(self) -> list[Ids]:
-        """Those of a few tokens, all of them attended to."""
-        pairs = zip(self.texts, self.tails, strict=True)
+        """Those of a few tokens, all of them attended to, that the tokenizer did not make."""
+        made = len(self.texts) - len(self.written)
+        pairs = zip(self.texts[:made], self.tails[:made], strict=True)
         return [text for text, tail in pairs if len(text) <= max(PLAIN) and not tail]
 
 

@@ -19,6 +19,7 @@ from gpu_worker.attention.hopper import Hopper
 from gpu_worker.device.memory import ran_out
 from gpu_worker.device.placement import Placement
 from gpu_worker.device.timing import device_seconds
+from gpu_worker.model import own_attention
 from gpu_worker.model.gate import Reference
 from gpu_worker.model.linear import packed_layers
 from gpu_worker.model.linear_ways import STOCK, Plan
@@ -26,6 +27,7 @@ from gpu_worker.model.merged import merge, saved
 from gpu_worker.model.trunk import FormChoice, Judge, PackedTrunk, Trunk, rotary_of_the_step
 from gpu_worker.model.trunk.equal_length import EqualLengthTrunk
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.token_types import TokenTypes
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
 
@@ -62,7 +64,7 @@ def choose(
     reference: Reference,
     placement: Placement,
     uncounted: int | None,
-    token_types: bool,
+    token_types: TokenTypes | None,
     positions: int,
     plan: Plan = STOCK,
     *,
@@ -87,7 +89,7 @@ def choose(
     if relative.installed(base):  # its own attention is gone
         raise ModelRefused(f"{type(base).__name__}: {unpacked}")
     last = ""
-    for trunk in _by_equal_length(base, token_types, reference.width):
+    for trunk in _by_equal_length(base, token_types, reference):
         try:
             reference.check(trunk)
         except Exception as error:
@@ -140,7 +142,14 @@ def _shape(base: Any) -> Shape:
 
 
 def _packed(
-    base: Any, placement: Placement, uncounted: int | None, token_types: bool, width: int, plan: Plan, *, merging: bool
+    base: Any,
+    placement: Placement,
+    uncounted: int | None,
+    token_types: TokenTypes | None,
+    width: int,
+    plan: Plan,
+    *,
+    merging: bool,
 ) -> PackedTrunk:
     """Raises ModelRefused for what is known to fail without trying."""
     config = base.config.get_text_config()
@@ -194,12 +203,12 @@ def _head_width(base: nn.Module) -> int:
     return int(config.hidden_size // config.num_attention_heads)
 
 
-def _by_equal_length(base: Any, token_types: bool, width: int) -> Iterator[EqualLengthTrunk]:
-    """With PyTorch's fused attention where the class has it, else with its own eager one."""
-    for own in ("sdpa", "eager"):
-        if own == "eager" or getattr(base, "_supports_sdpa", False):
-            base.set_attn_implementation(own)
-            yield EqualLengthTrunk(base, own=own, token_types=token_types, width=width)
+def _by_equal_length(base: Any, token_types: TokenTypes | None, reference: Reference) -> Iterator[EqualLengthTrunk]:
+    """With the attention that it has by default, else with its other one, where it has two that compute the same."""
+    for own in (reference.attention, own_attention.other_than(base, reference.attention)):
+        if own is not None:
+            own_attention.run_by(base, own)
+            yield EqualLengthTrunk(base, own=own, token_types=token_types, width=reference.width)
 
 
 def _cost(trunk: Trunk, reference: Reference, positions: int) -> float:
@@ -212,7 +221,7 @@ def _cost(trunk: Trunk, reference: Reference, positions: int) -> float:
 def _seconds(trunk: Trunk, lengths: list[int], reference: Reference) -> float:
     """The faster of two runs."""
     filler = np.resize(reference.probes.texts[0], max(lengths))
-    batch = RaggedBatch.pack([filler[:length] for length in lengths], trunk.device)
+    batch = RaggedBatch.pack([filler[:length] for length in lengths], trunk.device, types=trunk.token_types)
     found = []
     with torch.inference_mode():
         for _ in range(2):

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from gpu_worker.ragged.launches import launches
 from gpu_worker.ragged.staging import Staged, Staging
+from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
 
-Ids = npt.NDArray[np.int32]
-Counts = npt.NDArray[np.int64]
+__all__ = ["Counts", "Ids", "Keys", "RaggedBatch", "Run", "Span", "row_ranges"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,16 +126,19 @@ class RaggedBatch:
         sequences: Sequence[Ids],
         device: torch.device,
         uncounted: int | None = None,
-        second_segments: Sequence[int] | None = None,
+        *,
+        types: TokenTypes | None = None,
+        second_segments: Sequence[int] = (),
         tails: Sequence[int] = (),
         staging: Staging | None = None,
     ) -> "RaggedBatch":
         """Lays sequences end to end; positions start anew in each of them.
 
         `uncounted` is RoBERTa's padding id, wherever it stands: its position is its own number, and all other tokens
-        count from the next number on. None: every token counts, from 0 on. `second_segments` are where tokens of type
-        1 begin in each sequence (0: nowhere); None: no types. `tails` are the tokens at the end of each sequence that
-        nobody attends to, themselves included; empty: none. `staging` sends it to the device later; None: now.
+        count from the next number on. None: every token counts, from 0 on. `types`: those of a model that reads them;
+        `second_segments` are where the second text of a pair begins in each sequence (0: nowhere); empty: no pairs.
+        `tails` are the tokens at the end of each sequence that nobody attends to, themselves included; empty: none.
+        `staging` sends it to the device later; None: now.
         """
         sending = staging or Staging(device)
         left_out = np.array(tails if any(tails) else [0] * len(sequences), dtype=np.int64)
@@ -143,14 +146,16 @@ class RaggedBatch:
         offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
         total = int(offsets[-1])
-        staged = np.empty((2 if second_segments is None else 3, total), dtype=np.int64)
-        np.concatenate(list(sequences), out=staged[0], casting="same_kind")
-        staged[1] = places = np.arange(total) - np.repeat(offsets[:-1], lengths)
+        rows = np.empty((3, total), dtype=np.int64)
+        np.concatenate(list(sequences), out=rows[0], casting="same_kind")
+        rows[1] = np.arange(total) - np.repeat(offsets[:-1], lengths)
         if uncounted is not None:
-            staged[1] = _positions(staged[0], offsets[:-1], lengths, uncounted)
-        if second_segments is not None:
-            seconds = np.where(np.array(second_segments) > 0, second_segments, lengths)
-            staged[2] = places >= np.repeat(seconds, lengths)
+            rows[1] = _positions(rows[0], offsets[:-1], lengths, uncounted)
+        seconds = np.array(second_segments if any(second_segments) else [0] * len(sequences), dtype=np.int64)
+        told = None if types is None else types.of(rows[0], offsets, seconds)
+        if told is not None:
+            rows[2] = told
+        staged = rows[: 2 if told is None else 3]
         batch = cls(
             lengths=tuple(lengths.tolist()),
             offsets=offsets,

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpu_worker.repository import inputs
 from gpu_worker.repository.files import check_fetched, first_line
+from gpu_worker.repository.inputs import Inputs
 from shared.errors import ModelRefused
 from shared.vectors import TruncationSide
 
@@ -20,13 +22,13 @@ REMEDY = "fetch the tokenizer's files of this model again"
 class TokenizerFile:
     """A tokenizer.json (format of the `tokenizers` library) without truncation and padding, and its special ids.
 
-    `token_types`: whether the model is told which of two texts a token belongs to. `truncation_side`: the end that is
-    cut off where a request names none.
+    `inputs`: what transformers' tokenizer class gives beside ids. `truncation_side`: the end that is cut off where a
+    request names none.
     """
 
     content: bytes
     special_tokens: dict[str, int]
-    token_types: bool = True
+    inputs: Inputs = inputs.PLAIN
     truncation_side: TruncationSide = TruncationSide.RIGHT
 
     @property
@@ -150,7 +152,7 @@ def export(tokenizer: Any, lowercase: bool) -> TokenizerFile:
     made = finish(json.loads(backend.to_str()), special, lowercase)
     return replace(
         made,
-        token_types="token_type_ids" in tokenizer.model_input_names,
+        inputs=inputs.read(tokenizer),
         truncation_side=TruncationSide[tokenizer.truncation_side.upper()],
     )
 

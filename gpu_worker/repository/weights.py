@@ -37,6 +37,9 @@ ENCODERS = {
     "t5gemma": "T5GemmaEncoderModel",
 }
 """Encoder-decoders of which the encoder alone makes vectors, as sentence-transformers has it, and its class."""
+OWN_ATTENTION = ("sdpa", "eager")
+"""Implementations of attention that transformers has without another package; it takes the first where a class has it
+and its config asks for none."""
 UNUSED = ("pooler.",)  # weights of an encoder that vectors do not use; a checkpoint may lack them
 
 
@@ -75,11 +78,12 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
         texts = config.get_text_config()
         texts.use_cache = False  # nothing is generated, and some classes then want a cache
         texts.return_dict = True  # outputs are read by their names, whatever the file says
+        if config._attn_implementation not in (None, *OWN_ATTENTION):
+            config._attn_implementation = None  # a kernel of a package, which computes the same
         model, report = class_of(config, recipe.weights_of).from_pretrained(
             folder,
             config=config,
             dtype=placement.dtype,
-            attn_implementation="eager",
             weights_only=True,
             ignore_mismatched_sizes=True,  # told below, by name
             output_loading_info=True,
@@ -128,5 +132,5 @@ def from_config(config: PretrainedConfig, weights_of: WeightsOf, dtype: torch.dt
     """The same with random weights, in training mode."""
     chosen = class_of(config, weights_of)
     if not hasattr(chosen, "from_config"):  # a class of its own, not one of Auto's
-        return chosen._from_config(config, dtype=dtype, attn_implementation="eager")
-    return chosen.from_config(config, dtype=dtype, attn_implementation="eager")
+        return chosen._from_config(config, dtype=dtype)
+    return chosen.from_config(config, dtype=dtype)

@@ -10,6 +10,7 @@ import torch
 
 from gpu_worker.ragged.batch import Counts, Ids, RaggedBatch, row_ranges
 from gpu_worker.ragged.staging import Staging
+from gpu_worker.ragged.token_types import TokenTypes
 from shared.jobs import Job
 
 
@@ -95,12 +96,12 @@ class Step:
         chosen: Sequence[tuple[Sequences, Counts]],
         device: torch.device,
         uncounted: int | None,
-        token_types: bool,
+        types: TokenTypes | None,
         staging: Staging,
     ) -> "Step":
         """Packs these sequences of all jobs, a member each.
 
-        `uncounted` as in `RaggedBatch.pack`; `token_types`: whether second segments count for the model.
+        `uncounted` as in `RaggedBatch.pack`; `types`: token types of a model that reads them.
         """
         texts = [sequences.one(number) for sequences, numbers in chosen for number in numbers.tolist()]
         seconds = np.concatenate([sequences.second_segments[numbers] for sequences, numbers in chosen])
@@ -114,7 +115,14 @@ class Step:
             Member(sequences=sequences, chosen=numbers, places=own)
             for (sequences, numbers), own in zip(chosen, np.split(places, ends[:-1]), strict=True)
         ]
-        segments = seconds[order].tolist() if token_types and seconds.any() else None
         ordered = [texts[each] for each in order.tolist()]
-        batch = RaggedBatch.pack(ordered, device, uncounted, segments, tails[order].tolist(), staging)
+        batch = RaggedBatch.pack(
+            ordered,
+            device,
+            uncounted,
+            types=types,
+            second_segments=seconds[order].tolist(),
+            tails=tails[order].tolist(),
+            staging=staging,
+        )
         return cls(batch=batch, members=members)

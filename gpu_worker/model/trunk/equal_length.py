@@ -4,6 +4,7 @@ Nothing is padded. What it costs is that each length of a step is a run by itsel
 """
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,13 +12,14 @@ from torch import Tensor
 
 from gpu_worker.model.trunk.trunk import Trunk
 from gpu_worker.ragged.batch import RaggedBatch, Run
+from gpu_worker.ragged.token_types import TokenTypes
 from shared.errors import ModelRefused
 
 
 class EqualLengthTrunk(Trunk):
     """An unmodified encoder, with positions and masks of its own making."""
 
-    def __init__(self, model: Any, *, own: str, token_types: bool, width: int) -> None:
+    def __init__(self, model: Any, *, own: str, token_types: TokenTypes | None, width: int) -> None:
         """`own`: which of transformers' implementations of attention it runs, eager or sdpa."""
         super().__init__(model, uncounted=None, token_types=token_types, width=width)
         self.way = f"equal length ({own})"
@@ -43,10 +45,15 @@ def dense_run(model: Any, ids: Tensor, mask: Tensor, token_types: Tensor | None 
     inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": token_types, "use_cache": False}
     known = inspect.signature(model.forward).parameters
     given = {name: each for name, each in inputs.items() if each is not None and name in known}
-    hidden = getattr(model(**given), "last_hidden_state", None)
+    return hidden_of(model, given)
+
+
+def hidden_of(model: Any, inputs: Mapping[str, Any]) -> Tensor:
+    """Last hidden states [B, L, H] of inputs of which `input_ids` are [B, L]. Raises ModelRefused as `dense_run`."""
+    hidden, shape = getattr(model(**inputs), "last_hidden_state", None), inputs["input_ids"].shape
     if hidden is None:
         raise ModelRefused(f"{type(model).__name__} gives no hidden states of tokens")
-    if hidden.shape[:2] != ids.shape:
-        raise ModelRefused(f"{type(model).__name__} gives {hidden.shape[1]} hidden states for {ids.shape[1]} tokens")
+    if hidden.shape[:2] != shape:
+        raise ModelRefused(f"{type(model).__name__} gives {hidden.shape[1]} hidden states for {shape[1]} tokens")
     states: Tensor = hidden
     return states

@@ -179,4 +179,5 @@ class FormChoice:
         """Of the token id in the middle of the vocabulary, in most no special one."""
         middle = int(self.trunk.model.config.get_text_config().vocab_size) // 2
         texts = [np.full(length, middle, dtype=np.int32) for length in lengths]
-        return RaggedBatch.pack(texts, self.trunk.device, self.trunk.uncounted, tails=tails)
+        trunk = self.trunk
+        return RaggedBatch.pack(texts, trunk.device, trunk.uncounted, types=trunk.token_types, tails=tails)

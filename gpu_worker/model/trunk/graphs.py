@@ -94,7 +94,7 @@ class Graph:
     def __init__(self, bucket: Bucket, trunk: Trunk, record: Recorder) -> None:
         """Captures `trunk`."""
         self.bucket = bucket
-        rows = 3 if trunk.token_types else 2
+        rows = 2 if trunk.token_types is None else 3
         self._rows = torch.zeros(rows, bucket.tokens, dtype=torch.int64, device=trunk.device)
         full = torch.arange(bucket.sequences + 1, dtype=torch.int32, device=trunk.device) * bucket.longest
         self._ends = full.clamp(max=bucket.tokens)

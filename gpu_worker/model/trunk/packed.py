@@ -8,6 +8,7 @@ from torch import Tensor
 from gpu_worker.attention.interface import AttentionCall, PackedAttention, Terms
 from gpu_worker.model.trunk.trunk import Trunk
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.token_types import TokenTypes
 
 
 class PackedTrunk(Trunk):
@@ -18,7 +19,7 @@ class PackedTrunk(Trunk):
         model: Any,
         attention: PackedAttention,
         uncounted: int | None = None,
-        token_types: bool = False,
+        token_types: TokenTypes | None = None,
         width: int | None = None,
     ) -> None:
         super().__init__(model, uncounted=uncounted, token_types=token_types, width=width)

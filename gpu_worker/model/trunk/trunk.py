@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.token_types import TokenTypes
 
 ENDLESS = 1 << 24
 """Positions of a model that has no limit: relative distances, or a state in place of attention."""
@@ -16,14 +17,14 @@ class Trunk:
     """Runs batches; which way is the subclass's affair.
 
     `way` names it for the card. `uncounted` is the token id that positions do not count, see `RaggedBatch.pack`;
-    `token_types`: whether the second text of a pair is embedded differently. `width`: H, the numbers of a hidden state.
+    `token_types`: those that it is fed with, None where it reads none. `width`: H, the numbers of a hidden state.
     """
 
     way: str
     padded = 0
     """Tokens so far that were computed beside those of batches."""
 
-    def __init__(self, model: Any, *, uncounted: int | None, token_types: bool, width: int | None) -> None:
+    def __init__(self, model: Any, *, uncounted: int | None, token_types: TokenTypes | None, width: int | None) -> None:
         self.model = model
         self.uncounted = uncounted
         self.token_types = token_types
@@ -82,6 +83,7 @@ def rotary_of_the_step(config: Any) -> str | None:
 
 
 def takes_token_types(model: Any) -> bool:
-    """Whether a second text of a pair has a token type of its own."""
-    several = int(getattr(model.config, "type_vocab_size", 0) or 0) > 1
-    return several and "token_type_ids" in inspect.signature(model.forward).parameters
+    """Whether it reads token types, of which it has several; a family that names no number of them takes any."""
+    several = getattr(model.config, "type_vocab_size", None)
+    named = "token_type_ids" in inspect.signature(model.forward).parameters
+    return named and (several is None or int(several) > 1)

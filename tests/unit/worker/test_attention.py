@@ -271,8 +271,8 @@ def gate_refuses(name: str, flaw: str, dtype: torch.dtype, monkeypatch: pytest.M
     if flaw == "positions not restarted":
         honest = RaggedBatch.pack
 
-        def running_on(*arguments: object) -> RaggedBatch:
-            batch = honest(*arguments)  # type: ignore[arg-type]
+        def running_on(*arguments: object, **options: object) -> RaggedBatch:
+            batch = honest(*arguments, **options)  # type: ignore[arg-type]
             return counted_on(batch)
 
         monkeypatch.setattr(RaggedBatch, "pack", running_on)

@@ -153,7 +153,7 @@ def test_a_prompt_can_be_left_out_of_the_mean(engine: ModelEngine) -> None:
 class FakeTrunk:
     """The real trunk, with what a test wants to happen to its hidden states."""
 
-    uncounted, token_types = None, False
+    uncounted, token_types = None, None
 
     def __init__(self, trunk: Trunk, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._trunk, self._change = trunk, change

@@ -88,7 +88,7 @@ def model(name: str) -> Model:
 class Counted:
     """A trunk on a device whose memory is a function of tokens: it runs out as a device would."""
 
-    uncounted, token_types = None, False
+    uncounted, token_types = None, None
 
     def __init__(self, trunk: Trunk, memory: "FakeMemory") -> None:
         self._trunk, self._memory = trunk, memory

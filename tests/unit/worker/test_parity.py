@@ -101,7 +101,8 @@ def test_the_table_sees_every_mistake(
     if flaw == "positions not restarted":
         honest = PackedTrunk.__call__
         monkeypatch.setattr(PackedTrunk, "__call__", lambda trunk, batch: honest(trunk, counted_on(batch)))
-    trunk = PackedTrunk(model.trunk.model, Flawed(flaw), model.trunk.uncounted, flaw != "segments ignored")
+    types = None if flaw == "segments ignored" else model.trunk.token_types
+    trunk = PackedTrunk(model.trunk.model, Flawed(flaw), model.trunk.uncounted, types)
     found = parity.ours(ModelEngine(replace(model, trunk=trunk)), output, Texts.of(name, output, dtype))
     with pytest.raises(AssertionError, match="times"):
         assert_parity(found, expected, dtype)

@@ -1,0 +1,86 @@
+"""What a model is fed for one text, and its run of it: as sentence-transformers feeds and calls it, without a batch."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpu_worker.model.trunk.equal_length import hidden_of
+from gpu_worker.model.trunk.trunk import takes_token_types
+from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
+from gpu_worker.repository.files import first_line
+from gpu_worker.repository.inputs import IDS, MASK, TYPES, Inputs
+from shared.errors import ModelRefused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feeding:
+    """`types`: as the tokenizer gives them, those that are all 0 too; None where the model reads none."""
+
+    types: TokenTypes | None = None
+
+    def alone(self, model: Any, text: Ids, tail: int = 0, second: int = 0) -> Tensor:
+        """Hidden states [L, H] of one text, whose last `tail` tokens are attended to by nobody.
+
+        Raises ModelRefused where the model's own code fails, whatever it is that it misses.
+        """
+        return run(model, self.inputs([text], [tail], [second]))[0]
+
+    def padded(self, model: Any, texts: Sequence[Ids]) -> Tensor:
+        """[B, L, H] of texts padded to the longest."""
+        nothing = [0] * len(texts)
+        return run(model, self.inputs(texts, nothing, nothing))
+
+    def inputs(self, texts: Sequence[Ids], tails: Sequence[int], seconds: Sequence[int]) -> dict[str, Counts]:
+        """[B, L] by name: ids padded by 0, where they are attended to, and token types where they are fed."""
+        ids = np.zeros((len(texts), max(map(len, texts))), dtype=np.int64)
+        mask, types, fed = np.zeros_like(ids), np.zeros_like(ids), False
+        for row, (text, tail, second) in enumerate(zip(texts, tails, seconds, strict=True)):
+            ids[row, : len(text)], mask[row, : len(text) - tail] = text, 1
+            told = None if self.types is None else self.types.of(text, np.array([0, len(text)]), np.array([second]))
+            if told is not None:
+                types[row, : len(text)], fed = told, True
+        return {IDS: ids, MASK: mask} | ({TYPES: types} if fed else {})
+
+
+NO_TYPES = Feeding()
+
+
+def feeding_of(model: Any, inputs: Inputs) -> Feeding:
+    """What a bare model is fed. Raises ModelRefused where its tokenizer gives it what no model is fed here."""
+    parameters = inspect.signature(model.forward).parameters
+    for name in dict.fromkeys(name for written in inputs.texts for name in written.inputs):
+        if name in parameters and name not in (IDS, MASK, TYPES):
+            raise ModelRefused(f"its tokenizer gives {name} beside token ids, and {type(model).__name__} reads them")
+    if inputs.types is None or not takes_token_types(model):
+        return Feeding()
+    return Feeding(types=replace(inputs.types, zeros=True))
+
+
+def run(model: Any, inputs: Mapping[str, Counts]) -> Tensor:
+    """Last hidden states [B, L, H] of inputs [B, L], of which the model gets those that it can take.
+
+    Raises ModelRefused where the model's own code fails, whatever it is that it misses.
+    """
+    device = next(model.parameters()).device
+    given = {name: torch.from_numpy(each).to(device) for name, each in inputs.items()}
+    try:
+        return hidden_of(model, accepted(model, given))
+    except ModelRefused:
+        raise
+    except Exception as error:
+        length = inputs[IDS].shape[1]
+        raise ModelRefused(
+            f"{type(model).__name__} cannot run {length} token ids by itself: {first_line(error)}"
+        ) from error
+
+
+def accepted(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a forward takes of them and of `return_dict`: what it names, or all where it takes any keyword."""
+    parameters = inspect.signature(model.forward).parameters
+    anything = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    return {name: each for name, each in {**inputs, "return_dict": True}.items() if anything or name in parameters}
