@@ -7,7 +7,7 @@ is registered, so transformers builds no mask at all: causality and windows are 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from gpu_worker.ragged.batch import RaggedBatch
 from shared.errors import ModelRefused
 
-NAME = "ragged"
+NAME, UNCAPPED = "ragged", "ragged-uncapped"
+"""The second for models that run PyTorch's fused attention by default: that knows no softcap, whatever configs say."""
 TEMPERED = "temperature_by_position"
 """Attribute of a layer whose queries grow with their position [T] -> [T]; see `llama4`."""
 
@@ -181,8 +182,16 @@ class AttentionCall:
     batch: RaggedBatch
 
 
+def attend_uncapped(
+    module: nn.Module, *arguments: Any, softcap: float | None = None, **options: Any
+) -> tuple[Tensor, None]:
+    """The same without its `softcap`."""
+    return attend(module, *arguments, **options)
+
+
 def register() -> None:
-    """Makes `attn_implementation="ragged"` known to transformers."""
+    """Makes both names known to transformers."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, attend)
+    AttentionInterface.register(UNCAPPED, attend_uncapped)

@@ -166,7 +166,7 @@ def _packed(
         placement.dtype,
         head=_head_width(base),
         causal=attention.is_causal(base),
-        softcap=getattr(config, "attn_logit_softcapping", None) is not None,
+        softcap=config._attn_implementation == attention.NAME and _capped(config),
         bias=relative.serves(config),
     )
     return PackedTrunk(base, chosen, uncounted, token_types, width)
@@ -177,10 +177,16 @@ def make_packed(base: Any) -> None:
     if relative.serves(base.config):
         relative.install(base)
     elif getattr(base, "_supports_attention_backend", False):
-        base.set_attn_implementation(attention.NAME)
+        fused = own_attention.default_of(base) == own_attention.FUSED
+        base.set_attn_implementation(attention.UNCAPPED if fused and _capped(base.config) else attention.NAME)
         llama4.install(base)
     else:
         raise ModelRefused("transformers' class takes no attention but its own")
+
+
+def _capped(config: Any) -> bool:
+    """Whether its scores are bounded, if its attention knows how."""
+    return getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
 
 
 def _reason(error: Exception) -> str:
