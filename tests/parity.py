@@ -1,6 +1,6 @@
 """Whole models against transformers: what it gives for one text after the other, and the one verdict of the table.
 
-The reference runs the unmodified class with its own eager attention; nothing of gpu_worker takes part in it.
+The reference runs the unmodified class with its own attention by default; nothing of gpu_worker takes part in it.
 """
 
 import inspect
@@ -151,7 +151,7 @@ class Oracle:
         self._output, self._column = output, OUTPUTS[output]
         config = AutoConfig.from_pretrained(folder)
         self._model = class_of(config, self._column.weights_of).from_pretrained(
-            folder, dtype=dtype, attn_implementation="eager", local_files_only=True
+            folder, dtype=dtype, local_files_only=True
         )
         self._model.eval()
         self.yes, self.no = _places()

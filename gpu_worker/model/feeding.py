@@ -13,15 +13,18 @@ from gpu_worker.model.trunk.equal_length import hidden_of
 from gpu_worker.model.trunk.trunk import takes_token_types
 from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
 from gpu_worker.repository.files import first_line
-from gpu_worker.repository.inputs import IDS, MASK, TYPES, Inputs
+from gpu_worker.repository.inputs import IDS, MASK, TYPES, Inputs, Written
 from shared.errors import ModelRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feeding:
-    """`types`: as the tokenizer gives them, those that are all 0 too; None where the model reads none."""
+    """`types`: as the tokenizer gives them, those that are all 0 too; None where the model reads none. `written`: texts
+    and, for a model of pairs, pairs as its tokenizer class gives them.
+    """
 
     types: TokenTypes | None = None
+    written: tuple[Written, ...] = ()
 
     def alone(self, model: Any, text: Ids, tail: int = 0, second: int = 0) -> Tensor:
         """Hidden states [L, H] of one text, whose last `tail` tokens are attended to by nobody.
@@ -50,15 +53,23 @@ class Feeding:
 NO_TYPES = Feeding()
 
 
-def feeding_of(model: Any, inputs: Inputs) -> Feeding:
-    """What a bare model is fed. Raises ModelRefused where its tokenizer gives it what no model is fed here."""
+def feeding_of(model: Any, inputs: Inputs, *, pairs: bool = False, expands: bool = False) -> Feeding:
+    """What a bare model is fed. `pairs`: whether it is for pairs; `expands`: whether queries get tokens of their own.
+
+    Raises ModelRefused where its tokenizer gives it what cannot be fed here.
+    """
     parameters = inspect.signature(model.forward).parameters
     for name in dict.fromkeys(name for written in inputs.texts for name in written.inputs):
         if name in parameters and name not in (IDS, MASK, TYPES):
             raise ModelRefused(f"its tokenizer gives {name} beside token ids, and {type(model).__name__} reads them")
     if inputs.types is None or not takes_token_types(model):
-        return Feeding()
-    return Feeding(types=replace(inputs.types, zeros=True))
+        return Feeding(written=inputs.texts)
+    if pairs and not inputs.pairs_told:
+        raise ModelRefused("its tokenizer gives token types of pairs that do not tell where the second text begins")
+    if expands and inputs.types.text.types != {0}:
+        raise ModelRefused("its tokenizer gives token types that are not 0, and its queries are expanded")
+    written = inputs.texts + (inputs.pairs if pairs else ())
+    return Feeding(types=replace(inputs.types, zeros=True), written=written)
 
 
 def run(model: Any, inputs: Mapping[str, Counts]) -> Tensor:

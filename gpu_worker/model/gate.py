@@ -217,8 +217,8 @@ class Reference:
     def _compare_attentions(self, other: str, distance: float, scale: float) -> None:
         if not distance <= OTHER_MEANING * scale:
             self.notice = (
-                f"its {self.attention} attention, which transformers runs by default, gives other hidden states than "
-                f"its {other} one, by up to {distance:.2g}: the default serves"
+                f"its {self.attention} attention, which transformers runs for its config by default, gives other "
+                f"hidden states than its {other} one, by up to {distance:.2g}: the default serves"
             )
 
 

@@ -30,7 +30,6 @@ from gpu_worker.model.trunk import ENDLESS, FormChoice, Forms, Trunk, positions_
 from gpu_worker.model.ways import Faster, Way
 from gpu_worker.repository import fitting, packages, vocabulary
 from gpu_worker.repository.files import first_line
-from gpu_worker.repository.inputs import Written
 from gpu_worker.repository.late_overrides import NO_OVERRIDES, LateOverrides
 from gpu_worker.repository.late_reading import Room, resolve
 from gpu_worker.repository.recipe import Recipe
@@ -140,9 +139,9 @@ def _loaded(
     special = [*source.tokenizer.special_tokens.values(), *([] if uncounted is None else [uncounted])]
     limits = (limit, *((reading.query_length, reading.document_length) if reading else ()))
     unattended, budget = _unattended(reading, config), Budget.of(placement.device)
-    feeding = _fed(source, reading)
+    feeding = _feeding(source, reading)
     probes = Probes.of(
-        config, positions, special, flops, unattended, max(limits), budget, feeding.types, _written(source, feeding)
+        config, positions, special, flops, unattended, max(limits), budget, feeding.types, feeding.written
     )
     faster = None if forms is None else partial(FormChoice, forms=forms, longest=max(limits), tails=unattended)
     way, heads, linear, differs = _prepare(source, uncounted, positions, probes, feeding, faster, asked)
@@ -184,22 +183,10 @@ def _unattended(late: LateInteraction | None, config: Any) -> bool:
     return True
 
 
-def _fed(source: Source, late: LateInteraction | None) -> Feeding:
-    """Raises ModelRefused where token types cannot be told from what a frontend sends."""
-    feeding, inputs = feeding_of(source.model.base_model, source.tokenizer.inputs), source.tokenizer.inputs
-    if feeding.types is None:
-        return feeding
-    if source.recipe.weights_of == "sequence-classification" and not inputs.pairs_told:
-        raise ModelRefused("its tokenizer gives token types of pairs that do not tell where the second text begins")
-    if late is not None and late.query_expansion is not QueryExpansion.NONE and feeding.types.text.types != {0}:
-        raise ModelRefused("its tokenizer gives token types that are not 0, and its queries are expanded")
-    return feeding
-
-
-def _written(source: Source, feeding: Feeding) -> tuple[Written, ...]:
-    """Of what the tokenizer made, pairs where types tell them apart and the model is for them."""
-    inputs, pairs = source.tokenizer.inputs, source.recipe.weights_of == "sequence-classification"
-    return inputs.texts + (inputs.pairs if pairs and feeding.types is not None else ())
+def _feeding(source: Source, late: LateInteraction | None) -> Feeding:
+    expands = late is not None and late.query_expansion is not QueryExpansion.NONE
+    pairs = source.recipe.weights_of == "sequence-classification"
+    return feeding_of(source.model.base_model, source.tokenizer.inputs, pairs=pairs, expands=expands)
 
 
 def _prepare(

@@ -160,10 +160,10 @@ def config_of(kind: str, **options: Any) -> PretrainedConfig:
     return CONFIG_MAPPING[kind](**(chosen | OWN.get(kind, {}) | options))
 
 
-def write(folder: Path, kind: str, **options: Any) -> Any:
+def write(folder: Path, kind: str, tokenizer: Any = None, **options: Any) -> Any:
     """Writes a tiny model of this type, a tokenizer, and mean pooling, as sentence-transformers has it; returns it.
 
-    Raises what the model's class raises.
+    `tokenizer` as transformers has it, None for the synthetic one. Raises what the model's class raises.
     """
     config = config_of(kind, **options)
     with torch.random.fork_rng(devices=[]):
@@ -171,7 +171,7 @@ def write(folder: Path, kind: str, **options: Any) -> Any:
         model = model_class(type(config))(config).eval()
         widen(model, float(getattr(config, "initializer_range", 0.2)))
     model.save_pretrained(folder)
-    tokenizer_of(folder).save_pretrained(folder)
+    (tokenizer or tokenizer_of(folder)).save_pretrained(folder)
     modules = [
         {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{name}"}
         for index, (path, name) in enumerate(PARTS.items())

@@ -3,26 +3,14 @@
 Some of the families that issue reports name are tried at every run, all of them by `make test-slow`.
 """
 
-import random
-import re
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
-from sentence_transformers import SentenceTransformer
-from tiny import CPU, DENSE, dense_rows, raw, run
+from architectures import EQUAL, LISTED, MIXED, PAGE, compare, write
 
 from gpu_worker import census
-from gpu_worker.engine import ModelEngine
-from gpu_worker.model.loading import load
-from gpu_worker.model.quiet import quiet
 from gpu_worker.random_models import miniature
-from shared.jobs import Job
-from shared.ragged import RaggedTokens
 
-PAGE = Path(__file__).parents[3] / "docs" / "models.md"
-LISTED = re.findall(r"^\| (\S+) \| \w", PAGE.read_text(), flags=re.MULTILINE)
 NAMED = (
     "bloom", "deberta", "falcon", "gpt_oss", "jamba", "longformer", "mamba", "megatron-bert", "mobilebert", "mpt",
     "nemotron", "rembert", "roformer", "stablelm", "xlnet",
@@ -30,7 +18,6 @@ NAMED = (
 """Those that once were refused for a reason that was ours."""
 OFTEN = {"bloom", "deberta", "gpt_oss", "jamba", "longformer", "roformer", "xlnet"}
 """Of them: positions by attention, by content, by rotation and by memory; experts, state, windows."""
-SPECIAL = ("[PAD]", "[MASK]", "[SEP]", "[CLS]", "[UNK]")
 PACKED_AT_FIRST = (
     "afmoe", "albert", "apertus", "arcee", "aria_text", "axk1", "beam", "bert", "bert-generation", "bitnet",
     "camembert", "cohere", "cohere2", "cohere2_moe", "cosmos3_edge_text", "ctrl", "cwm", "data2vec-text",
@@ -48,45 +35,8 @@ PACKED_AT_FIRST = (
 )  # fmt: skip
 """What the first version served; all of them packed, so they still are. Two more that it loaded, the text towers of
 CLIP and TIPSv2, failed on steps of more tokens than a text may have: they now run by equal length."""
-TOLERANCE = 2e-5
-"""Of the largest number of a vector."""
-NEAR_TIES = {"dots3_note_text", "exaone_moe", "mistral_large4_text", "qwen4_exp_text"}
-"""They choose keys or experts among near ties, and may choose otherwise in the last bit: of a hundred texts one may lie
-within a cosine of 0.999 instead."""
 NOT_MADE = {"markuplm"}
 """Those of which sentence-transformers wants more files than a text model has."""
-
-MIXED = [random.Random(place).randint(1, 200) for place in range(200)]
-EQUAL = [150] * 6 + [50] * 40
-"""Words of texts."""
-
-
-def sentences(lengths: Iterable[int]) -> list[str]:
-    """Of so many words, up to two of which are special tokens."""
-    generator = random.Random(5)
-    found = []
-    for length in lengths:
-        words = [f"w{generator.randint(0, 850)}" for _ in range(length)]
-        for _ in range(generator.randint(0, 2)):
-            words[generator.randrange(len(words))] = generator.choice(SPECIAL)
-        found.append(" ".join(words))
-    return found
-
-
-def compare(kind: str, folder: Path, lengths: Sequence[int]) -> None:
-    """Our vectors in steps of 30 texts, theirs text by text."""
-    with quiet():
-        miniature.write(folder, kind)
-        theirs = SentenceTransformer(str(folder), device="cpu")
-    engine = ModelEngine(load(str(folder), CPU))
-    texts = sentences(lengths)
-    expected = theirs.encode(texts, batch_size=1, show_progress_bar=False)
-    ids = theirs.tokenizer(texts, truncation=True, max_length=engine.model.max_tokens)["input_ids"]
-    found = dense_rows(run(engine, [Job(id=1, work=raw(DENSE), tokens=RaggedTokens.of(ids))], width=30)[0])
-    wrong = np.abs(found - expected).max(axis=1) > TOLERANCE * max(1.0, np.abs(expected).max())
-    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
-    assert wrong.sum() <= (len(texts) // 100 if kind in NEAR_TIES else 0)
-    assert ((found * expected).sum(axis=1) / norms).min() >= 0.999
 
 
 def told(kind: str) -> str:
@@ -101,6 +51,7 @@ def told(kind: str) -> str:
 def test_a_family_that_was_refused_is_served_right(kind: str, tmp_path: Path) -> None:
     """By equal length, since none of them runs packed."""
     assert told(kind) == census.EQUAL_LENGTH
+    write(tmp_path, kind)
     compare(kind, tmp_path, MIXED[:14] + EQUAL[-6:])
 
 
@@ -117,6 +68,7 @@ def test_no_architecture_is_served_wrong(kind: str, tmp_path: Path) -> None:
     outcome = census.outcome_of(kind)
     assert outcome.way == told(kind)
     if outcome.way != census.REFUSED and kind not in NOT_MADE:
+        write(tmp_path, kind)
         compare(kind, tmp_path, MIXED + EQUAL)
 
 
