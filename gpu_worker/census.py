@@ -31,7 +31,8 @@ PAGE = """# What runs how
 
 Made by `make models` with transformers {version}: every model type whose bare model reads token ids and nothing else,
 built tiny with seeded random weights, written to disk and loaded as any model is. What it says is the outcome of the
-gate at load, which compares the run among other texts with the model's own eager attention, one text at a time.
+gate at load, which compares the run among other texts with what sentence-transformers runs, one text at a time: the
+model's own attention by default, fed with what its own tokenizer class gives.
 
 - **packed** ({packed}): all texts of a step in one run, end to end, without padding.
 - **equal length** ({equal}): texts of one length in one run, through the model's own attention, without padding. Each
@@ -42,6 +43,10 @@ gate at load, which compares the run among other texts with the model's own eage
 A model of one of these types on disk may still come out otherwise: an option of its config may be one that does not run
 packed, and its gate then says so. A family that chooses among near ties (experts, keys that an index picks) may choose
 otherwise in the last bit among other texts, as it does in any batch of its own.
+
+With some options PyTorch's fused attention, which transformers takes by default, and the one that is written out
+compute two things: Falcon with `alibi`, Gemma with `use_bidirectional_attention`, Gemma 2's softcap under transformers
+5.17. The default is served, and log and card (`notice`) say so. `tests/attention_options.py` has all that is swept.
 
 | model type | class | runs | why not packed |
 |---|---|---|---|

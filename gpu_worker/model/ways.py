@@ -15,6 +15,7 @@ from gpu_worker.attention import choice as attention_choice
 from gpu_worker.attention import interface as attention
 from gpu_worker.attention import llama4, relative
 from gpu_worker.attention.choice import Shape
+from gpu_worker.attention.equal_runs import EqualRuns, Ways
 from gpu_worker.attention.hopper import Hopper
 from gpu_worker.device.memory import ran_out
 from gpu_worker.device.placement import Placement
@@ -80,10 +81,10 @@ def choose(
         raise ModelRefused("config.json: rope_type dynamic changes a text's vector with the longest text before it")
     try:
         packed = _packed(base, placement, uncounted, token_types, reference.width, plan, merging=merging)
-        reference.check(packed)
+        told = _checked(packed, reference)
         fewer, way = saved(base), _attending_fastest(packed, reference, placement)
-        merged = [f"{fewer} products of a step are made together with others"] if fewer else []
-        return replace(way, told=(*merged, *way.told))
+        told += [f"{fewer} products of a step are made together with others"] if fewer else []
+        return replace(way, told=(*told, *way.told))
     except Exception as error:  # foreign code that was not made for this fails anywhere; then the other way is tried
         unpacked = _reason(error)
     if relative.installed(base):  # its own attention is gone
@@ -97,6 +98,23 @@ def choose(
             continue
         return Way(trunk=trunk, unpacked=unpacked, times=_cost(trunk, reference, positions))
     raise ModelRefused(f"{type(base).__name__} runs neither packed ({unpacked}) nor by equal length ({last})")
+
+
+def _checked(packed: PackedTrunk, reference: Reference) -> list[str]:
+    """Some models blow the last bit up: what was measured to be faster gives way to PyTorch's own attention for them.
+
+    What there is to tell of that. Raises ModelRefused where neither runs as the reference.
+    """
+    faster = packed.attention
+    try:
+        reference.check(packed)
+    except ModelRefused:
+        if not isinstance(faster, EqualRuns) or faster.ways == Ways():
+            raise
+        packed.attention = EqualRuns(Ways())
+        reference.check(packed)
+        return [f"no {faster.name}: the model does not run by it as by its own"]
+    return []
 
 
 def formed(way: Way, judge: Judge, faster: Faster | None) -> Way:
