@@ -11,6 +11,7 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tiny import CPU, DENSE, dense_rows, raw, run
 
+from gpu_worker.census import REFUSED
 from gpu_worker.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.quiet import quiet
@@ -19,8 +20,13 @@ from shared.jobs import Job
 from shared.ragged import RaggedTokens
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
-LISTED = re.findall(r"^\| (\S+) \| \w", PAGE.read_text(), flags=re.MULTILINE)
+TOLD = dict(re.findall(r"^\| (\S+) \| \w+ \| ([a-z ]+) \|", PAGE.read_text(), flags=re.MULTILINE))
+"""How the page says that a model type is served."""
+LISTED = list(TOLD)
 """Model types: looking through all of transformers takes seconds."""
+NOT_MADE = {"markuplm"}
+"""Those of which sentence-transformers wants more files than a text model has."""
+SERVED = [kind for kind in LISTED if TOLD[kind] != REFUSED and kind not in NOT_MADE]
 SPECIAL = ("[PAD]", "[MASK]", "[SEP]", "[CLS]", "[UNK]")
 TOLERANCE = 2e-5
 """Of the largest number of a vector."""

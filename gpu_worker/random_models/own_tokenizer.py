@@ -35,7 +35,7 @@ def own_tokenizer(kind: str) -> Any:
 
 
 def _made(found: type[Any], pieces: list[str]) -> Any:
-    merges = {"merges": []} if "merges" in inspect.signature(found).parameters else {}
+    merges: dict[str, Any] = {"merges": []} if "merges" in inspect.signature(found).parameters else {}
     try:
         return found(vocab={piece: number for number, piece in enumerate(pieces)}, **merges)
     except (AttributeError, TypeError, UnboundLocalError, ValueError):  # of those that want a score for each

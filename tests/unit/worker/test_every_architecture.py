@@ -6,7 +6,7 @@ Some of the families that issue reports name are tried at every run, all of them
 from pathlib import Path
 
 import pytest
-from architectures import EQUAL, LISTED, MIXED, PAGE, compare, write
+from architectures import EQUAL, LISTED, MIXED, NOT_MADE, PAGE, TOLD, compare, write
 
 from gpu_worker import census
 from gpu_worker.random_models import miniature
@@ -35,14 +35,6 @@ PACKED_AT_FIRST = (
 )  # fmt: skip
 """What the first version served; all of them packed, so they still are. Two more that it loaded, the text towers of
 CLIP and TIPSv2, failed on steps of more tokens than a text may have: they now run by equal length."""
-NOT_MADE = {"markuplm"}
-"""Those of which sentence-transformers wants more files than a text model has."""
-
-
-def told(kind: str) -> str:
-    """How docs/models.md says it is served."""
-    cells = next(line for line in PAGE.read_text().splitlines() if line.startswith(f"| {kind} |")).split("|")
-    return cells[3].strip()
 
 
 @pytest.mark.parametrize(
@@ -50,7 +42,7 @@ def told(kind: str) -> str:
 )
 def test_a_family_that_was_refused_is_served_right(kind: str, tmp_path: Path) -> None:
     """By equal length, since none of them runs packed."""
-    assert told(kind) == census.EQUAL_LENGTH
+    assert TOLD[kind] == census.EQUAL_LENGTH
     write(tmp_path, kind)
     compare(kind, tmp_path, MIXED[:14] + EQUAL[-6:])
 
@@ -66,7 +58,7 @@ def test_the_page_lists_every_architecture() -> None:
 def test_no_architecture_is_served_wrong(kind: str, tmp_path: Path) -> None:
     """200 mixed texts of each and 46 of two lengths; and the page tells its outcome."""
     outcome = census.outcome_of(kind)
-    assert outcome.way == told(kind)
+    assert outcome.way == TOLD[kind]
     if outcome.way != census.REFUSED and kind not in NOT_MADE:
         write(tmp_path, kind)
         compare(kind, tmp_path, MIXED + EQUAL)
@@ -75,7 +67,7 @@ def test_no_architecture_is_served_wrong(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [*PACKED_AT_FIRST, "t5", "mt5", "umt5"])
 def test_what_ran_packed_still_does(kind: str) -> None:
     """And T5's encoders join them; the sweep holds the page to what is."""
-    assert told(kind) == census.PACKED
+    assert TOLD[kind] == census.PACKED
 
 
 def test_the_page_counts_what_it_lists() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from architectures import EQUAL, LISTED, MIXED, change, compare, name_token_types, type_tokens, write
+from architectures import EQUAL, MIXED, SERVED, change, compare, name_token_types, type_tokens, write
 from sentence_transformers import CrossEncoder
 from tiny import CPU, ids_of, run, scores
 from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification, BertConfig, BertModel
@@ -39,10 +39,8 @@ XLNET = TokenTypes(
     pair=Frame(after=((END, 1), (CLASS, 2))),
 )
 BERT = TokenTypes(text=Frame(before=((BEGIN, 0),), after=((END, 0),)), pair=Frame(after=((END, 1),)))
-NO_CLASS_OF_OURS = {"blenderbot", "dbrx", "markuplm", "pegasus", "roformer"}
-"""Those whose tokenizer wants more than a vocabulary, and those that transformers cannot build."""
-REFUSED = {"big_bird", "bros", "canine", "funnel"}
-"""Whatever their tokenizer gives."""
+MORE_THAN_WORDS = {"pegasus", "roformer"}
+"""Those whose tokenizer class wants more than a vocabulary."""
 OFTEN = {("fnet", False), ("xlnet", True)}
 TYPED: dict[str, dict[str, int]] = {
     "zeros": {},
@@ -91,13 +89,7 @@ def served(kind: str, folder: Path, typed: str) -> Any:
 
 @pytest.mark.parametrize(
     ("kind", "typed"),
-    [
-        ("xlnet", "second type"),
-        ("bert", "body"),
-        ("gpt2", "zeros"),
-        pytest.param("codegen", "last", marks=pytest.mark.slow),
-        pytest.param("hrm_text", "body", marks=pytest.mark.slow),
-    ],
+    [("xlnet", "second type"), ("bert", "body"), ("gpt2", "zeros"), ("codegen", "last"), ("hrm_text", "body")],
 )
 def test_a_text_alone_is_fed_with_its_types(kind: str, typed: str, tmp_path: Path) -> None:
     """XLNet's last token is of type 2; a template may type any text; GPT-2's kind finds types among its words; HRM lets
@@ -120,7 +112,7 @@ def test_a_type_that_the_model_lacks_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("typed", TYPED)
-@pytest.mark.parametrize("kind", [each for each in LISTED if each not in REFUSED])
+@pytest.mark.parametrize("kind", SERVED)
 def test_every_architecture_is_fed_with_its_types(kind: str, typed: str, tmp_path: Path) -> None:
     """In every place of a text; those that a model lacks are not asked for."""
     if "token_type_ids" not in inspect.signature(miniature.model_class(CONFIG_MAPPING[kind]).forward).parameters:
@@ -135,8 +127,8 @@ def test_every_architecture_is_fed_with_its_types(kind: str, typed: str, tmp_pat
     ("kind", "named"),
     [
         pytest.param(kind, named, marks=() if (kind, named) in OFTEN else pytest.mark.slow)
-        for kind in LISTED
-        if kind not in NO_CLASS_OF_OURS | REFUSED
+        for kind in SERVED
+        if kind not in MORE_THAN_WORDS
         for named in (False, True)
     ],
 )
