@@ -36,7 +36,7 @@ def _digest(model: Any, probes: Probes, feeding: Feeding) -> bytes:
     digest = hashlib.blake2b()
     told = {name: each for name, each in model.config.to_dict().items() if name != "_name_or_path"}
     facts = [type(model), model._modules.keys(), told, probes.tails, probes.padded, probes.again, probes.written]
-    facts += [feeding.types, default_of(model)]
+    facts += [feeding.types, feeding.masks, default_of(model)]
     digest.update(repr([*facts, [each.tolist() for each in probes.texts]]).encode())
     for name, each in [*model.named_parameters(), *model.named_buffers()]:
         digest.update(f"{name} {each.dtype} {tuple(each.shape)}".encode())

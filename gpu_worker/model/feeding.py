@@ -20,11 +20,12 @@ from shared.errors import ModelRefused
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feeding:
     """`types`: as the tokenizer gives them, those that are all 0 too; None where the model reads none. `written`: texts
-    and, for a model of pairs, pairs as its tokenizer class gives them.
+    and, for a model of pairs, pairs as its tokenizer class gives them. `masks`: whether it gives masks of texts alone.
     """
 
     types: TokenTypes | None = None
     written: tuple[Written, ...] = ()
+    masks: bool = True
 
     def alone(self, model: Any, text: Ids, tail: int = 0, second: int = 0) -> Tensor:
         """Hidden states [L, H] of one text, whose last `tail` tokens are attended to by nobody.
@@ -39,15 +40,19 @@ class Feeding:
         return run(model, self.inputs(texts, nothing, nothing))
 
     def inputs(self, texts: Sequence[Ids], tails: Sequence[int], seconds: Sequence[int]) -> dict[str, Counts]:
-        """[B, L] by name: ids padded by 0, where they are attended to, and token types where they are fed."""
+        """[B, L] by name: ids padded by 0, where they are attended to, and token types where they are fed.
+
+        A single text that is attended to throughout has no mask where the tokenizer gives none.
+        """
         ids = np.zeros((len(texts), max(map(len, texts))), dtype=np.int64)
         mask, types, fed = np.zeros_like(ids), np.zeros_like(ids), False
         for row, (text, tail, second) in enumerate(zip(texts, tails, seconds, strict=True)):
             ids[row, : len(text)], mask[row, : len(text) - tail] = text, 1
-            told = None if self.types is None else self.types.of(text, np.array([0, len(text)]), np.array([second]))
-            if told is not None:
-                types[row, : len(text)], fed = told, True
-        return {IDS: ids, MASK: mask} | ({TYPES: types} if fed else {})
+            given = None if self.types is None else self.types.of(text, np.array([0, len(text)]), np.array([second]))
+            if given is not None:
+                types[row, : len(text)], fed = given, True
+        told = {MASK: mask} if self.masks or not mask.all() else {}
+        return {IDS: ids} | told | ({TYPES: types} if fed else {})
 
 
 NO_TYPES = Feeding()
@@ -62,14 +67,15 @@ def feeding_of(model: Any, inputs: Inputs, *, pairs: bool = False, expands: bool
     for name in dict.fromkeys(name for written in inputs.texts for name in written.inputs):
         if name in parameters and name not in (IDS, MASK, TYPES):
             raise ModelRefused(f"its tokenizer gives {name} beside token ids, and {type(model).__name__} reads them")
+    masks = all(MASK in written.inputs for written in inputs.texts)
     if inputs.types is None or not takes_token_types(model):
-        return Feeding(written=inputs.texts)
+        return Feeding(written=inputs.texts, masks=masks)
     if pairs and not inputs.pairs_told:
         raise ModelRefused("its tokenizer gives token types of pairs that do not tell where the second text begins")
     if expands and inputs.types.text.types != {0}:
         raise ModelRefused("its tokenizer gives token types that are not 0, and its queries are expanded")
     written = inputs.texts + (inputs.pairs if pairs else ())
-    return Feeding(types=replace(inputs.types, zeros=True), written=written)
+    return Feeding(types=replace(inputs.types, zeros=True), written=written, masks=masks)
 
 
 def run(model: Any, inputs: Mapping[str, Counts]) -> Tensor:

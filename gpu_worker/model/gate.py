@@ -86,7 +86,7 @@ class Reference:
         types, texts = self._feeding.types, self.probes.texts[:1]
         if types is None:
             return None
-        fed, unfed = (feeding.padded(model, texts) for feeding in (self._feeding, NO_TYPES))
+        fed, unfed = (feeding.padded(model, texts) for feeding in (self._feeding, replace(self._feeding, types=None)))
         return replace(types, zeros=not torch.equal(fed, unfed))
 
     @property

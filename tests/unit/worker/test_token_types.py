@@ -221,6 +221,17 @@ def test_inputs_that_nobody_feeds_are_refused() -> None:
     assert feeding_of(tiny_bert(), one_text(lengths=[3, 3, 3])).types is None
 
 
+def test_a_mask_is_fed_where_the_tokenizer_gives_one() -> None:
+    """Or where a text is padded, or ends with tokens that nobody attends to: some classes make one of padding ids."""
+    text, texts = np.array([2, 5, 3], dtype=np.int32), one_text()
+    unmasked = replace(texts, texts=(Written(inputs={"input_ids": np.array([2, 5, 3])}),))
+    assert set(feeding_of(tiny_bert(), texts).inputs([text], [0], [0])) == {"input_ids", "attention_mask"}
+    feeding = feeding_of(tiny_bert(), unmasked)
+    assert set(feeding.inputs([text], [0], [0])) == {"input_ids"}
+    assert set(feeding.inputs([text], [1], [0])) == {"input_ids", "attention_mask"}
+    assert set(feeding.inputs([text, text[:1]], [0, 0], [0, 0])) == {"input_ids", "attention_mask"}
+
+
 def test_types_that_cannot_be_told_are_refused() -> None:
     """Of pairs, and of queries with tokens of their own."""
     untold = Inputs(types=BERT, pairs_told=False)
