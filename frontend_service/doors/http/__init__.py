@@ -3,6 +3,7 @@
 door.py       all of it, from what the frontend is
 server.py     the port: bound, served, drained
 connection.py one connection: requests and their responses in order, and how long it may take
+present.py    everybody who is connected, and how that ends
 parser.py     bytes to requests
 cycle.py      one request and its response, as ASGI has both
 app.py        one call: route, caller, body, answer, reply

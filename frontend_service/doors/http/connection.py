@@ -3,24 +3,27 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import structlog
 
 from frontend_service.doors.http.app import ABORT
-from frontend_service.doors.http.cycle import JOINED, Cycle, refusal
+from frontend_service.doors.http.cycle import Cycle, refusal
 from frontend_service.doors.http.parser import Head, NoRequest, Parser
+from frontend_service.doors.http.present import Present
 
 CONNECTIONS = 4096
-"""At once, as over gRPC."""
-HEAD_SECONDS, HEAD_BYTES = 10.0, 64 * 1024
-"""For the head of a request to arrive, and what may come beside bodies in a row."""
+"""Callers at once, as over gRPC."""
+HEAD_SECONDS = 10.0
+"""Time for the head of a request to arrive."""
 IDLE_SECONDS = 75.0
-"""Between two requests of a connection: more than what balancers in front keep theirs."""
+"""Time between two requests of a connection: more than what balancers in front keep theirs."""
 REST_SECONDS, REST_BYTES = 30.0, 256 * 1024 * 1024
-"""For what is still sent after its response: it is read and dropped, since a connection that is closed on it loses the
-response on its way. More than a body may have, since larger ones are refused."""
+"""Bounds of what is still sent after its response: it is read and dropped, since a connection that is closed on it
+loses the response on its way. More than a body may have, since larger ones are refused."""
+AHEAD = 64 * 1024
+"""Bytes of a body that are read before the app takes them."""
 PIPELINED = 100
 """Requests that may wait behind one that is being answered; the connection ends with the last of them."""
 
@@ -32,17 +35,16 @@ App = Callable[
 log = structlog.get_logger("server")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Present:
-    """Who is connected to a port, and what is being answered. `left`: set when one goes."""
+class Owed(Enum):
+    """What a caller is to send, or to take, while nothing of its own is being answered."""
 
-    connections: "set[Connection]" = field(default_factory=set)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    left: asyncio.Event = field(default_factory=asyncio.Event)
+    HEAD = "a head that it has begun, or its first one"
+    REQUEST = "another request, if it has one"
+    REST = "what belongs to no request that is answered, and its last response"
 
 
 class Connection(asyncio.Protocol):
-    """From its first byte to its last. There may be so many of them, and each is bounded in what it leaves open."""
+    """A caller, from its first byte to its last. There may be many, and each is bounded in what it leaves open."""
 
     _transport: asyncio.Transport
 
@@ -55,22 +57,23 @@ class Connection(asyncio.Protocol):
         self._cycles: deque[Cycle] = deque()  # those that are to be answered
         self._reading: Cycle | None = None  # whose body comes
         self._refusal = b""  # the last response, to what was no request
-        self._is_fresh = True  # nothing has been answered
         self._is_last = False  # no request is taken any more
-        self._is_closing = self._is_paused = False
-        self._dropped = 0
-        self._owed: tuple[str, float] | None = None
+        self._is_closing = False  # nothing is written any more
+        self._dropped = 0  # bytes that came after their response
+        self._owed: Owed | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    # What the loop tells.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._present.connections.add(self)
-        if len(self._present.connections) > CONNECTIONS:
-            transport.abort()
         self._settle()
+        if len(self._present.connections) > CONNECTIONS:
+            self.abort()
+        elif self._present.is_ending:
+            self.finish()
 
     def data_received(self, data: bytes) -> None:
         if self._is_last and self._reading is None:
@@ -78,21 +81,26 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed(data)
-            if self._parser.beside > HEAD_BYTES:
-                raise NoRequest(431, f"beside its body a request may have {HEAD_BYTES} bytes")
         except NoRequest as error:
             self._refuse(error)
         self._go_on()
 
+    def eof_received(self) -> None:
+        """Whoever sends nothing more has gone: most callers that give up look no different. What has been written still
+        leaves.
+        """
+        self._give_up()
+        self._is_closing = True
+        self._settle()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._give_up()
+        self._reading = None
         self._parser.close()
         if self._timer is not None:
             self._timer.cancel()
-        for cycle in self._cycles:
-            cycle.leave()
         self._writable.set()
-        self._present.connections.discard(self)
-        self._present.left.set()
+        self._present.leave(self)
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -100,10 +108,10 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    # What the parser tells.
+    # Called by the parser.
 
     def on_head(self, head: Head) -> None:
-        """It waits for those before it."""
+        """Puts the request behind those that are to be answered."""
         if self._is_last:
             return
         keep_alive = head.keep_alive and head.length <= REST_BYTES and len(self._cycles) < PIPELINED
@@ -114,7 +122,7 @@ class Connection(asyncio.Protocol):
         self._dropped = 0
 
     def on_part(self, part: bytes) -> None:
-        """Nobody wants what comes after its response."""
+        """Gives the bytes to their request; nobody wants those that come after its response."""
         if self._reading is None or self._reading.is_over:
             self._drop(len(part))
         else:
@@ -142,14 +150,14 @@ class Connection(asyncio.Protocol):
             "extensions": {ABORT: self._transport.abort},
         }
 
-    # What a cycle tells.
+    # Called by a cycle.
 
     async def writable(self) -> None:
         """Returns when most of what was written has left, or the connection is lost."""
         await self._writable.wait()
 
     def write(self, data: bytes) -> None:
-        """It leaves when it can."""
+        """The bytes leave when they can."""
         self._transport.write(data)
 
     def taken(self) -> None:
@@ -157,35 +165,29 @@ class Connection(asyncio.Protocol):
         self._settle()
 
     def answered(self, cycle: Cycle) -> None:
-        """The next one's turn, or the end."""
-        self._is_fresh = False
+        """Begins the next response, or ends."""
         self._cycles.popleft()
         if not cycle.keep_alive:
-            self._is_last = True
-            for behind in self._cycles:
-                behind.leave()
-            self._cycles.clear()
+            self._give_up()
         self._go_on()
 
-    # What the server tells.
+    # Called by the server.
 
     def finish(self) -> None:
-        """Answers what is there, and ends."""
+        """Answers the requests that are there, and ends."""
         self._is_last = True
         if self._cycles:
             self._cycles[-1].keep_alive = False
-        elif self._reading is None:
-            self._transport.close()
         self._go_on()
 
     def abort(self) -> None:
         """Ends at once."""
         self._transport.abort()
 
-    # One after the other.
+    # Requests in their order.
 
     def _go_on(self) -> None:
-        """With the next request, or to the end."""
+        """Begins to answer the first request that waits, or closes behind the last one."""
         if self._cycles:
             cycle = self._cycles[0]
             if not cycle.is_running:
@@ -202,15 +204,13 @@ class Connection(asyncio.Protocol):
             await self._app(cycle.scope, cycle.receive, cycle.send)
         except Exception as raised:
             log.error("bug", method=cycle.scope["method"], path=cycle.scope["path"], exc_info=raised)
-            if not cycle.has_begun:
-                await cycle.send({"type": "http.response.start", "status": 500, "headers": [(b"content-length", b"0")]})
-                await cycle.send({"type": "http.response.body", "body": b"", "more_body": False})
+            cycle.fail()
         finally:
             if not cycle.is_over:
                 self._transport.abort()
 
     def _refuse(self, error: NoRequest) -> None:
-        """In its turn, instead of the request whose body it was; where that has its response, the end is all."""
+        """Refuses in its turn, instead of the request whose body it was; where that has its response, closes."""
         cycle, self._reading, self._is_last = self._reading, None, True
         if cycle is not None and cycle.has_begun:
             cycle.keep_alive = False
@@ -220,17 +220,28 @@ class Connection(asyncio.Protocol):
             self._cycles.remove(cycle)
         self._refusal = refusal(error.status, error.message)
 
+    def _give_up(self) -> None:
+        """Nobody is answered any more who has not been."""
+        self._is_last, self._refusal = True, b""
+        if self._reading in self._cycles:
+            self._reading = None
+        for cycle in self._cycles:
+            cycle.leave()
+        self._cycles.clear()
+
     def _close(self) -> None:
-        """Says that nothing more is written, and reads on until the caller has heard it, within bounds (RFC 9112, 9.6).
-        TLS has no such half: there the rest of the request is all that is read.
+        """Says that nothing more is written, and reads on until the caller has heard it, within bounds.
+
+        Specification: RFC 9112, 9.6. TLS has no such half, and a server that ends waits for nobody: there the rest of
+        the request is all that is read.
         """
         if self._refusal:
             self._transport.write(self._refusal)
             self._refusal = b""
-        if not self._transport.can_write_eof():
-            if self._reading is None:
-                self._transport.close()
-        elif not self._is_closing:
+        is_half = self._transport.can_write_eof()
+        if self._reading is None and (self._present.is_ending or not is_half):
+            self._transport.close()
+        elif is_half:
             self._transport.write_eof()
         self._is_closing = True
 
@@ -242,30 +253,36 @@ class Connection(asyncio.Protocol):
     # What is waited for.
 
     def _settle(self) -> None:
-        """Whether more is read now, and until when the caller must have sent what it owes."""
-        pauses = len(self._cycles) > 1 or (self._reading is not None and self._reading.held > JOINED)
-        if pauses != self._is_paused and not self._transport.is_closing():
-            self._is_paused = pauses
-            (self._transport.pause_reading if pauses else self._transport.resume_reading)()
+        """Reads on or pauses, and sets the time until which the caller must have done what it owes."""
+        is_ahead = len(self._cycles) > 1 or (self._reading is not None and self._reading.held > AHEAD)
+        if not self._transport.is_closing():
+            (self._transport.pause_reading if is_ahead else self._transport.resume_reading)()
         owed = self._owes()
-        if owed != self._owed:
-            if self._timer is not None:
-                self._timer.cancel()
+        if owed is not self._owed:
             self._owed = owed
-            self._timer = None if owed is None else self._loop.call_later(owed[1], self._too_late)
+            self._wait()
 
-    def _owes(self) -> tuple[str, float] | None:
-        """What, and the seconds that it may take; None while the caller waits for us."""
+    def _owes(self) -> Owed | None:
+        """None while the caller waits for us."""
         if self._cycles:
             return None
         if self._is_closing or self._reading is not None:
-            return "the rest", REST_SECONDS
-        if self._is_fresh or self._parser.is_in_head:
-            return "a head", HEAD_SECONDS
-        return "another request", IDLE_SECONDS
+            return Owed.REST
+        return Owed.HEAD if self._parser.awaits_head else Owed.REQUEST
+
+    def _wait(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        seconds = {None: None, Owed.HEAD: HEAD_SECONDS, Owed.REQUEST: IDLE_SECONDS, Owed.REST: REST_SECONDS}[self._owed]
+        self._timer = None if seconds is None else self._loop.call_later(seconds, self._too_late)
 
     def _too_late(self) -> None:
-        if self._is_closing or (self._owed is not None and self._owed[0] == "another request"):
-            self._transport.close()  # what has not left yet still does
-        else:
+        """Cuts the caller off; one that owes no more than to take its last response has half a minute for that."""
+        is_done = self._owed is Owed.REQUEST or (self._is_closing and not self._transport.is_closing())
+        if not is_done:
             self._transport.abort()
+            return
+        self._is_last = self._is_closing = True
+        self._transport.close()
+        self._owed = Owed.REST
+        self._wait()

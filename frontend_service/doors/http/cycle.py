@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 JOINED = 64 * 1024
-"""Bytes of a body up to which it leaves in one piece with its head."""
+"""Bytes of a response's body up to which it leaves in one piece with its head."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
@@ -35,20 +35,19 @@ class Wire(Protocol):
 class Cycle:
     """A request whose head has arrived, and what is written in return.
 
-    `is_running`: the app has it; `has_begun`: so has its response; `is_over`: it has its response, or nobody wants it;
-    `held`: bytes of its body that nobody has taken yet.
+    `keep_alive`: another request may follow; `is_running`: the app has it; `has_begun`: so has its response; `is_over`:
+    it has its response, or nobody wants it.
     """
 
     __slots__ = (
-        "_event",
+        "_changed",
         "_head",
         "_invites",
-        "_parts",
-        "_told_end",
-        "_whole",
+        "_is_end_taken",
+        "_is_whole",
+        "_part",
         "_wire",
         "has_begun",
-        "held",
         "is_over",
         "is_running",
         "keep_alive",
@@ -59,43 +58,53 @@ class Cycle:
         """`invites`: the caller sends its body when it is told to (Expect: 100-continue)."""
         self.scope, self.keep_alive = scope, keep_alive
         self._wire, self._invites = wire, invites
-        self.is_running = self.has_begun = self.is_over = self._whole = self._told_end = False
-        self.held = 0
-        self._parts: list[bytes] = []
+        self.is_running = self.has_begun = self.is_over = self._is_whole = self._is_end_taken = False
+        self._part = bytearray()
         self._head = b""
-        self._event = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    @property
+    def held(self) -> int:
+        """Bytes of the body that nobody has taken yet."""
+        return len(self._part)
 
     def arrive(self, part: bytes) -> None:
-        """A part of the body."""
-        self._parts.append(part)
-        self.held += len(part)
-        self._event.set()
+        """Takes the next bytes of the body."""
+        self._part += part
+        self._changed.set()
 
     def end(self) -> None:
         """The request is whole."""
-        self._whole = True
-        self._event.set()
+        self._is_whole = True
+        self._changed.set()
 
     def leave(self) -> None:
         """Nobody is to be answered any more."""
         self.is_over = True
-        self._parts, self.held = [], 0
-        self._event.set()
+        self._part.clear()
+        self._changed.set()
+
+    def fail(self) -> None:
+        """Answers that there is a bug, at once, where the response has not begun."""
+        if not (self.has_begun or self.is_over):
+            self._begin(500, [(b"content-length", b"0")])
+            self._go_on(b"", is_last=True)
 
     async def receive(self) -> Mapping[str, Any]:
         """The next part of the body; after the last one, waits until the caller has gone or has its response."""
         if self._invites:
             self._invites = False
-            if not (self._parts or self._whole or self.is_over):
+            if not (self._part or self._is_whole or self.is_over):
                 self._wire.write(CONTINUE)
         while not self.is_over:
-            if self._parts or (self._whole and not self._told_end):
-                body, self._parts, self.held = b"".join(self._parts), [], 0
-                self._told_end = self._whole
+            if self._part or (self._is_whole and not self._is_end_taken):
+                body = bytes(self._part)
+                self._part.clear()
+                self._is_end_taken = self._is_whole
                 self._wire.taken()
-                return {"type": "http.request", "body": body, "more_body": not self._whole}
-            self._event.clear()
-            await self._event.wait()
+                return {"type": "http.request", "body": body, "more_body": not self._is_whole}
+            self._changed.clear()
+            await self._changed.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, message: Mapping[str, Any]) -> None:
@@ -106,22 +115,27 @@ class Cycle:
         if self.is_over:
             return
         if message["type"] == "http.response.start":
-            self.has_begun = True
-            self.keep_alive = self.keep_alive and not self._invites  # a body that was not asked for may never come
-            self._head = _head(message["status"], message["headers"], self.keep_alive)
-            return
-        self._write(message["body"] if self.scope["method"] != "HEAD" else b"")
-        if not message["more_body"]:
-            self.leave()
-            self._wire.answered(self)
+            self._begin(message["status"], message["headers"])
+        else:
+            self._go_on(message["body"], is_last=not message["more_body"])
 
-    def _write(self, body: bytes) -> None:
+    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self.has_begun = True
+        self.keep_alive = self.keep_alive and not self._invites  # a body that was not asked for may never come
+        self._head = _head(status, headers, self.keep_alive)
+
+    def _go_on(self, body: bytes, *, is_last: bool) -> None:
+        if self.scope["method"] == "HEAD":
+            body = b""
         head, self._head = self._head, b""
         if len(body) <= JOINED:
             body, head = head + body, b""
-        for part in (head, body):
-            if part:
-                self._wire.write(part)
+        for piece in (head, body):
+            if piece:
+                self._wire.write(piece)
+        if is_last:
+            self.leave()
+            self._wire.answered(self)
 
 
 def _head(status: int, headers: Iterable[tuple[bytes, bytes]], keep_alive: bool) -> bytes:
@@ -135,7 +149,7 @@ def _head(status: int, headers: Iterable[tuple[bytes, bytes]], keep_alive: bool)
 
 @lru_cache(1)
 def _date(now: int) -> bytes:
-    """The line of a second since 1970."""
+    """The line for the second `now` since 1970."""
     return f"date: {formatdate(now, usegmt=True)}\r\n".encode()
 
 

@@ -4,16 +4,20 @@ Specification: RFC 9112. What the parser takes and we do not is refused by `head
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import unquote
 
 import httptools
 
+HEAD_BYTES, HEADERS = 64 * 1024, 100
+"""Most of a head, and of what comes beside a body: bytes, and header lines, each of which takes a hundred bytes more in
+memory than it has."""
+
 OTHER_VERSIONS = frozenset({"Invalid HTTP version", "Pause on PRI/Upgrade"})
 """What llhttp says of HTTP that is not 1.x."""
 
-WHOLE_URL = re.compile(rb"https?://([^/?]*)(.*)", re.I)
+WHOLE_URL = re.compile(rb"https?://((?!:)[^/?]+)(.*)", re.I)
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -28,7 +32,9 @@ class NoRequest(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The head of a request. `path` is unquoted; `headers`: their names in small letters; `length`: its body's or 0."""
+    """The head of a request. `path` is unquoted; `headers`: their names in small letters; `length`: its body's or 0;
+    `keep_alive`: another request may follow.
+    """
 
     method: str
     path: str
@@ -37,24 +43,23 @@ class Head:
     headers: Headers
     length: int
     keep_alive: bool
-    is_tunnel: bool = field(default=False)
 
 
 class Reader(Protocol):
-    """Who is told of requests."""
+    """The object that a Parser calls with requests: a head, any number of parts, an end, and the next head."""
 
     def on_head(self, head: Head) -> None: ...
 
     def on_part(self, part: bytes) -> None:
-        """Of the body."""
+        """Takes the next bytes of the body."""
 
     def on_end(self, keep_alive: bool) -> None:
-        """The request is whole. `keep_alive`: whether another one may follow, as the whole of it says."""
+        """The request is whole. `keep_alive`: another one may follow, as the whole of it says."""
 
 
 class Parser:
-    """Reads one connection. `beside`: bytes that came beside bodies in a row; `is_in_head`: a request, or what stands
-    where one should begin, has begun and its head is not whole.
+    """The parser of one connection. `awaits_head`: true until the first request is whole, and from the first byte
+    behind a request until the next one is whole.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -62,7 +67,8 @@ class Parser:
         self._parser = self._new()
         self._url, self._headers, self._length = b"", Headers(), 0
         self._is_behind_head = self._is_offer = False
-        self.beside, self.is_in_head = 0, False
+        self._beside = self._lines = 0  # bytes that came beside bodies in a row, and those of them in whole lines
+        self.awaits_head = True
 
     def _new(self) -> httptools.HttpRequestParser:
         parser = httptools.HttpRequestParser(self)
@@ -70,17 +76,17 @@ class Parser:
         return parser
 
     def close(self) -> None:
-        """Ends the circle of references between the two."""
-        del self._parser
+        """Ends both circles of references, so that no collection has to find them. Nothing may be fed any more."""
+        del self._parser, self._reader
 
     def feed(self, data: bytes) -> None:
-        """Tells the reader what is in it. Raises NoRequest.
+        """Calls the reader with what is in `data`. Raises NoRequest, and what the reader raises.
 
         llhttp stops behind the head of a request that offers another protocol, and takes its body for that protocol's.
         Offers are ignored (RFC 9110, 7.8), so such a head is read again, without its offer.
         """
-        self.beside += len(data)
-        self.is_in_head = True
+        self._beside += len(data)
+        self.awaits_head = True
         try:
             while data:
                 try:
@@ -91,43 +97,52 @@ class Parser:
                 else:
                     break
         except httptools.HttpParserError as error:
-            raise _told(error) from None
+            raise _cause(error) from None
+        self._check(self._beside)
 
     def _head_again(self) -> bytes:
         first = b"%b %b HTTP/%b\r\n" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())
         lines = (b"%b: %b\r\n" % header for header in self._headers if header[0] != b"upgrade")
         return b"".join((first, *lines, b"\r\n"))
 
-    # What httptools calls.
+    def _check(self, size: int) -> None:
+        if size > HEAD_BYTES:
+            raise NoRequest(431, f"a head, or what comes beside a body, may have {HEAD_BYTES} bytes")
+        if len(self._headers) > HEADERS:
+            raise NoRequest(431, f"a request may have {HEADERS} header lines")
+
+    # Called by httptools.
 
     def on_message_begin(self) -> None:
         self._url, self._headers, self._length = b"", [], 0
-        self._is_behind_head, self.is_in_head = False, True
+        self._is_behind_head, self.awaits_head = False, True
 
     def on_url(self, url: bytes) -> None:
         self._url += url
+        self._lines += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._is_behind_head:
-            return  # trailers are no headers (RFC 9110, 6.5.1)
-        name = name.lower()
-        if name == b"content-length":
-            self._length = int(value)
-        self._headers.append((name, value))
+        self._lines += len(name) + len(value) + len(b": \r\n")
+        if not self._is_behind_head:  # trailers are no headers (RFC 9110, 6.5.1)
+            name = name.lower()
+            if name == b"content-length":
+                self._length = int(value)
+            self._headers.append((name, value))
+        self._check(self._lines)
 
     def on_headers_complete(self) -> None:
-        self.beside, self._is_behind_head = 0, True
+        self._beside, self._lines, self._is_behind_head = 0, 0, True
         is_tunnel = self._parser.get_method() == b"CONNECT"
         self._is_offer = self._parser.should_upgrade() and not is_tunnel
         if not self._is_offer:
             self._reader.on_head(self._head(is_tunnel))
 
     def on_body(self, body: bytes) -> None:
-        self.beside = 0
+        self._beside = 0
         self._reader.on_part(body)
 
     def on_message_complete(self) -> None:
-        self.beside, self.is_in_head = 0, False
+        self._beside, self._lines, self.awaits_head = 0, 0, False
         if not self._is_offer:
             self._reader.on_end(self._parser.should_keep_alive())
 
@@ -142,7 +157,6 @@ class Parser:
             headers=self._headers,
             length=self._length,
             keep_alive=version == "1.1" and self._parser.should_keep_alive() and not is_tunnel,
-            is_tunnel=is_tunnel,
         )
 
     def _target(self) -> tuple[str, bytes]:
@@ -156,9 +170,10 @@ class Parser:
         return path.decode(), query
 
 
-def _told(error: httptools.HttpParserError) -> BaseException:
+def _cause(error: httptools.HttpParserError) -> BaseException:
+    """What a callback raised, or what the parser found, in our words."""
     if isinstance(error, httptools.HttpParserCallbackError) and error.__context__ is not None:
-        return error.__context__  # a bug of ours
+        return error.__context__
     if str(error) in OTHER_VERSIONS:
         return NoRequest(505, "this port speaks HTTP/1.1; gRPC has a port of its own")
     return NoRequest(400, f"this is no request of HTTP/1.1: {error}")

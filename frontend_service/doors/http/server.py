@@ -9,13 +9,15 @@ import structlog
 
 from frontend_service.doors.http import connection
 from frontend_service.doors.http.app import App
-from frontend_service.doors.http.connection import Connection, Present
+from frontend_service.doors.http.connection import Connection
+from frontend_service.doors.http.present import Present
 from shared.fresh import Fresh
 from shared.tls import Identity
 
 UNREAD_MILLISECONDS = 30_000
-"""After which a connection ends whose caller takes nothing of a reply."""
+"""Time after which a connection ends whose caller takes nothing of a reply."""
 BACKLOG = 2048
+"""Connections that wait to be accepted."""
 
 log = structlog.get_logger("server")
 
@@ -51,7 +53,7 @@ class HttpServer:
         log.info("listening over HTTP", address=f"{host}:{self.address[1]}")
 
     def known_here(self, method: str) -> bool:
-        """Whether calls of a route, by its name, wait for no worker."""
+        """Tells whether calls of a route, by its name, wait for no worker."""
         return method in self._app.known_here
 
     def announce_drain(self) -> None:
@@ -63,24 +65,7 @@ class HttpServer:
         if self._listener is None:
             return
         self._listener.close()
-        for member in tuple(self._present.connections):
-            member.finish()
-        try:
-            async with asyncio.timeout(self._drain_seconds):
-                await self._empty()
-        except TimeoutError:
-            for member in tuple(self._present.connections):
-                member.abort()
-            for task in self._present.tasks:
-                task.cancel()
-
-    async def _empty(self) -> None:
-        """Returns when nobody is there, and nothing is being answered."""
-        while self._present.connections:
-            self._present.left.clear()
-            await self._present.left.wait()
-        while self._present.tasks:
-            await asyncio.wait(self._present.tasks)
+        await self._present.end(self._drain_seconds)
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -98,7 +83,7 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def _context(tls: Fresh[Identity]) -> ssl.SSLContext:
-    """For handshakes: each goes on with what the files hold by then."""
+    """The context in which handshakes begin: each goes on with what the files hold by then."""
 
     def renewed(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
         connection.context = tls.value.context
