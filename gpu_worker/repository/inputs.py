@@ -56,7 +56,9 @@ def read(tokenizer: Any) -> Inputs:
         pairs = [tokenizer(*pair) for pair in PAIRS] if TYPES in texts[0] else []
         frames = _frame(texts), _frame(pairs)
     except Exception as error:  # of foreign classes: some want boxes or nodes beside words
-        raise ModelRefused(f"{type(tokenizer).__name__} reads no text by itself: {first_line(error)}") from error
+        raise ModelRefused(
+            f"its tokenizer ({type(tokenizer).__name__}) reads no text by itself: {first_line(error)}"
+        ) from error
     written, paired = (tuple(_written(each) for each in some if len(each[IDS])) for some in (texts, pairs))
     if TYPES not in texts[0]:
         return Inputs(types=None, texts=written)

@@ -200,7 +200,7 @@ class Boxes:
 
 
 def test_a_tokenizer_that_reads_no_text_is_refused() -> None:
-    with pytest.raises(ModelRefused, match="Boxes reads no text by itself: boxes are missing"):
+    with pytest.raises(ModelRefused, match=r"its tokenizer \(Boxes\) reads no text by itself: boxes are missing"):
         inputs.read(Boxes())
 
 
