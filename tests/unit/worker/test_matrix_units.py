@@ -16,7 +16,6 @@ from gpu_worker.attention.equal_runs import Way, Ways
 from gpu_worker.attention.written_out import onednn_products
 from gpu_worker.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
-from shared.errors import ModelRefused
 
 LEFT, RIGHT = (torch.randn(3, 64, 64, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
 PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -100,10 +99,9 @@ def test_what_is_served_with_them_is_right(name: str, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("units")
-def test_a_way_that_rounds_passes_no_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: if the proof were wrong, PyTorch's own attention would serve, or the model not at all."""
+@pytest.mark.parametrize("name", ["random:tiny-bert", "random:tiny-deberta-v2"])
+def test_a_way_that_rounds_passes_no_gate(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: if the proof were wrong, PyTorch's own attention would serve."""
     monkeypatch.setattr(choice, "measured", lambda *_: Ways((Way.ONEDNN,)))
-    model = load("random:tiny-bert", CPU)
-    assert "no equal-runs (oneDNN powers): the model does not run by it as by its own" in model.told
-    with pytest.raises(ModelRefused, match="differ"):
-        load("random:tiny-deberta-v2", CPU)
+    told = load(name, CPU).told
+    assert any("oneDNN" in line and "the model does not run by it as by its own" in line for line in told), told
