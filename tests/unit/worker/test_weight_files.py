@@ -1,0 +1,106 @@
+"""Files of weights that are missing, cut short, pointers or pickles: refused by name; nothing is executed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from breakages import text, whole_repository
+from sentence_transformers import SentenceTransformer
+from tiny import CPU, embed, write_trunk
+
+from gpu_worker.model.loading import load
+from shared.errors import ModelRefused
+
+
+@pytest.fixture
+def whole(trunk: Path, tmp_path: Path) -> Path:
+    """A repository that loads: trunk, pooling, a dense layer, unit length."""
+    return whole_repository(trunk, tmp_path / "model")
+
+
+def refusal(folder: Path) -> str:
+    """What the load says, on its one line."""
+    with pytest.raises(ModelRefused) as raised:
+        load(str(folder), CPU)
+    said = str(raised.value)
+    assert "\n" not in said
+    return said
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "2_Dense/model.safetensors"])
+def test_a_pointer_in_place_of_a_file_is_told(whole: Path, name: str) -> None:
+    """What `git clone` leaves without Git LFS, with what to do."""
+    text(name, POINTER)(whole)
+    assert f"{name} is a pointer of Git LFS, not the file: `git lfs pull` fetches it" in refusal(whole)
+
+
+@pytest.mark.parametrize("name", ["consolidated.safetensors", "model.fp16.safetensors", "adapter_model.safetensors"])
+@pytest.mark.parametrize("content", [POINTER, "cut short"], ids=["a pointer", "broken"])
+def test_weights_that_nothing_loads_may_be_anything(whole: Path, name: str, content: str) -> None:
+    """Those of another number format, which nobody fetched; the reference serves the rest of the folder."""
+    text(name, content)(whole)
+    expected = SentenceTransformer(str(whole), device="cpu").encode(["w1 w2 w3"])
+    assert np.abs(embed(whole, ["w1 w2 w3"]) - expected).max() < 2e-5
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "2_Dense/pytorch_model.bin", "sparse_linear.pt"])
+def test_no_refusal_advises_to_run_a_pickle(whole: Path, name: str) -> None:
+    """As PyTorch's own message does."""
+    if name.endswith("pytorch_model.bin"):
+        (whole / name).with_name("model.safetensors").unlink()
+    torch.save({"a": Path()}, whole / name)
+    said = refusal(whole)
+    assert f"{name}: the weights" in said or f"{name} cannot be read as plain tensors" in said
+    assert "it is no file of tensors by name alone" in said
+    assert "weights_only" not in said
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    """By its file and by the index that wants it."""
+    write_trunk(tmp_path, "tiny-bert", max_shard_size="100KB")
+    shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    shard.unlink()
+    said = refusal(tmp_path)
+    assert shard.name in said
+    assert "model.safetensors.index.json" in said
+
+
+class Poison:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.write_text, (self._path, "executed")
+
+
+@pytest.mark.parametrize(
+    "name", ["pytorch_model.bin", "2_Dense/pytorch_model.bin", "colbert_linear.pt", "sparse_linear.pt"]
+)
+def test_code_in_a_pickle_is_not_executed(whole: Path, tmp_path: Path, name: str) -> None:
+    """Wherever a pickle may lie: refused by its name, and its code has not run."""
+    written = tmp_path / "executed"
+    (whole / name).with_name("model.safetensors").unlink() if name.endswith(".bin") else None
+    torch.save({"weight": torch.ones(1), "linear.weight": Poison(written)}, whole / name)
+    said = refusal(whole)
+    assert not written.exists()
+    assert str(whole if name == "pytorch_model.bin" else whole / name) in said
+
+
+def test_the_poison_works(tmp_path: Path) -> None:
+    """Negative control: read without care, it does what it says."""
+    torch.save({"weight": Poison(tmp_path / "executed")}, tmp_path / "poison.pt")
+    torch.load(tmp_path / "poison.pt", weights_only=False)
+    assert (tmp_path / "executed").read_text() == "executed"
+
+
+def test_a_pickle_of_something_else_is_refused(whole: Path) -> None:
+    """Tensors by name, and nothing but."""
+    torch.save([torch.ones(1)], whole / "colbert_linear.pt")
+    assert "colbert_linear.pt holds something else than tensors by name" in refusal(whole)
