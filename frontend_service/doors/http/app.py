@@ -24,7 +24,7 @@ from shared.errors import InvalidInput, SelvageError
 NO_CONTENT = 204
 """A status whose reply has no body, and tells of none."""
 LARGE_REPLY = 64 * 1024
-"""Bytes; smaller ones leave at once."""
+"""Bytes of a reply that counts until it has left; smaller ones leave at once."""
 LONGEST = 3600
 """Seconds that a caller may say it waits, in the header TIMEOUT."""
 PROBES = frozenset({"/health", "/ping"})
@@ -36,7 +36,7 @@ ALL_HOSTS, NO_CORS = Hosts(), Cors()
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 TellCall = Callable[[str, int, float], None]
-"""Told of each call: method and route, status, seconds."""
+"""The function that is told of each call: method and route, status, seconds."""
 T = TypeVar("T")
 
 
@@ -86,7 +86,7 @@ class App:
             is_read()
 
     def _shape(self, path: str) -> Shape:
-        """In whose words errors of a path are told, whatever the method."""
+        """The shape in whose words errors of a path are told, whatever the method."""
         methods = self._paths.get(path)
         return next(iter(methods.values())).shape if methods else shape_of(path)
 
@@ -101,7 +101,7 @@ class App:
         """The route and the rest of the path. Raises NotHere."""
         methods, rest = self._paths.get(path), ""
         if methods is None:  # a name below may have slashes of its own
-            above = next((each for each in self._above if path.startswith(each) and path != each), "")
+            above = next((prefix for prefix in self._above if path.startswith(prefix) and path != prefix), "")
             methods, rest = self._paths.get(above), path.removeprefix(above)
         if methods is None:
             raise NotHere(404, "there is nothing at this path; /docs tells what there is")
@@ -176,11 +176,11 @@ def _nothing() -> None:
 
 def _remaining(headers: Headers) -> float | None:
     """Seconds that the caller waits. Raises InvalidInput."""
-    given = next((value for name, value in headers if name == TIMEOUT), None)
-    if given is None:
+    text = next((value for name, value in headers if name == TIMEOUT), None)
+    if text is None:
         return None
     try:
-        seconds = float(given)
+        seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= LONGEST:

@@ -12,7 +12,7 @@ from shared.admission.holding import Holding
 from shared.admission.reads import QUICK_SECONDS
 
 BODY_BYTES = 64 * 1024 * 1024
-"""Of a request, as over gRPC."""
+"""Most that the body of a request may have, as over gRPC."""
 
 Headers = Sequence[tuple[str, str]]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]

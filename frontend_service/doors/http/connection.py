@@ -210,8 +210,14 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
 
     def _refuse(self, error: NoRequest) -> None:
-        """Refuses in its turn, instead of the request whose body it was; where that has its response, closes."""
-        cycle, self._reading, self._is_last = self._reading, None, True
+        """Refuses in its turn, instead of the request whose body it was; where that has its response, closes.
+
+        Behind the last request nothing is refused: no response may follow the one that ends the connection.
+        """
+        cycle, self._reading = self._reading, None
+        is_behind, self._is_last = cycle is None and self._is_last, True
+        if is_behind:
+            return
         if cycle is not None and cycle.has_begun:
             cycle.keep_alive = False
             return
@@ -235,6 +241,8 @@ class Connection(asyncio.Protocol):
         Specification: RFC 9112, 9.6. TLS has no such half, and a server that ends waits for nobody: there the rest of
         the request is all that is read.
         """
+        if self._transport.is_closing():
+            return  # over TLS, asyncio forgets a transport that is closed twice: nothing could abort it any more
         if self._refusal:
             self._transport.write(self._refusal)
             self._refusal = b""

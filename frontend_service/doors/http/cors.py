@@ -38,12 +38,14 @@ class Cors:
         return (("access-control-allow-origin", allowed), ("access-control-expose-headers", SHOWN), *vary)
 
     def preflight(self, method: str, headers: Headers) -> Reply | None:
-        """The reply to a browser that asks what a page may send, for which no key is needed; None: it is no such."""
+        """The reply to a browser that asks what a page may send, for which no key is needed; None: this is no such
+        question.
+        """
         names = dict(headers)
         if method != "OPTIONS" or METHOD not in names or self._allowed(headers) is None:
             return None
-        asked = [name.strip().lower() for name in names.get(HEADERS, "").split(",")][:MOST]
-        others = [name for name in asked if name not in SENT and TOKEN.fullmatch(name)]
+        wanted = [name.strip().lower() for name in names.get(HEADERS, "").split(",")][:MOST]
+        others = [name for name in wanted if name not in SENT and TOKEN.fullmatch(name)]
         return Reply(
             status=204,
             headers=(

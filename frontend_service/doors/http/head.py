@@ -59,17 +59,16 @@ class Hosts:
 
     @classmethod
     def of(cls, listen: str, names: Iterable[str]) -> "Hosts":
-        """Of a port on HOST:PORT: others' names are asked for only where they cannot be right, or some are told."""
-        told = frozenset(name.lower() for name in names)
-        return cls(names=None if ANY in told or not (told or is_loopback(listen)) else told)
+        """The hosts of a port on HOST:PORT: all, unless it is loopback's or some `names` are chosen."""
+        chosen = frozenset(name.lower() for name in names)
+        return cls(names=None if ANY in chosen or not (chosen or is_loopback(listen)) else chosen)
 
     def check(self, headers: Headers) -> None:
         """Raises NotHere. A request without a host is no browser's."""
         if self.names is None:
             return
-        for header, value in headers:
-            name = _name(value)
-            if header == HOST and name and name not in self.names and not is_loopback(f"{name}:0"):
+        for name in (_name(value) for header, value in headers if header == HOST):
+            if name and name not in self.names and not is_loopback(f"{name}:0"):
                 raise NotHere(
                     421, f"{HOST} is {clip(name)}, which is not served here; --http-host {clip(name)} serves it"
                 )
@@ -77,5 +76,5 @@ class Hosts:
 
 def _name(authority: str) -> str:
     """The name in HOST or HOST:PORT, in small letters."""
-    found = AUTHORITY.fullmatch(authority)
-    return found[1].lower().removesuffix(".") if found else authority
+    match = AUTHORITY.fullmatch(authority)
+    return match[1].lower().removesuffix(".") if match else authority

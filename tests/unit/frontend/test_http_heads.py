@@ -24,6 +24,8 @@ HOST = b"Host: localhost\r\n"
         (b"GET http://me@localhost/health HTTP/1.1\r\n" + HOST + b"\r\n", [400, 200]),
         (b"GET http://localhost:x/health HTTP/1.1\r\n" + HOST + b"\r\n", [400, 200]),
         (b"GET http://[::1/health HTTP/1.1\r\n" + HOST + b"\r\n", [400, 200]),
+        (b"GET http:///health HTTP/1.1\r\n" + HOST + b"\r\n", [404, 200]),
+        (b"GET http://:80/health HTTP/1.1\r\n" + HOST + b"\r\n", [404, 200]),
         (b"GET http://localhost?x HTTP/1.1\r\n" + HOST + b"\r\n", [200, 200]),
         (b"GET ftp://localhost/health HTTP/1.1\r\n" + HOST + b"\r\n", [404, 200]),
         (b"GET *://localhost HTTP/1.1\r\n" + HOST + b"\r\n", [404, 200]),

@@ -92,10 +92,22 @@ async def test_names_that_are_not_ours_are_refused(
         assert re.fullmatch(r"host is '.+', which is not served here; --http-host '.+' serves it", message)
 
 
-@pytest.mark.parametrize("path", [b"/", b"/docs", b"/openapi.json", b"/metrics", b"/none", b"http://evil.example/docs"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        b"/",
+        b"/docs",
+        b"/openapi.json",
+        b"/metrics",
+        b"/none",
+        b"http://evil.example/docs",
+        b"http:///docs",
+        b"http://:1/",
+    ],
+)
 async def test_no_page_is_shown_to_another_host(path: bytes) -> None:
-    """Nor are figures; a whole URL in the first line counts instead of the header."""
-    host = b"localhost" if path.startswith(b"http") else b"evil.example"
+    """Nor are figures; a whole URL in the first line counts instead of the header, if it has a host."""
+    host = b"localhost" if b"//evil" in path else b"evil.example"
     assert (await one(Door(Worker(), hosts=Hosts.of(HERE, ())), get(path, host))).status == 421
 
 
