@@ -6,9 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import write_json
+from tiny import CPU, write_json
+
+from gpu_worker.model.loading import load
+from shared.errors import ModelRefused
 
 KINDS = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense", "3_Normalize": "Normalize"}
 MODULES = [{"name": kind, "type": f"sentence_transformers.models.{kind}", "path": path} for path, kind in KINDS.items()]
@@ -30,6 +34,15 @@ def whole_repository(trunk: Path, folder: Path) -> Path:
 def save_dense(folder: Path, outputs: int, inputs: int = 64) -> None:
     tensors = {"linear.weight": torch.ones(outputs, inputs), "linear.bias": torch.zeros(outputs)}
     save_file(tensors, folder / "2_Dense" / "model.safetensors")
+
+
+def refusal(folder: Path) -> str:
+    """What the load says, on its one line."""
+    with pytest.raises(ModelRefused) as raised:
+        load(str(folder), CPU)
+    said = str(raised.value)
+    assert "\n" not in said
+    return said
 
 
 def settings(name: str, **values: Any) -> Callable[[Path], object]:

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from adapted import BASE, merge, write_adapter
+from breakages import refusal
 from sentence_transformers import SentenceTransformer
-from tiny import CPU, embed, write_json
+from tiny import embed, write_json
 
-from gpu_worker.model.loading import load
 from gpu_worker.repository import contents
-from shared.errors import ModelRefused
 
 TEXTS = ["w1 w2 w3"]
 WITH_PEFT = [-0.19110, 0.90974, -0.54061, 0.47170]
@@ -28,14 +27,6 @@ def both(trunk: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "both"
     shutil.copytree(trunk, folder)
     return write_adapter(folder)
-
-
-def refusal(folder: Path) -> str:
-    with pytest.raises(ModelRefused) as raised:
-        load(str(folder), CPU)
-    said = str(raised.value)
-    assert "\n" not in said
-    return said
 
 
 def test_an_adapter_beside_weights_is_refused(both: Path) -> None:

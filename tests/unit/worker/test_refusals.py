@@ -8,29 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from breakages import BROKEN, LINEAR, MODULES, settings, whole_repository
+from breakages import BROKEN, LINEAR, MODULES, refusal, settings, whole_repository
 from huggingface_hub.errors import StrictDataclassError
 from sentence_transformers import SentenceTransformer
 from tiny import CPU, embed, reader, write_json, write_trunk
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from gpu_worker.model.loading import load
-from shared.errors import ModelRefused
 
 
 @pytest.fixture
 def whole(trunk: Path, tmp_path: Path) -> Path:
     """A repository that loads: trunk, pooling, a dense layer, unit length."""
     return whole_repository(trunk, tmp_path / "model")
-
-
-def refusal(folder: Path) -> str:
-    """What the load says, on its one line."""
-    with pytest.raises(ModelRefused) as raised:
-        load(str(folder), CPU)
-    said = str(raised.value)
-    assert "\n" not in said
-    return said
 
 
 def test_the_repository_itself_loads(whole: Path) -> None:

@@ -6,27 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from breakages import text, whole_repository
+from breakages import refusal, text, whole_repository
 from sentence_transformers import SentenceTransformer
-from tiny import CPU, embed, write_trunk
-
-from gpu_worker.model.loading import load
-from shared.errors import ModelRefused
+from tiny import embed, write_trunk
 
 
 @pytest.fixture
 def whole(trunk: Path, tmp_path: Path) -> Path:
     """A repository that loads: trunk, pooling, a dense layer, unit length."""
     return whole_repository(trunk, tmp_path / "model")
-
-
-def refusal(folder: Path) -> str:
-    """What the load says, on its one line."""
-    with pytest.raises(ModelRefused) as raised:
-        load(str(folder), CPU)
-    said = str(raised.value)
-    assert "\n" not in said
-    return said
 
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
