@@ -84,7 +84,7 @@ compose-test: $(VENV)/dev ## prove compose.yaml: up, kill, hang, scale, roll, do
 	$(BIN)/python tests/compose/prove.py
 
 models: $(VENV)/dev ## make docs/models.md: how each text architecture of the installed transformers is served
-	$(BIN)/python -m gpu_worker.census --out docs/models.md
+	$(BIN)/python -m gpu_worker.startup.supported_models --out docs/models.md
 
 check: $(VENV)/dev $(VENV)-protos/ready ## format, lint, types, contracts, import rules
 	$(BIN)/ruff format --check .
@@ -181,7 +181,7 @@ $(GPU_VENV)/packages: $(wildcard $(GPU_VENV)/wheels/*.whl)
 	@touch $@
 
 gpu: export PYTHONDONTWRITEBYTECODE = 1
-gpu: export PYTHONPATH := .:protos:$(GPU_VENV)/packages$(if $(PYTHONPATH),:$(PYTHONPATH))
+gpu: export PYTHONPATH := .:client:$(GPU_VENV)/packages$(if $(PYTHONPATH),:$(PYTHONPATH))
 gpu: $(GPU_VENV)/packages ## on a machine with CUDA: run the GPU tests (200 s at most), then the accelerator's benchmark (310 s)
 	@mkdir -p $(RESULTS); status=0; \
 	timeout --signal INT --kill-after 10 200 $(PYTHON) -m pytest -c tests/gpu/pytest.ini -p no:cacheprovider -q --tb=short \

@@ -20,22 +20,24 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from benchmarks.workloads import Ids, Kind, Workload, token_ids
-from gpu_worker.attention.choice import choose as choose_attention
-from gpu_worker.attention.interface import Terms
 from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.device.placement import Dtype
 from gpu_worker.device.placement import Placement as Placement  # for the others here
-from gpu_worker.engine import ModelEngine
-from gpu_worker.loop import Loop
-from gpu_worker.maxsim.choice import choose
-from gpu_worker.maxsim.comparison import Comparison, Texts
-from gpu_worker.model import linear, linear_ways, loading
-from gpu_worker.model.trunk import Forms
-from gpu_worker.planning.fair_queue import FairQueue
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.step.sequences import Step
+from gpu_worker.kernels.attention.choice import choose as choose_attention
+from gpu_worker.kernels.attention.interface import Terms
+from gpu_worker.kernels.maxsim.choice import choose
+from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
+from gpu_worker.loop.loop import Loop
+from gpu_worker.model import loading
+from gpu_worker.model.tune import linear
+from gpu_worker.model.tune import linear_choice as linear_ways
+from gpu_worker.model.tune.encoder_forms import Forms
+from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.staging import Staging
-from gpu_worker.rehearsal import rehearsal
-from gpu_worker.step.sequences import Step
+from gpu_worker.ragged.upload import Staging
+from gpu_worker.startup.warm_up import rehearsal
 from shared.errors import SelvageError
 from shared.jobs import Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens

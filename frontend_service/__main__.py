@@ -10,31 +10,32 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from frontend_service.api_keys import ApiKeys
-from frontend_service.doors.http.cors import Cors
-from frontend_service.doors.http.door import http_server
-from frontend_service.doors.http.head import Hosts
-from frontend_service.doors.http.server import HttpServer
-from frontend_service.doors.spoken import Doors
-from frontend_service.frontend import Frontend
-from frontend_service.service import Service
+from frontend_service.access.api_keys import ApiKeys
+from frontend_service.api.enabled import Doors
+from frontend_service.api.http.api import http_server
+from frontend_service.api.http.cors import Cors
+from frontend_service.api.http.head import Hosts
+from frontend_service.api.http.server import HttpServer
+from frontend_service.application.frontend import Frontend
+from frontend_service.services.pipeline import Service
 from frontend_service.settings import FrontendSettings
-from frontend_service.worker.fleet import Fleet
-from frontend_service.worker.way import Way
-from shared import guards, logs, observers
-from shared.admission import Admission
+from frontend_service.workers.fleet import Fleet
+from frontend_service.workers.transport import Way
 from shared.caller import Caller
-from shared.calls import Calls
-from shared.fresh import Fresh
-from shared.link_secret import LinkSecret
 from shared.memory import give_back_large_blocks
-from shared.observers import FrontendFigures
-from shared.serving import Server, until_told_to_stop
-from shared.tls import Identity, is_loopback
+from shared.security import guards
+from shared.security.link_secret import LinkSecret
+from shared.security.reloaded_file import Fresh
+from shared.security.tls import Identity, is_loopback
+from shared.server.admission import Admission
+from shared.server.calls import Calls
+from shared.server.serving import Server, until_told_to_stop
+from shared.telemetry import logs, observers
+from shared.telemetry.figures import FrontendFigures
 
 if TYPE_CHECKING:  # their libraries are imported only where metrics or traces are asked for
-    from shared.metrics import FrontendMetrics, Page
-    from shared.spans import Spans
+    from shared.telemetry.metrics import FrontendMetrics, Page
+    from shared.telemetry.spans import Spans
 
 log = structlog.get_logger("frontend")
 

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from frontend_service.limits import Limits
-from shared.admission import Bounds
+from frontend_service.domain.limits import Limits
+from shared.server.admission import Bounds
 from shared.settings import LISTED, Address, ServiceSettings, address
 
 
@@ -69,7 +69,7 @@ class FrontendSettings(ServiceSettings):
     api_keys: str = Field(
         "",
         description="File with the hashes of the API keys that may ask, and what each may have; see python -m "
-        "frontend_service.new_key. It is read again when it changes. Default: everybody may ask.",
+        "frontend_service.access.new_key. It is read again when it changes. Default: everybody may ask.",
     )
     worker_ca: str = Field(
         "",

@@ -13,24 +13,25 @@ import structlog
 from transformers.utils import logging as transformers_logging
 
 from gpu_worker.device.allocator import keep_freed_memory
+from gpu_worker.link.server import Ready, WorkerServicer
 from gpu_worker.link.unread import Unread
-from gpu_worker.loop import Observe
-from gpu_worker.rehearsal import check
-from gpu_worker.scheduler import Scheduler
-from gpu_worker.server import Ready, WorkerServicer
+from gpu_worker.loop.async_loop import Scheduler
+from gpu_worker.loop.loop import Observe
+from gpu_worker.loop.watchdog import EXIT_STATUS, DeviceLost
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.watchdog import EXIT_STATUS, DeviceLost
+from gpu_worker.startup.warm_up import check
 from gpu_worker.worker import Worker, load_model
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
-from shared import guards, logs, observers
-from shared.calls import Calls
 from shared.errors import ModelRefused
-from shared.services import WORKER_SERVICES
-from shared.serving import LAST_WORDS, Server, until_told_to_stop
+from shared.security import guards
+from shared.server.calls import Calls
+from shared.server.services import WORKER_SERVICES
+from shared.server.serving import LAST_WORDS, Server, until_told_to_stop
+from shared.telemetry import logs, observers
 from shared.together import first_of
 
 if TYPE_CHECKING:
-    from shared.metrics import Page  # its library is imported only where metrics are asked for
+    from shared.telemetry.metrics import Page  # its library is imported only where metrics are asked for
 
 log = structlog.get_logger("worker")
 

@@ -7,7 +7,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from gpu_worker.device.placement import Dtype
-from gpu_worker.model.linear import Linear
+from gpu_worker.model.tune.linear import Linear
 from gpu_worker.repository.late_overrides import Attend, LateOverrides, Scores, Sides, Strategy
 from shared.settings import LISTED, Address, ServiceSettings
 

@@ -14,16 +14,16 @@ import structlog
 import torch
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.engine import ModelEngine
-from gpu_worker.largest_step import settled
-from gpu_worker.loop import Observe, unobserved
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.loop.async_loop import Scheduler
+from gpu_worker.loop.loop import Observe, unobserved
+from gpu_worker.loop.watchdog import DeviceLost
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.trunk import Forms
-from gpu_worker.rehearsal import rehearsal
-from gpu_worker.scheduler import Scheduler
+from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.watchdog import DeviceLost
+from gpu_worker.startup.memory_probe import settled
+from gpu_worker.startup.warm_up import rehearsal
 from shared.card import ModelCard
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Priority

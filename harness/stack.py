@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 
 from harness.member import Member, OpenChannel, plain_channel
-from shared.rpc import channel_options
-from shared.services import PUBLIC_SERVICES, TEI_SERVICES, WORKER_SERVICES
+from shared.server.rpc import channel_options
+from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES, WORKER_SERVICES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

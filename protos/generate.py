@@ -1,4 +1,4 @@
-"""Generates the Python stubs of all contracts beside their .proto files, or checks that they are fresh.
+"""Generates the Python stubs of all contracts into client/, or checks that they are fresh.
 
 Standard library only: it runs before anything is installed and calls grpc_tools in a venv of its own.
 """
@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent
+CLIENT = ROOT.parent / "client"
 
 
 def generate(python: str, into: Path) -> list[Path]:
@@ -28,18 +29,18 @@ def main() -> int:
     arguments = parser.parse_args()
     python = str(Path(arguments.python).absolute())
     if not arguments.check:
-        generate(python, ROOT)
+        generate(python, CLIENT)
         return 0
     with tempfile.TemporaryDirectory() as folder:
         fresh = generate(python, Path(folder))
-        committed = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*_pb2*.py*") if path.suffix != ".pyc")
+        committed = sorted(path.relative_to(CLIENT) for path in CLIENT.rglob("*_pb2*.py*") if path.suffix != ".pyc")
         stale = sorted(set(fresh) ^ set(committed)) + [
             path
             for path in set(fresh) & set(committed)
-            if not filecmp.cmp(Path(folder, path), ROOT / path, shallow=False)
+            if not filecmp.cmp(Path(folder, path), CLIENT / path, shallow=False)
         ]
     for path in stale:
-        print(f"protos/{path} is not what its .proto generates; run `make protos`", file=sys.stderr)
+        print(f"client/{path} is not what its .proto generates; run `make protos`", file=sys.stderr)
     return 1 if stale else 0
 
 

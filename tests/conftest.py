@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import AS_ON_AMX, IMPORTED, SHARED, end_parent, parent
 from hypothesis import HealthCheck, settings
+
+from support.forked import AS_ON_AMX, IMPORTED, SHARED, end_parent, parent
 
 LONGEST_FIRST = (
     "unit/worker/test_parity.py",
@@ -92,6 +93,6 @@ def pytest_configure(config: pytest.Config) -> None:
         gc.enable()  # it imports no tests
         config.pluginmanager.register(SharedNursery())
     elif AS_ON_AMX in os.environ:
-        from matrix_units import emulate
+        from support.matrix_units import emulate
 
         config.add_cleanup(emulate().clear)

@@ -15,7 +15,7 @@ import grpc
 from benchmarks.load.target import EMBED
 from benchmarks.machine import ROOT
 from selvage.v1 import embedding_pb2, vectors_pb2
-from shared.rpc import server_options
+from shared.server.rpc import server_options
 
 
 @contextmanager

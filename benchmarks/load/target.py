@@ -12,7 +12,7 @@ from benchmarks.load.outcome import EXPIRED, OK, LoadFailed
 from benchmarks.peers import infinity
 from benchmarks.workloads import Workload, text
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
-from shared.rpc import channel_options
+from shared.server.rpc import channel_options
 
 EMBED, RERANK = "/selvage.v1.EmbeddingService/Embed", "/selvage.v1.RankingService/Rerank"
 HTTP_STATUSES = {200: OK, 429: REFUSED, 503: REFUSED, 504: EXPIRED}

@@ -37,7 +37,7 @@ SPIN = {"GOMP_SPINCOUNT": "10000"}
 def modules_of(checkout: Path) -> dict[str, str]:
     """The environment in which Python finds a checkout's modules before all others."""
     others = os.environ.get("PYTHONPATH", "")
-    return {"PYTHONPATH": os.pathsep.join((str(checkout), str(checkout / "protos"), *filter(None, [others])))}
+    return {"PYTHONPATH": os.pathsep.join((str(checkout), str(checkout / "client"), *filter(None, [others])))}
 
 
 def free_port() -> int:

@@ -11,13 +11,13 @@ import structlog
 from gpu_worker.link.outbox import Outbox
 from gpu_worker.link.unread import Unread
 from selvage.worker.v1 import worker_pb2 as pb
+from shared.codec.jobs import jobs_from_pb
 from shared.errors import SelvageError, WorkerUnavailable
-from shared.job_codec import jobs_from_pb
 from shared.jobs import Job, JobResult
 from shared.load import Load
-from shared.observers import TellJob
 from shared.offload import offload
-from shared.traceparent import trace_id
+from shared.telemetry.figures import TellJob
+from shared.telemetry.traceparent import trace_id
 
 UNREAD_SECONDS = 30.0
 """After which a frontend that reads nothing is let go."""

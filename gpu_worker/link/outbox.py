@@ -5,12 +5,12 @@ from collections import deque
 from collections.abc import Callable
 
 from selvage.worker.v1 import worker_pb2 as pb
+from shared.codec.leading_piece import LeadingPiece, led_by
+from shared.codec.load import load_to_pb
+from shared.codec.results import Sending
 from shared.errors import SelvageError
 from shared.jobs import JobResult
-from shared.leading_piece import LeadingPiece, led_by
 from shared.load import Load
-from shared.load_codec import load_to_pb
-from shared.result_codec import Sending
 
 SMALL_BYTES = 64 * 1024
 """Answers up to this size go whole into the next message; larger ones take turns."""

@@ -1,6 +1,6 @@
 """What a loaded model can do, told from its heads, and the errors for what it cannot. Knows no protobuf and no gRPC."""
 
-from gpu_worker.heads.sparse import SpladeHead
+from gpu_worker.model.heads.sparse import SpladeHead
 from gpu_worker.model.loading import Model
 from shared.errors import InvalidInput, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Classify, Encode, Score

@@ -8,19 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.heads.classifier import (
+from gpu_worker.model.heads.classifier import (
     HeadClassifier,
     PooledClassifier,
     SequenceClassifier,
     TokenClassifier,
     YesNoClassifier,
 )
-from gpu_worker.heads.dense import DenseHead
-from gpu_worker.heads.given import Head
-from gpu_worker.heads.heads import Heads
-from gpu_worker.heads.layers import Cut, Dense, Unit
-from gpu_worker.heads.multi_vector import MultiVectorHead
-from gpu_worker.heads.sparse import LexicalHead, SpladeHead
+from gpu_worker.model.heads.dense import DenseHead
+from gpu_worker.model.heads.heads import Heads
+from gpu_worker.model.heads.layers import Cut, Dense, Unit
+from gpu_worker.model.heads.multi_vector import MultiVectorHead
+from gpu_worker.model.heads.sparse import LexicalHead, SpladeHead
+from gpu_worker.model.heads.transformers_head import Head
 from gpu_worker.repository.recipe import DenseRecipe, Layer, Recipe
 from shared.errors import ModelRefused
 

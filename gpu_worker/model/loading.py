@@ -8,26 +8,29 @@ from typing import Any
 
 from torch import nn
 
-from gpu_worker.attention import interface as attention
-from gpu_worker.attention import relative
 from gpu_worker.device.placement import Placement
-from gpu_worker.heads.heads import Heads
-from gpu_worker.maxsim import choice as maxsim
-from gpu_worker.maxsim.comparison import MaxSimKernel
-from gpu_worker.model import fp8, longformer, ways
-from gpu_worker.model.closeness import LEAST, Close
-from gpu_worker.model.feeding import Feeding, feeding_of
-from gpu_worker.model.fp8 import FP8
-from gpu_worker.model.gate import Reference
+from gpu_worker.kernels.attention import interface as attention
+from gpu_worker.kernels.attention import relative
+from gpu_worker.kernels.maxsim import choice as maxsim
+from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
+from gpu_worker.model import execution as ways
+from gpu_worker.model import longformer
+from gpu_worker.model.encoder.encoder import ENDLESS, Trunk, positions_of, uncounted_by
+from gpu_worker.model.execution import Faster, Way
 from gpu_worker.model.head_building import HeadBuilder
-from gpu_worker.model.head_gate import HeadReference
-from gpu_worker.model.linear import Linear, PrepackedLinear, packed_alone, undoing
-from gpu_worker.model.linear_ways import STOCK, quicken
-from gpu_worker.model.probes import Budget, Probes
+from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source, rows_of
-from gpu_worker.model.trunk import ENDLESS, FormChoice, Forms, Trunk, positions_of, uncounted_by
-from gpu_worker.model.ways import Faster, Way
+from gpu_worker.model.tune import fp8
+from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
+from gpu_worker.model.tune.fp8 import FP8
+from gpu_worker.model.tune.linear import Linear, PrepackedLinear, packed_alone, undoing
+from gpu_worker.model.tune.linear_choice import STOCK, quicken
+from gpu_worker.model.verify.closeness import LEAST, Close
+from gpu_worker.model.verify.gate import Reference
+from gpu_worker.model.verify.head_gate import HeadReference
+from gpu_worker.model.verify.probes import Budget, Probes
+from gpu_worker.model.verify.reference import Feeding, feeding_of
 from gpu_worker.repository import fitting, packages, vocabulary
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.late_overrides import NO_OVERRIDES, LateOverrides

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gpu_worker.ragged.launches import launches
-from gpu_worker.ragged.staging import Staged, Staging
 from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
+from gpu_worker.ragged.upload import Staged, Staging
 
 __all__ = ["Counts", "Ids", "Keys", "RaggedBatch", "Run", "Span", "row_ranges"]
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.heads.pooling import POOLINGS
 from gpu_worker.repository import adapters, late_interaction, text_settings
 from gpu_worker.repository.files import read_object
 from gpu_worker.repository.late_interaction import Form, Mask
 from gpu_worker.repository.numbers import whole
-from gpu_worker.repository.recipe import DenseRecipe, Layer, SparseRecipe, WeightsOf
+from gpu_worker.repository.recipe import POOLINGS, DenseRecipe, Layer, SparseRecipe, WeightsOf
 from gpu_worker.repository.text_settings import TextSettings
 from shared.errors import ModelRefused
 

@@ -8,6 +8,8 @@ from shared.vectors import Activation, QueryExpansion
 Strategy = Literal[QueryExpansion.FIXED, QueryExpansion.MIN]
 WeightsOf = Literal["encoder", "masked-lm", "causal-lm", "sequence-classification", "token-classification"]
 """Which transformers class holds the weights; see `weights.py`."""
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+"""Pooling modes, in the order in which sentence-transformers concatenates them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import structlog
-from environments import built_wheel
-from forked import SHARED, Nursery
-from references import Calls, mini_lm_path
 from sentence_transformers import SentenceTransformer
 
 from harness.member import Member
 from harness.stack import Stack, stack
+from support.environments import built_wheel
+from support.forked import SHARED, Nursery
+from support.references import Calls, mini_lm_path
 
 LOGGED = {"log-calls": True}
 DOORS = {"doors": "grpc,tei,http"}

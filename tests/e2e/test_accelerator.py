@@ -21,7 +21,7 @@ SIZE = ("--device", "cpu", "--scale", "tiny", "--seconds", "0.5", "--limit", "50
 def test_every_part_runs(tmp_path: Path) -> None:
     """Each workload with its floor; profiles, attention, MaxSim; both services with p50 and p99."""
     out = tmp_path / "accelerator.json"
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'protos'}"}
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
     command = [sys.executable, "-m", "benchmarks", "accelerator", *SIZE, "--out", str(out)]
     subprocess.run(command, check=True, cwd=ROOT, env=environment)
     found = json.loads(out.read_text())

@@ -1,4 +1,4 @@
-"""`selvage.batches` against real processes: the numbers and types of the client, in every data type."""
+"""`selvage.clusters` against real processes: the numbers and types of the client, in every data type."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 
 from harness.stack import Stack
 from selvage import Client
-from selvage.batches.embedding import Embedding
+from selvage.clusters.embedding import Embedding
 
 TEXTS = [f"w{i % 97} w{i * 7 % 90} " * (1 + i % 9) for i in range(150)]
 

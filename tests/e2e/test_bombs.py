@@ -12,14 +12,14 @@ from typing import Any
 
 import grpc
 import pytest
-from references import Calls, attached, dense, eventually, load_of
-from scraping import forget_peak, memory
 
 from harness.environment import ROOT
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from selvage.worker.v1 import worker_pb2
-from shared.rpc import channel_options
+from shared.server.rpc import channel_options
+from support.references import Calls, attached, dense, eventually, load_of
+from support.scraping import forget_peak, memory
 from tei.v1 import tei_pb2
 
 MEBIBYTE = 1024 * 1024
@@ -59,7 +59,7 @@ class Probed:
 @asynccontextmanager
 async def probed(address: str) -> AsyncIterator[Callable[[], Awaitable[list[Probed]]]]:
     """Probes all the while; what it gives ends that and tells the longest waits."""
-    command = (sys.executable, str(ROOT / "tests" / "probing.py"), address)
+    command = (sys.executable, str(ROOT / "tests" / "support" / "probing.py"), address)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     await process.stdout.readline()  # it has begun

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_frontend import KINDS, Asked, connected
-from references import Calls, dense, multi_vectors, near, packed, sparse_rows
 
 from harness.stack import Stack, stack
 from selvage import errors
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
+from support.fake_frontend import KINDS, Asked, connected
+from support.references import Calls, dense, multi_vectors, near, packed, sparse_rows
 
 TEXTS = [f"w{number} w{number * 7 % 90} " * (1 + number % 9) for number in range(1100)]
 FEW = TEXTS[:40]

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from programs import Program, program, python_of
-from references import Calls, dense, near
 
 from harness.stack import Stack, stack
 from selvage.v1.embedding_pb2 import EmbedRequest
+from support.programs import Program, program, python_of
+from support.references import Calls, dense, near
 
 TEXTS = [f"w{number % 90} w{number * 7 % 90} " * (1 + number % 9) for number in range(300)]
 

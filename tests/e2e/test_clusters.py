@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import structlog
-from actors import actors, program, python_of
 
 from harness.stack import Stack, stack
 from selvage import Engine
+from support.actors import actors, program, python_of
 
 pytestmark = [
     pytest.mark.slow,

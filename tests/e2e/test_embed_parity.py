@@ -6,12 +6,12 @@ import random
 import numpy as np
 import pytest
 import torch
-from references import Calls, dense, multi_vectors, words
 from sentence_transformers import SentenceTransformer
 
 from harness.stack import stack
 from selvage.v1 import embedding_pb2 as pb
 from selvage.v1 import vectors_pb2 as v
+from support.references import Calls, dense, multi_vectors, words
 
 TEXTS = [words(1 + index * 599 // 11, seed=index) for index in range(12)] + [""]
 SHORT = [words(1 + index * 11, seed=index) for index in range(9)]

@@ -6,12 +6,12 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from references import Calls, dense, eventually, load_of
 
 from harness.stack import Stack, stack
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
 from selvage.v1.model_pb2 import ListModelsRequest
 from selvage.v1.vectors_pb2 import OUTPUT_KIND_MULTI_VECTOR
+from support.references import Calls, dense, eventually, load_of
 
 TEXTS = [f"w{number} w{number * 7 % 90} " * (1 + number % 9) for number in range(300)]
 

@@ -15,22 +15,22 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from gpu_worker.attention import choice as attention_choice
-from gpu_worker.attention.choice import exact_ways
-from gpu_worker.attention.equal_runs import Way, Ways
-from gpu_worker.maxsim import choice as maxsim_choice
-from gpu_worker.maxsim.packed import PackedMaxSim, Product, onednn, plain
-from gpu_worker.model import linear_ways
-from gpu_worker.model.linear_ways import ROWS, Plan
-from gpu_worker.model.linear_ways import Way as LinearWay
-from gpu_worker.scheduler import Scheduler
+from embedded.options import EngineOptions
+from gpu_worker.kernels.attention import choice as attention_choice
+from gpu_worker.kernels.attention.choice import exact_ways
+from gpu_worker.kernels.attention.equal_runs import Way, Ways
+from gpu_worker.kernels.maxsim import choice as maxsim_choice
+from gpu_worker.kernels.maxsim.packed import PackedMaxSim, Product, onednn, plain
+from gpu_worker.loop.async_loop import Scheduler
+from gpu_worker.model.tune import linear_choice as linear_ways
+from gpu_worker.model.tune.linear_choice import ROWS, Plan
+from gpu_worker.model.tune.linear_choice import Way as LinearWay
 from gpu_worker.settings import WorkerSettings
 from harness.environment import ROOT, python_path
 from harness.stack import Stack, stack
 from selvage import Client, Engine, errors
-from selvage.engine.options import EngineOptions
 from selvage.model_card import ModelCard
-from shared.admission import Bounds
+from shared.server.admission import Bounds
 from shared.settings import ServiceSettings
 
 EVERY_OUTPUT, CLASSIFIER, LATE = "random:tiny-bge-m3", "random:tiny-classifier", "random:tiny-colbert"

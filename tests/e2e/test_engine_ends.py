@@ -15,13 +15,13 @@ from typing import Any
 import grpc
 import pytest
 
-from gpu_worker.loop import Loop
-from gpu_worker.scheduler import Scheduler
-from gpu_worker.watchdog import DeviceLost
+from embedded import pair
+from embedded.channel import local_channel
+from gpu_worker.loop.async_loop import Scheduler
+from gpu_worker.loop.loop import Loop
+from gpu_worker.loop.watchdog import DeviceLost
 from harness.environment import python_path
 from selvage import Engine, errors
-from selvage.engine import pair
-from selvage.engine.channel import local_channel
 from selvage.rpcs import RPCS
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
 

@@ -9,12 +9,12 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from references import Calls, dense, load_of, refusal, words
 
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
-from shared.rpc import channel_options
+from shared.server.rpc import channel_options
+from support.references import Calls, dense, load_of, refusal, words
 
 INVALID = "INVALID_ARGUMENT"
 

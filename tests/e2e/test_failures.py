@@ -5,17 +5,17 @@ from collections import Counter
 
 import grpc
 import pytest
-from forked import ENDS_AS_PYTHON
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from references import Calls, attached, dense, eventually, refusal, until_queued
 
 from harness.member import Member, MemberFailed
 from harness.stack import stack
 from selvage.v1 import embedding_pb2, model_pb2
 from shared.jobs import Encode, Job
 from shared.ragged import RaggedTokens
-from shared.services import PUBLIC_SERVICES, WORKER_SERVICES
+from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
 from shared.vectors import OutputKind
+from support.forked import ENDS_AS_PYTHON
+from support.references import Calls, attached, dense, eventually, refusal, until_queued
 
 TINY = "random:tiny-bert"
 TEXTS = 60

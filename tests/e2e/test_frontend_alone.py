@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from environments import asked_for, link, unpacked
 
 from harness.stack import stack
 from selvage.v1 import embedding_pb2, ranking_pb2
 from selvage.v1.embedding_pb2_grpc import EmbeddingServiceStub
 from selvage.v1.ranking_pb2_grpc import RankingServiceStub
+from support.environments import asked_for, link, unpacked
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = ROOT / "deploy" / "frontend.Dockerfile"
@@ -119,7 +119,7 @@ def test_the_installed_packages_suffice(image: Image) -> None:
     """Every module of the frontend loads from the venv, away from the repository and with the worker's code blocked."""
     code = (
         "import sys; sys.modules['gpu_worker'] = None\n"
-        "import frontend_service.__main__ as main, shared.probe as probe\n"
+        "import frontend_service.__main__ as main, shared.server.probe as probe\n"
         "print(main.__file__, probe.__file__)"
     )
     for file in image.must(image.python, "-c", code).split():

@@ -13,16 +13,16 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
-from certificates import Authority, Files
-from forked import Nursery
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from frontend_service.api_keys import hashed
+from frontend_service.access.api_keys import hashed
 from harness.environment import ROOT, python_path
 from harness.member import Member, MemberFailed
 from harness.stack import Stack, stack
 from selvage import TLS, AsyncClient, errors
-from shared.rpc import channel_options
+from shared.server.rpc import channel_options
+from support.certificates import Authority, Files
+from support.forked import Nursery
 
 NAME = "selvage.test"
 KEY, OTHER_KEY, SECRET, NEW_SECRET = (
@@ -166,7 +166,16 @@ async def test_a_plain_client_gets_nowhere(guarded: Guarded) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await health.Check(health_pb2.HealthCheckRequest(), timeout=10)
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-    probe = [sys.executable, "-m", "shared.probe", guarded.stack.worker.address, "--name", NAME, "--timeout", "10"]
+    probe = [
+        sys.executable,
+        "-m",
+        "shared.server.probe",
+        guarded.stack.worker.address,
+        "--name",
+        NAME,
+        "--timeout",
+        "10",
+    ]
     ca = ["--ca", str(guarded.authority.file)]
     own = ["--certificate", str(guarded.server.certificate), "--key", str(guarded.server.key)]
     for flags, status in (([], 1), (ca, 1), ([*ca, *own], 0)):

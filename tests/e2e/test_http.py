@@ -9,12 +9,12 @@ from typing import Any
 import aiohttp
 import numpy as np
 import pytest
-from references import Calls, dense, eventually, near
 
 from harness.member import Member
 from harness.stack import Stack, stack
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from shared.vectors import DataType, OutputKind
+from support.references import Calls, dense, eventually, near
 
 DOORS = {"doors": "grpc,tei,http"}
 TEXTS = ["a small cat", "an even smaller dog", "the moon"]

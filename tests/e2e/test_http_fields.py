@@ -9,11 +9,11 @@ import aiohttp
 import numpy as np
 import pytest
 import torch
-from references import near, words
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from tiny import reader, write_trunk
 
 from harness.stack import Stack, stack
+from support.references import near, words
+from support.tiny import reader, write_trunk
 
 DOORS = {"doors": "grpc,tei,http"}
 TEXTS = ["a small cat", "an even smaller dog", words(100, seed=1)]

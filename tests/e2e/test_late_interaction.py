@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from late_forms import write_native, write_pylate, write_stanford
-from references import Calls, multi_vectors, near, packed
 from sentence_transformers import MultiVectorEncoder
-from tiny import write_trunk
 
 from harness.stack import stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
+from support.late_forms import write_native, write_pylate, write_stanford
+from support.references import Calls, multi_vectors, near, packed
+from support.tiny import write_trunk
 
 QUERIES = ["w1 w2, w3!", "w7", "", "w5 " * 40, "w9 w8. w7 w6 w1"]
 DOCUMENTS = ["w1 w2 w3.", "w7 ; w7", "", "...", "w5 w6 - " * 60, "w4 w2 w9, w1 w1", "w3"]

@@ -1,12 +1,12 @@
 """One message with jobs of every kind, over the link of the worker."""
 
 import numpy as np
-from references import attached
-from tiny import assert_same, encode, score, tokens
 
 from harness.stack import stack
 from shared.jobs import HybridWeights, Job
 from shared.vectors import OutputKind, ScoringMethod
+from support.references import attached
+from support.tiny import assert_same, encode, score, tokens
 
 DENSE, SPARSE, MULTI = OutputKind.DENSE, OutputKind.SPARSE, OutputKind.MULTI_VECTOR
 WEIGHTS = HybridWeights(dense=0.4, sparse=0.2, multi_vector=0.4)

@@ -13,12 +13,12 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from references import Calls, eventually, refusal
 
 from harness.member import Member
 from harness.stack import stack
 from selvage.v1 import embedding_pb2
-from shared.services import PUBLIC_SERVICES, WORKER_SERVICES
+from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
+from support.references import Calls, eventually, refusal
 
 TINY = "random:tiny-bert"
 REQUEST = embedding_pb2.EmbedRequest(texts=["w1 w2 w3", "w4"])

@@ -7,12 +7,12 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from references import Calls, eventually, load_of, until_queued
-from traffic import texts
 
 from harness.stack import Stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
-from shared.services import PUBLIC_SERVICES
+from shared.server.services import PUBLIC_SERVICES
+from support.references import Calls, eventually, load_of, until_queued
+from support.traffic import texts
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 

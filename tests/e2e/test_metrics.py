@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-from forked import Nursery
-from references import Calls, eventually
-from scraping import scrape
 
 from harness.environment import ROOT, python_path
 from harness.member import Member
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, ranking_pb2
+from support.forked import Nursery
+from support.references import Calls, eventually
+from support.scraping import scrape
 
 FLAGS = {"metrics": "127.0.0.1:0", "log-calls": True}
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from references import Calls, dense, words
 from sentence_transformers import SentenceTransformer
 
 from harness.stack import stack
 from selvage.v1 import embedding_pb2 as pb
 from selvage.v1 import model_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
+from support.references import Calls, dense, words
 
 
 @pytest.mark.slow

@@ -11,16 +11,16 @@ from typing import Any
 import aiohttp
 import numpy as np
 import pytest
-from references import Calls, dense, near
 
-from frontend_service.api_keys import hashed
+from frontend_service.access.api_keys import hashed
 from harness.member import Member
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
-from shared.services import PUBLIC_SERVICES
+from shared.server.services import PUBLIC_SERVICES
+from support.references import Calls, dense, near
 
 ROOT = Path(__file__).parents[2]
-PLAYGROUND = ROOT / "frontend_service" / "doors" / "http" / "playground"
+PLAYGROUND = ROOT / "frontend_service" / "api" / "http" / "playground"
 PYTHON = ROOT / ".venv-clients" / "playground" / "bin" / "python"
 CHROMIUM = Path("/usr/bin/chromium")
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}

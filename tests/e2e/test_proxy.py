@@ -9,13 +9,13 @@ from pathlib import Path
 import aiohttp
 import grpc
 import pytest
-from references import Calls, eventually
-from scraping import scrape
-from traffic import traffic
 
 from harness.stack import Stack, stack
 from selvage.v1 import model_pb2
-from shared.rpc import channel_options
+from shared.server.rpc import channel_options
+from support.references import Calls, eventually
+from support.scraping import scrape
+from support.traffic import traffic
 
 pytestmark = [
     pytest.mark.slow,

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from references import Calls, packed, words
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import cos_sim
 from sentence_transformers.util.similarity import maxsim
 
 from selvage.v1 import ranking_pb2 as pb
 from selvage.v1 import vectors_pb2 as v
+from support.references import Calls, packed, words
 
 QUERIES = [words(count, seed=100 + count) for count in (1, 7, 30)]
 DOCUMENTS = [words(1 + 13 * index, seed=index) for index in range(16)] + ["", QUERIES[1]]

@@ -21,7 +21,7 @@ async def run(pair: Stack, *command: str) -> str:
     """Its output, with the README's address replaced by the pair's; raises where it fails."""
     words = [word.replace("127.0.0.1:50051", pair.frontends[0].address) for word in command]
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": tools, "PYTHONPATH": str(ROOT / "protos")}
+    environment = os.environ | {"PATH": tools, "PYTHONPATH": str(ROOT / "client")}
     process = await asyncio.create_subprocess_exec(
         *words, cwd=ROOT, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

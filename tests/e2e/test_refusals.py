@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import Nursery
-from tiny import write_json, write_trunk
 
 from gpu_worker.random_models import miniature
+from support.forked import Nursery
+from support.tiny import write_json, write_trunk
 
 ROOT = Path(__file__).parents[2]
 MORE = pytest.mark.slow
@@ -23,7 +23,7 @@ async def worker(*arguments: str, start: Any) -> tuple[int | None, str, str]:
         sys.executable,
         *("-m", "gpu_worker", "--listen", "127.0.0.1:0", *arguments),
         cwd=ROOT,
-        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'protos'}", "PATH": "", "HOME": "/nonexistent"},
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}", "PATH": "", "HOME": "/nonexistent"},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

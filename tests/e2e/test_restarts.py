@@ -12,13 +12,13 @@ from itertools import cycle, islice
 
 import numpy as np
 import pytest
-from references import Calls, eventually
-from scraping import scrape
-from traffic import Traffic, differs, ranked, texts, traffic
 
 from harness.member import Member
 from harness.stack import stack
 from selvage.v1 import ranking_pb2
+from support.references import Calls, eventually
+from support.scraping import scrape
+from support.traffic import Traffic, differs, ranked, texts, traffic
 
 TINY = "random:tiny-bert"
 METRICS = {"metrics": "127.0.0.1:0"}

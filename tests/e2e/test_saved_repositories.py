@@ -4,21 +4,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import bge_m3
 import numpy as np
 import pytest
 import torch
-from references import Calls, dense, multi_vectors, near, sparse_rows
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling, MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SpladePooling
-from tiny import reader, write_trunk
 from tokenizers.processors import TemplateProcessing
 
 from harness.stack import stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
+from support import bge_m3
+from support.references import Calls, dense, multi_vectors, near, sparse_rows
+from support.tiny import reader, write_trunk
 
 TEXTS = ["w1 w2 w3", "w7", "", "w5 " * 60, "some other words", "w9 w8 w7 w6 w1"]
 QUERY, DOCUMENTS = "w4 w5 w6", TEXTS

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from references import Calls, near
 from sentence_transformers import CrossEncoder
 from sentence_transformers.cross_encoder.modules import LogitScore
-from tiny import reader, write_trunk
 
 from harness.stack import stack
 from selvage.v1 import classification_pb2, model_pb2, ranking_pb2
+from support.references import Calls, near
+from support.tiny import reader, write_trunk
 
 TEXTS = ["w1 w2 w3", "w7", "", "w5 " * 60, "some other words", "w9 w8 w7 w6 w1"]
 QUERY, DOCUMENTS = "w4 w5 w6", TEXTS

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from references import eventually
 
 from benchmarks.services import READY
 from harness.member import MemberFailed
 from harness.serving import serve
+from support.references import eventually
 
 ANY = "127.0.0.1:0"
 

@@ -16,16 +16,16 @@ from typing import Any
 
 import grpc
 import pytest
-from mischief import MEBIBYTE, mischief
-from mixture import some_call, text
-from references import Calls, eventually, load_of
-from scraping import forget_peak, memory, scrape
-from traffic import traffic
 
 from harness.member import Member
 from harness.stack import Stack, stack
 from selvage.v1 import model_pb2
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
+from support.mischief import MEBIBYTE, mischief
+from support.mixture import some_call, text
+from support.references import Calls, eventually, load_of
+from support.scraping import forget_peak, memory, scrape
+from support.traffic import traffic
 from tei.v1 import tei_pb2, tei_pb2_grpc
 
 CALLS = 120

@@ -4,10 +4,10 @@ from typing import Any
 
 import grpc
 import pytest
-from references import refusal
-from tei_calls import LONG, TEXTS, Tei, all_of, embeds, told
 
 from harness.stack import Stack, stack
+from support.references import refusal
+from support.tei_calls import LONG, TEXTS, Tei, all_of, embeds, told
 from tei.v1 import tei_pb2 as pb
 
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from references import Calls, near
-from tei_calls import LEFT, LONG, PRECISE, TEXTS, Tei, all_of, same_as_single, scores, told
 
 from harness.stack import Stack, stack
 from selvage.v1 import classification_pb2, ranking_pb2
+from support.references import Calls, near
+from support.tei_calls import LEFT, LONG, PRECISE, TEXTS, Tei, all_of, same_as_single, scores, told
 from tei.v1 import tei_pb2 as pb
 
 

@@ -4,12 +4,12 @@ from typing import Any
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from references import Calls
-from tei_calls import LONG, TEXTS, Tei, all_of, told
 
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, model_pb2
-from shared.services import PUBLIC_SERVICES, TEI_SERVICES
+from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES
+from support.references import Calls
+from support.tei_calls import LONG, TEXTS, Tei, all_of, told
 from tei.v1 import tei_pb2 as pb
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import grpc
 import pytest
-from references import Calls, dense, multi_vectors, near
-from tei_calls import LEFT, LONG, PRECISE, TEXTS, Tei, all_of
 
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2
+from support.references import Calls, dense, multi_vectors, near
+from support.tei_calls import LEFT, LONG, PRECISE, TEXTS, Tei, all_of
 from tei.v1 import tei_pb2 as pb
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import grpc
 import pytest
-from references import Calls
 
 from harness.stack import stack
 from selvage.v1 import embedding_pb2
+from support.references import Calls
 
 WITHOUT = "the extra trace is not installed"
 pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc", reason=WITHOUT)

@@ -5,15 +5,14 @@ import re
 import zipfile
 from pathlib import Path
 
-from environments import link, unpacked
-
 from harness.environment import ROOT
 from harness.stack import Stack
+from support.environments import link, unpacked
 
 NEEDS = {"grpcio", "protobuf", "googleapis-common-protos", "numpy"}
 THEIRS = {"typing-extensions"}
 """What these need in turn."""
-PLAYGROUND = ROOT / "frontend_service" / "doors" / "http" / "playground"
+PLAYGROUND = ROOT / "frontend_service" / "api" / "http" / "playground"
 PROGRAM = """
 import sys
 from selvage import Client, InvalidInput

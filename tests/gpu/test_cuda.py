@@ -9,16 +9,16 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig
 
-from gpu_worker.attention.interface import OneByOne, Terms
-from gpu_worker.attention.varlen import Varlen
 from gpu_worker.device.placement import Placement
-from gpu_worker.engine import ModelEngine
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.kernels.attention.interface import OneByOne, Terms
+from gpu_worker.kernels.attention.varlen import Varlen
+from gpu_worker.loop.interface import Part
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.random_models import synthetic
-from gpu_worker.rehearsal import rehearsal
 from gpu_worker.repository.recipe import WeightsOf
-from gpu_worker.step.flight import Part
+from gpu_worker.startup.warm_up import rehearsal
 from shared.jobs import Encode, Job, JobResult, MaxSim, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod

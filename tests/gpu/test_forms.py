@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from gpu_worker.device.placement import Placement
+from gpu_worker.model.encoder.encoder import Trunk
+from gpu_worker.model.encoder.packed import PackedTrunk
 from gpu_worker.model.loading import load
-from gpu_worker.model.trunk import Forms, PackedTrunk, Trunk
-from gpu_worker.model.trunk.buckets import buckets
-from gpu_worker.model.trunk.compiled import CompiledTrunk
-from gpu_worker.model.trunk.graphs import CaptureBroken, CudaRecorder, Graph, GraphedTrunk
+from gpu_worker.model.tune.compiled import CompiledTrunk
+from gpu_worker.model.tune.encoder_forms import Forms
+from gpu_worker.model.tune.graph_sizes import buckets
+from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, Graph, GraphedTrunk
 from gpu_worker.ragged.batch import RaggedBatch
 
 pytestmark = pytest.mark.gpu

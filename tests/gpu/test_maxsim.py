@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpu_worker.maxsim import reference
-from gpu_worker.maxsim.comparison import Comparison, Mask, Texts
+from gpu_worker.kernels.maxsim import reference
+from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, Texts
 from shared.vectors import Layout
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
 import triton
 
-from gpu_worker.maxsim.kernel import TritonMaxSim
+from gpu_worker.kernels.maxsim.kernel import TritonMaxSim
 
 pytestmark = pytest.mark.gpu
 

@@ -12,14 +12,14 @@ import torch
 
 from gpu_worker.device.memory import DeviceMemory, ran_out
 from gpu_worker.device.placement import Placement
-from gpu_worker.engine import ModelEngine
-from gpu_worker.largest_step import measured, settled
-from gpu_worker.loop import Loop
-from gpu_worker.model import widened
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.loop.loop import Loop
+from gpu_worker.loop.retries import silent
 from gpu_worker.model.loading import Model, load
+from gpu_worker.model.verify import widened
 from gpu_worker.random_models.synthetic import build, shape_of
-from gpu_worker.rehearsal import rehearsal
-from gpu_worker.retries import silent
+from gpu_worker.startup.memory_probe import measured, settled
+from gpu_worker.startup.warm_up import rehearsal
 from harness.environment import python_path
 from shared.errors import ModelRefused
 from shared.jobs import Encode, Job, JobResult

@@ -10,22 +10,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.attention import hopper
-from gpu_worker.attention.choice import Shape, faster_than, hopper_refusal
-from gpu_worker.attention.hopper import Hopper
-from gpu_worker.attention.interface import OneByOne, Terms
-from gpu_worker.attention.varlen import Varlen
 from gpu_worker.device.placement import Placement
-from gpu_worker.engine import ModelEngine
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.kernels.attention import hopper
+from gpu_worker.kernels.attention.choice import Shape, faster_than, hopper_refusal
+from gpu_worker.kernels.attention.hopper import Hopper
+from gpu_worker.kernels.attention.interface import OneByOne, Terms
+from gpu_worker.kernels.attention.varlen import Varlen
+from gpu_worker.loop.interface import Part
 from gpu_worker.model.card import card_of
-from gpu_worker.model.fp8 import CAPABLE, Fp8Linear, check_device, written_out
+from gpu_worker.model.encoder.packed import PackedTrunk
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.trunk import Forms, PackedTrunk
-from gpu_worker.model.trunk.buckets import buckets
-from gpu_worker.model.trunk.graphs import CudaRecorder, Graph, GraphedTrunk
+from gpu_worker.model.tune.encoder_forms import Forms
+from gpu_worker.model.tune.fp8 import CAPABLE, Fp8Linear, check_device, written_out
+from gpu_worker.model.tune.graph_sizes import buckets
+from gpu_worker.model.tune.graphs import CudaRecorder, Graph, GraphedTrunk
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.rehearsal import rehearsal
-from gpu_worker.step.flight import Part
+from gpu_worker.startup.warm_up import rehearsal
 from shared.errors import ModelRefused
 from shared.jobs import Encode, Job
 from shared.ragged import RaggedTokens

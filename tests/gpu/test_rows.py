@@ -9,26 +9,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpu_worker.heads import pooling
+from gpu_worker.kernels.rows import choice
+from gpu_worker.kernels.rows.interface import Packed, Pool, Segments
+from gpu_worker.kernels.rows.packing import TORCH_TYPES
+from gpu_worker.kernels.rows.plain import PlainRows
+from gpu_worker.model.heads import pooling
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.staging import Staging
-from gpu_worker.rows import choice
-from gpu_worker.rows.interface import Packed, Pool, Segments
-from gpu_worker.rows.packing import TORCH_TYPES
-from gpu_worker.rows.plain import PlainRows
+from gpu_worker.ragged.upload import Staging
+from gpu_worker.repository.recipe import POOLINGS
 from shared.vectors import DataType
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
 import triton
 
-from gpu_worker.rows.kernel import CHUNK_ROWS, TritonRows
+from gpu_worker.kernels.rows.kernel import CHUNK_ROWS, TritonRows
 
 pytestmark = pytest.mark.gpu
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 LENGTHS = [1, 31, 32, 33, CHUNK_ROWS, CHUNK_ROWS + 1, 5, 1000, 8192]
-MODES = [mode for mode in pooling.POOLINGS if "mean" in mode]
+MODES = [mode for mode in POOLINGS if "mean" in mode]
 SHAPES = [(1, 0), (48, 16), (50, 7), (128, 0), (300, 257), (768, 256), (1024, 0), (4096, 1000)]
 """Widths of rows, and dimensions that are kept; 0: all."""
 

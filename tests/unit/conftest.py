@@ -8,7 +8,7 @@ import pytest
 @pytest.fixture(scope="session")
 def remembered() -> Iterator[None]:
     """Hundreds of tests load the same trunk: its own run of the probes is two thirds of each load."""
-    from remembered import remember
+    from support.remembered import remember
 
     with pytest.MonkeyPatch.context() as patch:
         remember(patch.setattr)
@@ -18,7 +18,7 @@ def remembered() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def measured_briefly() -> Iterator[None]:
     """Any way of attention will do."""
-    from remembered import measure_briefly
+    from support.remembered import measure_briefly
 
     with pytest.MonkeyPatch.context() as patch:
         measure_briefly(patch.setattr)

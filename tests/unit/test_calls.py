@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from shared.caller import Caller
-from shared.calls import SLACK, Calls
 from shared.errors import DeadlineExceeded, Internal, InvalidInput
+from shared.server.calls import SLACK, Calls
 
 CALLER = Caller(method="Embed", request_id="id")
 

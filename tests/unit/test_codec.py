@@ -7,12 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selvage.worker.v1 import worker_pb2 as pb
-from shared import codec, job_codec, result_codec
 from shared.card import ModelCard
+from shared.codec import fields as codec
+from shared.codec import jobs as job_codec
+from shared.codec import results as result_codec
+from shared.codec.load import load_from_pb, load_to_pb
 from shared.errors import Internal, InvalidInput, LimitExceeded, Overloaded, SelvageError
 from shared.jobs import Classify, Encode, HybridWeights, Job, JobResult, MaxSim, Priority, Rows, Score, SparseRows
 from shared.load import Backlog, Load
-from shared.load_codec import load_from_pb, load_to_pb
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod, TruncationSide
 

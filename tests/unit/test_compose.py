@@ -11,8 +11,8 @@ import yaml
 
 from frontend_service.settings import FrontendSettings
 from gpu_worker.settings import WorkerSettings
-from shared import probe
-from shared.services import PUBLIC_SERVICES, WORKER_SERVICES
+from shared.server import probe
+from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
@@ -185,7 +185,7 @@ def test_signals_reach_a_service_that_still_starts(name: str) -> None:
 def test_health_is_probed_where_the_service_listens(name: str) -> None:
     """Readiness, not only life: a full service name."""
     *command, address, service, end = SERVICES[name]["healthcheck"]["test"]
-    assert command == ["CMD", "python", "-m", "shared.probe"]
+    assert command == ["CMD", "python", "-m", "shared.server.probe"]
     assert end == "--end-hung"
     assert address == f"127.0.0.1:{port_of(listens_on(name))}"
     assert service in (PUBLIC_SERVICES if name == "frontend" else WORKER_SERVICES)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from shared.metrics import Page
-from shared.observers import FrontendFigures, WorkerFigures
+from shared.telemetry.figures import FrontendFigures, WorkerFigures
+from shared.telemetry.metrics import Page
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from repeats import EXCLAMATION, LATE, ORDER, PAIRS, TEXTS, Computing, both, given_vectors, tokenized
-from tiny import CPU, DENSE, MULTI, SPARSE, encode, raw, run, score
 
-from frontend_service.tokenized import NOTHING, Tokenized
-from gpu_worker.engine import ModelEngine
+from frontend_service.tokenizing.batch import NOTHING, Tokenized
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.kernels.rows import packing
 from gpu_worker.model.loading import load
-from gpu_worker.rows import packing
 from shared.jobs import Classify, Job, JobResult, MaxSim, Rows, SparseRows, Work
 from shared.vectors import DataType, InputType, Layout, MultiVectors, ScoringMethod
+from support.repeats import EXCLAMATION, LATE, ORDER, PAIRS, TEXTS, Computing, both, given_vectors, tokenized
+from support.tiny import CPU, DENSE, MULTI, SPARSE, encode, raw, run, score
 
 pytestmark = pytest.mark.usefixtures("remembered", "measured_briefly")
 

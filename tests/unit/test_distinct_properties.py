@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from repeats import LATE, MATRIX, PAIRS, TEXTS, both, given_vectors, tokenized
-from tiny import DENSE, encode, score
 
-from frontend_service.distinct import without_repeats
-from frontend_service.tokenized import NOTHING, Tokenized
+from frontend_service.services.deduplicate import without_repeats
+from frontend_service.tokenizing.batch import NOTHING, Tokenized
 from shared.errors import ResultTooLarge
 from shared.jobs import Classify, Encode, JobResult, MaxSim, Rows, Score, SparseRows, Work
 from shared.vectors import DataType, Layout, MultiVectors
+from support.repeats import LATE, MATRIX, PAIRS, TEXTS, both, given_vectors, tokenized
+from support.tiny import DENSE, encode, score
 
 
 def mark(*parts: object) -> int:

@@ -4,10 +4,10 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 
-from frontend_service.doors.both_ways import NotRead
-from shared.codec import error_from_pb, error_to_pb
+from frontend_service.api.streams.two_way_stream import NotRead
+from shared.codec.fields import error_from_pb, error_to_pb
 from shared.errors import DeadlineExceeded, Overloaded, SelvageError, error_classes
-from shared.rpc.status import to_status
+from shared.server.rpc.status import to_status
 
 
 def test_a_class_of_its_own_is_told_as_its_base() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from frontend_service.doors.http.errors import status_of
-from frontend_service.limits import Limits
+from frontend_service.api.http.errors import status_of
+from frontend_service.domain.limits import Limits
 from frontend_service.settings import FrontendSettings
 from shared.errors import GivenBack, error_classes
 

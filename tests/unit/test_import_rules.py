@@ -59,10 +59,10 @@ RULES = {
     "tensors do no I/O": (
         files(
             "gpu_worker/ragged/*.py",
-            "gpu_worker/heads/*.py",
-            "gpu_worker/step/*.py",
-            "gpu_worker/jobs/*.py",
-            "gpu_worker/maxsim/*.py",
+            "gpu_worker/model/heads/*.py",
+            "gpu_worker/engine/step/*.py",
+            "gpu_worker/engine/jobs/*.py",
+            "gpu_worker/kernels/maxsim/*.py",
         ),
         {"asyncio", "socket", "pathlib", "grpc", "os"},
     ),
@@ -74,17 +74,17 @@ RULES = {
         [
             path
             for path in files("gpu_worker/**/*.py", "tests/gpu/*.py")
-            if path.name not in ("__main__.py", "settings.py", "server.py", "scheduler.py", "worker.py")
+            if path.name not in ("__main__.py", "settings.py", "server.py", "async_loop.py", "worker.py")
             and path.parent.name != "link"
         ],
         {
             "grpc",
             "gpu_worker.settings",
-            "gpu_worker.server",
-            "shared.rpc",
-            "shared.codec",
-            "shared.job_codec",
-            "shared.result_codec",
+            "gpu_worker.link.server",
+            "shared.server.rpc",
+            "shared.codec.fields",
+            "shared.codec.jobs",
+            "shared.codec.results",
             "pydantic",
             "structlog",
         },
@@ -101,76 +101,100 @@ RULES = {
         ],
         {"prometheus_client", "opentelemetry"},
     ),
-    "the libraries of HTTP are known to its door": (
+    "the libraries of HTTP are known to its API": (
         [
             path
             for path in files("shared/**/*.py", "frontend_service/**/*.py", "gpu_worker/**/*.py")
-            if ROOT / "frontend_service" / "doors" / "http" not in path.parents
+            if ROOT / "frontend_service" / "api" / "http" not in path.parents
         ],
         {"httptools", "msgspec", "orjson"},
     ),
-    "metrics know no traces": (files("shared/metrics.py"), {"opentelemetry"}),
-    "traces know no metrics": (files("shared/spans.py"), {"prometheus_client"}),
-    "policy and services know no door": (
+    "metrics know no traces": (files("shared/telemetry/metrics.py"), {"opentelemetry"}),
+    "traces know no metrics": (files("shared/telemetry/spans.py"), {"prometheus_client"}),
+    "policy and services know no API": (
         [
             *files(
-                "shared/admission/*.py",
-                "shared/calls.py",
-                "shared/metrics.py",
-                "shared/observers.py",
+                "shared/server/admission/*.py",
+                "shared/server/calls.py",
                 "shared/request_id.py",
-                "shared/traceparent.py",
-                "frontend_service/worker/protocol.py",
+                "shared/telemetry/*.py",
+                "frontend_service/workers/interface.py",
             ),
-            *(path for path in files("frontend_service/*.py") if path.name != "__main__.py"),
+            *files(
+                "frontend_service/access/*.py",
+                "frontend_service/application/*.py",
+                "frontend_service/domain/*.py",
+                "frontend_service/postprocess/*.py",
+                "frontend_service/services/*.py",
+                "frontend_service/tokenizing/**/*.py",
+            ),
         ],
-        {"grpc", "grpc_health", "google", "selvage", "tei", "frontend_service.doors", "shared.rpc", "shared.serving"},
+        {
+            "grpc",
+            "grpc_health",
+            "google",
+            "selvage",
+            "tei",
+            "frontend_service.api",
+            "shared.server.rpc",
+            "shared.server.serving",
+        },
     ),
-    "doors know no worker but through the services": (
-        files("frontend_service/doors/**/*.py"),
-        {"frontend_service.worker"},
+    "APIs know no worker but through the services": (
+        files("frontend_service/api/**/*.py"),
+        {"frontend_service.workers"},
     ),
-    "the link to the worker knows no door": (files("frontend_service/worker/*.py"), {"frontend_service.doors"}),
-    "of the client's package the engine alone knows the services": (
-        [path for path in files("protos/selvage/**/*.py") if path.parent.name != "engine"],
-        {"shared", "frontend_service", "gpu_worker", "torch"},
+    "the link to the worker knows no API": (files("frontend_service/workers/*.py"), {"frontend_service.api"}),
+    "the client imports nothing else of ours": (
+        files("client/selvage/**/*.py"),
+        {"embedded", "shared", "frontend_service", "gpu_worker", "harness", "torch"},
+    ),
+    "the services know no client, only its generated code": (
+        files("shared/**/*.py", "frontend_service/**/*.py", "gpu_worker/**/*.py"),
+        {f"selvage.{path.stem}" for path in files("client/selvage/*.py")}
+        | {"selvage.bulk", "selvage.clusters", "embedded"},
     ),
     "Ray and Daft are known to a file each": (
-        [path for path in files("protos/selvage/**/*.py") if path.name not in ("ray.py", "daft.py")],
+        [path for path in files("client/selvage/**/*.py") if path.name not in ("ray.py", "daft.py")],
         {"ray", "daft"},
     ),
-    "the worker of an engine knows no transport": (files("protos/selvage/engine/resident.py"), {"grpc", "selvage"}),
-    "attachments know no transport": (files("gpu_worker/link/*.py"), {"torch", "grpc", "shared.rpc"}),
-    "the scheduler knows no torch and no gRPC": (files("gpu_worker/scheduler.py"), {"torch", "grpc", "selvage"}),
+    "the worker of an engine knows no transport": (files("embedded/resident.py"), {"grpc", "selvage"}),
+    "attachments know no transport": (
+        [path for path in files("gpu_worker/link/*.py") if path.name != "server.py"],
+        {"torch", "grpc", "shared.server.rpc"},
+    ),
+    "the asynchronous loop knows no torch and no gRPC": (
+        files("gpu_worker/loop/async_loop.py"),
+        {"torch", "grpc", "selvage"},
+    ),
     "the loop knows no torch, no asyncio and no logs": (
         files(
-            "gpu_worker/loop.py",
-            "gpu_worker/deadlines.py",
-            "gpu_worker/under_way.py",
-            "gpu_worker/planning/*.py",
-            "gpu_worker/step/flight.py",
+            "gpu_worker/loop/loop.py",
+            "gpu_worker/loop/deadlines.py",
+            "gpu_worker/loop/steps.py",
+            "gpu_worker/queue/*.py",
+            "gpu_worker/loop/interface.py",
         ),
         {"torch", "numpy", "asyncio", "grpc", "selvage", "structlog"},
     ),
 }
 EDGE = files(
-    "shared/codec.py",
-    "shared/job_codec.py",
-    "shared/leading_piece.py",
-    "shared/load_codec.py",
-    "shared/result_codec.py",
-    "shared/services.py",
-    "shared/rpc/*.py",
-    "shared/serving.py",
-    "shared/probe.py",
-    "frontend_service/doors/**/*.py",
-    "frontend_service/worker/description.py",
-    "frontend_service/worker/link.py",
-    "frontend_service/worker/stream.py",
-    "frontend_service/worker/tokenizer.py",
-    "frontend_service/worker/way.py",
+    "shared/codec/fields.py",
+    "shared/codec/jobs.py",
+    "shared/codec/leading_piece.py",
+    "shared/codec/load.py",
+    "shared/codec/results.py",
+    "shared/server/services.py",
+    "shared/server/rpc/*.py",
+    "shared/server/serving.py",
+    "shared/server/probe.py",
+    "frontend_service/api/**/*.py",
+    "frontend_service/workers/description.py",
+    "frontend_service/workers/link.py",
+    "frontend_service/workers/stream.py",
+    "frontend_service/workers/tokenizer.py",
+    "frontend_service/workers/transport.py",
     "gpu_worker/link/*.py",
-    "gpu_worker/server.py",
     "gpu_worker/__main__.py",
 )
 
@@ -238,7 +262,7 @@ BARE = files(
     "shared/errors.py",
     "shared/deadline.py",
     "shared/offload.py",
-    "gpu_worker/planning/*.py",
+    "gpu_worker/queue/*.py",
 )
 
 
@@ -259,11 +283,11 @@ OF_BOTH = ["prometheus_client", "opentelemetry"]
 OF_THE_ENGINE = ["grpc", "google", "structlog", "pydantic", "pydantic_settings", "triton", "rich", "aiohttp", "scipy"]
 STEPS = [
     [
-        ("frontend_service.frontend", ["grpc", "grpc_health", "google", "selvage", "tei"]),
+        ("frontend_service.application.frontend", ["grpc", "grpc_health", "google", "selvage", "tei"]),
         ("frontend_service.__main__", ["torch", "transformers", "gpu_worker", *OF_BOTH]),
     ],
     [
-        ("gpu_worker.engine, benchmarks.accelerator.run", OF_THE_ENGINE),
+        ("gpu_worker.engine.engine, benchmarks.accelerator.run", OF_THE_ENGINE),
         ("gpu_worker.__main__", ["frontend_service", *OF_BOTH]),
     ],
     [("benchmarks.__main__", ["torch", "transformers", "grpc", "structlog", "rich"])],
@@ -278,5 +302,5 @@ def test_it_imports_where_these_are_absent(steps: list[tuple[str, list[str]]]) -
     program = ["import sys", f"sys.modules.update(dict.fromkeys({[name for _, absent in steps for name in absent]}))"]
     for modules, absent in steps:
         program += [f"import {modules}", f"for name in {absent}: del sys.modules[name]"]
-    path = f"{ROOT}:{ROOT / 'protos'}"
+    path = f"{ROOT}:{ROOT / 'client'}"
     subprocess.run([sys.executable, "-c", "\n".join(program)], check=True, cwd=ROOT, env={"PYTHONPATH": path})

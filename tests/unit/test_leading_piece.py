@@ -10,11 +10,11 @@ from hypothesis import strategies as some
 
 from gpu_worker.link.outbox import PIECE_BYTES, SMALL_BYTES, Outbox
 from selvage.worker.v1 import worker_pb2 as pb
+from shared.codec.leading_piece import LeadingPiece, leading_piece, led_by
+from shared.codec.results import ResultAssembly
 from shared.errors import Internal
 from shared.jobs import JobResult, Rows
-from shared.leading_piece import LeadingPiece, leading_piece, led_by
 from shared.load import Load
-from shared.result_codec import ResultAssembly
 
 IDS, KINDS = some.integers(0, 2**64 - 1), some.sampled_from(list(pb.ChunkKind.values())[1:])
 CHUNKS = some.lists(some.builds(pb.Chunk, kind=KINDS, data=some.binary(max_size=300)), max_size=3)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from shared.admission import Admission, Bounds
-from shared.admission.refusals import OTHERS, REASONS
 from shared.errors import Overloaded
 from shared.jobs import Classify, Encode, Job, JobResult, MaxSim, Priority
-from shared.metrics import FRONTEND_REASONS, WORKER_REASONS, Page
-from shared.observers import FrontendFigures, WorkerFigures
 from shared.ragged import RaggedTokens
+from shared.server.admission import Admission, Bounds
+from shared.server.admission.refusals import OTHERS, REASONS
+from shared.telemetry.figures import FrontendFigures, WorkerFigures
+from shared.telemetry.metrics import FRONTEND_REASONS, WORKER_REASONS, Page
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind
 
 ROOT = Path(__file__).parents[2]
@@ -123,7 +123,7 @@ def test_a_frontend_is_read_likewise() -> None:
 def test_the_reasons_are_those_of_the_code() -> None:
     """So that each stands at 0 before it comes up."""
     assert set(FRONTEND_REASONS) == {*REASONS, *OTHERS, "deadline", "queue_seconds"}
-    refusals = (ROOT / "gpu_worker" / "planning" / "admission.py").read_text()
+    refusals = (ROOT / "gpu_worker" / "queue" / "admission.py").read_text()
     assert set(WORKER_REASONS) == set(re.findall(r'(?:_refusal\(|refused\[)"(\w+)"', refusals))
 
 

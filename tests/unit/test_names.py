@@ -6,7 +6,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-PROGRAMS = ("protos", "shared", "frontend_service", "gpu_worker", "harness", "demo", "benchmarks", "deploy")
+PROGRAMS = (
+    "protos",
+    "client",
+    "embedded",
+    "shared",
+    "frontend_service",
+    "gpu_worker",
+    "harness",
+    "demo",
+    "benchmarks",
+    "deploy",
+)
 FOREIGN = re.compile(r"pip3? install [^\n`]*?(?<![\w./-])selvage(?![\w./-])|(?<![\w.-])selvage\[(?!\.\])")
 """A command that fetches it, or one of its extras; a regular expression of Prometheus has `selvage[.]`."""
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from frontend_service import packing
-from gpu_worker.rows.packing import pack
+from frontend_service.postprocess import packing
+from gpu_worker.kernels.rows.packing import pack
 from shared.vectors import DataType
 
 numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers.multi_vector_encoder.modules.token_pooling import HierarchicalTokenPooling
 
-from frontend_service.token_pooling import pool, pooled_count
+from frontend_service.postprocess.token_pooling import pool, pooled_count
 
 seeds = st.integers(0, 2**32 - 1)
 factors = st.sampled_from([1.0, 1.5, 2.0, 3.0, 10.0]) | st.floats(1, 10)

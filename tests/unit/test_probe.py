@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from shared import probe
+from shared.server import probe
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,5 +75,5 @@ def test_the_probe_ends_nothing_outside_a_container() -> None:
 
 def test_the_probe_starts_light() -> None:
     """It runs every ten seconds beside a model: no torch, no numpy."""
-    code = "import sys, shared.probe; sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
+    code = "import sys, shared.server.probe; sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

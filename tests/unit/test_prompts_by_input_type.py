@@ -5,19 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from references import near
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
-from tiny import CPU, DENSE, ask, dense_rows, raw, write_json, write_trunk
 
-from frontend_service.requests import Cut, PromptChoice
-from frontend_service.tokenization import Tokenization
-from frontend_service.turns import finished
-from gpu_worker.engine import ModelEngine
+from frontend_service.domain.requests import Cut, PromptChoice
+from frontend_service.tokenizing.fair_threads import finished
+from frontend_service.tokenizing.tokenizer import Tokenization
+from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from shared.vectors import InputType
+from support.references import near
+from support.tiny import CPU, DENSE, ask, dense_rows, raw, write_json, write_trunk
 
 pytestmark = pytest.mark.usefixtures("remembered", "measured_briefly")
 PROMPT = "w5 w6 w7 "

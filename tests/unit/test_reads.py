@@ -5,12 +5,12 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from clockwork import in_no_time
 
-from shared.admission import Bounds
-from shared.admission.reads import FIRST_LOOK, GROWTH, LARGE_REQUEST, QUICK_READS, QUICK_SECONDS, Reads
-from shared.admission.refusals import Refusals
 from shared.errors import Overloaded
+from shared.server.admission import Bounds
+from shared.server.admission.reads import FIRST_LOOK, GROWTH, LARGE_REQUEST, QUICK_READS, QUICK_SECONDS, Reads
+from shared.server.admission.refusals import Refusals
+from support.clockwork import in_no_time
 
 ROOMY = Bounds()
 

@@ -7,24 +7,24 @@ from typing import Any, get_args
 
 import pytest
 
-from frontend_service.doors.spoken import DOORS, Doors
-from frontend_service.frontend import Frontend
-from frontend_service.limits import Limits
-from frontend_service.service import Service
+from frontend_service.api.enabled import DOORS, Doors
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.limits import Limits
+from frontend_service.services.pipeline import Service
 from frontend_service.settings import Door, FrontendSettings
-from frontend_service.worker import link, stream
+from frontend_service.workers import link, stream
 from gpu_worker.link import outbox
-from shared.calls import Calls
-from shared.services import PUBLIC_SERVICES, TEI_SERVICES, WORKER_SERVICES
+from shared.server.calls import Calls
+from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES, WORKER_SERVICES
 
-PROTOS = Path(__file__).parents[2] / "protos"
+STUBS = Path(__file__).parents[2] / "client"
 
 
 def services_below(folder: str) -> set[str]:
     """Of all contracts there."""
     found: set[str] = set()
-    for path in (PROTOS / folder).glob("*_pb2.py"):
-        module = importlib.import_module(".".join(path.relative_to(PROTOS).with_suffix("").parts))
+    for path in (STUBS / folder).glob("*_pb2.py"):
+        module = importlib.import_module(".".join(path.relative_to(STUBS).with_suffix("").parts))
         found |= {service.full_name for service in module.DESCRIPTOR.services_by_name.values()}
     return found
 

@@ -13,15 +13,15 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from structlog.testing import capture_logs
 
-from frontend_service.answer import Timing
+from frontend_service.domain.answer import Timing
 from frontend_service.settings import FrontendSettings
-from shared import observers
 from shared.caller import Caller
-from shared.calls import Calls
 from shared.errors import InvalidInput, Overloaded
 from shared.jobs import Classify, Job, JobResult
 from shared.ragged import RaggedTokens
-from shared.spans import Spans
+from shared.server.calls import Calls
+from shared.telemetry import observers
+from shared.telemetry.spans import Spans
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CALLER = Caller(
@@ -36,7 +36,7 @@ def test_without_the_extra_a_setting_stops_the_start(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In one line; the environment alone, which may be meant for others, does not."""
-    monkeypatch.setitem(sys.modules, "shared.spans", None)
+    monkeypatch.setitem(sys.modules, "shared.telemetry.spans", None)
     monkeypatch.setenv(observers.COLLECTOR, "http://127.0.0.1:1")
     with capture_logs() as lines:
         assert observers.spans(FrontendSettings(), "test") is None

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from certificates import Authority
 
-from shared import fresh
-from shared.tls import identity, is_loopback
+from shared.security import reloaded_file as fresh
+from shared.security.tls import identity, is_loopback
+from support.certificates import Authority
 
 ENCRYPTED = """-----BEGIN RSA PRIVATE KEY-----
 Proc-Type: 4,ENCRYPTED

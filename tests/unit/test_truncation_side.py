@@ -7,24 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from late_forms import write_native
-from references import near
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
-from tiny import CPU, DENSE, ask, dense_rows, encode, reader, scores, write_json, write_trunk
 
-from frontend_service.pairs import PairTexts
-from frontend_service.requests import Cut
-from frontend_service.tokenization import Tokenization
-from frontend_service.tokenized import Tokenized
-from frontend_service.turns import finished
-from gpu_worker.engine import ModelEngine
+from frontend_service.domain.requests import Cut
+from frontend_service.tokenizing.batch import Tokenized
+from frontend_service.tokenizing.fair_threads import finished
+from frontend_service.tokenizing.pairs.pairs import PairTexts
+from frontend_service.tokenizing.tokenizer import Tokenization
+from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from shared.errors import ModelRefused
 from shared.jobs import Classify
 from shared.vectors import InputType, TruncationSide
+from support.late_forms import write_native
+from support.references import near
+from support.tiny import CPU, DENSE, ask, dense_rows, encode, reader, scores, write_json, write_trunk
 
 pytestmark = pytest.mark.usefixtures("remembered", "measured_briefly")
 TEXTS = [" ".join(f"w{number}" for number in range(first, first + length)) for first, length in ((0, 40), (50, 15))]

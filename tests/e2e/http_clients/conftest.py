@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from http_calls import DOORS, KEY, MODEL, Clients
-from programs import program, python_of
-from references import Calls, dense
 
-from frontend_service.api_keys import hashed
+from frontend_service.access.api_keys import hashed
 from harness.member import Member
 from harness.stack import Stack, stack
 from selvage.v1.embedding_pb2 import EmbedRequest
-from shared.services import PUBLIC_SERVICES
+from shared.server.services import PUBLIC_SERVICES
+from support.http_calls import DOORS, KEY, MODEL, Clients
+from support.programs import program, python_of
+from support.references import Calls, dense
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from http_calls import (
+
+from harness.member import Member
+from harness.stack import Stack, stack
+from selvage.v1.classification_pb2 import ClassifyRequest
+from selvage.v1.embedding_pb2 import EmbedRequest
+from selvage.v1.ranking_pb2 import RerankRequest
+from shared.vectors import DataType, InputType
+from support.http_calls import (
     BOTH,
     DOCUMENTS,
     DOORS,
@@ -18,14 +25,7 @@ from http_calls import (
     is_told_that_it_asks_too_much,
     same_bits,
 )
-from references import Calls, near
-
-from harness.member import Member
-from harness.stack import Stack, stack
-from selvage.v1.classification_pb2 import ClassifyRequest
-from selvage.v1.embedding_pb2 import EmbedRequest
-from selvage.v1.ranking_pb2 import RerankRequest
-from shared.vectors import DataType, InputType
+from support.references import Calls, near
 
 WAYS = [
     Way(

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from http_calls import BOTH, DOCUMENTS, KEY, MODEL, QUERY, TEXTS, Clients
-from programs import program, python_of
-from references import Calls, near
 
 from harness.stack import Stack
 from selvage.v1.ranking_pb2 import RerankRequest
 from shared.vectors import InputType
+from support.http_calls import BOTH, DOCUMENTS, KEY, MODEL, QUERY, TEXTS, Clients
+from support.programs import program, python_of
+from support.references import Calls, near
 
 Embedded = Callable[..., Awaitable[np.ndarray]]
 

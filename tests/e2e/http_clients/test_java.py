@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from http_calls import TEXTS, same_bits
 
 from harness.environment import ROOT
+from support.http_calls import TEXTS, same_bits
 
 pytestmark = pytest.mark.skipif(
     shutil.which("javac") is None, reason="Java's compiler is not there: apt-get install default-jdk-headless"

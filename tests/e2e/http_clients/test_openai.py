@@ -5,7 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from http_calls import (
+
+from harness.member import Member
+from selvage.v1.embedding_pb2 import TokenIds
+from support.http_calls import (
     BOTH,
     KEY,
     MODEL,
@@ -18,10 +21,7 @@ from http_calls import (
     is_told_that_it_asks_too_much,
     same_bits,
 )
-from references import eventually, near
-
-from harness.member import Member
-from selvage.v1.embedding_pb2 import TokenIds
+from support.references import eventually, near
 
 EMBED = {"model": MODEL, "input": "w1"}
 WAYS = [

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from load_fakes import FakeTarget, fake_server, in_fake_time
 
 from benchmarks.load import loops, outcome
 from benchmarks.load.generator import Load, drive
@@ -23,6 +22,7 @@ from benchmarks.load.outcome import LoadFailed
 from benchmarks.load.processor import CpuSeconds
 from benchmarks.load.target import HttpTarget
 from benchmarks.workloads import Workload
+from support.load_fakes import FakeTarget, fake_server, in_fake_time
 
 
 @given(st.integers(1, 9), st.integers(1, 60))

@@ -17,7 +17,7 @@ from benchmarks.workloads import MINILM, Ids, minilm_folder, token_ids
 
 LISTS = sorted((ROOT / "benchmarks" / "peers").glob("*.txt"))
 PINNED = re.compile(r"[A-Za-z0-9._-]+(\[[a-z,]+\])?==[0-9][A-Za-z0-9.+]*")
-PROGRAM = [sys.executable, str(ROOT / "tests" / "peer_program.py")]
+PROGRAM = [sys.executable, str(ROOT / "tests" / "support" / "peer_program.py")]
 
 
 def test_a_peer_times_its_work_and_gives_the_outcome() -> None:

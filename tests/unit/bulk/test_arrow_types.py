@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bulk_fakes import FakeService, embed, rows
 
 from selvage.bulk.failures import Failed
+from support.bulk_fakes import FakeService, embed, rows
 
 TEXTS = pa.array(["one", "", None, "two", "  ", "one"])
 INDICES = (pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32(), pa.int64(), pa.uint64())

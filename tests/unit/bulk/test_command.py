@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bulk_fakes import FakeService, jsonl
-from fake_frontend import FakeFrontend, dense_row
 
 from selvage.bulk import meter as meter_module
 from selvage.bulk import reading
@@ -17,6 +15,8 @@ from selvage.bulk.__main__ import main
 from selvage.bulk.flags import parse
 from selvage.bulk.job import run
 from selvage.bulk.meter import Meter
+from support.bulk_fakes import FakeService, jsonl
+from support.fake_frontend import FakeFrontend, dense_row
 
 
 @pytest.mark.parametrize(

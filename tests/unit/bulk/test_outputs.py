@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bulk_fakes import FakeService, embed, jsonl, rows
 
 from selvage.bulk.failures import Failed
 from selvage.v1 import embedding_pb2, vectors_pb2
+from support.bulk_fakes import FakeService, embed, jsonl, rows
 
 COUNT = 9
 RNG = np.random.default_rng(1)

@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from bulk_fakes import FakeService, contents, embed, jsonl, refusal, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from selvage import errors
 from selvage.bulk import drafts, manifest
 from selvage.bulk.drafts import Draft
 from selvage.bulk.failures import Failed
+from support.bulk_fakes import FakeService, contents, embed, jsonl, refusal, rows
 
 TEXTS = [None if i % 11 == 5 else "" if i % 7 == 3 else "bad" if i % 13 == 1 else f"text {i}" for i in range(60)]
 FLAGS = ("--rows-per-shard", "9", "--batch-size", "4", "--skip-errors", "--id-column", "id")

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bulk_fakes import FakeService, contents, embed, jsonl, rows
 
 from selvage import errors
 from selvage.bulk import manifest, target, windows
 from selvage.bulk.board import Board
 from selvage.bulk.failures import Failed
 from selvage.bulk.windows import Window
+from support.bulk_fakes import FakeService, contents, embed, jsonl, rows
 
 TEXTS = [f"text {i}" for i in range(40)]
 FLAGS = ("--format", "npy", "--rows-per-shard", "5")

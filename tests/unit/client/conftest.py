@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from fake_frontend import FakeFrontend
+
+from support.fake_frontend import FakeFrontend
 
 
 @pytest.fixture

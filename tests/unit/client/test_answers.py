@@ -4,11 +4,11 @@ import sys
 
 import numpy as np
 import pytest
-from fake_frontend import KINDS, FakeFrontend, connected, dense_row, score, sparse_row, texts
 
 import selvage
 from selvage import errors
 from shared import errors as served
+from support.fake_frontend import KINDS, FakeFrontend, connected, dense_row, score, sparse_row, texts
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 MANY = texts(1300)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_frontend import KINDS, FakeFrontend, connected, dense_row, texts
 
 from selvage import errors
 from shared import errors as served
+from support.fake_frontend import KINDS, FakeFrontend, connected, dense_row, texts
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 MANY = texts(1300)

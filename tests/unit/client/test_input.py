@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_frontend import KINDS, FakeFrontend, connected, sparse_row, texts
 
 from selvage import errors
+from support.fake_frontend import KINDS, FakeFrontend, connected, sparse_row, texts
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 MANY = texts(1300)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from fake_frontend import KINDS, FakeFrontend, answer_batch, connected, texts
 
 from selvage import AsyncClient, Client, errors
 from shared import errors as served
+from support.fake_frontend import KINDS, FakeFrontend, answer_batch, connected, texts
 
 MANY = texts(1300)
 

@@ -12,18 +12,17 @@ import selvage
 from selvage import connection, errors
 from selvage.model_card import ENUMS, LISTS, LateInteraction, ModelCard, card_from_pb
 from selvage.v1 import model_pb2
-from shared.rpc.options import channel_options
+from shared.server.rpc.options import channel_options
 
 ROOT = Path(__file__).parents[3]
-PACKAGE = ROOT / "protos" / "selvage"
+PACKAGE = ROOT / "client" / "selvage"
 
 
 def test_everything_shown_is_there() -> None:
     """The same for people, for type checkers and at run time."""
-    tree = ast.parse((PACKAGE / "__init__.py").read_text())
-    (checked,) = (node for node in tree.body if isinstance(node, ast.If))
-    seen = {alias.name: f"selvage.{node.module}" for node in checked.body for alias in node.names}
-    seen = {name: module.removeprefix("selvage.") for name, module in seen.items()}
+    tree = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    seen = {alias.name: node.module for node in imports for alias in node.names}
     assert set(seen) == set(selvage.__all__)
     for name in selvage.__all__:
         assert getattr(selvage, name).__module__ == seen[name]
@@ -47,13 +46,13 @@ FOREIGN = ["shared", "frontend_service", "scipy", "tqdm", "grpc_status", "struct
         ("selvage.v1.embedding_pb2", ["selvage.client", "selvage.errors", "numpy", "grpc"]),
         ("selvage.client", FOREIGN),
         ("selvage.async_client", FOREIGN),
-        ("selvage.batches.embedding", [*FOREIGN, "torch", "pyarrow"]),
+        ("selvage.clusters.embedding", [*FOREIGN, "torch", "pyarrow"]),
     ],
 )
 def test_it_imports_no_more_than_it_needs(imported: str, absent: list[str]) -> None:
     """Servers get the generated code alone, callers the client alone."""
     program = f"import sys, {imported}; sys.exit(str(sorted(set({absent}) & set(sys.modules)) or ''))"
-    path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'protos'}"}
+    path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
     ended = subprocess.run([sys.executable, "-c", program], env=path, capture_output=True, text=True, check=False)
     assert ended.stderr.strip() == ""
 

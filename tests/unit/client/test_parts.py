@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_frontend import ANSWERS, dense_row
 from hypothesis import given
 from hypothesis import strategies as st
 
 from selvage import embedding, methods
+from selvage.call import Attempt, Flight
 from selvage.connection import Settings
 from selvage.errors import Overloaded, ResultTooLarge, Unavailable
-from selvage.flight import Attempt, Flight
 from selvage.parts import Part, runs
 from selvage.retries import Retries
+from support.fake_frontend import ANSWERS, dense_row
 
 sizes = st.lists(st.integers(0, 30), max_size=40)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from selvage import errors
-from selvage.flight import Flight
+from selvage.call import Flight
 from selvage.parts import Part
 from selvage.retries import FIRST, LONGEST, SPREAD, Retries
 

@@ -4,10 +4,10 @@ import inspect
 import math
 
 import pytest
-from fake_frontend import KINDS, FakeFrontend, connected, texts
 
 from selvage import AsyncClient, Client
 from selvage.connection import is_public
+from support.fake_frontend import KINDS, FakeFrontend, connected, texts
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 MANY = texts(1300)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_frontend import KINDS, FakeFrontend, answer_batch, connected, dense_row, embed, sparse_row, texts
 
 from selvage import errors, methods, streaming
 from selvage.v1.embedding_pb2 import EmbedStreamResponse, StreamError
 from shared import errors as served
+from support.fake_frontend import KINDS, FakeFrontend, answer_batch, connected, dense_row, embed, sparse_row, texts
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 MANY = texts(768)

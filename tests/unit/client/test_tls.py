@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from fake_frontend import KINDS, FakeFrontend, connected, dense_row
 
 from selvage import TLS, errors
+from support.fake_frontend import KINDS, FakeFrontend, connected, dense_row
 
 trustme = pytest.importorskip("trustme")
 AUTHORITY, OTHER = trustme.CA(), trustme.CA()

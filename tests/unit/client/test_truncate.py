@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_frontend import KINDS, FakeFrontend, connected
+
+from support.fake_frontend import KINDS, FakeFrontend, connected
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 ROWS = [np.ones((2, 3), dtype=np.float32)]

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from frontend_service.packing import pack
+from frontend_service.postprocess.packing import pack
 from selvage import names, vectors
 from selvage.errors import InvalidInput
 from selvage.v1 import vectors_pb2
 from shared import vectors as domain
-from shared.codec import vectors_from_pb
+from shared.codec.fields import vectors_from_pb
 from shared.vectors import DataType
 
 rows = arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 19)), elements=st.floats(-4, 4, width=32))

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from fakes import FakeWorker, card
 
-from frontend_service.doors.http import page
-from frontend_service.doors.http.app import ABORT, App
-from frontend_service.doors.http.door import SHAPES
-from frontend_service.frontend import Frontend
-from frontend_service.limits import Limits
-from frontend_service.service import Service
-from frontend_service.worker.protocol import ServedModel
-from shared.calls import Calls
+from frontend_service.api.http import page
+from frontend_service.api.http.api import SHAPES
+from frontend_service.api.http.app import ABORT, App
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.limits import Limits
+from frontend_service.services.pipeline import Service
+from frontend_service.workers.interface import ServedModel
 from shared.jobs import Encode, Job, JobResult, Rows
+from shared.server.calls import Calls
 
 JSON = (("content-type", "application/json"),)
 

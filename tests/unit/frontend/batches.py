@@ -7,17 +7,17 @@ from typing import Any
 from fakes import FakeWorker
 from test_service import service
 
-from frontend_service.doors.both_ways import Replies
-from frontend_service.doors.selvage_v1.bulk import Bulk, Embed
-from frontend_service.doors.selvage_v1.codec import embedding, fields
-from frontend_service.doors.selvage_v1.codec.embed_reply import EmbedReply
-from frontend_service.exchange import Exchange
-from frontend_service.frontend import Frontend
-from frontend_service.limits import Limits
+from frontend_service.api.selvage_v1.bulk import Bulk, Embed
+from frontend_service.api.selvage_v1.codec import embedding, fields
+from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
+from frontend_service.api.streams.two_way_stream import Replies
+from frontend_service.application.exchange import Exchange
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.limits import Limits
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamRequest, EmbedStreamResponse
 from shared.caller import Caller
-from shared.calls import Calls
 from shared.errors import Overloaded
+from shared.server.calls import Calls
 
 HERE = Caller(method="/selvage.v1.EmbeddingService/EmbedStream", request_id="mine", remaining=60.0)
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from frontend_service.doors.both_ways import Replies
-from frontend_service.doors.coalescing import Coalescing
-from shared.admission import Admission, Bounds
+from frontend_service.api.streams.coalesced import Coalescing
+from frontend_service.api.streams.two_way_stream import Replies
 from shared.errors import InvalidInput, ResultTooLarge, SelvageError
+from shared.server.admission import Admission, Bounds
 
 ROOMY = Bounds()
 BAD = 13

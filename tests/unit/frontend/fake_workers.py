@@ -9,19 +9,19 @@ from typing import Any
 import fakes
 import grpc
 
-from frontend_service.worker.fleet import Fleet
-from frontend_service.worker.stream import Stream
+from frontend_service.workers.fleet import Fleet
+from frontend_service.workers.stream import Stream
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
-from shared import codec
+from shared.codec import fields as codec
+from shared.codec.load import load_to_pb
+from shared.codec.results import Sending
 from shared.errors import SelvageError, WorkerUnavailable
 from shared.jobs import Classify, Job, JobResult, Priority
 from shared.load import Load
-from shared.load_codec import load_to_pb
 from shared.ragged import RaggedTokens
-from shared.result_codec import Sending
-from shared.rpc import LINK_VERSION
-from shared.rpc.status import abort
+from shared.server.rpc import LINK_VERSION
+from shared.server.rpc.status import abort
 
 TOKENS = RaggedTokens.of([[1, 2]])
 JOB = Job(id=7, work=Classify(), tokens=TOKENS, remaining=60, request_id="mine-7", key="k", priority=Priority.BULK)

@@ -2,8 +2,8 @@
 
 import json
 
-from frontend_service.tokenization import Tokenization
-from frontend_service.worker.protocol import ServedModel
+from frontend_service.tokenizing.tokenizer import Tokenization
+from frontend_service.workers.interface import ServedModel
 from shared.card import ModelCard
 from shared.errors import UnknownModel
 from shared.jobs import Classify, Job, JobResult, MaxSim, Rows, Score

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from frontend_service import new_key
-from frontend_service.api_keys import ApiKeys, hashed
-from shared.admission import Bounds
+from frontend_service.access import new_key
+from frontend_service.access.api_keys import ApiKeys, hashed
 from shared.caller import Caller, caller_of
-from shared.calls import Calls
 from shared.errors import InvalidInput, Overloaded, Unauthenticated
-from shared.fresh import LOOK_SECONDS
 from shared.jobs import Priority
+from shared.security.reloaded_file import LOOK_SECONDS
+from shared.server.admission import Bounds
+from shared.server.calls import Calls
 
 SEARCH, BATCH = "sv-search", "sv-batch"
 FILE = f"""

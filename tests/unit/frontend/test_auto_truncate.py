@@ -9,18 +9,18 @@ from asgi import Door, Worker
 from fakes import FakeWorker, card
 from google.protobuf.message import Message
 
-from frontend_service.doors.selvage_v1.codec import classification, embedding, model, ranking
-from frontend_service.doors.tei_v1.codec import embedding as tei_embedding
-from frontend_service.doors.tei_v1.codec import prediction as tei_prediction
-from frontend_service.doors.tei_v1.codec import ranking as tei_ranking
-from frontend_service.frontend import Frontend
-from frontend_service.limits import Limits
-from frontend_service.service import Service
+from frontend_service.api.selvage_v1.codec import classification, embedding, model, ranking
+from frontend_service.api.tei_v1.codec import embedding as tei_embedding
+from frontend_service.api.tei_v1.codec import prediction as tei_prediction
+from frontend_service.api.tei_v1.codec import ranking as tei_ranking
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.limits import Limits
+from frontend_service.services.pipeline import Service
 from frontend_service.settings import FrontendSettings
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
-from shared.calls import Calls
 from shared.errors import InputTooLong, InvalidInput
 from shared.jobs import Job, JobResult, Rows, SparseRows
+from shared.server.calls import Calls
 from shared.terms import Terms
 from shared.vectors import OutputKind, ScoringMethod, Task
 from tei.v1 import tei_pb2

@@ -4,10 +4,10 @@ import pytest
 from fakes import WORDS, card, tokenizer_json
 from tokenizers import Tokenizer
 
-from frontend_service.pairs import PairTexts
-from frontend_service.requests import Cut
-from frontend_service.tokenization import Tokenization
-from frontend_service.turns import finished
+from frontend_service.domain.requests import Cut
+from frontend_service.tokenizing.fair_threads import finished
+from frontend_service.tokenizing.pairs.pairs import PairTexts
+from frontend_service.tokenizing.tokenizer import Tokenization
 from shared.errors import InvalidInput
 from shared.vectors import InputType
 

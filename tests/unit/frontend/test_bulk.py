@@ -5,9 +5,9 @@ import pytest
 from batches import Counted, answered, batch, through
 from google.rpc.code_pb2 import Code
 
-from frontend_service.doors.selvage_v1.codec import embedding
-from frontend_service.doors.selvage_v1.codec.embed_reply import EmbedReply
-from frontend_service.limits import Limits
+from frontend_service.api.selvage_v1.codec import embedding
+from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
+from frontend_service.domain.limits import Limits
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse
 from shared.caller import Caller
 from shared.errors import Internal, Overloaded

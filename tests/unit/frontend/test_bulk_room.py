@@ -7,14 +7,14 @@ import pytest
 from batches import Counted, batch, through
 from test_service import service
 
-from frontend_service.doors.selvage_v1 import bulk
-from frontend_service.doors.selvage_v1.codec.embed_reply import EmbedReply
-from frontend_service.frontend import Frontend
+from frontend_service.api.selvage_v1 import bulk
+from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
+from frontend_service.application.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamResponse
-from shared.admission import Bounds
 from shared.caller import Caller
-from shared.calls import Calls
 from shared.errors import Overloaded, ResultTooLarge, SelvageError, WorkerUnavailable
+from shared.server.admission import Bounds
+from shared.server.calls import Calls
 
 
 async def test_a_stream_does_not_refuse_itself() -> None:

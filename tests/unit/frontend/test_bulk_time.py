@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 from batches import HERE, batch, through
-from clockwork import in_no_time
 from google.rpc.code_pb2 import Code
 from test_service import service
 
-from frontend_service.doors.selvage_v1.codec.embed_reply import EmbedReply
-from frontend_service.frontend import Frontend
+from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
+from frontend_service.application.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse
 from shared.caller import Caller
-from shared.calls import Calls
+from shared.server.calls import Calls
+from support.clockwork import in_no_time
 
 TIMEOUT = 0.2
 """Seconds of a call that brings no deadline."""

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend_service import postprocess
-from frontend_service.classification import Classification
-from frontend_service.doors.selvage_v1.codec import classification, ranking
-from frontend_service.limits import Limits
-from frontend_service.ranking import Ranking
-from frontend_service.service import Service
+from frontend_service.api.selvage_v1.codec import classification, ranking
+from frontend_service.domain.limits import Limits
+from frontend_service.postprocess import ranking as postprocess
+from frontend_service.services.classification import Classification
+from frontend_service.services.pipeline import Service
+from frontend_service.services.ranking import Ranking
 from selvage.v1 import classification_pb2 as pb
 from selvage.v1 import ranking_pb2, vectors_pb2
 from shared.card import ModelCard

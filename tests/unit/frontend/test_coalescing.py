@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from callers import ROOMY, Caller, settled
 
-from frontend_service.doors import coalescing
-from frontend_service.doors.coalescing import GROUP_MESSAGES, GROUPS
+from frontend_service.api.streams import coalesced as coalescing
+from frontend_service.api.streams.coalesced import GROUP_MESSAGES, GROUPS
 from shared.errors import WorkerUnavailable
 
 

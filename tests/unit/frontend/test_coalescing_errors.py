@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from callers import BAD, Caller, settled
 
-from frontend_service.doors.coalescing import GROUPS, apart
+from frontend_service.api.streams.coalesced import GROUPS, apart
 from shared.errors import InvalidInput, Overloaded, ResultTooLarge, WorkerUnavailable
 
 

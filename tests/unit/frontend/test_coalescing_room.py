@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 from callers import Caller, settled
 
-from frontend_service.doors import both_ways
-from frontend_service.doors.both_ways import NotRead
-from frontend_service.doors.coalescing import GROUPS, MESSAGES
-from shared.admission import Bounds
+from frontend_service.api.streams import two_way_stream as both_ways
+from frontend_service.api.streams.coalesced import GROUPS, MESSAGES
+from frontend_service.api.streams.two_way_stream import NotRead
 from shared.errors import Overloaded
+from shared.server.admission import Bounds
 
 
 @pytest.mark.parametrize(("size", "most"), [(1, MESSAGES), (64 * 1024, 4)])

@@ -5,14 +5,14 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as some
 
-from frontend_service.answer import Answer
-from frontend_service.doors.selvage_v1.codec.embed_reply import EmbedReply
-from frontend_service.doors.selvage_v1.codec.embedding import embed_reply
-from frontend_service.requests import EmbedRequest
+from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
+from frontend_service.api.selvage_v1.codec.embedding import embed_reply
+from frontend_service.domain.answer import Answer
+from frontend_service.domain.requests import EmbedRequest
 from selvage.v1.embedding_pb2 import EmbedResponse, EmbedStreamResponse
 from selvage.v1.usage_pb2 import Timing, Usage
 from selvage.v1.vectors_pb2 import DenseVectors, MultiVectors
-from shared.codec import number
+from shared.codec.fields import number
 from shared.jobs import JobResult, Rows
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, OutputKind

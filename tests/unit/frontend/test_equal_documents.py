@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from fakes import FakeWorker, card
 
-from frontend_service.doors.selvage_v1.codec import ranking
-from frontend_service.limits import Limits
-from frontend_service.pairs import PairTexts
-from frontend_service.ranking import Ranking
-from frontend_service.requests import Cut
-from frontend_service.service import Service
-from frontend_service.tokenized import NOTHING, Tokenized
-from frontend_service.turns import finished
-from frontend_service.worker.protocol import ServedModel
+from frontend_service.api.selvage_v1.codec import ranking
+from frontend_service.domain.limits import Limits
+from frontend_service.domain.requests import Cut
+from frontend_service.services.pipeline import Service
+from frontend_service.services.ranking import Ranking
+from frontend_service.tokenizing.batch import NOTHING, Tokenized
+from frontend_service.tokenizing.fair_threads import finished
+from frontend_service.tokenizing.pairs.pairs import PairTexts
+from frontend_service.workers.interface import ServedModel
 from selvage.v1 import ranking_pb2 as pb
 from selvage.v1 import vectors_pb2
 from shared.jobs import Classify, Job, JobResult, MaxSim, Score

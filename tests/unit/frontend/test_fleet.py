@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from fake_workers import JOB, FakeWorker, World, eventually, streams
 
-from frontend_service.worker import fleet
+from frontend_service.workers import fleet
 from shared.errors import GivenBack, InvalidInput, Overloaded, UnknownModel, WorkerUnavailable
 from shared.estimate import UNREAD_MARGIN
 from shared.jobs import Classify, Job, Priority

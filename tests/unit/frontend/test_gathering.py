@@ -4,12 +4,12 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from clockwork import in_no_time
 
-from frontend_service.doors.tei_v1.gathering import Gathering
-from frontend_service.limits import Limits
-from shared.admission import Admission, Bounds
+from frontend_service.api.tei_v1.gathering import Gathering
+from frontend_service.domain.limits import Limits
 from shared.errors import DeadlineExceeded, InvalidInput, LimitExceeded, Overloaded, WorkerUnavailable
+from shared.server.admission import Admission, Bounds
+from support.clockwork import in_no_time
 from tei.v1 import tei_pb2 as pb
 
 SIZE = 1000

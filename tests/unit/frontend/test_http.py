@@ -7,9 +7,9 @@ import pytest
 from asgi import JSON, Door, Worker
 
 from shared.caller import Caller, Quota
-from shared.calls import Calls
 from shared.errors import Internal, Overloaded, SelvageError, Unauthenticated, WorkerUnavailable
 from shared.jobs import Priority
+from shared.server.calls import Calls
 
 EMBED = "/v1/embeddings"
 
@@ -188,7 +188,7 @@ async def test_the_document_tells_that_null_is_absence(door: Door) -> None:
 
 def test_every_error_has_a_status_of_its_own_kind() -> None:
     """None falls through to 500 but those that are ours."""
-    from frontend_service.doors.http.errors import status_of
+    from frontend_service.api.http.errors import status_of
     from shared.errors import error_classes
 
     found = {reason: status_of(kind("x")) for reason, kind in error_classes().items()}

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from asgi import Door
 
-from frontend_service.doors.http.body import Body
-from frontend_service.doors.http.refusing import refusing
+from frontend_service.api.http.body import Body
+from frontend_service.api.http.refusing import refusing
 from shared.errors import InvalidInput
 
 

@@ -6,12 +6,12 @@ import json
 import pytest
 from asgi import JSON, Door, Worker
 
-from frontend_service.doors.http import arrival, body
-from frontend_service.doors.http.body import Body
-from frontend_service.doors.http.shapes.openai import EmbeddingsBody
-from shared.admission import Bounds
-from shared.calls import Calls
+from frontend_service.api.http import arrival, body
+from frontend_service.api.http.body import Body
+from frontend_service.api.http.shapes.openai import EmbeddingsBody
 from shared.errors import InvalidInput
+from shared.server.admission import Bounds
+from shared.server.calls import Calls
 
 EMBED = "/v1/embeddings"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from frontend_service.doors.http import connection
-from frontend_service.doors.http.connection import Connection
-from frontend_service.doors.http.present import Present
+from frontend_service.api.http import connection
+from frontend_service.api.http.connection import Connection
+from frontend_service.api.http.present import Present
 
 
 class Wire(asyncio.Transport):

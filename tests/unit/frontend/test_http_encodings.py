@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from asgi import Door, Told, Worker
 
-from frontend_service.worker.protocol import ServedModel
+from frontend_service.workers.interface import ServedModel
 from shared.jobs import Encode, Job, JobResult, Rows
 from shared.vectors import OutputKind
 

@@ -20,7 +20,7 @@ from asgi import JSON, Door, Told, Worker
 from http_fields import cohere, jina, nim, openai, tei, vllm
 from http_fields.field import Fate, Field, Request
 
-from frontend_service.worker.protocol import ServedModel
+from frontend_service.workers.interface import ServedModel
 from shared.jobs import Encode, Job, JobResult, Rows, SparseRows
 from shared.vectors import OutputKind
 

@@ -8,11 +8,11 @@ import pytest
 from asgi import Door, Worker
 from wire import Response, post, serving, told
 
-from frontend_service.doors.http.cors import Cors
-from frontend_service.doors.http.head import Hosts
+from frontend_service.api.http.cors import Cors
+from frontend_service.api.http.head import Hosts
 from frontend_service.settings import FrontendSettings
-from shared.calls import Calls
 from shared.errors import Unauthenticated
+from shared.server.calls import Calls
 
 CLOSE = b"Connection: close"
 PAGE = b"Origin: https://app.example"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from frontend_service.doors.http.parser import Head, NoRequest, Parser
+from frontend_service.api.http.parser import Head, NoRequest, Parser
 
 OFFER = (
     b"GET http://localhost:80/a?b#c HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"

@@ -10,7 +10,7 @@ import pytest
 from asgi import Door, Worker
 from wire import serving
 
-from frontend_service.doors.http import connection, server
+from frontend_service.api.http import connection, server
 
 HEAD = b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: "
 

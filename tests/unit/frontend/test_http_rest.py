@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from asgi import Door, Worker
-from certificates import Authority
 from wire import AFTER, Response, post, responses, serving, statuses, told
 
-from frontend_service.doors.http import connection
-from shared.calls import Calls
+from frontend_service.api.http import connection
 from shared.errors import Overloaded, Unauthenticated
-from shared.tls import identity
+from shared.security.tls import identity
+from shared.server.calls import Calls
+from support.certificates import Authority
 
 LARGE = 20_000_000
 CLOSE = b"Connection: close"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from asgi import Door, Worker
-from certificates import Authority
 
-from frontend_service.doors.http.server import HttpServer
-from shared import fresh
-from shared.tls import identity
+from frontend_service.api.http.server import HttpServer
+from shared.security import reloaded_file as fresh
+from shared.security.tls import identity
+from support.certificates import Authority
 
 HERE = "127.0.0.1"
 """A name of which clients tell nothing when they connect: it is an address."""

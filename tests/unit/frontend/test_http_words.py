@@ -7,7 +7,7 @@ import pytest
 from asgi import Door, Worker
 from test_token_bounds import CROSS_ENCODER, LONG
 
-from frontend_service.limits import Limits
+from frontend_service.domain.limits import Limits
 from shared.vectors import Activation, OutputKind, Task
 
 CLASSIFIER: dict[str, object] = {"tasks": (Task.CLASSIFY,), "labels": ("no", "yes"), "activation": Activation.SOFTMAX}
@@ -226,7 +226,7 @@ async def test_the_remedy_for_a_large_reply_is_one_of_this_path(
     path: str, body: dict[str, Any], card: dict[str, object], remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     door = Door(Worker(**card))
-    monkeypatch.setattr("frontend_service.limits.ENVELOPE_BYTES", Limits().message_bytes)
+    monkeypatch.setattr("frontend_service.domain.limits.ENVELOPE_BYTES", Limits().message_bytes)
     told = await door.ask(path, body)
     error = told.json.get("error", told.json)
     message = error if isinstance(error, str) else error["message"]

@@ -7,16 +7,16 @@ import fakes
 import numpy as np
 import pytest
 
-from frontend_service.doors.selvage_v1.codec import embedding, model, ranking
-from frontend_service.embedding import Embedding
-from frontend_service.limits import Limits
-from frontend_service.models import Models
-from frontend_service.ranking import Ranking
-from frontend_service.requests import Cut
-from frontend_service.service import Service
-from frontend_service.tokenization import Tokenization
-from frontend_service.turns import finished
-from frontend_service.worker.protocol import ServedModel
+from frontend_service.api.selvage_v1.codec import embedding, model, ranking
+from frontend_service.domain.limits import Limits
+from frontend_service.domain.requests import Cut
+from frontend_service.services.embedding import Embedding
+from frontend_service.services.models import Models
+from frontend_service.services.pipeline import Service
+from frontend_service.services.ranking import Ranking
+from frontend_service.tokenizing.fair_threads import finished
+from frontend_service.tokenizing.tokenizer import Tokenization
+from frontend_service.workers.interface import ServedModel
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
 from shared.card import LateInteraction
 from shared.errors import DimensionMismatch, InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedTask

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as some
 
-from frontend_service.doors.packed import INDEX_BYTES, put_floats, put_pairs, put_rows
+from frontend_service.api.packed import INDEX_BYTES, put_floats, put_pairs, put_rows
 from tei.v1 import tei_pb2 as pb
 
 FLOATS = some.floats(width=32, allow_nan=False)

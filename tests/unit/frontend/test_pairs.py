@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Encoding, Tokenizer
 
-from frontend_service.pair_segments import longest_first
-from frontend_service.pair_tokenizer import SLICE_TOKENS
-from frontend_service.pairs import PairTexts
-from frontend_service.reader import Reader
-from frontend_service.requests import Cut, PromptChoice
-from frontend_service.tokenization import Tokenization
-from frontend_service.tokenized import Tokenized
-from frontend_service.turns import finished
+from frontend_service.domain.requests import Cut, PromptChoice
+from frontend_service.tokenizing.batch import Tokenized
+from frontend_service.tokenizing.fair_threads import finished
+from frontend_service.tokenizing.pairs.pairs import PairTexts
+from frontend_service.tokenizing.pairs.segments import longest_first
+from frontend_service.tokenizing.pairs.tokenizer import SLICE_TOKENS
+from frontend_service.tokenizing.prefix import Reader
+from frontend_service.tokenizing.tokenizer import Tokenization
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded
 from shared.vectors import TruncationSide
 

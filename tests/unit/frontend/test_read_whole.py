@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from kinds import made
 from tokenizers import processors
 
-from frontend_service import reader, tokenization
-from frontend_service.pairs import PairTexts
-from frontend_service.reader import Need, Read, Reader
-from frontend_service.requests import Cut, PromptChoice
-from frontend_service.tokenization import Tokenization
-from frontend_service.tokenized import Tokenized
-from frontend_service.turns import Slices, finished
+from frontend_service.domain.requests import Cut, PromptChoice
+from frontend_service.tokenizing import prefix as reader
+from frontend_service.tokenizing import tokenizer as tokenization
+from frontend_service.tokenizing.batch import Tokenized
+from frontend_service.tokenizing.fair_threads import Slices, finished
+from frontend_service.tokenizing.pairs.pairs import PairTexts
+from frontend_service.tokenizing.prefix import Need, Read, Reader
+from frontend_service.tokenizing.tokenizer import Tokenization
 from shared.errors import InputTooLong, InvalidInput
 from shared.vectors import TruncationSide
 

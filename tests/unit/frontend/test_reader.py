@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from kinds import KINDS, made
 from tokenizers import AddedToken, Encoding, Tokenizer, models, normalizers, pre_tokenizers
 
-from frontend_service import reader
-from frontend_service.parting import Parting
-from frontend_service.reader import SLICE_LETTERS, TOKEN_LETTERS, Need, Reader
+from frontend_service.tokenizing import prefix as reader
+from frontend_service.tokenizing.prefix import SLICE_LETTERS, TOKEN_LETTERS, Need, Reader
+from frontend_service.tokenizing.split_points import Parting
 from shared.vectors import TruncationSide
 
 PIECES = [

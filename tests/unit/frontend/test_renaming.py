@@ -3,7 +3,7 @@
 import pytest
 from asgi import Door, Worker
 
-from frontend_service.doors.renaming import Names, renamed
+from frontend_service.api.renaming import Names, renamed
 
 NAMES: Names = ((r"\btexts\[(\d+)\]", r"inputs[\1]"), (r"^texts$", "inputs"), (r"\btruncate would", '"END" would'))
 

@@ -18,19 +18,19 @@ from grpc_status import rpc_status
 from plain_door import Body, PlainDoor
 from structlog.testing import capture_logs
 
-from frontend_service.doors.selvage_v1.server import register
-from frontend_service.frontend import Frontend
-from frontend_service.limits import Limits
-from frontend_service.service import Service
-from frontend_service.worker.protocol import ServedModel
+from frontend_service.api.selvage_v1.server import register
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.limits import Limits
+from frontend_service.services.pipeline import Service
+from frontend_service.workers.interface import ServedModel
 from selvage.v1 import embedding_pb2, ranking_pb2
 from selvage.v1.embedding_pb2_grpc import EmbeddingServiceStub
 from selvage.v1.ranking_pb2_grpc import RankingServiceStub
-from shared.calls import Calls
 from shared.errors import Overloaded
 from shared.jobs import Encode, Job, JobResult, Rows
-from shared.services import PUBLIC_SERVICES
-from shared.serving import Server
+from shared.server.calls import Calls
+from shared.server.services import PUBLIC_SERVICES
+from shared.server.serving import Server
 
 DOCUMENTS = ["b", "c d", "e", "f"]
 REQUESTS = {"Embed": embedding_pb2.EmbedRequest, "Rerank": ranking_pb2.RerankRequest}

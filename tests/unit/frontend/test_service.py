@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from fakes import WORDS, FakeWorker, card, tokenizer_json
 
-from frontend_service import postprocess
-from frontend_service.doors.selvage_v1.codec import embedding, ranking
-from frontend_service.embedding import Embedding
-from frontend_service.limits import Limits
-from frontend_service.models import Models
-from frontend_service.ranking import Ranking
-from frontend_service.requests import DetokenizeRequest, TokenizeRequest
-from frontend_service.service import INLINE_LETTERS, Service
-from frontend_service.tokenization import Tokenization
-from frontend_service.turns import Slices
+from frontend_service.api.selvage_v1.codec import embedding, ranking
+from frontend_service.domain.limits import Limits
+from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
+from frontend_service.postprocess import ranking as postprocess
+from frontend_service.services.embedding import Embedding
+from frontend_service.services.models import Models
+from frontend_service.services.pipeline import INLINE_LETTERS, Service
+from frontend_service.services.ranking import Ranking
+from frontend_service.tokenizing.fair_threads import Slices
+from frontend_service.tokenizing.tokenizer import Tokenization
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.errors import Internal, InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Encode, Score

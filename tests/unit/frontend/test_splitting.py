@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend_service.worker.splitting import Worker, cut, joined, part, shared_head, shares
+from frontend_service.workers.split_job import Worker, cut, joined, part, shared_head, shares
 from shared.jobs import Classify, Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import Layout, OutputKind, ScoringMethod

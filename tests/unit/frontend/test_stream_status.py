@@ -10,13 +10,13 @@ import pytest
 from test_service import service
 from test_worker_link import eventually
 
-from frontend_service.doors.selvage_v1.server import register
-from frontend_service.frontend import Frontend
+from frontend_service.api.selvage_v1.server import register
+from frontend_service.application.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
-from shared.admission import Bounds
-from shared.calls import Calls
-from shared.rpc import channel_options
-from shared.rpc.interceptor import Interceptor
+from shared.server.admission import Bounds
+from shared.server.calls import Calls
+from shared.server.rpc import channel_options
+from shared.server.rpc.interceptor import Interceptor
 
 ROWS = 4096
 """Texts of a large batch; a row of the fake worker has 32 bytes, so its reply has twice what a stream has under way."""

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from clockwork import in_no_time
 
-from frontend_service.doors import both_ways
-from frontend_service.doors.both_ways import NotRead, Replies
-from frontend_service.doors.streaming import REQUESTS, Streaming
-from shared.admission import Admission, Bounds, streams
-from shared.admission.streams import OpenStream
+from frontend_service.api.streams import two_way_stream as both_ways
+from frontend_service.api.streams.independent import REQUESTS, Streaming
+from frontend_service.api.streams.two_way_stream import NotRead, Replies
 from shared.errors import InvalidInput, Overloaded, WorkerUnavailable
+from shared.server.admission import Admission, Bounds, streams
+from shared.server.admission.streams import OpenStream
+from support.clockwork import in_no_time
 
 ROOMY = Bounds()
 
@@ -283,7 +283,7 @@ async def test_another_that_ends_wakes_one_that_waits() -> None:
 async def test_what_a_stream_holds_is_not_the_process_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls that come one after the other beside it do not forget it."""
     taken = 1000
-    monkeypatch.setattr("shared.admission.admission.memory_taken", lambda: taken)
+    monkeypatch.setattr("shared.server.admission.admission.memory_taken", lambda: taken)
     admission = Admission(ROOMY)
     taken = 2000  # a tokenizer, perhaps
     with admission.stream():

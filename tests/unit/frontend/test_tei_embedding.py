@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tei_answers import LEFT, answer
 
-from frontend_service.doors.tei_v1.codec import embedding, fields, prediction
-from frontend_service.requests import Cut, PromptChoice
+from frontend_service.api.tei_v1.codec import embedding, fields, prediction
+from frontend_service.domain.requests import Cut, PromptChoice
 from shared.jobs import Rows, SparseRows
 from shared.vectors import OutputKind, TruncationSide
 from tei.v1 import tei_pb2 as pb

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from frontend_service.doors.tei_v1.codec import embedding, fields, prediction, tokenization
-from frontend_service.doors.tei_v1.codec.errors import told
+from frontend_service.api.tei_v1.codec import embedding, fields, prediction, tokenization
+from frontend_service.api.tei_v1.codec.errors import told
 from shared.errors import InputTooLong, InvalidInput, Overloaded, SelvageError, UnknownModel, UnsupportedTask
 from tei.v1 import tei_pb2 as pb
 

@@ -6,7 +6,7 @@ import pytest
 from asgi import Door, Worker
 from http_fields.vllm import CROSS_ENCODER, LONG
 
-from frontend_service.worker.protocol import ServedModel
+from frontend_service.workers.interface import ServedModel
 from shared.errors import UnknownModel
 from shared.vectors import OutputKind
 

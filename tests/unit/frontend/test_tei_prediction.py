@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tei_answers import LEFT, answer
 
-from frontend_service.classification import Classified
-from frontend_service.doors.tei_v1.codec import prediction, ranking
-from frontend_service.requests import Cut
+from frontend_service.api.tei_v1.codec import prediction, ranking
+from frontend_service.domain.requests import Cut
+from frontend_service.services.classification import Classified
 from shared.errors import InvalidInput
 from shared.vectors import TruncationSide
 from tei.v1 import tei_pb2 as pb

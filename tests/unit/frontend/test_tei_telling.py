@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from fakes import card
 
-from frontend_service.answer import Timing
-from frontend_service.doors.tei_v1.codec import fields, info, tokenization
-from frontend_service.limits import Limits
-from frontend_service.models import Description
+from frontend_service.api.tei_v1.codec import fields, info, tokenization
+from frontend_service.domain.answer import Timing
+from frontend_service.domain.limits import Limits
+from frontend_service.services.models import Description
 from shared.vectors import ScoringMethod, Task
 from tei.v1 import tei_pb2 as pb
 

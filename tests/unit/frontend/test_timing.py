@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 from fakes import FakeWorker, card
 
-from frontend_service import packing, postprocess, token_pooling
-from frontend_service.doors.selvage_v1.server import ClassificationServicer, EmbeddingServicer, RankingServicer
-from frontend_service.frontend import Frontend
-from frontend_service.limits import Limits
-from frontend_service.service import Service
-from frontend_service.worker.protocol import ServedModel
+from frontend_service.api.selvage_v1.server import ClassificationServicer, EmbeddingServicer, RankingServicer
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.limits import Limits
+from frontend_service.postprocess import packing, token_pooling
+from frontend_service.postprocess import ranking as postprocess
+from frontend_service.services.pipeline import Service
+from frontend_service.workers.interface import ServedModel
 from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2, vectors_pb2
 from shared.caller import Caller
-from shared.calls import Calls
 from shared.jobs import Job, JobResult, Rows
-from shared.rpc.interceptor import CALLER
+from shared.server.calls import Calls
+from shared.server.rpc.interceptor import CALLER
 from shared.vectors import OutputKind, ScoringMethod, Task
 
 PARTS = ("tokenize", "queue", "compute", "transfer", "postprocess")

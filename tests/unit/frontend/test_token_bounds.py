@@ -4,9 +4,9 @@ import fakes
 import pytest
 from asgi import Door, Worker
 
-from frontend_service.requests import Cut
-from frontend_service.tokenization import Tokenization
-from frontend_service.turns import finished
+from frontend_service.domain.requests import Cut
+from frontend_service.tokenizing.fair_threads import finished
+from frontend_service.tokenizing.tokenizer import Tokenization
 from shared.errors import LimitExceeded
 from shared.vectors import ScoringMethod, Task, TruncationSide
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from fakes import FakeWorker, card
 
-from frontend_service import packing, token_pooling
-from frontend_service.answer import Answer
-from frontend_service.doors.selvage_v1.codec import embedding as codec
-from frontend_service.doors.selvage_v1.codec.model import limits_to_pb
-from frontend_service.embedding import Embedding
-from frontend_service.limits import Limits
-from frontend_service.requests import EmbedRequest
-from frontend_service.service import Service
+from frontend_service.api.selvage_v1.codec import embedding as codec
+from frontend_service.api.selvage_v1.codec.model import limits_to_pb
+from frontend_service.domain.answer import Answer
+from frontend_service.domain.limits import Limits
+from frontend_service.domain.requests import EmbedRequest
+from frontend_service.postprocess import packing, token_pooling
+from frontend_service.postprocess.token_pooling import pool
+from frontend_service.services.embedding import Embedding
+from frontend_service.services.pipeline import Service
 from frontend_service.settings import FrontendSettings
-from frontend_service.token_pooling import pool
-from frontend_service.worker.protocol import ServedModel
+from frontend_service.workers.interface import ServedModel
 from selvage.v1 import embedding_pb2
 from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, SelvageError
 from shared.jobs import Encode, Job, JobResult, Rows

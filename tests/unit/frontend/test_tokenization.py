@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from kinds import byte_level
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from frontend_service import reader
-from frontend_service.limits import TEXT_LETTERS
-from frontend_service.requests import Cut, PromptChoice
-from frontend_service.token_limits import TokenLimits
-from frontend_service.tokenization import SLICE_IDS, Tokenization
-from frontend_service.turns import finished
+from frontend_service.domain.limits import TEXT_LETTERS
+from frontend_service.domain.requests import Cut, PromptChoice
+from frontend_service.tokenizing import prefix as reader
+from frontend_service.tokenizing.fair_threads import finished
+from frontend_service.tokenizing.token_limits import TokenLimits
+from frontend_service.tokenizing.tokenizer import SLICE_IDS, Tokenization
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask
 from shared.vectors import InputType, TruncationSide
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from frontend_service.turns import PATIENCE, TURN, Slices, Turns, finished, once
+from frontend_service.tokenizing.fair_threads import PATIENCE, TURN, Slices, Turns, finished, once
 from shared.errors import WorkerUnavailable
 
 

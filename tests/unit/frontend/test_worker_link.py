@@ -7,10 +7,10 @@ import fakes
 import pytest
 from fake_workers import JOB, TOKENS, FakeWorker, World, eventually
 
-from frontend_service.worker import link, stream
-from frontend_service.worker.fleet import Fleet
+from frontend_service.workers import link, stream
+from frontend_service.workers.fleet import Fleet
 from selvage.worker.v1 import worker_pb2 as pb
-from shared import codec
+from shared.codec import fields as codec
 from shared.errors import InvalidInput, Overloaded, SelvageError, WorkerUnavailable
 from shared.jobs import Classify, Job
 from shared.load import Load

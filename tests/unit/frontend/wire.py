@@ -9,11 +9,11 @@ from typing import Any
 
 from asgi import Door
 
-from frontend_service.doors.http.server import HttpServer
-from shared.calls import Calls
+from frontend_service.api.http.server import HttpServer
 from shared.errors import Unauthenticated
-from shared.fresh import Fresh
-from shared.tls import Identity
+from shared.security.reloaded_file import Fresh
+from shared.security.tls import Identity
+from shared.server.calls import Calls
 
 PATH = b"/v1/embeddings"
 BODY = b'{"input": "a b"}'

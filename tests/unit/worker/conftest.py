@@ -6,16 +6,16 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-import parity
 import pytest
 import torch
-from parity import Oracle, Tables
-from tiny import write_trunk
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.engine import ModelEngine
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.kernels.rows.interface import RowKernels
 from gpu_worker.model.loading import load
-from gpu_worker.rows.interface import RowKernels
+from support import forms, parity
+from support.parity import Oracle, Tables
+from support.tiny import write_trunk
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -67,7 +67,6 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def on_a_processor() -> Iterator[None]:
     """What tests of a trunk's forms have in place of an accelerator."""
-    import forms  # it imports what only they need
 
     with forms.on_a_processor():
         yield
@@ -83,7 +82,7 @@ def device() -> Iterator[Executor]:
 @pytest.fixture(scope="module")
 def modules() -> Iterator[list[ModuleType]]:
     """Of the row kernels, in Triton's interpreter."""
-    from row_cases import interpreted_rows  # Triton is not everywhere
+    from support.row_cases import interpreted_rows  # Triton is not everywhere
 
     with interpreted_rows() as found:
         yield found

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adapted import BASE, merge, write_adapter
-from breakages import refusal
 from sentence_transformers import SentenceTransformer
-from tiny import embed, write_json
 
 from gpu_worker.repository import contents
+from support.adapted import BASE, merge, write_adapter
+from support.breakages import refusal
+from support.tiny import embed, write_json
 
 TEXTS = ["w1 w2 w3"]
 WITH_PEFT = [-0.19110, 0.90974, -0.54061, 0.47170]

@@ -7,22 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import CPU, MULTI, ask, raw, reader, referee, scores, token_rows, write_trunk
 from transformers import AutoModel, AutoModelForSequenceClassification, T5EncoderModel, T5ForConditionalGeneration
 
-from gpu_worker.attention import interface as attention
-from gpu_worker.attention import llama4
-from gpu_worker.attention.interface import TEMPERED, OneByOne
 from gpu_worker.device.placement import Placement
-from gpu_worker.engine import ModelEngine
-from gpu_worker.heads.classifier import LAST_REAL, HeadClassifier
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.kernels.attention import interface as attention
+from gpu_worker.kernels.attention import llama4
+from gpu_worker.kernels.attention.interface import TEMPERED, OneByOne
+from gpu_worker.model.encoder.encoder import uncounted_by
+from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.heads.classifier import LAST_REAL, HeadClassifier
 from gpu_worker.model.loading import load
-from gpu_worker.model.trunk import PackedTrunk, uncounted_by
 from gpu_worker.ragged import batch as ragged_batch
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.random_models import miniature
 from shared.errors import ModelRefused
 from shared.jobs import Classify
+from support.tiny import CPU, MULTI, ask, raw, reader, referee, scores, token_rows, write_trunk
 
 END, MASK = 3, 4
 ROBERTA = ("roberta", "xlm-roberta", "camembert", "mpnet", "data2vec-text", "xmod", "esm")

@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from clockwork import in_no_time
 
 from gpu_worker.link import unread
 from gpu_worker.link.attachment import Attachment
 from gpu_worker.link.unread import Unread
 from selvage.worker.v1 import worker_pb2 as pb
+from shared.codec.jobs import jobs_to_pb
 from shared.errors import SelvageError
-from shared.job_codec import jobs_to_pb
 from shared.jobs import Classify, Job, JobResult
 from shared.load import Load
 from shared.ragged import RaggedTokens
+from support.clockwork import in_no_time
 
 MODEL = "a fingerprint"
 Tell = Callable[[JobResult | SelvageError], None]

@@ -6,25 +6,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flaws import Flawed, counted_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import referee
 from torch import Tensor
 
-from gpu_worker.attention import interface as module
-from gpu_worker.attention import written_out
-from gpu_worker.attention.choice import exact_ways
-from gpu_worker.attention.equal_runs import EqualRuns, Way, Ways
-from gpu_worker.attention.interface import OneByOne, Terms
 from gpu_worker.device.placement import Placement
-from gpu_worker.model import ways
-from gpu_worker.model.gate import compare
+from gpu_worker.kernels.attention import interface as module
+from gpu_worker.kernels.attention import written_out
+from gpu_worker.kernels.attention.choice import exact_ways
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.kernels.attention.interface import OneByOne, Terms
+from gpu_worker.model import execution as ways
+from gpu_worker.model.encoder.encoder import uncounted_by
+from gpu_worker.model.encoder.packed import PackedTrunk
 from gpu_worker.model.loading import load
-from gpu_worker.model.trunk import PackedTrunk, uncounted_by
+from gpu_worker.model.verify.gate import compare
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.random_models import synthetic
 from shared.errors import ModelRefused
+from support.flaws import Flawed, counted_on
+from support.tiny import referee
 
 CPU = torch.device("cpu")
 TINY = sorted(name for name in synthetic.SHAPES if name.startswith("tiny-"))

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpu_worker.attention import choice, equal_runs
-from gpu_worker.attention.equal_runs import Way
-from gpu_worker.attention.interface import Terms
+from gpu_worker.kernels.attention import choice, equal_runs
+from gpu_worker.kernels.attention.equal_runs import Way
+from gpu_worker.kernels.attention.interface import Terms
 
 LENGTHS = len(choice.LENGTHS)
 

@@ -4,18 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from architectures import EQUAL, LISTED, MIXED, SERVED, compare, write
-from attention_options import combinations, named
-from tiny import CPU
 from transformers import AttentionInterface, Gemma2Model
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from gpu_worker.attention import equal_runs
-from gpu_worker.attention.equal_runs import EqualRuns, Way, Ways
-from gpu_worker.model import ways
+from gpu_worker.kernels.attention import equal_runs
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.model import execution as ways
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.quiet import quiet
 from shared.errors import ModelRefused
+from support.architectures import EQUAL, LISTED, MIXED, SERVED, compare, write
+from support.attention_options import combinations, named
+from support.tiny import CPU
 
 LENGTHS = [*MIXED[:10], *EQUAL[-3:], 1, 2, 150]
 OTHER_MEANING = "attention, which transformers runs for its config by default, gives other hidden states than its"

@@ -2,12 +2,18 @@
 
 from pathlib import Path
 
-import bge_m3
 import numpy as np
 import pytest
 import torch.nn.functional as F
-from bge_m3 import WEIGHTS, Paper
-from tiny import (
+
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.model.loading import load
+from shared.jobs import HybridWeights, Job, MaxSim
+from shared.ragged import RaggedTokens
+from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
+from support import bge_m3
+from support.bge_m3 import WEIGHTS, Paper
+from support.tiny import (
     CPU,
     DENSE,
     MULTI,
@@ -21,12 +27,6 @@ from tiny import (
     sparse_rows,
     token_rows,
 )
-
-from gpu_worker.engine import ModelEngine
-from gpu_worker.model.loading import load
-from shared.jobs import HybridWeights, Job, MaxSim
-from shared.ragged import RaggedTokens
-from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 
 
 @pytest.fixture(scope="module")

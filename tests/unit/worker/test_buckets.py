@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.model.trunk.buckets import EMPTY, MOST, TOKENS, buckets, smallest
+from gpu_worker.model.tune.graph_sizes import EMPTY, MOST, TOKENS, buckets, smallest
 from gpu_worker.ragged.launches import TILE, launches
 
 STEPS, LONGEST = st.integers(1, 65_536), st.integers(2, 131_072)

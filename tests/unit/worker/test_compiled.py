@@ -4,13 +4,13 @@ from itertools import count
 
 import pytest
 import torch
-from forms import KINDS, SIZES, Counting, batch, families, packed_trunk, reference_of
 
-from gpu_worker.attention.hopper import Hopper
-from gpu_worker.attention.launched import Launched
-from gpu_worker.attention.varlen import Varlen
-from gpu_worker.model.trunk import FormChoice, Forms
-from gpu_worker.model.trunk.compiled import CompiledTrunk
+from gpu_worker.kernels.attention.hopper import Hopper
+from gpu_worker.kernels.attention.launched import Launched
+from gpu_worker.kernels.attention.varlen import Varlen
+from gpu_worker.model.tune.compiled import CompiledTrunk
+from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
+from support.forms import KINDS, SIZES, Counting, batch, families, packed_trunk, reference_of
 
 pytestmark = pytest.mark.usefixtures("on_a_processor")
 

@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
 import triton
-from compiled import CUOBJDUMP, KERNELS, Compiled, compiled
 
-from gpu_worker.maxsim.kernel import PROGRAMS_PER_PROCESSOR
+from gpu_worker.kernels.maxsim.kernel import PROGRAMS_PER_PROCESSOR
 from harness.environment import ROOT, python_path
+from support.compiled import CUOBJDUMP, KERNELS, Compiled, compiled
 
 pytestmark = pytest.mark.skipif(not CUOBJDUMP.exists(), reason="this Triton comes without CUDA's tools")
 
@@ -72,7 +72,7 @@ def test_every_variant_compiles_for_hopper(name: str, tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("names", [TIGHTEST, pytest.param(tuple(KERNELS), marks=pytest.mark.slow)], ids=["some", "all"])
 def test_the_triton_of_an_older_pytorch_compiles_them_too(names: tuple[str, ...]) -> None:
     """It takes other numbers of registers for the same kernels."""
-    program, path = str(ROOT / "tests" / "compiled.py"), f"{OTHER}{os.pathsep}{python_path()}"
+    program, path = str(ROOT / "tests" / "support" / "compiled.py"), f"{OTHER}{os.pathsep}{python_path()}"
     run = subprocess.run(
         [sys.executable, program, *names],
         check=True,

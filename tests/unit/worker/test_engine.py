@@ -6,7 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny import (
+
+from gpu_worker.device.placement import Placement
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.step import download as shipping
+from gpu_worker.engine.step.download import Shipment
+from gpu_worker.loop.interface import OutOfMemory, Part
+from gpu_worker.model.encoder.encoder import Trunk
+from gpu_worker.model.loading import load
+from gpu_worker.ragged.batch import RaggedBatch
+from shared.errors import InputTooLong, Internal, InvalidInput, UnsupportedDimensions, UnsupportedTask
+from shared.jobs import Classify, Encode, Job, MaxSim, Score
+from shared.ragged import RaggedTokens
+from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
+from support.tiny import (
     CPU,
     DENSE,
     MULTI,
@@ -22,19 +35,6 @@ from tiny import (
     token_rows,
     tokens,
 )
-
-from gpu_worker.device.placement import Placement
-from gpu_worker.engine import ModelEngine
-from gpu_worker.model.loading import load
-from gpu_worker.model.trunk import Trunk
-from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.step import shipment as shipping
-from gpu_worker.step.flight import OutOfMemory, Part
-from gpu_worker.step.shipment import Shipment
-from shared.errors import InputTooLong, Internal, InvalidInput, UnsupportedDimensions, UnsupportedTask
-from shared.jobs import Classify, Encode, Job, MaxSim, Score
-from shared.ragged import RaggedTokens
-from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ Some of the families that issue reports name are tried at every run, all of them
 from pathlib import Path
 
 import pytest
-from architectures import EQUAL, LISTED, MIXED, NOT_MADE, PAGE, TOLD, compare, write
 
-from gpu_worker import census
 from gpu_worker.random_models import miniature
+from gpu_worker.startup import supported_models as census
+from support.architectures import EQUAL, LISTED, MIXED, NOT_MADE, PAGE, TOLD, compare, write
 
 NAMED = (
     "bloom", "deberta", "falcon", "gpt_oss", "jamba", "longformer", "mamba", "megatron-bert", "mobilebert", "mpt",

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.planning import classes
-from gpu_worker.planning.fair_queue import FairQueue, Slice
+from gpu_worker.queue import priority_class as classes
+from gpu_worker.queue.fair_queue import FairQueue, Slice
 from shared.jobs import Priority
 from shared.load import SHORT_SHARE, WEIGHTS
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import transformers
-from tiny import CPU, write_json
 from torch import nn
 
 from gpu_worker.model.loading import load
 from gpu_worker.repository import contents, packages, vocabulary
+from support.tiny import CPU, write_json
 
 IRRELEVANT = {
     "README.md": "text",

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from late_forms import write_pylate
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from tiny import CPU, NAMES, reader, write_json, write_trunk
 from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.model.loading import load
-from gpu_worker.rehearsal import check
 from gpu_worker.repository.late_overrides import LateOverrides
+from gpu_worker.startup.warm_up import check
 from shared.errors import ModelRefused
+from support.late_forms import write_pylate
+from support.tiny import CPU, NAMES, reader, write_json, write_trunk
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FILLER = " ".join(["w5"] * 224)

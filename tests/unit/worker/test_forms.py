@@ -5,13 +5,14 @@ from itertools import count
 from typing import Any
 
 import pytest
-from forms import Counting, Playing, found_out, loaded
 from torch import Tensor
 
-from gpu_worker.model.trunk import Forms, PackedTrunk
-from gpu_worker.model.trunk.buckets import buckets
-from gpu_worker.model.trunk.compiled import CompiledTrunk
-from gpu_worker.model.trunk.graphs import CaptureBroken, GraphedTrunk
+from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.tune.compiled import CompiledTrunk
+from gpu_worker.model.tune.encoder_forms import Forms
+from gpu_worker.model.tune.graph_sizes import buckets
+from gpu_worker.model.tune.graphs import CaptureBroken, GraphedTrunk
+from support.forms import Counting, Playing, found_out, loaded
 
 pytestmark = pytest.mark.usefixtures("on_a_processor")
 

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from fp8_products import needs_products
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from gpu_worker.model import fp8
-from gpu_worker.model.fp8 import LARGEST, TYPE, Fp8Linear, install, rounded, scaled, written_out
+from gpu_worker.model.tune import fp8
+from gpu_worker.model.tune.fp8 import LARGEST, TYPE, Fp8Linear, install, rounded, scaled, written_out
 from shared.errors import ModelRefused
+from support.fp8_products import needs_products
 
 
 def linear(inputs: int = 64, outputs: int = 48, bias: bool = True, seed: int = 0) -> nn.Linear:

@@ -7,29 +7,31 @@ from functools import cache, partial
 import numpy as np
 import pytest
 import torch
-import varlen_twin
-from flaws import Flawed
-from fp8_products import needs_products
-from tiny import DENSE, encode, run, tokens
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
-from gpu_worker.attention.interface import OneByOne, Terms
-from gpu_worker.attention.varlen import Varlen
 from gpu_worker.device.placement import Placement
-from gpu_worker.engine import ModelEngine
-from gpu_worker.model import fp8, loading, ways
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.kernels.attention.interface import OneByOne, Terms
+from gpu_worker.kernels.attention.varlen import Varlen
+from gpu_worker.model import execution as ways
+from gpu_worker.model import loading
 from gpu_worker.model.card import card_of
-from gpu_worker.model.closeness import Cosines, cosines
-from gpu_worker.model.fp8 import Fp8Linear, install, scaled, written_out
-from gpu_worker.model.gate import Compared
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.trunk import FormChoice, Forms
-from gpu_worker.model.trunk.compiled import CompiledTrunk
+from gpu_worker.model.tune import fp8
+from gpu_worker.model.tune.compiled import CompiledTrunk
+from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
+from gpu_worker.model.tune.fp8 import Fp8Linear, install, scaled, written_out
+from gpu_worker.model.verify.closeness import Cosines, cosines
+from gpu_worker.model.verify.gate import Compared
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.settings import WorkerSettings
 from shared.errors import ModelRefused
 from shared.jobs import Job
+from support import varlen_twin
+from support.flaws import Flawed
+from support.fp8_products import needs_products
+from support.tiny import DENSE, encode, run, tokens
 
 CPU = Placement(device=torch.device("cpu"), dtype=torch.bfloat16)
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from tiny import CPU
 
-from gpu_worker.engine import ModelEngine
-from gpu_worker.loop import Loop
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.loop.loop import Loop
 from gpu_worker.model.loading import load
-from gpu_worker.rehearsal import rehearsal
+from gpu_worker.startup.warm_up import rehearsal
+from support.tiny import CPU
 
 
 @pytest.fixture

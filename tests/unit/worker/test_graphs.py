@@ -3,21 +3,21 @@
 import numpy as np
 import pytest
 import torch
-from forms import SIZES, batch, captured, families, loaded, packed_trunk, reference_of
-from tiny import encode, run, score, tokens
 
-from gpu_worker.attention.hopper import Hopper
-from gpu_worker.attention.launched import Launched
-from gpu_worker.attention.varlen import Varlen
-from gpu_worker.engine import ModelEngine
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.kernels.attention.hopper import Hopper
+from gpu_worker.kernels.attention.launched import Launched
+from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model.abilities import Abilities
+from gpu_worker.model.encoder.packed import PackedTrunk
 from gpu_worker.model.loading import Model
-from gpu_worker.model.trunk import PackedTrunk
-from gpu_worker.model.trunk.buckets import buckets
-from gpu_worker.model.trunk.graphs import GraphedTrunk
+from gpu_worker.model.tune.graph_sizes import buckets
+from gpu_worker.model.tune.graphs import GraphedTrunk
 from gpu_worker.ragged.launches import launches
 from shared.jobs import Job
 from shared.vectors import OutputKind, ScoringMethod
+from support.forms import SIZES, batch, captured, families, loaded, packed_trunk, reference_of
+from support.tiny import encode, run, score, tokens
 
 
 @pytest.mark.usefixtures("on_a_processor")

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from references import mini_lm_path
-from tiny import MULTI, ask, encode, ids_of, score, scores, token_rows
 from transformers import AutoModel
 
 from demo.passages import PASSAGES, QUERIES
 from gpu_worker.device.placement import Dtype, Placement
-from gpu_worker.engine import ModelEngine
-from gpu_worker.maxsim import reference
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.kernels.maxsim import reference
 from gpu_worker.model.loading import load
 from shared.vectors import ScoringMethod
+from support.references import mini_lm_path
+from support.tiny import MULTI, ask, encode, ids_of, score, scores, token_rows
 
 TEXTS = [QUERIES[0], *PASSAGES[:12]]
 MOST = 96

@@ -4,26 +4,24 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import hopper_twin
-import launched_cases
 import numpy as np
 import pytest
 import torch
-import varlen_twin
-from forms import found_out
-from hopper_twin import package
-from tiny import CPU
 from torch import Tensor
 
-from gpu_worker.attention import choice
-from gpu_worker.attention.choice import Shape, faster_than, hopper_refusal
-from gpu_worker.attention.hopper import PACKAGE, Hopper
-from gpu_worker.attention.interface import OneByOne, Terms
-from gpu_worker.attention.varlen import Varlen
-from gpu_worker.model import ways
+from gpu_worker.kernels.attention import choice
+from gpu_worker.kernels.attention.choice import Shape, faster_than, hopper_refusal
+from gpu_worker.kernels.attention.hopper import PACKAGE, Hopper
+from gpu_worker.kernels.attention.interface import OneByOne, Terms
+from gpu_worker.kernels.attention.varlen import Varlen
+from gpu_worker.model import execution as ways
+from gpu_worker.model.encoder.packed import PackedTrunk
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.trunk import PackedTrunk
 from gpu_worker.ragged.batch import RaggedBatch
+from support import hopper_twin, launched_cases, varlen_twin
+from support.forms import found_out
+from support.hopper_twin import package
+from support.tiny import CPU
 
 CUDA = torch.device("cuda:0")
 SHAPE = Shape(head=64, heads=4, shared=2, causal=False)

@@ -11,22 +11,22 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import CPU
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.engine import ModelEngine
-from gpu_worker.largest_step import largest_jobs, measured, settled
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.loop.retries import silent
+from gpu_worker.model.encoder.encoder import Trunk
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.trunk import Trunk
-from gpu_worker.planning.step_tokens import LEAST_TOKENS, SPARE, Trial, settle
+from gpu_worker.queue.step_size import LEAST_TOKENS, SPARE, Trial, settle
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.rehearsal import check
-from gpu_worker.retries import silent
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup.memory_probe import largest_jobs, measured, settled
+from gpu_worker.startup.warm_up import check
 from gpu_worker.worker import step_tokens_of
 from shared.errors import Internal, ModelRefused
 from shared.jobs import Classify, Encode, Score
 from shared.vectors import OutputKind
+from support.tiny import CPU
 
 ROOM = 24 << 30
 

@@ -9,22 +9,22 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import CPU, DENSE, MULTI, ask, encode, random_ids, run, score, scores, token_rows
 
-from gpu_worker.engine import ModelEngine
-from gpu_worker.heads.heads import Heads
-from gpu_worker.jobs.max_sim import MaxSimJob
-from gpu_worker.maxsim import reference
-from gpu_worker.maxsim.packed import PackedMaxSim
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.jobs.max_sim import MaxSimJob
+from gpu_worker.engine.step.download import Shipment
+from gpu_worker.engine.step.outputs import Outputs
+from gpu_worker.engine.step.sequences import Member
+from gpu_worker.kernels.maxsim import reference
+from gpu_worker.kernels.maxsim.packed import PackedMaxSim
+from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.loading import load
-from gpu_worker.step.outputs import Outputs
-from gpu_worker.step.sequences import Member
-from gpu_worker.step.shipment import Shipment
 from shared.card import LateInteraction
 from shared.errors import DimensionMismatch, InvalidInput, UnsupportedTask
 from shared.jobs import Encode, Job, JobResult, MaxSim
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, InputType, Layout, MultiVectors, ScoringMethod
+from support.tiny import CPU, DENSE, MULTI, ask, encode, random_ids, run, score, scores, token_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LATE = ScoringMethod.LATE_INTERACTION

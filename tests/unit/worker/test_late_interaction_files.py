@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from late_forms import PYLATE, write_native, write_pylate, write_reader, write_stanford
 from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Normalize
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
-from tiny import CPU, ids_of, write_json
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
@@ -20,6 +18,8 @@ from gpu_worker.repository.recipe import Expansion
 from shared.card import LateInteraction
 from shared.errors import ModelRefused
 from shared.vectors import InputType, QueryExpansion
+from support.late_forms import PYLATE, write_native, write_pylate, write_reader, write_stanford
+from support.tiny import CPU, ids_of, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = [

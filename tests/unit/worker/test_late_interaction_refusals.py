@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from late_forms import PYLATE, write_native, write_pylate, write_reader, write_stanford
 from sentence_transformers import MultiVectorEncoder
-from tiny import CPU, write_json, write_trunk
 
 from gpu_worker.model.loading import load
 from shared.errors import ModelRefused
+from support.late_forms import PYLATE, write_native, write_pylate, write_reader, write_stanford
+from support.tiny import CPU, write_json, write_trunk
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MARKED = {"query_prefix": "[Q] ", "document_prefix": "[D] "}

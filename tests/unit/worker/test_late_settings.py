@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from late_forms import write_native, write_pylate
-from tiny import CPU, ids_of
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
@@ -17,6 +15,8 @@ from gpu_worker.worker import load_model
 from shared.card import LateInteraction, ModelCard
 from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
+from support.late_forms import write_native, write_pylate
+from support.tiny import CPU, ids_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FILES = {"query_prefix": "[unused0] ", "document_prefix": "[unused1] ", "query_length": 24, "document_length": 40}

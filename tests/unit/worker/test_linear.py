@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 import torch
-from onednn import HALF, needs_packed_layers
 from torch import nn
 from transformers.activations import ACT2FN
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.model import linear as module
-from gpu_worker.model.linear import PrepackedLinear, fuses, gelu_kind, packed_alone, packed_layers, undoing
-from gpu_worker.model.linear_ways import Plan, Way
+from gpu_worker.model.tune import linear as module
+from gpu_worker.model.tune.linear import PrepackedLinear, fuses, gelu_kind, packed_alone, packed_layers, undoing
+from gpu_worker.model.tune.linear_choice import Plan, Way
 from gpu_worker.random_models import synthetic
+from support.onednn import HALF, needs_packed_layers
 
 PLANS = [Plan(), Plan(Way.PACKED), Plan(Way.FUSED), Plan(Way.PACKED, 8), Plan(Way.FUSED, 8)]
 

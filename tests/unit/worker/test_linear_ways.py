@@ -4,16 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from onednn import needs_packed_layers
 from torch import nn
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.model import linear, linear_ways, loading
-from gpu_worker.model.gate import Reference
-from gpu_worker.model.linear import PrepackedLinear, packed_layers
-from gpu_worker.model.linear_ways import ROWS, STOCK, Plan, Times, Way, decide, measured, quicken
-from gpu_worker.model.trunk import Trunk
+from gpu_worker.model import loading
+from gpu_worker.model.encoder.encoder import Trunk
+from gpu_worker.model.tune import linear
+from gpu_worker.model.tune import linear_choice as linear_ways
+from gpu_worker.model.tune.linear import PrepackedLinear, packed_layers
+from gpu_worker.model.tune.linear_choice import ROWS, STOCK, Plan, Times, Way, decide, measured, quicken
+from gpu_worker.model.verify.gate import Reference
 from shared.errors import ModelRefused
+from support.onednn import needs_packed_layers
 from tests.unit.worker.test_linear import Block
 
 EQUAL = [1.0, 1.0, 1.0, 1.0]

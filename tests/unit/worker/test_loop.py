@@ -7,14 +7,14 @@ from concurrent.futures import Future
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synchronous_engine import FakeEngine, FakeFlight, job, shown
 
 from gpu_worker.device.inline import Inline
-from gpu_worker.loop import Loop
-from gpu_worker.step.flight import OutOfMemory, Part
-from gpu_worker.under_way import Answer
+from gpu_worker.loop.interface import OutOfMemory, Part
+from gpu_worker.loop.loop import Loop
+from gpu_worker.loop.steps import Answer
 from shared.errors import InputTooLarge, Internal
 from shared.jobs import Job
+from support.synchronous_engine import FakeEngine, FakeFlight, job, shown
 
 
 def served(engine: FakeEngine, *jobs: Job, step_tokens: int = 100) -> list[Answer]:

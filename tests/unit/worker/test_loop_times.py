@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 import pytest
-from synchronous_engine import FakeEngine, FakeFlight, job, shown
 
-from gpu_worker.loop import Loop
-from gpu_worker.step.flight import Part
+from gpu_worker.loop.interface import Part
+from gpu_worker.loop.loop import Loop
 from shared.errors import DeadlineExceeded, Internal, Overloaded
 from shared.jobs import JobResult, Priority
+from support.synchronous_engine import FakeEngine, FakeFlight, job, shown
 
 
 def test_waiting_behind_the_older_step_is_no_computing() -> None:

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from matrix_units import LEAST, emulate
-from onednn import needs_packed_layers
-from tiny import CPU, DENSE, ask, dense_rows, encode
 from torch import Tensor
 
-from gpu_worker.attention import choice
-from gpu_worker.attention.equal_runs import Way, Ways
-from gpu_worker.attention.written_out import onednn_products
-from gpu_worker.engine import ModelEngine
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.kernels.attention import choice
+from gpu_worker.kernels.attention.equal_runs import Way, Ways
+from gpu_worker.kernels.attention.written_out import onednn_products
 from gpu_worker.model.loading import Model, load
+from support.matrix_units import LEAST, emulate
+from support.onednn import needs_packed_layers
+from support.tiny import CPU, DENSE, ask, dense_rows, encode
 
 LEFT, RIGHT = (torch.randn(3, 64, 64, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
 PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

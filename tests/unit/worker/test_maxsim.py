@@ -9,14 +9,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onednn import needs_packed_layers
 
-from gpu_worker.maxsim import choice, packed, reference
-from gpu_worker.maxsim import winners as explaining
-from gpu_worker.maxsim.comparison import Comparison, Mask, Texts
-from gpu_worker.maxsim.packed import PackedMaxSim
-from gpu_worker.maxsim.winners import winners
+from gpu_worker.kernels.maxsim import choice, packed, reference
+from gpu_worker.kernels.maxsim import winners as explaining
+from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, Texts
+from gpu_worker.kernels.maxsim.packed import PackedMaxSim
+from gpu_worker.kernels.maxsim.winners import winners
 from shared.vectors import Layout
+from support.onednn import needs_packed_layers
 
 LAYOUTS = st.sampled_from(Layout)
 

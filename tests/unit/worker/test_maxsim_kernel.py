@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gpu_worker.maxsim import reference
-from gpu_worker.maxsim.comparison import Comparison, Mask, Texts
-from gpu_worker.maxsim.pair_table import CHUNKS, DOCUMENT, DOCUMENT_ROWS, SCORE, PairTable
+from gpu_worker.kernels.maxsim import reference
+from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, Texts
+from gpu_worker.kernels.maxsim.pair_table import CHUNKS, DOCUMENT, DOCUMENT_ROWS, SCORE, PairTable
 from shared.vectors import Layout
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
-from interpreted import interpreted  # Triton first
+from support.interpreted import interpreted  # Triton first
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,7 +35,7 @@ EMPTY = reference.EMPTY_DOCUMENT
 
 @pytest.fixture(scope="module")
 def modules() -> Iterator[list[ModuleType]]:
-    with interpreted("gpu_worker.maxsim.tiles", "gpu_worker.maxsim.kernel") as found:
+    with interpreted("gpu_worker.kernels.maxsim.tiles", "gpu_worker.kernels.maxsim.kernel") as found:
         yield found
 
 

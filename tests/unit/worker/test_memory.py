@@ -13,8 +13,8 @@ GIGABYTE = 1_000_000_000
 
 def measured(length: int, elements: int = 0) -> dict[str, int]:
     """What a process of its own says, which no other test's memory touches."""
-    command = [sys.executable, str(TESTS / "splade_memory.py"), str(length), str(elements)]
-    paths = f"{TESTS}:{TESTS.parent}:{TESTS.parent / 'protos'}"
+    command = [sys.executable, str(TESTS / "support" / "splade_memory.py"), str(length), str(elements)]
+    paths = f"{TESTS}:{TESTS.parent}:{TESTS.parent / 'client'}"
     environment = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     made = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     found: dict[str, int] = json.loads(made.stdout.splitlines()[-1])

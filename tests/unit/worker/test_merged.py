@@ -6,20 +6,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import varlen_twin
-from tiny import CPU
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
-from gpu_worker.attention import interface as attention
-from gpu_worker.attention.varlen import Varlen
-from gpu_worker.model import ways
-from gpu_worker.model.merged import MergedLinear, merge, saved
+from gpu_worker.kernels.attention import interface as attention
+from gpu_worker.kernels.attention.varlen import Varlen
+from gpu_worker.model import execution as ways
+from gpu_worker.model.encoder.encoder import uncounted_by
+from gpu_worker.model.encoder.packed import PackedTrunk
 from gpu_worker.model.source import open_source
-from gpu_worker.model.trunk import PackedTrunk, uncounted_by
-from gpu_worker.model.trunk.compiled import CompiledTrunk
+from gpu_worker.model.tune.compiled import CompiledTrunk
+from gpu_worker.model.tune.merged import MergedLinear, merge, saved
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.late_overrides import NO_OVERRIDES
+from support import varlen_twin
+from support.tiny import CPU
 
 LAYERS = 3
 FEWER = {"tiny-bert": 2, "tiny-distilbert": 2, "tiny-qwen2": 3, "tiny-qwen3": 3, "tiny-gemma3": 3, "tiny-modernbert": 0}

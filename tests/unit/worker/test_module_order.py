@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
-from tiny import CPU, embed, write_json, write_trunk
 
 from gpu_worker.model.loading import load
 from shared.errors import ModelRefused
+from support.tiny import CPU, embed, write_json, write_trunk
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3 w4 w5 w6", "w9 w8 w20"]

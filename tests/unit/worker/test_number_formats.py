@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import write_trunk
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.model import loading, source
 from gpu_worker.model.loading import load
 from gpu_worker.repository.late_overrides import NO_OVERRIDES
 from shared.errors import ModelRefused
+from support.tiny import write_trunk
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 FLOAT16 = {"dtype": "float16"}

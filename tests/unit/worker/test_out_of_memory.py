@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import CPU, DENSE, dense_rows, encode, tokens
 
-from gpu_worker import engine as engine_module
 from gpu_worker.device import placement
 from gpu_worker.device.memory import ran_out
 from gpu_worker.device.placement import Placement
-from gpu_worker.engine import ModelEngine
-from gpu_worker.loop import Loop
+from gpu_worker.engine import engine as engine_module
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.step.download import Shipment
+from gpu_worker.engine.step.sequences import Step
+from gpu_worker.loop.loop import Loop
+from gpu_worker.loop.steps import Answer
 from gpu_worker.model.loading import Model, load
-from gpu_worker.ragged.staging import Staging
-from gpu_worker.step.sequences import Step
-from gpu_worker.step.shipment import Shipment
-from gpu_worker.under_way import Answer
+from gpu_worker.ragged.upload import Staging
 from shared.errors import InputTooLarge
 from shared.jobs import Job, JobResult
+from support.tiny import CPU, DENSE, dense_rows, encode, tokens
 
 ERRORS = {
     "device": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of"),

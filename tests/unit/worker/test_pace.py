@@ -1,6 +1,6 @@
 """How fast steps are, by their size."""
 
-from gpu_worker.planning.pace import FRESH, Pace
+from gpu_worker.queue.pace import FRESH, Pace
 
 
 def test_small_steps_do_not_make_full_ones_look_slow() -> None:

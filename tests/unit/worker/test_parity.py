@@ -8,16 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import parity
 import pytest
 import torch.nn.functional as F
-from flaws import Flawed, counted_on
-from parity import Expected, Tables, Texts, assert_parity
-from tiny import random_ids
 from torch import Tensor
 
-from gpu_worker.engine import ModelEngine
-from gpu_worker.model.trunk import PackedTrunk
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.model.encoder.packed import PackedTrunk
+from support import parity
+from support.flaws import Flawed, counted_on
+from support.parity import Expected, Tables, Texts, assert_parity
+from support.tiny import random_ids
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 DTYPES = ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]

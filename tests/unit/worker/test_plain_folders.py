@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
-from tiny import CPU, embed, ids_of, write_json, write_trunk
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from shared.errors import ModelRefused
+from support.tiny import CPU, embed, ids_of, write_json, write_trunk
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3 w4 w5 W6", "w9 w8 w20"]

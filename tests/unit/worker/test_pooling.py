@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
 
-from gpu_worker.heads import pooling
+from gpu_worker.model.heads import pooling
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.repository.recipe import POOLINGS
 
 WIDTH = 6
 TEXTS = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 14)), min_size=1, max_size=8)
 """Lengths, and tokens that are left out; these may be more than there are."""
-MODES = st.lists(st.sampled_from(pooling.POOLINGS), min_size=1, max_size=6, unique=True)
+MODES = st.lists(st.sampled_from(POOLINGS), min_size=1, max_size=6, unique=True)
 
 
 def hidden_of(lengths: list[int], dtype: torch.dtype = torch.float32) -> tuple[Tensor, RaggedBatch]:
@@ -68,7 +69,7 @@ def test_a_text_that_is_all_prompt_becomes_zeros(texts: list[tuple[int, int]]) -
     """Not NaN and not minus infinity, in every mode that sums or compares; its neighbours are not touched."""
     lengths = [length for length, _ in texts]
     hidden, batch = hidden_of(lengths)
-    modes = [mode for mode in pooling.POOLINGS if mode not in ("cls", "lasttoken")]
+    modes = [mode for mode in POOLINGS if mode not in ("cls", "lasttoken")]
     empty = np.arange(len(texts)) % 2 == 0
     ours = pooling.pool(hidden, batch, modes, np.where(empty, lengths, 0))
     assert not ours[torch.from_numpy(empty)].any()
@@ -77,7 +78,7 @@ def test_a_text_that_is_all_prompt_becomes_zeros(texts: list[tuple[int, int]]) -
 
 
 @settings(deadline=None)
-@given(TEXTS, st.sampled_from(pooling.POOLINGS), st.data())
+@given(TEXTS, st.sampled_from(POOLINGS), st.data())
 def test_a_pooled_row_does_not_depend_on_its_neighbours(
     texts: list[tuple[int, int]], mode: str, data: st.DataObject
 ) -> None:

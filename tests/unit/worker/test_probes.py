@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import BertConfig
 
-from gpu_worker.model.probes import ACCELERATOR, PROCESSOR, Budget, Probes
+from gpu_worker.model.verify.probes import ACCELERATOR, PROCESSOR, Budget, Probes
 from gpu_worker.random_models import miniature
 
 WIDTH = 64

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from breakages import BROKEN, LINEAR, MODULES, refusal, settings, whole_repository
 from huggingface_hub.errors import StrictDataclassError
 from sentence_transformers import SentenceTransformer
-from tiny import CPU, embed, reader, write_json, write_trunk
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from gpu_worker.model.loading import load
+from support.breakages import BROKEN, LINEAR, MODULES, refusal, settings, whole_repository
+from support.tiny import CPU, embed, reader, write_json, write_trunk
 
 
 @pytest.fixture

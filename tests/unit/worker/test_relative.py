@@ -7,24 +7,25 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onednn import needs_packed_layers
-from tiny import referee
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig
 
-from gpu_worker.attention import interface as attention
-from gpu_worker.attention.choice import exact_ways
-from gpu_worker.attention.equal_runs import EqualRuns, Way, Ways
-from gpu_worker.attention.interface import OneByOne, Terms
-from gpu_worker.attention.relative import deberta
 from gpu_worker.device.placement import Placement
-from gpu_worker.model import linear_ways
-from gpu_worker.model.linear import PrepackedLinear, packed_layers
-from gpu_worker.model.trunk import PackedTrunk, uncounted_by
+from gpu_worker.kernels.attention import interface as attention
+from gpu_worker.kernels.attention.choice import exact_ways
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.kernels.attention.interface import OneByOne, Terms
+from gpu_worker.kernels.attention.relative import deberta
+from gpu_worker.model.encoder.encoder import uncounted_by
+from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.tune import linear_choice as linear_ways
+from gpu_worker.model.tune.linear import PrepackedLinear, packed_layers
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.random_models import shapes, synthetic
 from shared.errors import ModelRefused
+from support.onednn import needs_packed_layers
+from support.tiny import referee
 
 CPU = torch.device("cpu")
 FAMILIES = ["tiny-mpnet", "tiny-deberta-v2"]

@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from references import mini_lm_path, words
 from sentence_transformers import SentenceTransformer
-from tiny import CPU, embed, write_json
 from tokenizers import Tokenizer
 
 from gpu_worker.device.placement import Placement
@@ -21,6 +19,8 @@ from gpu_worker.repository import tokenizer
 from gpu_worker.repository.recipe import DenseRecipe, MultiVectorRecipe, Recipe
 from gpu_worker.settings import WorkerSettings
 from shared.errors import ModelRefused
+from support.references import mini_lm_path, words
+from support.tiny import CPU, embed, write_json
 
 
 def test_the_old_form_and_the_new_form_say_the_same(tmp_path: Path) -> None:

@@ -10,15 +10,15 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Dropout, LayerNorm, Normalize, Pooling, Transformer
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
-from tiny import CPU, DENSE, ask, dense_rows, embed, encode, random_ids, rows, write_json, write_trunk
 from tokenizers import Tokenizer
 from torch import nn
 
-from gpu_worker.engine import ModelEngine
-from gpu_worker.heads.pooling import POOLINGS
+from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
 from gpu_worker.repository import reading as repository
 from gpu_worker.repository import tokenizer
+from gpu_worker.repository.recipe import POOLINGS
+from support.tiny import CPU, DENSE, ask, dense_rows, embed, encode, random_ids, rows, write_json, write_trunk
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3", "w7", "", "w5 " * 60, "w9 w8 w7 w6"]

@@ -12,7 +12,16 @@ from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
 from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
-from tiny import (
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.model.loading import Model, load
+from shared.errors import ModelRefused
+from shared.jobs import Classify
+from shared.vectors import Activation
+from support.tiny import (
     CPU,
     DENSE,
     NAMES,
@@ -28,15 +37,6 @@ from tiny import (
     write_json,
     write_trunk,
 )
-from tokenizers import Tokenizer
-from torch import nn
-from transformers import PreTrainedTokenizerFast
-
-from gpu_worker.engine import ModelEngine
-from gpu_worker.model.loading import Model, load
-from shared.errors import ModelRefused
-from shared.jobs import Classify
-from shared.vectors import Activation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3", "w7", "w5 " * 60, "w9 w8 w7 w6"]

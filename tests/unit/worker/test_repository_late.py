@@ -12,12 +12,12 @@ from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Normalize
-from tiny import CPU, MULTI, ask, encode, random_ids, token_rows, write_json, write_trunk
 from torch import nn
 
-from gpu_worker.engine import ModelEngine
+from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
 from shared.vectors import InputType
+from support.tiny import CPU, MULTI, ask, encode, random_ids, token_rows, write_json, write_trunk
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 IDS = random_ids([5, 1, 40, 12], seed=7)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from sentence_transformers import SentenceTransformer
-from tiny import CPU, write_json
 
 from gpu_worker.model.loading import load
 from shared.errors import ModelRefused
+from support.tiny import CPU, write_json
 
 FILE = "config_sentence_transformers.json"
 UNMET: dict[str, tuple[Any, str]] = {

@@ -9,11 +9,11 @@ import pytest
 import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
-from tiny import CPU, DENSE, ask, dense_rows, encode, write_json, write_trunk
 
-from gpu_worker.engine import ModelEngine
+from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
 from shared.errors import ModelRefused
+from support.tiny import CPU, DENSE, ask, dense_rows, encode, write_json, write_trunk
 
 HUB_ID = "someone/a-model"
 OLD, NEW = "1" * 40, "2" * 40

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import CPU, ask, random_ids, scores, write_trunk
 from transformers import AutoModel
 
-from gpu_worker.engine import ModelEngine
+from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
 from shared.errors import InvalidInput, UnsupportedTask
 from shared.jobs import Classify
+from support.tiny import CPU, ask, random_ids, scores, write_trunk
 
 MARK = 7
 

@@ -11,21 +11,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import CPU, DENSE, MULTI, encode, raw, run, score, tokens
 from torch import Tensor
 
-from gpu_worker.engine import ModelEngine
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.kernels.rows import choice
+from gpu_worker.kernels.rows.interface import Packed, RowKernels
+from gpu_worker.kernels.rows.packing import TORCH_TYPES, unpack
+from gpu_worker.kernels.rows.plain import PlainRows
 from gpu_worker.model.loading import load
-from gpu_worker.rows import choice
-from gpu_worker.rows.interface import Packed, RowKernels
-from gpu_worker.rows.packing import TORCH_TYPES, unpack
-from gpu_worker.rows.plain import PlainRows
 from shared.jobs import Encode, Job, JobResult, Score
 from shared.vectors import DataType, MultiVectors, ScoringMethod
+from support.tiny import CPU, DENSE, MULTI, encode, raw, run, score, tokens
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
-from row_cases import DTYPES, segments_of, some_rows, total  # Triton first
+from support.row_cases import DTYPES, segments_of, some_rows, total  # Triton first
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers.util.quantization import quantize_embeddings
 
+from gpu_worker.engine.step.download import Shipment
+from gpu_worker.engine.step.row_outputs import Form, Group
+from gpu_worker.kernels.rows import packing
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.rows import packing
-from gpu_worker.step.shares import Form, Group
-from gpu_worker.step.shipment import Shipment
 from shared.vectors import DataType, MultiVectors
 
 CPU = torch.device("cpu")

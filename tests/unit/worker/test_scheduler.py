@@ -4,7 +4,6 @@ import asyncio
 from concurrent.futures import Executor
 
 import pytest
-from threaded_engine import MARK, FakeEngine, FakeProgress, ask, job, outcome, scheduler
 
 from gpu_worker.device.inline import Inline
 from shared.errors import (
@@ -17,6 +16,7 @@ from shared.errors import (
     WorkerUnavailable,
 )
 from shared.jobs import JobResult
+from support.threaded_engine import MARK, FakeEngine, FakeProgress, ask, job, outcome, scheduler
 
 
 async def test_jobs_of_any_size_are_answered(device: Executor) -> None:

@@ -8,21 +8,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.heads import pooling
+from gpu_worker.kernels.rows import choice
+from gpu_worker.kernels.rows.interface import RowKernels, Segments
+from gpu_worker.kernels.rows.plain import PlainRows
+from gpu_worker.model.heads import pooling
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.rows import choice
-from gpu_worker.rows.interface import RowKernels, Segments
-from gpu_worker.rows.plain import PlainRows
+from gpu_worker.repository.recipe import POOLINGS
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
-from row_cases import DTYPES, segments_of, some_rows, total  # Triton first
+from support.row_cases import DTYPES, segments_of, some_rows, total  # Triton first
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 ROWS = 60
 PLAIN = PlainRows()
-MODES = [mode for mode in pooling.POOLINGS if "mean" in mode]
+MODES = [mode for mode in POOLINGS if "mean" in mode]
 
 
 @st.composite

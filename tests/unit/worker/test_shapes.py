@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import CPU, DENSE, MULTI, ask, dense_rows, encode, token_rows
 from transformers import PretrainedConfig
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.engine import ModelEngine
+from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
 from gpu_worker.random_models import shapes, synthetic
 from gpu_worker.repository.recipe import Recipe
 from shared.errors import ModelRefused
+from support.tiny import CPU, DENSE, MULTI, ask, dense_rows, encode, token_rows
 
 NOWHERE = Placement(device=torch.device("meta"), dtype=torch.bfloat16)
 # name -> model type, layers, width, heads, key and value heads, feed-forward width, vocabulary, positions

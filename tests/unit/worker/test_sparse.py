@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.heads import instruction
-from gpu_worker.heads import sparse_vectors as sparse
-from gpu_worker.heads.sparse import LexicalHead
-from gpu_worker.heads.sparse_vectors import Vector
+from gpu_worker.model.heads import instruction
+from gpu_worker.model.heads import sparse_vectors as sparse
+from gpu_worker.model.heads.sparse import LexicalHead
+from gpu_worker.model.heads.sparse_vectors import Vector
 
 VOCABULARY = 12
 WEIGHT = st.sampled_from([-1.0, 0.0, 0.25, 0.5, 0.5, 1.0, 1.5, 3.0])

@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import CPU, DENSE, MULTI, encode, run, tokens
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpu_worker import engine as module
-from gpu_worker.engine import ModelEngine
+from gpu_worker.engine import engine as module
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.loop.interface import Part
+from gpu_worker.model.encoder.encoder import Trunk
 from gpu_worker.model.loading import load
-from gpu_worker.model.trunk import Trunk
-from gpu_worker.ragged import staging
+from gpu_worker.ragged import upload as staging
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.staging import Staging
-from gpu_worker.step.flight import Part
+from gpu_worker.ragged.upload import Staging
 from selvage.worker.v1 import worker_pb2
+from shared.codec.leading_piece import led_by
+from shared.codec.results import Sending
 from shared.jobs import Classify, Encode, Job
-from shared.leading_piece import led_by
-from shared.result_codec import Sending
 from shared.vectors import DataType
+from support.tiny import CPU, DENSE, MULTI, encode, run, tokens
 
 JOBS = 64
 

@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flaws import Flawed
 from hypothesis import given
 from hypothesis import strategies as st
-from onednn import PACKED
 from sentence_transformers import SentenceTransformer
-from tiny import CPU, DENSE, ask, dense_rows, encode, ids_of, referee, write_json
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -25,18 +22,21 @@ from transformers import (
 )
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from gpu_worker.attention import interface as attention
-from gpu_worker.attention.choice import exact_ways
-from gpu_worker.attention.equal_runs import EqualRuns, Ways
-from gpu_worker.attention.interface import OneByOne
-from gpu_worker.attention.relative import t5
 from gpu_worker.device.placement import Placement
-from gpu_worker.engine import ModelEngine
-from gpu_worker.model import linear_ways
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.kernels.attention import interface as attention
+from gpu_worker.kernels.attention.choice import exact_ways
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, Ways
+from gpu_worker.kernels.attention.interface import OneByOne
+from gpu_worker.kernels.attention.relative import t5
+from gpu_worker.model.encoder.packed import PackedTrunk
 from gpu_worker.model.loading import load
-from gpu_worker.model.trunk import PackedTrunk
+from gpu_worker.model.tune import linear_choice as linear_ways
 from gpu_worker.random_models import miniature, shapes, synthetic
 from shared.errors import ModelRefused
+from support.flaws import Flawed
+from support.onednn import PACKED
+from support.tiny import CPU, DENSE, ask, dense_rows, encode, ids_of, referee, write_json
 
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "T5, ReLU": ("t5", {}),

@@ -34,7 +34,7 @@ OLD = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}
 def test_libraries_are_told_in_time(given: dict[str, str], expected: dict[str, str]) -> None:
     """They read it once, when torch is loaded; whoever starts the worker may know better."""
     environment = {name: value for name, value in os.environ.items() if name not in DEFAULTS}
-    environment |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'protos'}"} | given
+    environment |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'client'}"} | given
     program = PROGRAM.format(names=list(DEFAULTS))
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     assert ended.stdout.split("\n")[:-1] == [expected[name] for name in DEFAULTS]

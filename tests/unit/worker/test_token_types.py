@@ -9,20 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from architectures import EQUAL, MIXED, SERVED, change, compare, name_token_types, type_tokens, write
 from sentence_transformers import CrossEncoder
-from tiny import CPU, ids_of, run, scores
 from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification, BertConfig, BertModel
 
-from frontend_service.pairs import PairTexts
-from frontend_service.requests import Cut
-from frontend_service.tokenization import Tokenization
-from frontend_service.turns import finished
-from gpu_worker.engine import ModelEngine
+from frontend_service.domain.requests import Cut
+from frontend_service.tokenizing.fair_threads import finished
+from frontend_service.tokenizing.pairs.pairs import PairTexts
+from frontend_service.tokenizing.tokenizer import Tokenization
+from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
-from gpu_worker.model.feeding import feeding_of
 from gpu_worker.model.loading import load
 from gpu_worker.model.quiet import quiet
+from gpu_worker.model.verify.reference import feeding_of
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.token_types import Frame, TokenTypes
 from gpu_worker.random_models import miniature
@@ -31,6 +29,8 @@ from gpu_worker.repository import inputs
 from gpu_worker.repository.inputs import PLAIN, Inputs, Written
 from shared.errors import ModelRefused
 from shared.jobs import Classify, Job
+from support.architectures import EQUAL, MIXED, SERVED, change, compare, name_token_types, type_tokens, write
+from support.tiny import CPU, ids_of, run, scores
 
 BEGIN, END, CLASS = 2, 3, 7
 LENGTHS = [*MIXED[:10], *EQUAL[-3:], 1, 2, 150]

@@ -6,14 +6,14 @@ The kernel itself is proven by tests/gpu on a device only.
 from collections.abc import Callable
 from typing import Any
 
-import launched_cases
 import pytest
 from torch import Tensor
 from torch.nn.attention import varlen
-from varlen_twin import attended
 
-from gpu_worker.attention.interface import Terms
-from gpu_worker.attention.varlen import Varlen
+from gpu_worker.kernels.attention.interface import Terms
+from gpu_worker.kernels.attention.varlen import Varlen
+from support import launched_cases
+from support.varlen_twin import attended
 
 
 def of_2_13(

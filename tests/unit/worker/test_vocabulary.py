@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from late_forms import write_native
 from sentence_transformers import SentenceTransformer
-from tiny import CPU, NAMES, embed, reader, write_json, write_trunk
 from tokenizers import AddedToken
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from gpu_worker.random_models import miniature, synthetic
-from gpu_worker.rehearsal import check
 from gpu_worker.repository import vocabulary
 from gpu_worker.repository.tokenizer import Reader, TokenizerFile, finish
+from gpu_worker.startup.warm_up import check
 from shared.errors import ModelRefused
+from support.late_forms import write_native
+from support.tiny import CPU, NAMES, embed, reader, write_json, write_trunk
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -6,16 +6,16 @@ from functools import cache
 
 import pytest
 import torch
-from device import ReadBack, watched
-from tiny import CPU, DENSE, MULTI, SPARSE, encode, raw, run, score, tokens
 from torch import Tensor, nn
 
-from gpu_worker.attention import choice as attention_choice
-from gpu_worker.attention.equal_runs import Way, Ways
-from gpu_worker.engine import ModelEngine
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.kernels.attention import choice as attention_choice
+from gpu_worker.kernels.attention.equal_runs import Way, Ways
 from gpu_worker.model.loading import load
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
+from support.device import ReadBack, watched
+from support.tiny import CPU, DENSE, MULTI, SPARSE, encode, raw, run, score, tokens
 
 LATE = ScoringMethod.LATE_INTERACTION
 VECTORS = MultiVectors(data_type=DataType.BINARY, dimensions=8, lengths=(2, 0, 3), data=bytes(range(5)))

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
-from threaded_engine import FakeEngine, FakeProgress, ask, job, outcome, scheduler
 
-from gpu_worker import watchdog
-from gpu_worker.scheduler import Scheduler
-from gpu_worker.watchdog import DeviceLost
+from gpu_worker.loop import watchdog
+from gpu_worker.loop.async_loop import Scheduler
+from gpu_worker.loop.watchdog import DeviceLost
 from shared.errors import (
     GivenBack,
     Internal,
     WorkerUnavailable,
 )
+from support.threaded_engine import FakeEngine, FakeProgress, ask, job, outcome, scheduler
 
 
 class Broken(FakeEngine):
@@ -57,7 +57,7 @@ async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
 ) -> None:
     """Its jobs are unavailable at once, new ones too; once it has ended, jobs are served again."""
     monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.5)  # a busy machine may keep an honest step for a tenth
-    monkeypatch.setattr("gpu_worker.scheduler.WATCH_SECONDS", 0.01)
+    monkeypatch.setattr("gpu_worker.loop.async_loop.WATCH_SECONDS", 0.01)
     engine, told = FakeEngine(device), asyncio.Queue[bool]()
     async with scheduler(engine) as running:
         watching = asyncio.create_task(running.watch(told.put))
@@ -77,8 +77,8 @@ async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
 async def test_a_step_that_never_ends_is_given_up(device: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch ends, and with it the process."""
     monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.05)
-    monkeypatch.setattr("gpu_worker.scheduler.LOST_SECONDS", 0.1)
-    monkeypatch.setattr("gpu_worker.scheduler.WATCH_SECONDS", 0.01)
+    monkeypatch.setattr("gpu_worker.loop.async_loop.LOST_SECONDS", 0.1)
+    monkeypatch.setattr("gpu_worker.loop.async_loop.WATCH_SECONDS", 0.01)
     engine = FakeEngine(device)
     async with scheduler(engine) as running:
         engine.gate.clear()

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from breakages import refusal, text, whole_repository
 from sentence_transformers import SentenceTransformer
-from tiny import embed, write_trunk
+
+from support.breakages import refusal, text, whole_repository
+from support.tiny import embed, write_trunk
 
 
 @pytest.fixture

@@ -12,12 +12,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import CONFIG_MAPPING
 
 from gpu_worker.device.placement import Dtype, Placement
-from gpu_worker.model import loading, widened
-from gpu_worker.model.gate import Reference
+from gpu_worker.model import loading
+from gpu_worker.model.encoder.equal_length import dense_run
 from gpu_worker.model.loading import load
 from gpu_worker.model.quiet import quiet
-from gpu_worker.model.trunk.equal_length import dense_run
-from gpu_worker.model.widened import Widened
+from gpu_worker.model.verify import widened
+from gpu_worker.model.verify.gate import Reference
+from gpu_worker.model.verify.widened import Widened
 from gpu_worker.random_models import miniature, synthetic
 from gpu_worker.repository import weights
 from shared.errors import ModelRefused

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from gpu_worker.attention import choice as attention_choice
-from gpu_worker.attention import written_out
-from gpu_worker.attention.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.kernels.attention import choice as attention_choice
+from gpu_worker.kernels.attention import written_out
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, Way, Ways
 
 
 @pytest.mark.parametrize("size", [0.01, 1.0, 40.0, 300.0, float("nan")])

@@ -1,0 +1,55 @@
+"""Selvage from Python: `from selvage import Client, AsyncClient`.
+
+    with Client("127.0.0.1:50051") as client:
+        vectors = client.embed(["a quiet harbour", "a loud kitchen"])   # ndarray (2, dimensions), float32
+        best = client.rerank("boats", ["a quiet harbour", "a loud kitchen"], top_n=1)[0]
+
+grpcio, protobuf, googleapis-common-protos and numpy are all that it needs. `selvage.v1` holds the generated code of the
+public contract. What stands here is imported when it is first asked for, since servers want that code alone.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from selvage.in_process import embedded
+
+_HOMES = {
+    "client": ["Client"],
+    "async_client": ["AsyncClient"],
+    "connection": ["TLS"],
+    "errors": [
+        "Cancelled",
+        "DeadlineExceeded",
+        "Denied",
+        "DimensionMismatch",
+        "InputTooLarge",
+        "InputTooLong",
+        "Internal",
+        "InvalidInput",
+        "LimitExceeded",
+        "Overloaded",
+        "ResultTooLarge",
+        "SelvageError",
+        "Unavailable",
+        "UnknownModel",
+        "UnsupportedDimensions",
+        "UnsupportedTask",
+    ],
+    "model_card": ["LateInteraction", "ModelCard"],
+    "results": ["Classes", "Embeddings", "RankedDocument", "TextTokens", "TokenClasses", "TokenMatch"],
+}
+_HOMES_BY_NAME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted([*_HOMES_BY_NAME, "Engine"])
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "Engine":
+        return embedded("engine").Engine
+    return getattr(import_module(f"{__name__}.{_HOMES_BY_NAME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "v1"]

@@ -1,0 +1,30 @@
+"""The names that `selvage` has, for type checkers; `__init__.py` imports each when it is first asked for."""
+
+from embedded.engine import Engine as Engine
+from selvage.async_client import AsyncClient as AsyncClient
+from selvage.client import Client as Client
+from selvage.connection import TLS as TLS
+from selvage.errors import Cancelled as Cancelled
+from selvage.errors import DeadlineExceeded as DeadlineExceeded
+from selvage.errors import Denied as Denied
+from selvage.errors import DimensionMismatch as DimensionMismatch
+from selvage.errors import InputTooLarge as InputTooLarge
+from selvage.errors import InputTooLong as InputTooLong
+from selvage.errors import Internal as Internal
+from selvage.errors import InvalidInput as InvalidInput
+from selvage.errors import LimitExceeded as LimitExceeded
+from selvage.errors import Overloaded as Overloaded
+from selvage.errors import ResultTooLarge as ResultTooLarge
+from selvage.errors import SelvageError as SelvageError
+from selvage.errors import Unavailable as Unavailable
+from selvage.errors import UnknownModel as UnknownModel
+from selvage.errors import UnsupportedDimensions as UnsupportedDimensions
+from selvage.errors import UnsupportedTask as UnsupportedTask
+from selvage.model_card import LateInteraction as LateInteraction
+from selvage.model_card import ModelCard as ModelCard
+from selvage.results import Classes as Classes
+from selvage.results import Embeddings as Embeddings
+from selvage.results import RankedDocument as RankedDocument
+from selvage.results import TextTokens as TextTokens
+from selvage.results import TokenClasses as TokenClasses
+from selvage.results import TokenMatch as TokenMatch

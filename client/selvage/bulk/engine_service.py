@@ -1,0 +1,37 @@
+"""A model in this process as a service, loaded when its card is asked for: inputs are looked at before."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from selvage.bulk.failures import Failed
+from selvage.bulk.service import ChannelService
+from selvage.connection import Settings
+from selvage.in_process import embedded
+from selvage.model_card import ModelCard
+from selvage.v1.embedding_pb2 import EmbedStreamRequest, EmbedStreamResponse
+
+
+class EngineService:
+    """See `Service`; each method raises Failed where there is no such model here."""
+
+    def __init__(self, settings: Settings, model: str, options: Any) -> None:
+        """`options`: see `embedded.options`."""
+        self.name, self._settings, self._options = model, settings, options
+
+    def card(self) -> ModelCard:
+        return self._loaded.card()
+
+    def answers(self, requests: Iterator[EmbedStreamRequest]) -> Iterator[EmbedStreamResponse]:
+        return self._loaded.answers(requests)
+
+    def close(self) -> None:
+        if "_loaded" in vars(self):
+            self._loaded.close()
+
+    @cached_property
+    def _loaded(self) -> ChannelService:
+        try:
+            return ChannelService(self._settings, embedded("channel").local_channel(self.name, self._options))
+        except (ImportError, TypeError, ValueError, RuntimeError) as error:
+            raise Failed(f"--engine: {error}") from error

@@ -1,0 +1,52 @@
+"""Ray Data: `dataset.map_batches(Embedder, ...)`; docs/clusters.md explains it. The extra ray: `pip install '.[ray]'`.
+
+    vectors = dataset.map_batches(
+        Embedder,
+        fn_constructor_kwargs={"model": "BAAI/bge-m3", "column": "body", "truncate": True},
+        compute=ray.data.ActorPoolStrategy(size=8, max_concurrent_calls_per_actor=2),
+        num_gpus=1,
+        batch_size=1024,
+    )
+
+With `{"target": ["frontend-0:50051", "frontend-1:50051"]}` instead of a model, actors are clients of services.
+"""
+
+import asyncio
+from typing import Any
+
+from ray.data.block import BlockAccessor
+
+from selvage.clusters.embedding import Embedding
+
+
+class Embedder:
+    """An actor that adds columns of vectors to batches of any format.
+
+    Ray gives it four batches of a block at a time, so that one waits while another is computed.
+    """
+
+    def __init__(self, model: str = "", *, column: str = "text", prefix: str = "", **options: Any) -> None:
+        """`column`: of the texts. `prefix`: of the names of new columns. All others as `Embedding` takes them."""
+        self._column, self._id, self._prefix = column, options.get("id_column", ""), prefix
+        self._embedding = Embedding(model, column=column, **options)
+
+    async def __call__(self, batch: Any) -> Any:
+        """The batch as a pyarrow.Table, with the columns of `Embedding.table` behind its own.
+
+        Raises ValueError where a column is not there, or there already; and as `Embedding.table` does.
+        """
+        table = BlockAccessor.for_block(BlockAccessor.batch_to_block(batch)).to_arrow()
+        texts = self._of(table, self._column)
+        ids = self._of(table, self._id) if self._id else None
+        found = await asyncio.to_thread(self._embedding.table, texts, ids)
+        for name in found.column_names:
+            if self._prefix + name in table.column_names:
+                raise ValueError(f"the batch has a column {self._prefix + name!r} already; give another `prefix`")
+            table = table.append_column(self._prefix + name, found[name])
+        return table
+
+    def _of(self, table: Any, name: str) -> list[Any]:
+        if name not in table.column_names:
+            raise ValueError(f"the batch has no column {name!r}; it has {', '.join(table.column_names)}")
+        found: list[Any] = table[name].to_pylist()
+        return found

@@ -1,0 +1,165 @@
+"""The worker and the frontend's services on one event loop, in a thread of its own. Knows no client."""
+
+import asyncio
+import math
+import os
+import sys
+import threading
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import structlog
+
+from embedded.resident import Resident
+from frontend_service.api.enabled import Doors
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.limits import Limits
+from frontend_service.services.pipeline import Service
+from frontend_service.tokenizing.tokenizer import Tokenization
+from frontend_service.workers.interface import ServedModel
+from gpu_worker.device.allocator import keep_freed_memory
+from gpu_worker.loop.watchdog import DeviceLost
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.worker import Worker
+from shared.server.admission import Bounds
+from shared.server.calls import Calls
+from shared.telemetry import logs
+from shared.together import first_of
+
+ANY = sys.maxsize
+BOUNDS = Bounds(
+    requests=ANY, size=ANY, results=ANY, slow_reads=ANY, memory=ANY, unread=ANY, streams=ANY, read_seconds=math.inf
+)
+"""There is one caller, whose own threads and parts in flight decide how much there is at once."""
+CLOSED = "the engine was closed"
+
+T = TypeVar("T")
+log = structlog.get_logger("engine")
+
+
+class Over(Exception):
+    """The pair takes no more calls; the message says why."""
+
+
+class Handlers(dict[str, Any]):
+    """`grpc.RpcMethodHandler`s of all services that are added to it, as to a server, by the path of their method."""
+
+    def add_generic_rpc_handlers(self, handlers: object) -> None:
+        """The same handlers in another form."""
+
+    def add_registered_method_handlers(self, service: str, handlers: "Mapping[str, Any]") -> None:
+        self.update({f"/{service}/{name}": handler for name, handler in handlers.items()})
+
+
+class Pair:
+    """`handlers`: of all methods; `calls`: what holds for each call; `messages`: threads that make large messages.
+
+    No watchdog looks after the device: a step that takes long is waited for, as whoever calls PyTorch would. A device
+    that fails for good is told with every later call.
+    """
+
+    calls: Calls
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """Returns when the model is ready. Raises ModelRefused, DeviceLost."""
+        logs.hand_to_logging()
+        self.handlers = Handlers()
+        self.messages = ThreadPoolExecutor(2, "selvage-message")
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._process = os.getpid()
+        self._ending, self._over = threading.Lock(), ""
+        ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(settings, ready), daemon=True, name="selvage-engine")
+        self._thread.start()
+        try:
+            ready.result()
+        except BaseException:  # Ctrl-C too: what is loaded then goes again
+            self.stop()
+            raise
+
+    def run(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Begins it on the event loop. Raises Over, and RuntimeError in a process that was forked since."""
+        if os.getpid() != self._process:
+            work.close()
+            raise RuntimeError("an engine does not survive a fork: make one in each process")
+        with self._ending:
+            over = self._over
+            if not over:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise Over(over)
+
+    def stop(self) -> None:
+        """Cancels what is under way, and waits for nothing. From any thread, and as often as one likes."""
+        with self._ending:
+            over, self._over = self._over, self._over or CLOSED
+            if not over and os.getpid() == self._process:
+                self._loop.call_soon_threadsafe(self._stop.set)
+
+    def close(self) -> None:
+        """The same, and waits until nothing of it is left."""
+        self.stop()
+        if os.getpid() == self._process and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self, settings: WorkerSettings, ready: "Future[None]") -> None:
+        with self.messages, asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                runner.run(self._live(settings, ready))
+            except BaseException as error:
+                if ready.done():
+                    log.error("bug", exc_info=error)
+                else:  # whoever waits for the model is told, whatever went wrong
+                    ready.set_exception(error)
+
+    async def _live(self, settings: WorkerSettings, ready: "Future[None]") -> None:
+        """From the start of the worker to its end."""
+        try:
+            worker = await Worker.start(settings)
+            try:
+                await self._serve(worker, settings.queued_tokens, ready)
+            finally:
+                await self._end()
+                worker.serving.cancel()
+                worker.scheduler.close()
+                worker.shut_down()
+        finally:
+            await self._end()
+
+    async def _serve(self, worker: Worker, queued_tokens: int, ready: "Future[None]") -> None:
+        """Until it is told to stop."""
+        tokenization = Tokenization(worker.model.tokenizer.content, worker.card)
+        served = ServedModel(card=worker.card, tokenization=tokenization, queued_tokens=queued_tokens)
+        resident, threads = Resident(worker.scheduler, served), min(8, os.cpu_count() or 1)
+        if worker.model.placement.device.type == "cpu":
+            keep_freed_memory()
+        with ThreadPoolExecutor(threads, "selvage-text") as texts:
+            self.calls = Calls(timeout=math.inf, bounds=BOUNDS)
+            service = Service(resident, Limits(), texts, self.messages, reserve=self.calls.admission.reserve)
+            frontend = Frontend(service, self.calls, threads=threads)
+            Doors(["grpc"]).register(frontend, self.handlers)  # type: ignore[arg-type]
+            worker.say_ready()
+            ready.set_result(None)
+            try:
+                await self._until_told(worker, resident)
+            finally:
+                service.close()
+
+    async def _until_told(self, worker: Worker, resident: Resident) -> None:
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await first_of(stopping, worker.serving)
+        except DeviceLost as lost:
+            resident.lost = f"the device is lost: {lost}"
+            worker.scheduler.close()
+            await stopping
+
+    async def _end(self) -> None:
+        """Takes no more calls. Those that were taken become tasks, which end with the loop."""
+        with self._ending:
+            self._over = self._over or "the engine failed; its log says why"
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        self.handlers.clear()  # nothing of the model stays with whoever keeps the engine

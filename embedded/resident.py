@@ -1,0 +1,39 @@
+"""The worker of this process, as the frontend's services see workers. Knows no transport."""
+
+import asyncio
+
+from frontend_service.workers.interface import ServedModel
+from gpu_worker.loop.async_loop import Scheduler
+from shared.errors import GivenBack, Internal, UnknownModel, WorkerUnavailable, clip
+from shared.jobs import Job, JobResult
+
+
+class Resident:
+    """The `Worker` of the services. `lost`: why it computes nothing any more, or empty."""
+
+    def __init__(self, scheduler: Scheduler, served: ServedModel) -> None:
+        self._scheduler, self._served = scheduler, served
+        self.lost = ""
+
+    def model(self, name: str) -> ServedModel:
+        """See `Worker`."""
+        if self.lost:
+            raise Internal(self.lost)  # another try would not help
+        card = self._served.card
+        if name not in ("", *card.names):
+            raise UnknownModel(f"no model is called {clip(name)}; there is {card.id}", field="model")
+        return self._served
+
+    def models(self) -> tuple[ServedModel, ...]:
+        """See `Worker`."""
+        return (self.model(""),)
+
+    async def run(self, model: ServedModel, job: Job) -> JobResult:
+        """See `Worker`."""
+        try:
+            return await self._scheduler.answer(job)
+        except asyncio.CancelledError:
+            self._scheduler.cancel([job.id])
+            raise
+        except GivenBack as error:  # there is nobody else
+            raise WorkerUnavailable(error.message, retry_after=error.retry_after) from None

@@ -1,0 +1,78 @@
+"""How the body of a request arrives: counted as it comes, bounded in bytes and in time."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from frontend_service.api.http.errors import NotHere
+from frontend_service.api.http.reply import JSON
+from shared.server.admission import Admission
+from shared.server.admission.holding import Holding
+from shared.server.admission.reads import QUICK_SECONDS
+
+BODY_BYTES = 64 * 1024 * 1024
+"""Most that the body of a request may have, as over gRPC."""
+
+Headers = Sequence[tuple[str, str]]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+
+
+class Gone(asyncio.CancelledError):
+    """The caller is no longer there, so nobody is answered."""
+
+
+def check_head(headers: Headers) -> None:
+    """Raises NotHere for a body that says that it is too large or compressed, or does not say that it is JSON.
+
+    A page of any site may have a browser send what says nothing of JSON, and nobody asks it whether it may.
+    """
+    if not any(name == "content-type" and _is_json(value) for name, value in headers):
+        raise NotHere(415, f"the body must be {JSON} and say so: with curl, add -H 'content-type: {JSON}'")
+    for name, value in headers:
+        if name == "content-encoding" and value.strip().lower() not in ("", "identity"):
+            raise NotHere(415, "compressed bodies are not taken")
+        if name == "content-length" and value.isdecimal():
+            _check_length(int(value))
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == JSON or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+async def arrived(receive: Receive, admission: Admission, holding: Holding) -> bytes:
+    """The whole body. Raises NotHere, Overloaded, DeadlineExceeded, Gone."""
+    seconds = admission.bounds.read_seconds
+    try:
+        async with asyncio.timeout(seconds):
+            return await _gathered(receive, admission, holding)
+    except TimeoutError:
+        raise admission.refusals.too_slow(seconds) from None
+
+
+async def _gathered(receive: Receive, admission: Admission, holding: Holding) -> bytes:
+    reads, begun, is_slow = admission.reads, time.monotonic(), False
+    gathered = bytearray()
+    try:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Gone
+            part: bytes = message.get("body", b"")
+            _check_length(len(gathered) + len(part))
+            holding.add(len(part))
+            if not message.get("more_body", False):
+                return bytes(gathered + part) if gathered else part
+            gathered += part
+            if time.monotonic() - begun > QUICK_SECONDS:
+                reads.check_slow(new=not is_slow)
+                reads.slow += not is_slow
+                is_slow = True
+    finally:
+        reads.slow -= is_slow
+
+
+def _check_length(length: int) -> None:
+    if length > BODY_BYTES:
+        raise NotHere(413, f"the body has {length} bytes or more, the limit is {BODY_BYTES}")

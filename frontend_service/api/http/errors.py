@@ -1,0 +1,167 @@
+"""An error in the words of a shape: status, body and headers."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from frontend_service.api.http.body import NoJson
+from frontend_service.api.http.reply import Reply, written
+from frontend_service.api.renaming import Names, renamed
+from shared.errors import (
+    DeadlineExceeded,
+    InputTooLarge,
+    InputTooLong,
+    InvalidInput,
+    LimitExceeded,
+    Overloaded,
+    ResultTooLarge,
+    SelvageError,
+    Unauthenticated,
+    UnknownModel,
+    UnsupportedTask,
+    WorkerUnavailable,
+)
+
+STATUSES: dict[type[SelvageError], int] = {
+    InvalidInput: 400,
+    Unauthenticated: 401,
+    UnknownModel: 404,
+    InputTooLarge: 413,
+    Overloaded: 429,
+    WorkerUnavailable: 503,
+    DeadlineExceeded: 504,
+    SelvageError: 500,
+}
+"""Statuses of HTTP by class of error; an error has that of its nearest class."""
+
+
+class NotHere(InvalidInput):
+    """An error for a path that there is not, or not with this method or body. `http`: the status that says so."""
+
+    def __init__(self, http: int, message: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(message)
+        self.http, self.headers = http, headers
+
+
+def status_of(error: SelvageError) -> int:
+    """The status of HTTP that an error has."""
+    if isinstance(error, NotHere):
+        return error.http
+    return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+
+
+TOLD = {
+    400: "The request makes no sense",
+    401: "A key is needed, or it is not known",
+    404: "There is no such model",
+    413: "The request holds more than is taken",
+    415: "The body is no JSON by its content type, or compressed",
+    429: "Too much at once: Retry-After tells when to ask again",
+    500: "A bug of the service",
+    503: "No worker is ready, or the service drains",
+    504: "Out of time",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Errors as one family of clients reads them: `body` makes one of an error, its status, message and field.
+
+    `name`: by which the OpenAPI document has it; `schema`: of that body; `own`: statuses that only this shape has.
+    """
+
+    name: str
+    status: Callable[[SelvageError], int]
+    body: Callable[[SelvageError, int, str, str], Any]
+    schema: Mapping[str, Any]
+    own: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def statuses(self) -> dict[int, str]:
+        """Statuses that errors of a path may have, each with what it says."""
+        return dict(sorted((TOLD | self.own).items()))
+
+    def told(self, error: SelvageError, names: Names) -> Reply:
+        """`names`: what ours are called here."""
+        status = self.status(error)
+        field, message = renamed(error.field, names), renamed(error.message, names)
+        return Reply(status=status, body=written(self.body(error, status, message, field)), headers=_headers(error))
+
+
+def _headers(error: SelvageError) -> tuple[tuple[str, str], ...]:
+    found: list[tuple[str, str]] = []
+    if isinstance(error, NotHere):
+        found.extend(error.headers)
+    if isinstance(error, Unauthenticated):
+        found.append(("www-authenticate", "Bearer"))
+    if error.retry_after is not None:
+        found.append(("retry-after", str(max(1, math.ceil(error.retry_after)))))
+        found.append(("retry-after-ms", str(math.ceil(1e3 * error.retry_after))))
+    return tuple(found)
+
+
+OPENAI_TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "service_unavailable_error"}
+OPENAI_CODES = {401: "invalid_api_key", 404: "model_not_found"}
+
+
+def _openai(error: SelvageError, status: int, message: str, field: str) -> Any:
+    kind = OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    code = OPENAI_CODES[401] if status == 401 else _openai_code(error)
+    return {"error": {"message": message, "type": kind, "param": field or None, "code": code}}
+
+
+def _openai_code(error: SelvageError) -> str:
+    return OPENAI_CODES[404] if isinstance(error, UnknownModel) else error.reason.lower()
+
+
+def _cohere(_: SelvageError, __: int, message: str, ___: str) -> Any:
+    return {"message": message}
+
+
+OF_THE_MODEL = frozenset({"model", "method", "outputs", "outputs[0]"})
+TOO_MUCH = (InputTooLong, LimitExceeded, ResultTooLarge)
+
+
+def _tei_status(error: SelvageError) -> int:
+    if isinstance(error, UnsupportedTask) and error.field in OF_THE_MODEL:
+        return 424
+    if isinstance(error, TOO_MUCH):
+        return 413
+    if isinstance(error, InvalidInput) and not isinstance(error, NotHere | NoJson):
+        return 422
+    return status_of(error)
+
+
+TEI_TYPES = {401: "Unauthorized", 424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
+
+
+def _tei(_: SelvageError, status: int, message: str, __: str) -> Any:
+    return {"error": message, "error_type": TEI_TYPES.get(status, "Validation" if status < 500 else "Backend")}
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    """The schema of one that has all of these."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+_STRING = {"type": "string"}
+OPENAI = Shape(
+    "OpenAI",
+    status_of,
+    _openai,
+    _object(error=_object(message=_STRING, type=_STRING, param={"type": ["string", "null"]}, code=_STRING)),
+)
+COHERE = Shape("Cohere", status_of, _cohere, _object(message=_STRING))
+TEI = Shape(
+    "TEI",
+    _tei_status,
+    _tei,
+    _object(error=_STRING, error_type={"enum": [*TEI_TYPES.values(), "Validation"]}),
+    {422: "The request makes no sense to this model", 424: "The model is of another kind"},
+)
+
+
+def shape_of(path: str) -> Shape:
+    """The shape of errors about a path that there is not."""
+    return OPENAI if path.startswith("/v1/") else COHERE if path.startswith("/v2/") else TEI

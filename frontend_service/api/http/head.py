@@ -1,0 +1,80 @@
+"""What the head of a request must hold before anything else of it counts, and for which hosts it may be.
+
+Specification: RFC 9112, 3.2, 6.1; RFC 9110, 7.2, 10.1.1, 15.5.20.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from frontend_service.api.http.arrival import Headers
+from frontend_service.api.http.errors import NotHere
+from shared.errors import clip
+from shared.security.tls import is_loopback
+
+HOST, TIMEOUT = "host", "selvage-timeout"
+ONCE = (HOST, "authorization", "content-type", TIMEOUT)
+"""Headers that tell two things where they come twice."""
+AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(:[0-9]*)?")
+ANY = "*"
+
+
+def check(method: str, version: str, headers: Headers) -> None:
+    """Raises NotHere for what no path takes. `version`: of HTTP."""
+    if version not in ("1.0", "1.1"):
+        raise NotHere(505, f"this port speaks HTTP/1.1, not {version}")
+    if method == "CONNECT":
+        raise NotHere(405, "this is no proxy", (("allow", "GET, HEAD, POST"),))
+    names = [name for name, _ in headers]
+    for name in ONCE:
+        if names.count(name) > 1:
+            raise NotHere(400, f"{name} comes {names.count(name)} times, it may come once")
+    if version == "1.1" and HOST not in names:
+        raise NotHere(400, f"{HOST} is missing, which HTTP/1.1 needs")
+    for name, value in headers:
+        if name == HOST and AUTHORITY.fullmatch(value) is None:
+            raise NotHere(400, f"{HOST} is {clip(value)}, it must be HOST or HOST:PORT")
+        if name == "transfer-encoding":
+            _check_coding(version, value)
+        if name == "expect" and value.lower() != "100-continue":
+            raise NotHere(417, f"expect is {clip(value)}, it may be 100-continue")
+    if names.count("transfer-encoding") > 1:
+        raise NotHere(501, "transfer-encoding may be chunked, and nothing beside it")
+
+
+def _check_coding(version: str, value: str) -> None:
+    if version == "1.0":
+        raise NotHere(400, "transfer-encoding is nothing that HTTP/1.0 has")
+    if value.lower() != "chunked":
+        raise NotHere(501, f"transfer-encoding is {clip(value)}, it may be chunked")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosts:
+    """Hosts that requests may be for. A web page can point a name of its own to the address of this machine, and is the
+    same site then: only the name tells. `names`: those beside loopback's; None: all.
+    """
+
+    names: frozenset[str] | None = None
+
+    @classmethod
+    def of(cls, listen: str, names: Iterable[str]) -> "Hosts":
+        """The hosts of a port on HOST:PORT: all, unless it is loopback's or some `names` are chosen."""
+        chosen = frozenset(name.lower() for name in names)
+        return cls(names=None if ANY in chosen or not (chosen or is_loopback(listen)) else chosen)
+
+    def check(self, headers: Headers) -> None:
+        """Raises NotHere. A request without a host is no browser's."""
+        if self.names is None:
+            return
+        for name in (_name(value) for header, value in headers if header == HOST):
+            if name and name not in self.names and not is_loopback(f"{name}:0"):
+                raise NotHere(
+                    421, f"{HOST} is {clip(name)}, which is not served here; --http-host {clip(name)} serves it"
+                )
+
+
+def _name(authority: str) -> str:
+    """The name in HOST or HOST:PORT, in small letters."""
+    match = AUTHORITY.fullmatch(authority)
+    return match[1].lower().removesuffix(".") if match else authority

@@ -1,0 +1,55 @@
+"""What there is to be looked at: the playground, OpenAPI and its page, health, metrics."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from frontend_service.api.http import assets, manual
+from frontend_service.api.http.errors import TEI
+from frontend_service.api.http.openapi import openapi
+from frontend_service.api.http.reply import HTML, Reply, written
+from frontend_service.api.http.route import Call, Route, Serve
+from frontend_service.application.frontend import Frontend
+from shared.errors import WorkerUnavailable
+
+
+def routes(
+    frontend: Frontend,
+    answered: Iterable[Route],
+    *,
+    keys: bool,
+    is_draining: Callable[[], bool],
+    metrics: Callable[[], tuple[bytes, str]],
+) -> list[Route]:
+    """`answered`: what else is documented; `metrics`: the page for Prometheus, and its content type."""
+
+    async def tells(_: Call) -> Reply:
+        return Reply(body=document)
+
+    async def shows(_: Call) -> Reply:
+        return Reply(body=docs, content_type=HTML, headers=manual.HEADERS)
+
+    async def health(_: Call) -> Reply:
+        if is_draining():
+            raise WorkerUnavailable("the service is draining", retry_after=1.0)
+        frontend.models.cards()
+        return Reply(body=b"{}")
+
+    async def measured(_: Call) -> Reply:
+        body, kind = metrics()
+        return Reply(body=body, content_type=kind)
+
+    def get(path: str, summary: str, serve: Serve, **options: Any) -> Route:
+        return Route(method="GET", path=path, shape=TEI, summary=summary, serve=serve, **options)
+
+    playground = {route.path: route for route in assets.routes()}
+    shown = [
+        playground.pop("/"),
+        get("/openapi.json", "This document", tells, open=True),
+        get("/docs", "The same, for a person", shows, open=True, content_type=HTML),
+        get("/health", "Whether a model is served", health, open=True, gives={}),
+        get("/ping", "The same, as SageMaker asks", health, open=True, gives={}),
+        get("/metrics", "For Prometheus", measured, counts=False, content_type="text/plain"),
+    ]
+    described = openapi([*answered, *shown], keys=keys)
+    document, docs = written(described), manual.page(described).encode()
+    return [*shown, *playground.values()]

@@ -1,0 +1,133 @@
+"""Routes: what there is to be asked for, and how it is served."""
+
+from collections.abc import Awaitable, Callable
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from frontend_service.api.http.body import Body
+from frontend_service.api.http.errors import Shape
+from frontend_service.api.http.reply import JSON, Reply
+from frontend_service.api.renaming import Names, renamed
+from frontend_service.application.exchange import Exchange
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.answer import Answer, Finished
+from shared.caller import Caller
+from shared.errors import SelvageError
+from shared.terms import Terms
+
+B = TypeVar("B", bound=msgspec.Struct)
+Q = TypeVar("Q")
+A = TypeVar("A", bound=Answer | Finished)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request that has been read. `rest`: the end of its path, where the route takes more than its own."""
+
+    caller: Caller
+    body: bytes = b""
+    rest: str = ""
+
+
+Serve = Callable[[Call], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A method and a path; one that ends with / takes all below it.
+
+    `takes`: the struct in the body, None for no body; `or_takes`: what may be there instead of it; `gives`: what a
+    reply looks like, as an example; `content_type`: of a reply, which may be one of `or_content_types` instead;
+    `waits`: whether a worker is asked; `open`: whether no key is needed; `counts`: whether it is admitted as a request.
+    """
+
+    method: str
+    path: str
+    serve: Serve
+    shape: Shape
+    summary: str
+    takes: Any = None
+    or_takes: tuple[Any, ...] = ()
+    gives: Any = None
+    content_type: str = JSON
+    or_content_types: tuple[str, ...] = ()
+    waits: bool = True
+    open: bool = False
+    counts: bool = True
+    names: Names = field(default=())
+
+    @property
+    def name(self) -> str:
+        """The name that logs and metrics have for it."""
+        return f"{self.method} {self.path}"
+
+    @property
+    def goes_on(self) -> bool:
+        """The route takes what is below its path."""
+        return self.path.endswith("/") and self.path != "/"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[B, Q]):
+    """A request with the body that it was read from. `name`: its id."""
+
+    body: B
+    name: str
+    request: Q
+
+
+def exchanged(
+    frontend: Frontend,
+    body: Body[B],
+    read: Callable[[B], Q],
+    ask: Callable[[Q, Terms], Awaitable[A]],
+    write: Callable[[Asked[B, Q], A], Reply],
+    weight: int = 1,
+    names_of: Callable[[B], Names] = lambda _: (),
+) -> Serve:
+    """Serves by one of the frontend's services: `read` a body, `ask`, `write` a reply.
+
+    `names_of`: what our names are called in a body, where errors are to name a place as this caller wrote it.
+    """
+
+    def reads(given: tuple[B, str]) -> Asked[B, Q]:
+        return Asked(*given, read(given[0]))
+
+    exchange: Exchange[tuple[B, str], Asked[B, Q], A, Reply] = Exchange(
+        read=reads, ask=lambda asked, terms: ask(asked.request, terms), write=write, weight=weight
+    )
+
+    async def serve(call: Call) -> Reply:
+        given = await frontend.offload(len(call.body), body.read, call.body)
+        asked = (given, call.caller.request_id)
+        try:
+            reply, timing = await frontend.exchange(exchange, asked, len(call.body), call.caller)
+        except SelvageError as error:
+            raise _renamed(error, names_of(given)) from error
+        told = ", ".join(
+            f"{part};dur={1e3 * seconds:.2f}"
+            for part, seconds in (
+                ("tokenize", timing.tokenize),
+                ("queue", timing.queue),
+                ("compute", timing.compute),
+                ("transfer", timing.transfer),
+                ("postprocess", timing.postprocess),
+            )
+        )
+        return Reply(
+            body=reply.body,
+            content_type=reply.content_type,
+            headers=(*reply.headers, ("server-timing", told)),
+        )
+
+    return serve
+
+
+def _renamed(error: SelvageError, names: Names) -> SelvageError:
+    """A copy of an error with its field and message by these names; others may hold the one that was raised."""
+    told = copy(error)
+    told.field, told.message = renamed(error.field, names), renamed(error.message, names)
+    return told

@@ -1,0 +1,160 @@
+"""Vectors of `texts` or `inputs`, in several types at once.
+
+Source: docs.cohere.com/reference/embed, versions 1 and 2.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+
+from frontend_service.api.http.body import FILLED, Body, Bound, Count
+from frontend_service.api.http.refusing import refusing
+from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, Reply, base64_of, rows_of, written
+from frontend_service.api.http.route import Asked, Serve, exchanged
+from frontend_service.api.http.shapes.openai import side_of
+from frontend_service.api.http.shapes.pooling_request import NO_IMAGES
+from frontend_service.api.renaming import Names
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.answer import Answer
+from frontend_service.domain.requests import Cut, EmbedRequest, PromptChoice
+from frontend_service.postprocess import packing
+from shared.errors import InvalidInput, clip
+from shared.vectors import DataType, OutputKind, TruncationSide
+
+EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
+NAMES: Names = (
+    ("ask for fewer texts.*", "ask for fewer texts or a smaller output_dimension"),
+    (r"\bdimensions\b", "output_dimension"),
+    (r"\btruncate would", 'truncate "END" would'),
+)
+
+
+class Part(msgspec.Struct):
+    """A part of an input, which must be a text."""
+
+    text: str | None = None
+    type: str = "text"
+
+
+class Input(msgspec.Struct):
+    """A text as it stands beside images; there is no model of those."""
+
+    content: Annotated[list[Part], FILLED]
+
+
+class CohereEmbedBody(msgspec.Struct, kw_only=True):
+    """POST /v1/embed and /v2/embed: either `texts` or `inputs` has some."""
+
+    texts: list[str] | None = None
+    inputs: list[Input] | None = None
+    model: str = ""
+    input_type: str | None = None
+    embedding_types: Annotated[list[EmbeddingType], FILLED] | None = None
+    output_dimension: Count | None = None
+    truncate: Literal["NONE", "START", "END"] = "END"
+    max_tokens: Bound | None = None
+    images: Annotated[Any, refusing(NO_IMAGES, [])] = None
+    priority: Annotated[Any, refusing("the header selvage-priority tells how urgent a request is", 0)] = None
+
+
+CUTS = {
+    "NONE": (False, None),
+    "START": (True, TruncationSide.LEFT),
+    "END": (True, TruncationSide.RIGHT),
+}
+
+
+def embed_request(body: CohereEmbedBody) -> EmbedRequest:
+    if body.texts and body.inputs:
+        raise InvalidInput("texts and inputs are both there", field="inputs")
+    texts = tuple(body.texts or ()) or tuple(_text(part, place) for place, part in enumerate(body.inputs or ()))
+    if not texts:
+        sent = [name for name in ("texts", "inputs") if getattr(body, name) is not None]
+        field, fault = (sent[0], "empty") if sent else ("texts", "missing")
+        raise InvalidInput(f"{field} is {fault}", field=field)
+    if body.embedding_types is not None and not body.embedding_types:
+        raise InvalidInput("embedding_types is empty", field="embedding_types")
+    truncate, side = CUTS[body.truncate]
+    return EmbedRequest(
+        model=body.model,
+        texts=texts,
+        prompt=PromptChoice(input_type=side_of(body.input_type)),
+        cut=Cut(truncate=truncate, side=side, max_tokens=body.max_tokens, bound=True),
+        outputs=(OutputKind.DENSE,),
+        dimensions=body.output_dimension,
+        normalize=True,
+    )
+
+
+def _text(given: Input, place: int) -> str:
+    name = f"inputs[{place}].content"
+    if len(given.content) != 1:
+        raise InvalidInput(f"{name} has {len(given.content)} parts, must have 1: a text", field=name)
+    (part,) = given.content
+    if part.type != "text":
+        raise InvalidInput(f"{name}[0].type is {clip(part.type)}: {NO_IMAGES}", field=f"{name}[0].type")
+    if part.text is None:
+        raise InvalidInput(f"{name}[0].text is missing", field=f"{name}[0].text")
+    return part.text
+
+
+def names_of(body: CohereEmbedBody) -> Names:
+    """A text of `inputs` lies deeper than one of `texts`."""
+    return NAMES if body.texts else ((r"\btexts\[(\d+)\]", r"inputs[\1].content[0].text"), *NAMES)
+
+
+def int8_of(rows: Floats) -> Any:
+    """int8 [N, D]: each row by its own scale, which cosines do not see."""
+    return np.frombuffer(packing.pack(rows, DataType.INT8).data, dtype=np.int8).reshape(rows.shape)
+
+
+def bits_of(rows: Floats) -> Any:
+    """uint8 [N, ceil(D / 8)]: a bit a number, set where it is not negative, the first one highest."""
+    return np.frombuffer(packing.pack(rows, DataType.BINARY).data, dtype=np.uint8).reshape(len(rows), -1)
+
+
+TYPES: dict[str, Callable[[Floats], Any]] = {
+    "float": lambda rows: rows,
+    "int8": int8_of,
+    "uint8": lambda rows: (int8_of(rows).astype(np.int16) + 128).astype(np.uint8),
+    "binary": lambda rows: (bits_of(rows).astype(np.int16) - 128).astype(np.int8),
+    "ubinary": bits_of,
+    "base64": lambda rows: [base64_of(row) for row in rows],
+}
+
+
+def embed_reply(asked: Asked[CohereEmbedBody, EmbedRequest], answer: Answer, version: str) -> Reply:
+    """`version`: Cohere's; the first one gives plain lists where no type is asked for, the second one `float`."""
+    rows, types = rows_of(answer.result.dense), asked.body.embedding_types
+    plain = types is None and version == "1"
+    return Reply(
+        body=written(
+            {
+                "id": asked.name,
+                "embeddings": rows
+                if plain
+                else {kind: TYPES[kind](rows) for kind in dict.fromkeys(types or ["float"])},
+                "texts": asked.request.texts,
+                "response_type": "embeddings_floats" if plain else "embeddings_by_type",
+                "meta": {
+                    "api_version": {"version": version},
+                    "billed_units": {"input_tokens": answer.tokens.total},
+                },
+            }
+        )
+    )
+
+
+def embeds(frontend: Frontend, version: str) -> Serve:
+    """Serves either version."""
+    return exchanged(
+        frontend,
+        Body(CohereEmbedBody),
+        embed_request,
+        frontend.embedding.embed,
+        lambda asked, answer: embed_reply(asked, answer, version),
+        FLOAT_WEIGHT,
+        names_of,
+    )

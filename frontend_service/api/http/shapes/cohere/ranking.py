@@ -1,0 +1,147 @@
+"""Reranks by `documents`: Cohere's, with what Jina and vLLM know beside it.
+
+Source: docs.cohere.com/reference/rerank, versions 1 and 2; api.jina.ai/openapi.json; vLLM's fields are `scoring`'s.
+"""
+
+import re
+from dataclasses import replace
+from typing import Annotated, Any
+
+import msgspec
+
+from frontend_service.api.http.body import FILLED, Body, Bound
+from frontend_service.api.http.refusing import refusing
+from frontend_service.api.http.reply import Reply, written
+from frontend_service.api.http.route import Asked, Serve, exchanged
+from frontend_service.api.http.shapes.openai import usage
+from frontend_service.api.http.shapes.pooling_request import NO_IMAGES, REMEDIES, TRUNCATE
+from frontend_service.api.http.shapes.scoring import ScoringRequest
+from frontend_service.api.renaming import Names
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.ranking_requests import RerankRequest
+from frontend_service.domain.requests import Cut
+from frontend_service.services.ranking import Reranked
+from shared.errors import InvalidInput
+
+_TEXT = {"properties": {"text": {"type": "string"}}, "required": ["text"]}
+Document = Annotated[dict[str, Any], msgspec.Meta(extra_json_schema=_TEXT)]
+"""A text as `text`; its other fields come back with it."""
+NOT_TEXT = {"image": NO_IMAGES, "image_url": NO_IMAGES, "content": "nothing reads content"}
+"""Fields by which Jina's and vLLM's documents are more than a text, and why they are not read."""
+
+
+class CohereRerankBody(ScoringRequest, kw_only=True):
+    """POST /v1/rerank and /v2/rerank, and /rerank where it has `documents`. Longer texts are cut, as Cohere does.
+
+    `max_doc_length` is Jina's word for `max_tokens_per_doc`. `max_chunks_per_doc` holds: a document is one chunk.
+    """
+
+    query: str
+    documents: Annotated[str | list[str | Document], FILLED]
+    top_n: Annotated[int, msgspec.Meta(ge=0, description="How many to tell; 0: all.")] | None = None
+    return_documents: bool = False
+    max_doc_length: Bound | None = None
+    max_chunks_per_doc: Bound | None = None
+    truncation: bool | None = None
+    rank_fields: Annotated[Any, refusing("send what is to be ranked as each document's text", ["text"])] = None
+    return_embeddings: Annotated[Any, refusing("/v1/embeddings gives the documents' vectors", False)] = None
+
+    @property
+    def cut(self) -> Cut:
+        """Raises InvalidInput where two fields disagree about whether a pair is cut."""
+        cut = super().cut
+        if self.truncation is False and cut.truncate:
+            raise InvalidInput(f"truncation says that nothing is cut, {TRUNCATE} that it is", field="truncation")
+        return cut
+
+    @property
+    def document_cut(self) -> Cut:
+        """The lower one of two bounds."""
+        cut, bound = super().document_cut, self.max_doc_length
+        return cut.within(Cut(max_tokens=bound, field="max_doc_length", bound=True)) if bound else cut
+
+
+def rerank_request(body: CohereRerankBody) -> RerankRequest:
+    """Raises InvalidInput."""
+    truncate, activated = body.truncation is not False, body.activated
+    return RerankRequest(
+        model=body.model,
+        queries=(body.query,),
+        documents=_texts(body.documents),
+        top_n=body.top_n or None,
+        return_documents=body.return_documents,
+        instruction=body.instruction,
+        query_cut=replace(body.query_cut, truncate=truncate),
+        document_cut=replace(body.document_cut, truncate=truncate),
+        sequence_cut=replace(body.cut, truncate=truncate),
+        activated=activated is not False,
+        raw_rows=activated is False,
+    )
+
+
+def _texts(documents: str | list[str | dict[str, Any]]) -> tuple[str, ...]:
+    if isinstance(documents, str):
+        return (documents,)
+    return tuple(
+        document if isinstance(document, str) else _text(document, f"documents[{place}]")
+        for place, document in enumerate(documents)
+    )
+
+
+def _text(document: dict[str, Any], name: str) -> str:
+    text = document.get("text")
+    if isinstance(text, str):
+        return text
+    if text is not None:
+        raise InvalidInput(f"{name}.text is no string", field=f"{name}.text")
+    reason = next((f", and {why}" for field, why in NOT_TEXT.items() if field in document), "")
+    raise InvalidInput(f"{name}.text is missing{reason}", field=f"{name}.text")
+
+
+def names_of(body: CohereRerankBody) -> Names:
+    """A document that is an object has its text one level deeper, one that is sent alone has no number."""
+
+    def place_of(found: re.Match[str]) -> str:
+        if isinstance(body.documents, str):
+            return "documents"
+        return found[0] if isinstance(body.documents[int(found[1])], str) else f"{found[0]}.text"
+
+    remedy = (r"\btruncate would", "truncation: true would")
+    return ((r"\bdocuments\[(\d+)\](?!\.)", place_of), remedy, *REMEDIES)
+
+
+def rerank_reply(asked: Asked[CohereRerankBody, RerankRequest], reranked: Reranked, version: str) -> Reply:
+    """`version`: Cohere's."""
+    results: list[dict[str, Any]] = [{"index": index, "relevance_score": score} for index, score in reranked.ranking]
+    if asked.body.return_documents:
+        for result, text in zip(results, reranked.texts, strict=True):
+            document = asked.body.documents[result["index"]]
+            result["document"] = document if isinstance(document, dict) else {"text": text}
+    tokens = reranked.answer.tokens.total
+    return Reply(
+        body=written(
+            {
+                "id": asked.body.request_id or asked.name,
+                "model": reranked.answer.model,
+                "results": results,
+                "usage": usage(tokens),
+                "meta": {
+                    "api_version": {"version": version},
+                    "billed_units": {"search_units": 1},
+                    "tokens": {"input_tokens": tokens},
+                },
+            }
+        )
+    )
+
+
+def reranks(frontend: Frontend, version: str = "2") -> Serve:
+    """Serves every path that takes `documents`."""
+    return exchanged(
+        frontend,
+        Body(CohereRerankBody),
+        rerank_request,
+        frontend.ranking.rerank,
+        lambda asked, reranked: rerank_reply(asked, reranked, version),
+        names_of=names_of,
+    )

@@ -1,0 +1,39 @@
+"""Cohere over HTTP: /v1/rerank and /v2/rerank, which are Jina's and vLLM's too, /v1/embed and /v2/embed."""
+
+from frontend_service.api.http.errors import COHERE, OPENAI
+from frontend_service.api.http.route import Route
+from frontend_service.api.http.shapes.cohere.embedding import CohereEmbedBody, embeds
+from frontend_service.api.http.shapes.cohere.ranking import CohereRerankBody, reranks
+from frontend_service.application.frontend import Frontend
+
+RANKED = {"results": [{"index": 1, "relevance_score": 0.97}, {"index": 0, "relevance_score": 0.02}]}
+
+
+def routes(frontend: Frontend) -> list[Route]:
+    """All routes of this shape."""
+    return [
+        *(
+            Route(
+                method="POST",
+                path=f"/v{version}/rerank",
+                shape=shape,
+                summary="Documents in the order in which they fit a query",
+                takes=CohereRerankBody,
+                gives=RANKED,
+                serve=reranks(frontend, version),
+            )
+            for version, shape in (("1", OPENAI), ("2", COHERE))
+        ),
+        *(
+            Route(
+                method="POST",
+                path=f"/v{version}/embed",
+                shape=COHERE,
+                summary="A vector for each text, in several types at once",
+                takes=CohereEmbedBody,
+                gives={"embeddings": gives, "texts": ["a text"]},
+                serve=embeds(frontend, version),
+            )
+            for version, gives in (("1", [[0.1, -0.2]]), ("2", {"float": [[0.1, -0.2]]}))
+        ),
+    ]

@@ -1,0 +1,90 @@
+"""Vectors as numbers, as base64, or as bytes with what tells them apart in a header.
+
+Source: vLLM's vllm/entrypoints/pooling/utils.py and vllm/utils/serial_utils.py.
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from frontend_service.api.http.reply import Floats, Reply
+from frontend_service.postprocess import packing
+from shared.errors import InvalidInput
+from shared.vectors import DataType
+
+Format = Literal["float", "base64", "bytes", "bytes_only"]
+EmbedDtype = Literal["float32", "float16", "bfloat16"]
+Endianness = Literal["native", "little", "big"]
+TYPES: dict[EmbedDtype, DataType] = {
+    "float32": DataType.FLOAT32,
+    "float16": DataType.FLOAT16,
+    "bfloat16": DataType.BFLOAT16,
+}
+OCTETS = "application/octet-stream"
+HEADER_BYTES = 60 * 1024
+"""The longest header that Python's http.client reads has 64 KiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoding:
+    """An encoding that a request asks for. `dtype` and `endianness` are those of bytes; `native` is little-endian."""
+
+    format: Format
+    dtype: EmbedDtype
+    endianness: Endianness
+
+    @property
+    def is_bytes(self) -> bool:
+        """A reply is bytes alone, no JSON."""
+        return self.format in ("bytes", "bytes_only")
+
+    def packed(self, array: Floats) -> bytes:
+        """float32 [..., D] as bytes, one number after the other."""
+        kind = TYPES[self.dtype]
+        data = bytes(packing.pack(array.reshape(1, -1), kind).data)
+        if self.endianness != "big":
+            return data
+        return np.frombuffer(data, dtype=f"<u{kind.row_bytes(1)}").byteswap().tobytes()
+
+    def told(self, array: Floats) -> Any:
+        """An array as it stands in JSON."""
+        return array if self.format == "float" else base64.b64encode(self.packed(array)).decode()
+
+
+def bytes_reply(encoding: Encoding, arrays: Iterable[Floats], about: dict[str, Any]) -> Reply:
+    """A reply of all arrays end to end; but for `bytes_only` its header `metadata` tells where each lies, and `about`.
+
+    Raises InvalidInput where that header would be longer than clients read.
+    """
+    pieces, items, start = [], [], 0
+    for index, array in enumerate(arrays):
+        pieces.append(encoding.packed(array))
+        stop = start + len(pieces[-1])
+        items.append(_item(encoding, index, start, stop, array.shape))
+        start = stop
+    body = b"".join(pieces)
+    if encoding.format == "bytes_only":
+        return Reply(body=body, content_type=OCTETS)
+    metadata = json.dumps(about | {"data": items})
+    if len(metadata) > HEADER_BYTES:
+        raise InvalidInput(
+            f"encoding_format bytes tells of {len(items)} vectors in one header of {len(metadata)} bytes, the limit is "
+            f"{HEADER_BYTES}: send fewer inputs, or ask for bytes_only or base64",
+            field="encoding_format",
+        )
+    return Reply(body=body, content_type=OCTETS, headers=(("metadata", metadata),))
+
+
+def _item(encoding: Encoding, index: int, start: int, stop: int, shape: Sequence[int]) -> dict[str, Any]:
+    return {
+        "index": index,
+        "embed_dtype": encoding.dtype,
+        "endianness": encoding.endianness,
+        "start": start,
+        "end": stop,
+        "shape": list(shape),
+    }

@@ -1,0 +1,91 @@
+"""NVIDIA's NIM for reranking: /v1/ranking.
+
+Source: docs.nvidia.com/nim/nemo-retriever/text-reranking, "API reference", 2.x.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from frontend_service.api.http.body import FILLED, Body
+from frontend_service.api.http.errors import OPENAI
+from frontend_service.api.http.reply import Reply, written
+from frontend_service.api.http.route import Asked, Route, exchanged
+from frontend_service.api.http.shapes.openai import usage
+from frontend_service.api.renaming import Names
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.ranking_requests import RerankRequest
+from frontend_service.domain.requests import Cut
+from frontend_service.services.ranking import Reranked
+from shared.errors import InvalidInput
+from shared.vectors import TruncationSide
+
+NAMES: Names = (
+    (r"\bdocuments\[(\d+)\]", r"passages[\1].text"),
+    (r"\bdocuments\b", "passages"),
+    (r"^query\b(?!\.)", "query.text"),
+    (r"\btruncate would", 'truncate "END" would'),
+)
+TRUNCATES = {None: None, "NONE": False, "END": True}
+
+
+class Passage(msgspec.Struct):
+    """A text; where models of images are served, it may have an image."""
+
+    text: str
+    image: Any = None
+
+
+class RankingBody(msgspec.Struct, kw_only=True):
+    """POST /v1/ranking."""
+
+    query: Passage
+    passages: Annotated[list[Passage], FILLED]
+    model: str = ""
+    truncate: Literal["NONE", "END"] | None = None
+
+
+def ranking_request(body: RankingBody) -> RerankRequest:
+    """A request for logits of a cross-encoder, or for other models' own scores. Raises InvalidInput."""
+    for name, text in (
+        ("query", body.query),
+        *((f"passages[{place}]", text) for place, text in enumerate(body.passages)),
+    ):
+        if text.image is not None:
+            raise InvalidInput(f"{name}.image is there, and there is no model of images", field=f"{name}.image")
+    cut = Cut(truncate=TRUNCATES[body.truncate], side=TruncationSide.RIGHT if body.truncate == "END" else None)
+    return RerankRequest(
+        model=body.model,
+        queries=(body.query.text,),
+        documents=tuple(passage.text for passage in body.passages),
+        query_cut=cut,
+        document_cut=cut,
+        activated=False,
+    )
+
+
+def ranking_reply(_: Asked[RankingBody, RerankRequest], reranked: Reranked) -> Reply:
+    rankings = [{"index": index, "logit": score} for index, score in reranked.ranking]
+    return Reply(body=written({"rankings": rankings, "usage": usage(reranked.answer.tokens.total)}))
+
+
+def routes(frontend: Frontend) -> list[Route]:
+    """All routes of this shape."""
+    return [
+        Route(
+            method="POST",
+            path="/v1/ranking",
+            shape=OPENAI,
+            summary="Passages in the order in which they fit a query, with logits",
+            takes=RankingBody,
+            gives={"rankings": [{"index": 1, "logit": 3.5}, {"index": 0, "logit": -3.9}]},
+            serve=exchanged(
+                frontend,
+                Body(RankingBody),
+                ranking_request,
+                frontend.ranking.rerank,
+                ranking_reply,
+                names_of=lambda _: NAMES,
+            ),
+        )
+    ]

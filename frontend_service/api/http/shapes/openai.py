@@ -1,0 +1,163 @@
+"""OpenAI's embeddings, with what vLLM, Jina and NVIDIA add: /v1/embeddings, /embeddings. And Jina's /v1/multi-vector.
+
+Source: platform.openai.com/docs/api-reference/embeddings; the other fields' in `pooling_request` and `hosted_request`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from frontend_service.api.http.body import Body, inputs_of
+from frontend_service.api.http.errors import OPENAI
+from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, Reply, each_written, now, rows_of, split, written
+from frontend_service.api.http.route import Asked, Route, Serve, exchanged
+from frontend_service.api.http.shapes.encoding import OCTETS, bytes_reply
+from frontend_service.api.http.shapes.hosted_request import HostedRequest
+from frontend_service.api.http.shapes.pooling_request import PoolingRequest, VectorRequest, side_of
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.answer import Answer
+from frontend_service.domain.requests import EmbedRequest
+from shared.vectors import OutputKind
+
+__all__ = ["EmbeddingsBody", "MultiVectorBody", "embed_request", "listed", "routes", "side_of", "usage"]
+
+
+class EmbeddingsBody(HostedRequest, kw_only=True):
+    """POST /v1/embeddings."""
+
+
+class MultiVectorBody(HostedRequest, kw_only=True):
+    """POST /v1/multi-vector: a vector for each token of a late-interaction model."""
+
+    return_token_ids: bool = False
+
+
+def embed_request(body: VectorRequest, output: OutputKind, *, token_ids: bool = False) -> EmbedRequest:
+    """Raises InvalidInput."""
+    texts, tokenized = inputs_of(body.input, "input")
+    return EmbedRequest(
+        model=body.model,
+        texts=texts,
+        tokenized=tokenized,
+        prompt=body.choice,
+        cut=body.cut,
+        outputs=(output,),
+        dimensions=body.dimensions,
+        normalize=body.activated,
+        return_token_ids=token_ids,
+    )
+
+
+def usage(tokens: int) -> dict[str, int]:
+    """The `usage` of a reply: tokens that were computed."""
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def about(asked: Asked[Any, Any], prefix: str, answer: Answer) -> dict[str, Any]:
+    """Fields of a reply beside its data. Its id is the request's own where that has one."""
+    body: PoolingRequest = asked.body
+    return {
+        "id": f"{prefix}-{body.request_id or asked.name}",
+        "created": now(),
+        "model": answer.model,
+        "usage": usage(answer.tokens.total),
+    }
+
+
+def listed(asked: Asked[Any, Any], prefix: str, answer: Answer, data: list[Any]) -> Reply:
+    """The frame of OpenAI's replies."""
+    frame = {"object": "list", "data": each_written(data)}
+    return Reply(body=written(about(asked, prefix, answer) | frame))
+
+
+def vectors_listed(
+    asked: Asked[Any, Any], prefix: str, answer: Answer, arrays: list[Floats], kind: str, field: str
+) -> Reply:
+    """Arrays in the encoding that the request asks for. `kind`, `field`: what each and its numbers are called."""
+    encoding = asked.body.encoding
+    if encoding.is_bytes:
+        return bytes_reply(encoding, arrays, about(asked, prefix, answer))
+    data = [{"object": kind, "index": index, field: encoding.told(array)} for index, array in enumerate(arrays)]
+    return listed(asked, prefix, answer, data)
+
+
+def embeddings_reply(asked: Asked[EmbeddingsBody, EmbedRequest], answer: Answer) -> Reply:
+    return vectors_listed(asked, "embd", answer, list(rows_of(answer.result.dense)), "embedding", "embedding")
+
+
+def multi_vector_reply(asked: Asked[MultiVectorBody, EmbedRequest], answer: Answer) -> Reply:
+    rows, encoding = split(rows_of(answer.result.tokens), answer.result.row_lengths), asked.body.encoding
+    if encoding.is_bytes:
+        return bytes_reply(encoding, rows, about(asked, "mvec", answer))
+    data: list[dict[str, Any]] = [
+        {"object": "embeddings", "index": index, "embeddings": encoding.told(array)} for index, array in enumerate(rows)
+    ]
+    if encoding.format == "base64":
+        for entry, array in zip(data, rows, strict=True):
+            entry["shape"] = array.shape
+    if asked.body.return_token_ids:
+        ids = split(np.frombuffer(answer.result.token_ids, dtype="<i4"), answer.result.row_lengths)
+        for entry, text_ids in zip(data, ids, strict=True):
+            entry["token_ids"] = text_ids
+    return listed(asked, "mvec", answer, data)
+
+
+def embeds(frontend: Frontend) -> Serve:
+    """Vectors of texts."""
+    return exchanged(
+        frontend,
+        Body(EmbeddingsBody),
+        lambda body: embed_request(body, OutputKind.DENSE),
+        frontend.embedding.embed,
+        embeddings_reply,
+        FLOAT_WEIGHT,
+        lambda body: body.names,
+    )
+
+
+def multi_embeds(frontend: Frontend) -> Serve:
+    """Vectors of tokens."""
+    return exchanged(
+        frontend,
+        Body(MultiVectorBody),
+        lambda body: embed_request(body, OutputKind.MULTI_VECTOR, token_ids=body.return_token_ids),
+        frontend.embedding.embed,
+        multi_vector_reply,
+        FLOAT_WEIGHT,
+        lambda body: body.names,
+    )
+
+
+def routes(frontend: Frontend) -> list[Route]:
+    """All routes of this shape."""
+    serve = embeds(frontend)
+    return [
+        *(
+            Route(
+                method="POST",
+                path=path,
+                shape=OPENAI,
+                summary="A vector for each input",
+                takes=EmbeddingsBody,
+                or_content_types=(OCTETS,),
+                gives={
+                    "object": "list",
+                    "model": "all-MiniLM-L6-v2",
+                    "data": [{"object": "embedding", "index": 0, "embedding": [0.1, -0.2]}],
+                    "usage": {"prompt_tokens": 4, "total_tokens": 4},
+                },
+                serve=serve,
+            )
+            for path in ("/v1/embeddings", "/embeddings")
+        ),
+        Route(
+            method="POST",
+            path="/v1/multi-vector",
+            shape=OPENAI,
+            summary="A vector for each token of each input, of a late-interaction model",
+            takes=MultiVectorBody,
+            or_content_types=(OCTETS,),
+            gives={"object": "list", "data": [{"object": "embeddings", "index": 0, "embeddings": [[0.1], [0.2]]}]},
+            serve=multi_embeds(frontend),
+        ),
+    ]

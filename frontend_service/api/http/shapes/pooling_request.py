@@ -1,0 +1,158 @@
+"""Fields that vLLM's requests have in common, and what each asks for here.
+
+Source: vLLM's vllm/entrypoints/pooling/base/protocol.py; older names of fields are those of its versions 0.11 to 0.14.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+
+from frontend_service.api.http.body import Count, Inputs
+from frontend_service.api.http.refusing import refusing
+from frontend_service.api.http.shapes.encoding import EmbedDtype, Encoding, Endianness, Format
+from frontend_service.api.renaming import Names
+from frontend_service.domain.requests import Cut, PromptChoice
+from shared.errors import InvalidInput, clip
+from shared.vectors import InputType, TruncationSide
+
+TRUNCATE = "truncate_prompt_tokens"
+REMEDIES: Names = (
+    (r"\btruncate would cut\b", f"{TRUNCATE}: -1 would cut"),
+    ("ask for fewer texts, fewer dimensions or .*", "ask for fewer inputs or fewer dimensions"),
+    (r"\bfewer texts\b", "fewer inputs"),
+    (r"^(outputs\[0\]|method)$", "model"),
+)
+"""Remedies of errors in fields of these paths, and the field that chooses outputs and methods here."""
+INPUT: Names = (
+    *REMEDIES,
+    (r"needs texts$", "needs texts as input"),
+    (r"^text_pairs$", "input"),
+    ("pairs: text_pairs is empty", "pairs, input has single texts: /score takes pairs"),
+    (r"\b(texts|tokenized)\b(?=\[|$| (is|has|holds)\b)", "input"),
+)
+ENDS = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
+SIDES = {
+    "query": InputType.QUERY,
+    "search_query": InputType.QUERY,
+    "document": InputType.DOCUMENT,
+    "passage": InputType.DOCUMENT,
+    "search_document": InputType.DOCUMENT,
+    "classification": InputType.UNSPECIFIED,
+    "clustering": InputType.UNSPECIFIED,
+}
+"""Kinds of texts by the words that clients have for them."""
+NO_CHAT = "no chat template is applied here; send texts as input"
+NO_IMAGES = "there is no model of images"
+Truncation = Annotated[
+    int,
+    msgspec.Meta(ge=-1, description="Longer inputs are cut to so many tokens; -1: to what the model takes."),
+]
+Activated = Annotated[
+    bool | None,
+    msgspec.Meta(description="Unit length, or scores of a classifier; false: rows and logits as the model gives them."),
+]
+
+
+class PoolingRequest(msgspec.Struct, kw_only=True):
+    """Fields that all of vLLM's requests have. `request_id` names the reply; logs go by the header x-request-id."""
+
+    ACTIVATIONS: ClassVar[tuple[str, ...]] = ("use_activation",)
+    """Names of one and the same field."""
+
+    model: str = ""
+    user: str | None = None
+    truncate_prompt_tokens: Truncation | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    padding: Annotated[Any, refusing("texts are never padded", "do_not_pad")] = None
+    request_id: str | None = None
+    priority: Annotated[Any, refusing("the header selvage-priority tells how urgent a request is", 0)] = None
+    mm_processor_kwargs: Annotated[Any, refusing(NO_IMAGES, {})] = None
+    cache_salt: str | None = None
+    use_activation: Activated = None
+
+    @property
+    def cut(self) -> Cut:
+        """The cut of a sequence that the model reads. A limit above the model's own is the model's own."""
+        side = None if self.truncation_side is None else ENDS[self.truncation_side]
+        tokens = self.truncate_prompt_tokens
+        if tokens is None:
+            return Cut(side=side)
+        return Cut(truncate=True, side=side, max_tokens=None if tokens < 0 else tokens, field=TRUNCATE, bound=True)
+
+    @property
+    def activated(self) -> bool | None:
+        """None: not said. Raises InvalidInput where two names of the field disagree."""
+        said = {name: getattr(self, name) for name in self.ACTIVATIONS if getattr(self, name) is not None}
+        for name, value in said.items():
+            first = next(iter(said))
+            if value is not said[first]:
+                raise InvalidInput(f"{first} and {name} are the same field, and disagree", field=name)
+        return next(iter(said.values()), None)
+
+
+class InputRequest(PoolingRequest, kw_only=True):
+    """Inputs of one kind, and what would make one of a chat."""
+
+    input: Inputs
+    add_special_tokens: Annotated[
+        Any, refusing("texts get the special tokens that the model was trained with", True)
+    ] = None
+    messages: Annotated[Any, refusing(NO_CHAT)] = None
+    chat_template: Annotated[Any, refusing(NO_CHAT)] = None
+    chat_template_kwargs: Annotated[Any, refusing(NO_CHAT, {})] = None
+    add_generation_prompt: Annotated[Any, refusing(NO_CHAT, False)] = None
+    continue_final_message: Annotated[Any, refusing(NO_CHAT, False)] = None
+    media_io_kwargs: Annotated[Any, refusing(NO_IMAGES, {})] = None
+
+    @property
+    def names(self) -> Names:
+        """Names of places in errors: `input[3]`, or `input` where it is one text or its ids."""
+        alone = not isinstance(self.input, list) or (bool(self.input) and isinstance(self.input[0], int))
+        return (*INPUT, (r"\binput\[0\]", "input")) if alone else INPUT
+
+
+class VectorRequest(InputRequest, kw_only=True):
+    """Inputs whose vectors are written one way or another. `normalize` is vLLM's older name of `use_activation`.
+
+    What a text is goes by `input_type`, its prompt by either of two: those three are ours.
+    """
+
+    ACTIVATIONS: ClassVar[tuple[str, ...]] = ("use_activation", "normalize")
+
+    encoding_format: Format | None = "float"
+    embed_dtype: EmbedDtype | None = "float32"
+    endianness: Endianness | None = "native"
+    dimensions: Count | None = None
+    normalize: bool | None = None
+    input_type: str | None = None
+    prompt: str | None = None
+    prompt_name: str | None = None
+
+    @property
+    def choice(self) -> PromptChoice:
+        """The prompt that goes before each text. Raises InvalidInput."""
+        return PromptChoice(literal=self.prompt, name=self.prompt_name, input_type=side_of(self.input_type))
+
+    @property
+    def encoding(self) -> Encoding:
+        """The form in which the reply has its vectors."""
+        return Encoding(
+            format=self.encoding_format or "float",
+            dtype=self.embed_dtype or "float32",
+            endianness=self.endianness or "native",
+        )
+
+
+def side_of(word: str | None) -> InputType:
+    """The kind of a text by `input_type`. Raises InvalidInput."""
+    return found_side(SIDES, word, "input_type")
+
+
+def found_side(sides: Mapping[str, InputType], word: str | None, field: str) -> InputType:
+    """The kind of a text by one of these words. Raises InvalidInput, naming the field."""
+    if word is None:
+        return InputType.UNSPECIFIED
+    if word not in sides:
+        raise InvalidInput(f"{field} is {clip(word)}, there are {', '.join(sides)}", field=field)
+    return sides[word]

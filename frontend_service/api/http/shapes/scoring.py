@@ -1,0 +1,130 @@
+"""vLLM's /score, and the fields that it has in common with vLLM's rerank.
+
+Source: vLLM's vllm/entrypoints/pooling/scoring/protocol.py.
+"""
+
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from frontend_service.api.http.body import Body, Texts, texts_of
+from frontend_service.api.http.refusing import refusing
+from frontend_service.api.http.reply import Reply
+from frontend_service.api.http.route import Asked, Serve, exchanged
+from frontend_service.api.http.shapes.openai import listed
+from frontend_service.api.http.shapes.pooling_request import REMEDIES, Activated, PoolingRequest
+from frontend_service.api.renaming import Names
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.answer import Answer
+from frontend_service.domain.ranking_requests import ScoreRequest
+from frontend_service.domain.requests import Cut
+from shared.errors import InvalidInput
+from shared.vectors import Layout
+
+Most = Annotated[int, msgspec.Meta(ge=0, description="Longer texts are cut to so many tokens; 0: no limit.")]
+PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
+"""Names of the two sides, in the order in which vLLM looks for them."""
+SIDES = tuple(dict.fromkeys(name for pair in PAIRS for name in pair))
+
+
+class ScoringRequest(PoolingRequest, kw_only=True):
+    """Fields of requests to compare. `truncate_prompt_tokens` is for a pair, where the model reads pairs."""
+
+    ACTIVATIONS: ClassVar[tuple[str, ...]] = ("use_activation", "softmax", "activation")
+
+    max_tokens_per_query: Most | None = None
+    max_tokens_per_doc: Most | None = None
+    instruction: str | None = None
+    chat_template_kwargs: Annotated[Any, refusing("instruction is what a template takes here", {})] = None
+    softmax: Activated = None
+    activation: Activated = None
+
+    @property
+    def query_cut(self) -> Cut:
+        """The cut of a long text of the first side."""
+        return _cut_of(self.max_tokens_per_query, "max_tokens_per_query")
+
+    @property
+    def document_cut(self) -> Cut:
+        """The cut of a long text of the second side."""
+        return _cut_of(self.max_tokens_per_doc, "max_tokens_per_doc")
+
+
+def _cut_of(tokens: int | None, field: str) -> Cut:
+    return Cut(truncate=True, max_tokens=tokens, field=field, bound=True) if tokens else Cut(field=field)
+
+
+class ScoreBody(ScoringRequest, kw_only=True):
+    """POST /score: one text with each of many, or pairs. Two sides, by one of four pairs of names."""
+
+    text_1: Texts | None = None
+    text_2: Texts | None = None
+    queries: Texts | None = None
+    documents: Texts | None = None
+    items: Texts | None = None
+    data_1: Texts | None = None
+    data_2: Texts | None = None
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Names of the two sides. Raises InvalidInput unless exactly one pair is there."""
+        there = self._there
+        pair = max(PAIRS, key=lambda pair: len(there & set(pair))) if there else PAIRS[-1]
+        missing, odd = (
+            [name for name in pair if name not in there],
+            [name for name in SIDES if name in there - set(pair)],
+        )
+        if odd:
+            beside = " and ".join(name for name in pair if name in there)
+            raise InvalidInput(f"{odd[0]} and {beside} are given, and are no pair", field=odd[0])
+        if missing:
+            raise InvalidInput(f"{missing[0]} is missing", field=missing[0])
+        return pair
+
+    @property
+    def names(self) -> Names:
+        """Names of places in errors: by the pair that was sent, and without a number where it is one text."""
+        first, second = next((pair for pair in PAIRS if self._there == set(pair)), PAIRS[0])
+        alone = tuple((rf"\b{name}\[0\]", name) for name in (first, second) if isinstance(getattr(self, name), str))
+        return (*REMEDIES, (r"\bqueries\b", first), (r"\bdocuments\b", second), *alone)
+
+    @property
+    def _there(self) -> set[str]:
+        return {name for name in SIDES if getattr(self, name) is not None}
+
+
+def score_request(body: ScoreBody) -> ScoreRequest:
+    """Raises InvalidInput."""
+    first, second = (texts_of(getattr(body, name)) for name in body.pair)
+    activated = body.activated
+    return ScoreRequest(
+        model=body.model,
+        queries=first,
+        documents=second,
+        layout=Layout.MATRIX if len(first) == 1 else Layout.PAIRS,
+        instruction=body.instruction,
+        query_cut=body.query_cut,
+        document_cut=body.document_cut,
+        sequence_cut=body.cut,
+        activated=activated is not False,
+        raw_rows=activated is False,
+    )
+
+
+def score_reply(asked: Asked[ScoreBody, ScoreRequest], answer: Answer) -> Reply:
+    scores = np.frombuffer(answer.result.scores, dtype="<f4").tolist()
+    data = [{"object": "score", "index": index, "score": score} for index, score in enumerate(scores)]
+    return listed(asked, "score", answer, data)
+
+
+def scores(frontend: Frontend) -> Serve:
+    """Serves scores: how well texts fit each other."""
+    return exchanged(
+        frontend,
+        Body(ScoreBody),
+        score_request,
+        frontend.ranking.score,
+        score_reply,
+        names_of=lambda body: body.names,
+    )

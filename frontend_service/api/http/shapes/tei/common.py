@@ -1,0 +1,75 @@
+"""Fields, names and replies that the paths of this shape have in common."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from frontend_service.api.http.reply import Reply, written
+from frontend_service.api.renaming import Names
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.answer import Answer
+from frontend_service.domain.ranking_requests import RerankRequest
+from frontend_service.domain.requests import ClassifyRequest, Cut, EmbedRequest
+from shared.errors import UnknownModel
+from shared.terms import Terms
+from shared.vectors import TruncationSide
+
+A = TypeVar("A")
+R = TypeVar("R", EmbedRequest, ClassifyRequest, RerankRequest)
+OPTIONS: Names = (("truncation_side", "truncation_direction"),)
+"""Names of options in errors, whatever the path."""
+FEWER: Names = (("(set sparse_top_k, or )?ask for fewer texts.*", "ask for fewer inputs"),)
+"""The remedy for a large reply, where texts are `inputs`."""
+INPUTS: Names = (
+    *FEWER,
+    ("^texts is empty, and so is tokenized$", "inputs is empty"),
+    (r"\b(texts|tokenized)(?=\[| has | is )|^(texts|tokenized)$", "inputs"),
+    *OPTIONS,
+)
+SIDES = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
+
+
+class Cuttable(msgspec.Struct, kw_only=True):
+    """Fields that say what is done with long texts."""
+
+    truncate: bool | None = None
+    truncation_direction: Literal["left", "right", "Left", "Right"] = "right"
+
+    @property
+    def cut(self) -> Cut:
+        """The cut that these fields ask for."""
+        return Cut(truncate=self.truncate, side=SIDES[self.truncation_direction.lower()])
+
+
+class CuttableRequest(Cuttable, kw_only=True):
+    """A request whose texts may be cut. `model` counts only where several are served."""
+
+    model: str = ""
+
+
+def counted(answer: Answer, content: Any) -> Reply:
+    """A reply with the header that the load scripts of text-embeddings-inference read."""
+    return Reply(body=written(content), headers=(("x-compute-tokens", str(answer.tokens.total)),))
+
+
+def known_as(frontend: Frontend, name: str) -> str:
+    """The name by which a model is found: none where there is one, since the original serves one and asks for no name.
+
+    Raises WorkerUnavailable.
+    """
+    try:
+        frontend.models.get("")
+    except UnknownModel:
+        return name
+    return ""
+
+
+def of_any_name(frontend: Frontend, ask: Callable[[R, Terms], Awaitable[A]]) -> Callable[[R, Terms], Awaitable[A]]:
+    """Asks the one model that is served, whatever a request calls it, and where there are several the one it names."""
+
+    async def asks(request: R, terms: Terms) -> A:
+        return await ask(replace(request, model=known_as(frontend, request.model)), terms)
+
+    return asks

@@ -1,0 +1,137 @@
+"""/embed, /embed_all, /embed_sparse and /similarity."""
+
+from itertools import accumulate, pairwise
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from frontend_service.api.http.body import FILLED, Count, FilledInputs, inputs_of
+from frontend_service.api.http.reply import Reply, each_written, rows_of, split
+from frontend_service.api.http.route import Asked
+from frontend_service.api.http.shapes.tei.common import INPUTS, Cuttable, CuttableRequest, counted
+from frontend_service.api.renaming import Names
+from frontend_service.domain.answer import Answer
+from frontend_service.domain.requests import EmbedRequest, PromptChoice
+from shared.errors import InvalidInput
+from shared.vectors import OutputKind
+
+SIMILAR: Names = (
+    ("ask for fewer texts.*", "ask for fewer sentences"),
+    (r"\btexts\[0\]", "inputs.source_sentence"),
+    (r"\btexts\[(\d+)\]", lambda found: f"inputs.sentences[{int(found[1]) - 1}]"),
+    (r"^texts (?=has )", "inputs.source_sentence and inputs.sentences together "),
+    (r"^texts$", "inputs.sentences"),
+    (r"\btruncate would", "parameters.truncate would"),
+    (r"^prompt(_name)?$", "parameters.prompt_name"),
+)
+SPARSE_WEIGHT = 32
+"""Times that a byte of a sparse vector takes longer into JSON, an object each, than to be copied."""
+
+
+class EmbedBody(CuttableRequest, kw_only=True):
+    """POST /embed."""
+
+    inputs: FilledInputs
+    normalize: bool = True
+    prompt_name: str | None = None
+    dimensions: Count | None = None
+
+
+class EmbedAllBody(CuttableRequest, kw_only=True):
+    """POST /embed_all and /embed_sparse."""
+
+    inputs: FilledInputs
+    prompt_name: str | None = None
+
+
+class Sentences(msgspec.Struct):
+    """Texts that POST /similarity compares."""
+
+    source_sentence: str
+    sentences: Annotated[list[str], FILLED]
+
+
+class SimilarityParameters(Cuttable, kw_only=True):
+    """Options of POST /similarity."""
+
+    prompt_name: str | None = None
+
+
+class SimilarityBody(msgspec.Struct, kw_only=True):
+    """POST /similarity."""
+
+    inputs: Sentences
+    parameters: SimilarityParameters | None = None
+    model: str = ""
+
+
+def names_of(body: EmbedBody | EmbedAllBody) -> Names:
+    """`inputs[3]`, or `inputs` where it is one text or its ids."""
+    given = body.inputs
+    alone = isinstance(given, str) or (bool(given) and isinstance(given[0], int))
+    return (*INPUTS, (r"\binputs\[0\]", "inputs")) if alone else INPUTS
+
+
+def embed_request(body: EmbedBody | EmbedAllBody, output: OutputKind) -> EmbedRequest:
+    texts, tokenized = inputs_of(body.inputs, "inputs")
+    _check_not_empty(texts)
+    dimensions, normalize = None, False if output is OutputKind.MULTI_VECTOR else None
+    if isinstance(body, EmbedBody):
+        dimensions, normalize = body.dimensions, body.normalize
+    return EmbedRequest(
+        model=body.model,
+        texts=texts,
+        tokenized=tokenized,
+        outputs=(output,),
+        prompt=PromptChoice(name=body.prompt_name),
+        cut=body.cut,
+        normalize=normalize,
+        dimensions=dimensions,
+    )
+
+
+def _check_not_empty(texts: tuple[str, ...]) -> None:
+    if "" in texts:
+        place = texts.index("")
+        raise InvalidInput(f"inputs[{place}] is empty", field=f"inputs[{place}]")
+
+
+def dense_reply(_: Asked[EmbedBody, EmbedRequest], answer: Answer) -> Reply:
+    return counted(answer, each_written(rows_of(answer.result.dense)))
+
+
+def all_reply(_: Asked[EmbedAllBody, EmbedRequest], answer: Answer) -> Reply:
+    return counted(answer, each_written(split(rows_of(answer.result.tokens), answer.result.row_lengths)))
+
+
+def sparse_reply(_: Asked[EmbedAllBody, EmbedRequest], answer: Answer) -> Reply:
+    rows = answer.result.sparse
+    assert rows is not None
+    indices = np.frombuffer(rows.indices, dtype="<i4")
+    values = np.frombuffer(rows.values, dtype="<f4")  # numpy's own numbers: as floats of Python they would be longer
+    bounds = pairwise(accumulate(rows.lengths, initial=0))
+    each = (
+        [{"index": index, "value": value} for index, value in zip(indices[a:b], values[a:b], strict=True)]
+        for a, b in bounds
+    )
+    return counted(answer, each_written(each))
+
+
+def similarity_request(body: SimilarityBody) -> EmbedRequest:
+    if not body.inputs.sentences:
+        raise InvalidInput("inputs.sentences is empty", field="inputs.sentences")
+    parameters = body.parameters or SimilarityParameters()
+    return EmbedRequest(
+        model=body.model,
+        texts=(body.inputs.source_sentence, *body.inputs.sentences),
+        outputs=(OutputKind.DENSE,),
+        prompt=PromptChoice(name=parameters.prompt_name),
+        cut=parameters.cut,
+        normalize=True,
+    )
+
+
+def similarity_reply(_: Asked[SimilarityBody, EmbedRequest], answer: Answer) -> Reply:
+    rows = rows_of(answer.result.dense)
+    return counted(answer, rows[1:] @ rows[0])

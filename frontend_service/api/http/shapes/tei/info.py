@@ -1,0 +1,41 @@
+"""/info."""
+
+from typing import Any
+
+from frontend_service.api.tei_v1.codec.info import info_response
+from frontend_service.services.models import Description
+from shared.card import ModelCard
+from shared.vectors import ScoringMethod, Task
+
+
+def told(described: Description, requests: int, threads: int) -> dict[str, Any]:
+    """The reply of /info: what is served, and its limits."""
+    card, ours = described.card, info_response(described, requests, threads)
+    return {
+        "model_id": card.id,
+        "model_sha": None,
+        "model_dtype": card.dtype,
+        "model_type": _model_type(card),
+        "max_concurrent_requests": ours.max_concurrent_requests,
+        "max_input_length": ours.max_input_length,
+        "max_batch_tokens": ours.max_batch_tokens,
+        "max_batch_requests": None,
+        "max_client_batch_size": ours.max_client_batch_size,
+        "auto_truncate": described.limits.auto_truncate,
+        "tokenization_workers": threads,
+        "version": ours.version,
+        "sha": None,
+        "docker_label": None,
+    }
+
+
+def _model_type(card: ModelCard) -> dict[str, Any]:
+    labels = {
+        "id2label": {str(number): label for number, label in enumerate(card.labels)},
+        "label2id": {label: number for number, label in enumerate(card.labels)},
+    }
+    if ScoringMethod.CROSS_ENCODER in card.methods:
+        return {"reranker": labels}
+    if Task.CLASSIFY in card.tasks:
+        return {"classifier": labels}
+    return {"embedding": {"pooling": card.pooling}}

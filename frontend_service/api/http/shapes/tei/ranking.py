@@ -1,0 +1,51 @@
+"""/rerank, of bodies with `texts`."""
+
+from typing import Annotated, Any
+
+from frontend_service.api.http.body import FILLED
+from frontend_service.api.http.reply import Reply
+from frontend_service.api.http.route import Asked
+from frontend_service.api.http.shapes.tei.common import OPTIONS, CuttableRequest, counted
+from frontend_service.api.renaming import Names
+from frontend_service.domain.ranking_requests import RerankRequest
+from frontend_service.services.ranking import Reranked
+from shared.errors import InvalidInput
+
+NAMES: Names = (
+    (r"return_documents", "return_text"),
+    (r"set top_n, or ", ""),
+    (r"\bdocuments\b", "texts"),
+    *OPTIONS,
+)
+
+
+class RerankBody(CuttableRequest, kw_only=True):
+    """POST /rerank, where it has `texts`."""
+
+    query: str
+    texts: Annotated[list[str], FILLED]
+    raw_scores: bool = False
+    return_text: bool = False
+
+
+def rerank_request(body: RerankBody) -> RerankRequest:
+    if not body.query and "" in body.texts:
+        place = body.texts.index("")
+        raise InvalidInput(f"query and texts[{place}] are both empty", field=f"texts[{place}]")
+    return RerankRequest(
+        model=body.model,
+        queries=(body.query,),
+        documents=tuple(body.texts),
+        query_cut=body.cut,
+        document_cut=body.cut,
+        activated=not body.raw_scores,
+        return_documents=body.return_text,
+    )
+
+
+def rerank_reply(asked: Asked[RerankBody, RerankRequest], reranked: Reranked) -> Reply:
+    ranks: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in reranked.ranking]
+    if asked.body.return_text:
+        for rank, text in zip(ranks, reranked.texts, strict=True):
+            rank["text"] = text
+    return counted(reranked.answer, ranks)

@@ -1,0 +1,88 @@
+"""vLLM's own paths: /pooling, /score and /classify, each with and without /v1.
+
+Source: docs.vllm.ai, "Pooling models"; vLLM's vllm/entrypoints/pooling.
+"""
+
+from typing import Any, ClassVar
+
+from frontend_service.api.http.body import Body, Texts, texts_of
+from frontend_service.api.http.errors import OPENAI
+from frontend_service.api.http.reply import FLOAT_WEIGHT, Reply
+from frontend_service.api.http.route import Asked, Route, Serve, exchanged
+from frontend_service.api.http.shapes.encoding import OCTETS
+from frontend_service.api.http.shapes.openai import listed
+from frontend_service.api.http.shapes.pooling import PoolingBody, by_label, pools
+from frontend_service.api.http.shapes.pooling_request import Activated, InputRequest
+from frontend_service.api.http.shapes.scoring import ScoreBody, scores
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.requests import ClassifyRequest
+from frontend_service.services.classification import Classified
+from shared.errors import InvalidInput
+
+
+class ClassifyBody(InputRequest, kw_only=True):
+    """POST /classify."""
+
+    ACTIVATIONS: ClassVar[tuple[str, ...]] = ("use_activation", "softmax", "activation")
+
+    input: Texts  # type: ignore[assignment]
+    softmax: Activated = None
+    activation: Activated = None
+
+
+def classify_request(body: ClassifyBody) -> ClassifyRequest:
+    """Raises InvalidInput."""
+    texts = texts_of(body.input)
+    if not texts:
+        raise InvalidInput("input is empty", field="input")
+    return ClassifyRequest(model=body.model, texts=texts, cut=body.cut, normalize=body.activated is not False)
+
+
+def classify_reply(asked: Asked[ClassifyBody, ClassifyRequest], classified: Classified) -> Reply:
+    labels = classified.labels
+    data = [
+        {
+            "index": index,
+            "label": labels[int(row.argmax())],
+            "probs": row,
+            "num_classes": len(labels),
+        }
+        for index, row in enumerate(by_label(classified))
+    ]
+    return listed(asked, "classify", classified.answer, data)
+
+
+def classifies(frontend: Frontend) -> Serve:
+    """The label of each text."""
+    return exchanged(
+        frontend,
+        Body(ClassifyBody),
+        classify_request,
+        frontend.classification.texts,
+        classify_reply,
+        FLOAT_WEIGHT,
+        lambda body: body.names,
+    )
+
+
+def routes(frontend: Frontend) -> list[Route]:
+    """All routes of this shape."""
+    kinds: tuple[tuple[str, Serve, Any, str, Any], ...] = (
+        ("/pooling", pools(frontend), PoolingBody, "What the model's pooler gives, whatever it is", {"data": [0.1]}),
+        ("/score", scores(frontend), ScoreBody, "How well texts fit each other", {"score": 0.9}),
+        ("/classify", classifies(frontend), ClassifyBody, "The label of each text", {"label": "positive"}),
+    )
+    return [
+        Route(
+            method="POST",
+            path=prefix + path,
+            shape=OPENAI,
+            summary=summary,
+            takes=takes,
+            or_content_types=(OCTETS,) if takes is PoolingBody else (),
+            gives={"object": "list", "data": [{"index": 0, **gives}]},
+            serve=serve,
+        )
+        for path, serve, takes, summary, gives in kinds
+        for prefix in ("", "/v1")
+    ]

@@ -1,0 +1,61 @@
+"""Models, Tokenize and Detokenize: public messages <-> domain types, both directions side by side."""
+
+from frontend_service.api.selvage_v1.codec.fields import cut, id_lists, prompt
+from frontend_service.domain.limits import Limits
+from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
+from frontend_service.services.models import Description, Detokenized, ShownTexts
+from selvage.v1 import model_pb2
+from shared.codec.fields import card_to_pb
+
+
+def get_model_response(description: Description) -> model_pb2.GetModelResponse:
+    limits = limits_to_pb(description.limits, description.queued_tokens)
+    return model_pb2.GetModelResponse(card=card_to_pb(description.card), limits=limits)
+
+
+def tokenize_request(message: model_pb2.TokenizeRequest) -> TokenizeRequest:
+    return TokenizeRequest(model=message.model, texts=tuple(message.texts), prompt=prompt(message), cut=cut(message))
+
+
+def tokenize_response(shown: ShownTexts) -> model_pb2.TokenizeResponse:
+    response = model_pb2.TokenizeResponse(model=shown.model)
+    for text in shown.texts:
+        encoding, offsets = text.encoding, text.offsets
+        response.texts.add(
+            ids=encoding.ids,
+            tokens=encoding.tokens,
+            special=map(bool, encoding.special_tokens_mask),
+            starts=[start for start, _ in offsets],
+            ends=[end for _, end in offsets],
+            truncated=text.truncated,
+            expansion_tokens=text.expansion,
+        )
+    return response
+
+
+def detokenize_request(message: model_pb2.DetokenizeRequest) -> DetokenizeRequest:
+    return DetokenizeRequest(
+        model=message.model,
+        tokenized=id_lists(message.tokenized),
+        skip_special_tokens=message.skip_special_tokens,
+    )
+
+
+def detokenize_response(detokenized: Detokenized) -> model_pb2.DetokenizeResponse:
+    return model_pb2.DetokenizeResponse(model=detokenized.model, texts=detokenized.texts)
+
+
+def limits_to_pb(limits: Limits, queued_tokens: int) -> model_pb2.Limits:
+    return model_pb2.Limits(
+        texts=limits.texts,
+        documents=limits.documents,
+        text_bytes=limits.text_bytes,
+        message_bytes=limits.message_bytes,
+        request_tokens=limits.request_tokens,
+        request_rows=limits.request_rows,
+        scores=limits.scores,
+        similarities=limits.similarities,
+        vector_elements=limits.vector_elements,
+        queued_tokens=queued_tokens,
+        pooled_tokens=limits.pooled_tokens,
+    )

@@ -1,0 +1,124 @@
+"""Rerank, Score and MaxSim: public messages <-> domain types, both directions side by side."""
+
+from typing import Any
+
+from frontend_service.api.packed import integers, put_floats
+from frontend_service.api.selvage_v1.codec.fields import enum, optional, positive, usage
+from frontend_service.domain.answer import Answer
+from frontend_service.domain.ranking_requests import MaxSimRequest, RerankRequest, ScoreRequest
+from frontend_service.domain.requests import Cut
+from frontend_service.services.ranking import Reranked
+from selvage.v1 import ranking_pb2
+from shared.codec.fields import vectors_from_pb
+from shared.codec.jobs import weights_from_pb
+from shared.errors import InvalidInput
+from shared.jobs import HybridWeights
+from shared.vectors import DataType, Layout, ScoringMethod
+
+
+def _score_options(message: ranking_pb2.RerankRequest | ranking_pb2.ScoreRequest) -> dict[str, Any]:
+    method = enum(ScoringMethod, message.method, "method", ScoringMethod.DENSE) if message.method else None
+    cuts = {
+        side: Cut(truncate=optional(message, "truncate"), max_tokens=positive(message, field), field=field)
+        for side, field in (("query_cut", "max_tokens_per_query"), ("document_cut", "max_tokens_per_document"))
+    }
+    return {
+        "model": message.model,
+        "method": method,
+        "normalize": optional(message, "normalize"),
+        "instruction": optional(message, "instruction"),
+        "weights": _weights(message, method),
+        **cuts,
+    }
+
+
+def _weights(
+    message: ranking_pb2.RerankRequest | ranking_pb2.ScoreRequest, method: ScoringMethod | None
+) -> HybridWeights | None:
+    if not message.HasField("weights"):
+        return None
+    if method is not ScoringMethod.HYBRID:
+        raise InvalidInput("weights need the method HYBRID", field="weights")
+    try:
+        return weights_from_pb(message.weights)
+    except ValueError as error:
+        raise InvalidInput(f"weights: {error}", field="weights") from error
+
+
+def rerank_request(message: ranking_pb2.RerankRequest) -> RerankRequest:
+    return RerankRequest(
+        queries=(message.query,),
+        documents=tuple(message.documents),
+        explain=message.explain,
+        top_n=optional(message, "top_n"),
+        return_documents=message.return_documents,
+        **_score_options(message),
+    )
+
+
+def rerank_response(_: RerankRequest, reranked: Reranked) -> ranking_pb2.RerankResponse:
+    answer, explanations = reranked.answer, reranked.explanations
+    response = ranking_pb2.RerankResponse(model=answer.model, usage=usage(answer))
+    for place, ((index, score), text) in enumerate(zip(reranked.ranking, reranked.texts, strict=True)):
+        result = response.results.add(index=index, score=score, document=text)
+        for match in explanations[place] if explanations else ():
+            result.explanation.add(
+                query_token=match.query_token,
+                document_token=match.document_token,
+                document_position=match.position,
+                similarity=match.similarity,
+            )
+    return response
+
+
+def score_request(message: ranking_pb2.ScoreRequest) -> ScoreRequest:
+    return ScoreRequest(
+        queries=tuple(message.queries),
+        documents=tuple(message.documents),
+        layout=enum(Layout, message.layout, "layout", Layout.MATRIX),
+        **_score_options(message),
+    )
+
+
+def score_response(request: ScoreRequest, answer: Answer) -> ranking_pb2.ScoreResponse:
+    rows, columns = request.layout.shape(len(request.queries), len(request.documents))
+    response = ranking_pb2.ScoreResponse(model=answer.model, rows=rows, columns=columns, usage=usage(answer))
+    put_floats(response, "scores", answer.result.scores)
+    return response
+
+
+def max_sim_request(message: ranking_pb2.MaxSimRequest) -> MaxSimRequest:
+    for field in ("queries", "documents"):
+        number = getattr(message, field).data_type
+        enum(DataType, number, f"{field}.data_type", DataType.FLOAT32)
+    given = message.HasField("queries")
+    return MaxSimRequest(
+        queries=vectors_from_pb(message.queries, "queries") if given else None,
+        documents=vectors_from_pb(message.documents, "documents"),
+        layout=enum(Layout, message.layout, "layout", Layout.MATRIX),
+        normalize=optional(message, "normalize"),
+        explain=message.explain,
+        query_texts=tuple(message.query_texts),
+        model=message.model,
+        instruction=optional(message, "instruction") if message.query_texts else None,
+        query_cut=_query_cut(message) if message.query_texts else Cut(),
+    )
+
+
+def _query_cut(message: ranking_pb2.MaxSimRequest) -> Cut:
+    field = "max_tokens_per_query"
+    return Cut(truncate=optional(message, "truncate"), max_tokens=positive(message, field), field=field)
+
+
+def max_sim_response(request: MaxSimRequest, answer: Answer) -> ranking_pb2.MaxSimResponse:
+    rows, columns = request.layout.shape(request.query_count, len(request.documents.lengths))
+    response = ranking_pb2.MaxSimResponse(
+        model=answer.model if request.query_texts else "",
+        rows=rows,
+        columns=columns,
+        winners=integers(answer.result.winners),
+        usage=usage(answer) if request.query_texts else None,
+    )
+    put_floats(response, "scores", answer.result.scores)
+    put_floats(response, "similarities", answer.result.similarities)
+    return response

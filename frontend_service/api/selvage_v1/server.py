@@ -1,0 +1,143 @@
+"""The public services over gRPC: message -> exchange -> message. Decides nothing; `Interceptor` tells errors."""
+
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+
+from frontend_service.api.grpc_stream import begun
+from frontend_service.api.selvage_v1.bulk import Bulk
+from frontend_service.api.selvage_v1.codec import classification, embedding, fields, model, ranking
+from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
+from frontend_service.application.exchange import Exchange
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.answer import Answer, Finished
+from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
+from selvage.v1.classification_pb2_grpc import (
+    ClassificationServiceServicer,
+    add_ClassificationServiceServicer_to_server,
+)
+from selvage.v1.embedding_pb2_grpc import EmbeddingServiceServicer, add_EmbeddingServiceServicer_to_server
+from selvage.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
+from selvage.v1.ranking_pb2_grpc import RankingServiceServicer, add_RankingServiceServicer_to_server
+from shared.caller import Caller
+from shared.codec.fields import card_to_pb
+from shared.server.rpc.interceptor import CALLER
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Q = TypeVar("Q")
+A = TypeVar("A", bound=Answer | Finished)
+R = TypeVar(
+    "R",
+    EmbedReply,
+    ranking_pb2.RerankResponse,
+    ranking_pb2.ScoreResponse,
+    ranking_pb2.MaxSimResponse,
+    classification_pb2.ClassifyResponse,
+    classification_pb2.ClassifyTokensResponse,
+)
+"""Replies that tell times."""
+
+
+def register(frontend: Frontend, server: grpc.aio.Server) -> None:
+    """Adds all public services to a server, those of `PUBLIC_SERVICES`."""
+    add_EmbeddingServiceServicer_to_server(EmbeddingServicer(frontend), server)
+    add_RankingServiceServicer_to_server(RankingServicer(frontend), server)
+    add_ClassificationServiceServicer_to_server(ClassificationServicer(frontend), server)
+    add_ModelServiceServicer_to_server(ModelServicer(frontend), server)
+
+
+class _Timed:
+    def __init__(self, frontend: Frontend) -> None:
+        self._frontend = frontend
+
+    async def _reply(self, exchange: Exchange[Any, Q, A, R], message: Any) -> R:
+        return await self._answer(exchange, message, message.ByteSize(), CALLER.get())
+
+    async def _answer(self, exchange: Exchange[Any, Q, A, R], message: Any, size: int, caller: Caller) -> R:
+        """A message of about so many bytes."""
+        reply, timing = await self._frontend.exchange(exchange, message, size, caller)
+        reply.timing.CopyFrom(fields.timing_to_pb(timing))
+        return reply
+
+
+class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
+    """selvage.v1.EmbeddingService"""
+
+    def __init__(self, frontend: Frontend) -> None:
+        super().__init__(frontend)
+        self._embed = Exchange(read=embedding.embed_request, ask=frontend.embedding.embed, write=embedding.embed_reply)
+
+    async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> EmbedReply:
+        return await self._reply(self._embed, request)
+
+    async def EmbedStream(self, request_iterator: Any, context: Context) -> None:
+        """What comes are `Requests`."""
+        caller, embed = CALLER.get(), partial(self._answer, self._embed)
+        with self._frontend.calls.stream(caller) as stream:
+            bulk = Bulk(self._frontend, embed, caller, stream, await begun(context))
+            await bulk.run(request_iterator)
+
+
+class RankingServicer(_Timed, RankingServiceServicer):
+    """selvage.v1.RankingService"""
+
+    def __init__(self, frontend: Frontend) -> None:
+        super().__init__(frontend)
+        asked = frontend.ranking
+        self._rerank = Exchange(read=ranking.rerank_request, ask=asked.rerank, write=ranking.rerank_response)
+        self._score = Exchange(read=ranking.score_request, ask=asked.score, write=ranking.score_response)
+        self._max_sim = Exchange(read=ranking.max_sim_request, ask=asked.max_sim, write=ranking.max_sim_response)
+
+    async def Rerank(self, request: ranking_pb2.RerankRequest, context: Context) -> ranking_pb2.RerankResponse:
+        return await self._reply(self._rerank, request)
+
+    async def Score(self, request: ranking_pb2.ScoreRequest, context: Context) -> ranking_pb2.ScoreResponse:
+        return await self._reply(self._score, request)
+
+    async def MaxSim(self, request: ranking_pb2.MaxSimRequest, context: Context) -> ranking_pb2.MaxSimResponse:
+        return await self._reply(self._max_sim, request)
+
+
+class ClassificationServicer(_Timed, ClassificationServiceServicer):
+    """selvage.v1.ClassificationService"""
+
+    def __init__(self, frontend: Frontend) -> None:
+        super().__init__(frontend)
+        asked, codec = frontend.classification, classification
+        self._texts = Exchange(read=codec.classify_request, ask=asked.texts, write=codec.classify_response)
+        self._tokens = Exchange(
+            read=codec.classify_tokens_request, ask=asked.tokens, write=codec.classify_tokens_response
+        )
+
+    async def Classify(
+        self, request: classification_pb2.ClassifyRequest, context: Context
+    ) -> classification_pb2.ClassifyResponse:
+        return await self._reply(self._texts, request)
+
+    async def ClassifyTokens(
+        self, request: classification_pb2.ClassifyTokensRequest, context: Context
+    ) -> classification_pb2.ClassifyTokensResponse:
+        return await self._reply(self._tokens, request)
+
+
+class ModelServicer(ModelServiceServicer):
+    """selvage.v1.ModelService"""
+
+    def __init__(self, frontend: Frontend) -> None:
+        self._frontend = frontend
+        self._models = frontend.models
+
+    async def GetModel(self, request: model_pb2.GetModelRequest, context: Context) -> model_pb2.GetModelResponse:
+        return model.get_model_response(self._models.get(request.model))
+
+    async def ListModels(self, request: model_pb2.ListModelsRequest, context: Context) -> model_pb2.ListModelsResponse:
+        return model_pb2.ListModelsResponse(cards=map(card_to_pb, self._models.cards()))
+
+    async def Tokenize(self, request: model_pb2.TokenizeRequest, context: Context) -> model_pb2.TokenizeResponse:
+        tokenize = await self._frontend.offload(request.ByteSize(), model.tokenize_request, request)
+        shown = await self._models.tokenize(tokenize)
+        return await self._frontend.offload(shown.size, model.tokenize_response, shown)
+
+    async def Detokenize(self, request: model_pb2.DetokenizeRequest, context: Context) -> model_pb2.DetokenizeResponse:
+        return model.detokenize_response(await self._models.detokenize(model.detokenize_request(request)))

@@ -1,0 +1,36 @@
+"""From a door's message to its reply, and where the time went. Knows no door, no message and no transport."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
+
+from frontend_service.domain.answer import Answer, Finished, Timing
+from frontend_service.services.pipeline import Service
+from shared.terms import Terms
+
+Message = TypeVar("Message")
+Request = TypeVar("Request")
+Told = TypeVar("Told", bound=Answer | Finished)
+Reply = TypeVar("Reply")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange(Generic[Message, Request, Told, Reply]):
+    """One rpc of one door: `read` a message, `ask` a service, `write` a reply. Reading and writing are the door's.
+
+    Both run in a thread where they have much to do, so they may touch nothing but their arguments. `weight`: how much
+    longer it takes to write a byte of the answer than to copy it.
+    """
+
+    read: Callable[[Message], Request]
+    ask: Callable[[Request, Terms], Awaitable[Told]]
+    write: Callable[[Request, Told], Reply]
+    weight: int = 1
+
+    async def run(self, service: Service, message: Message, size: int, terms: Terms) -> tuple[Reply, Timing]:
+        """`size`: bytes of the message. Raises SelvageError. Writing is the last thing that the times tell."""
+        request = await service.offload(size, self.read, message)
+        told = await self.ask(request, terms)
+        reply = await service.offload(self.weight * told.size, partial(self.write, request), told)
+        return reply, told.timing(service.clock())

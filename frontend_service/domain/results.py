@@ -1,0 +1,40 @@
+"""How many bytes a job's result will have, before it is asked for. Knows no door and no worker."""
+
+from frontend_service.services.job_options import SPARSE_PAIR_BYTES
+from shared.card import ModelCard
+from shared.jobs import Classify, Encode, MaxSim, Score, Work
+from shared.ragged import RaggedTokens
+from shared.vectors import OutputKind
+
+NUMBER_BYTES, MATCH_BYTES = 4, 8
+"""A score or a logit; a winner with its similarity."""
+
+
+def result_bytes(work: Work, tokens: RaggedTokens, card: ModelCard) -> int:
+    """About, and at least: of sparse vectors without top_k nobody knows how long they are, so they count as nothing."""
+    match work:
+        case Encode():
+            return _vectors(work, tokens, card)
+        case Score():
+            rows, columns = work.layout.shape(work.queries, len(tokens) - work.queries)
+            matches = columns * tokens.lengths[0] if work.explain else 0
+            return rows * columns * NUMBER_BYTES + matches * MATCH_BYTES
+        case MaxSim():
+            queries = tokens.lengths if work.queries is None else work.queries.lengths
+            rows, columns = work.layout.shape(len(queries), len(work.documents.lengths))
+            matches = sum(queries) * (1 if rows == 1 else columns) if work.explain else 0
+            return rows * columns * NUMBER_BYTES + matches * MATCH_BYTES
+        case Classify():
+            return len(card.labels) * NUMBER_BYTES * (tokens.total if work.tokens else len(tokens))
+
+
+def _vectors(work: Encode, tokens: RaggedTokens, card: ModelCard) -> int:
+    kind, total = work.data_type, 0
+    if OutputKind.DENSE in work.outputs:
+        total += len(tokens) * (kind.row_bytes(work.dimensions or card.dimensions) + kind.scale_bytes)
+    if OutputKind.MULTI_VECTOR in work.outputs:
+        width = work.dimensions or card.multi_vector_dimensions
+        total += tokens.total * (kind.row_bytes(width) + kind.scale_bytes)
+    if OutputKind.SPARSE in work.outputs:
+        total += len(tokens) * work.sparse_top_k * SPARSE_PAIR_BYTES
+    return total

@@ -1,0 +1,42 @@
+"""float32 rows -> bytes in every data type of the contract, bit for bit as gpu_worker/packing.py makes them. numpy."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.jobs import Rows
+from shared.vectors import DataType
+
+TINY = np.finfo(np.float32).tiny
+
+
+def unpack_float32(rows: Rows) -> NDArray[np.float32]:
+    """FLOAT32 rows as they travel -> [N, D], read-only."""
+    return np.frombuffer(rows.data, dtype="<f4").reshape(-1, rows.dimensions)
+
+
+def pack(rows: NDArray[np.float32], data_type: DataType) -> Rows:
+    """Rows [N, D] without NaN, packed; see `gpu_worker.kernels.rows.packing.pack` for what the types mean."""
+    scales = b""
+    match data_type:
+        case DataType.FLOAT32:
+            data = rows.astype("<f4", copy=False).tobytes()
+        case DataType.FLOAT16:
+            with np.errstate(over="ignore"):  # too large becomes infinite, as in torch
+                data = rows.astype("<f2").tobytes()
+        case DataType.BFLOAT16:
+            data = _bfloat16(rows).tobytes()
+        case DataType.INT8:
+            largest = np.abs(rows).max(axis=1, initial=TINY)
+            unit = largest / np.float32(127)  # [N]
+            data = np.clip(np.rint(rows / unit[:, None]), -127, 127).astype(np.int8).tobytes()
+            scales = unit.astype("<f4", copy=False).tobytes()
+        case DataType.BINARY:
+            data = np.packbits(rows >= 0, axis=1).tobytes()
+    return Rows(dimensions=rows.shape[1], data=data, scales=scales)
+
+
+def _bfloat16(rows: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The upper half of each number, rounded to the nearest, and to the even one of two."""
+    bits = np.ascontiguousarray(rows).view(np.uint32)
+    odd = bits >> np.uint32(16) & np.uint32(1)
+    return (bits + np.uint32(0x7FFF) + odd >> np.uint32(16)).astype("<u2")

@@ -1,0 +1,88 @@
+"""Pairs of texts to tokenise, what comes of each, and what holds of it in either form. Knows no tokenizer.
+
+The forms are `pair_segments` and `pair_template`; `pair_tokenizer` takes the one that a model has.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from frontend_service.domain.requests import UNPROMPTED, WHOLE, Cut, PromptChoice
+from shared.errors import InputTooLong, InvalidInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairTexts:
+    """First and second texts, and which meet: every first with every second (`matrix`), else one by one.
+
+    `cut` is for a pair as a whole, `first_cut` and `second_cut` for its sides. `entry` is what errors call a second
+    text, such as `documents[{}]`, `first_entry` a first one. `prompt` fills a template's instruction, or goes before
+    each first text.
+    """
+
+    firsts: Sequence[str]
+    seconds: Sequence[str]
+    matrix: bool
+    entry: str
+    cut: Cut
+    first_cut: Cut = WHOLE
+    second_cut: Cut = WHOLE
+    first_entry: str = "queries[{}]"
+    prompt: PromptChoice = UNPROMPTED
+
+    def room(self, limit: int, fixed: int) -> int:
+        """Tokens that are left beside the `fixed` ones that every pair has. Raises InvalidInput."""
+        if limit <= fixed:
+            field = self.cut.field if self.cut.max_tokens == limit else ""
+            named = field or "the model's limit"
+            raise InvalidInput(f"{named} is {limit}, what every pair has alone needs {fixed}", field=field)
+        return limit - fixed
+
+    def check_cut(self, column: int, tokens: int, limit: int, *, whole: bool) -> None:
+        """Raises InputTooLong, naming the second text `column`, where a pair over the limit may not be cut.
+
+        `whole`: its texts are read to their ends, so that it is known how many `tokens` they have.
+        """
+        if not self.cut.truncate:
+            field = self.entry.format(column)
+            raise InputTooLong(
+                f"{field} and its partner have {_count(tokens, limit, whole)} tokens together, the limit is {limit}; "
+                "truncate would cut them",
+                field=field,
+            )
+
+    def sequence(self, column: int, ids: Sequence[int], *, second_segment: int = 0, truncated: bool) -> "PairSequence":
+        """The pair of the second text `column`. Raises InvalidInput where it has no tokens at all."""
+        if not ids:
+            field = self.entry.format(column)
+            raise InvalidInput(f"{field} and its partner have no tokens, not even special ones", field=field)
+        return PairSequence(ids=array("i", ids), second_segment=second_segment, truncated=truncated)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairSequence:
+    """Token ids of a pair, 4 bytes each; the second text begins at `second_segment`, 0 where nothing tells."""
+
+    ids: "array[int]"
+    second_segment: int
+    truncated: bool
+
+
+Joined = Iterator[tuple[int, int, PairSequence] | None]
+"""Pairs: number of the second text, number of the first, and what they make; None between slices."""
+
+
+def check_side(cut: Cut, limit: int, tokens: int, field: str, *, whole: bool) -> None:
+    """Raises InputTooLong, naming the text `field`, where it is over the `limit` of its side and may not be cut.
+
+    `whole`: it is read to its end, as for a pair.
+    """
+    if not cut.truncate:
+        raise InputTooLong(
+            f"{field} has {_count(tokens, limit, whole)} tokens, {cut.field} is {limit}; truncate would cut it",
+            field=field,
+        )
+
+
+def _count(tokens: int, limit: int, whole: bool) -> str:
+    return str(tokens) if whole else f"more than {limit}"

@@ -1,0 +1,112 @@
+"""Pairs as two segments, joined by the tokenizer's own template of special tokens. Works in slices.
+
+Truncation is that of the reference: the longer text loses tokens first (`longest_first` of the `tokenizers` library),
+from the side that the model's files name.
+"""
+
+from dataclasses import dataclass
+
+from tokenizers import Encoding, Tokenizer
+
+from frontend_service.domain.requests import Cut
+from frontend_service.tokenizing.pairs.pairs import Joined, PairSequence, PairTexts, check_side
+from frontend_service.tokenizing.prefix import Need, Read, Reader
+from frontend_service.tokenizing.truncation import shortened
+from shared.vectors import TruncationSide
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """A text within the limit of its side: `length` tokens, of which `encoding` has those that a pair may keep.
+
+    `whole`: it has no more, but for those cut off at the limit of its side.
+    """
+
+    encoding: Encoding
+    length: int
+    truncated: bool
+    whole: bool
+
+
+class Segments:
+    """Pairs in the form of cross-encoders."""
+
+    def __init__(self, reader: Reader, framing: Tokenizer, side: TruncationSide) -> None:
+        """`framing` puts special tokens around what `reader` reads; `side` loses where nothing is said."""
+        self._reader = reader
+        self._framing = framing
+        self._side = side
+
+    def joined(self, texts: PairTexts, prompt: str | None, limit: int) -> Joined:
+        """`prompt` goes before each first text."""
+        special, side = self._framing.num_special_tokens_to_add(is_pair=True), texts.cut.side or self._side
+        room = texts.room(limit, special)
+        firsts: list[_Side] = []
+        # Which of two texts over an odd room keeps one token more depends on which is longer: only there, all counts.
+        need = self._need(texts.first_cut, room, side, counted=room % 2 == 1)
+        for reads in self._reader.batches(((prompt or "") + first for first in texts.firsts), need):
+            firsts += [
+                self._kept(read, texts.first_cut, texts.first_entry.format(row), room, side)
+                for row, read in enumerate(reads, len(firsts))
+            ]
+            yield None
+
+        def pair(first: _Side, second: _Side, column: int) -> PairSequence:
+            lengths = first.length, second.length
+            over = sum(lengths) > room
+            if over:
+                texts.check_cut(column, sum(lengths) + special, limit, whole=first.whole and second.whole)
+            kept = longest_first(*lengths, room)
+            joined = self._framing.post_process(
+                shortened(first.encoding, kept[0], side), shortened(second.encoding, kept[1], side)
+            )
+            types = joined.type_ids
+            return texts.sequence(
+                column,
+                joined.ids,
+                second_segment=types.index(1) if 1 in types else 0,
+                truncated=over or first.truncated or second.truncated,
+            )
+
+        over_alone = any(first.length > room for first in firsts)
+        need, column = self._need(texts.second_cut, room, side, counted=room % 2 == 1 and over_alone), 0
+        for reads in self._reader.batches(texts.seconds, need):
+            for read in reads:
+                second = self._kept(read, texts.second_cut, texts.entry.format(column), room, side)
+                for row in range(len(firsts)) if texts.matrix else (column,):
+                    yield column, row, pair(firsts[row], second, column)
+                column += 1
+            yield None
+
+    def _need(self, cut: Cut, room: int, side: TruncationSide, *, counted: bool) -> Need | None:
+        """The tokens that are read of a text: one more than may stay, or all where they are to be `counted`.
+
+        A limit of its side that lies above the `room` says nothing, unless the other end is cut there.
+        """
+        limit, end = cut.max_tokens, cut.side or self._side
+        if limit is not None and (limit <= room or counted or end is not side):
+            return Need(tokens=limit + 1, cut=end)
+        return None if counted else Need(tokens=room + 1, cut=side)
+
+    def _kept(self, read: Read, cut: Cut, field: str, room: int, side: TruncationSide) -> _Side:
+        """A text, which errors call `field`, within the limit of its side, which counts no special tokens.
+
+        Of it stays what a pair has `room` for, which is cut on `side`.
+        """
+        encoding, limit, whole = read.encoding, cut.max_tokens, read.whole
+        truncated = limit is not None and len(encoding) > limit
+        if limit is not None and truncated:
+            check_side(cut, limit, len(encoding), field, whole=whole)
+            encoding, whole = shortened(encoding, limit, cut.side or self._side), True
+        return _Side(encoding=shortened(encoding, room, side), length=len(encoding), truncated=truncated, whole=whole)
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Tokens that stay of two texts when the longer one loses tokens first, until both fit into `room`."""
+    if first + second <= room:
+        return first, second
+    shorter, longer = sorted((first, second))
+    longer = shorter if shorter > room else max(shorter, room - shorter)
+    if shorter + longer > room:
+        shorter, longer = room // 2, room // 2 + room % 2
+    return (shorter, longer) if first <= second else (longer, shorter)

@@ -1,0 +1,87 @@
+"""Pairs as one text by a template around both. Works in slices.
+
+A template is cut in its document and keeps its end, since a yes/no reranker answers after it.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from frontend_service.domain.requests import Cut
+from frontend_service.tokenizing.pairs.pairs import Joined, PairTexts, check_side
+from frontend_service.tokenizing.prefix import Need, Reader
+from shared.card import ModelCard
+from shared.errors import InvalidInput
+from shared.vectors import TruncationSide
+
+
+class Template:
+    """Pairs in the form of yes/no rerankers."""
+
+    def __init__(self, reader: Reader, card: ModelCard) -> None:
+        self._reader = reader
+        self._card = card
+
+    def joined(self, texts: PairTexts, prompt: str | None, limit: int) -> Joined:
+        """`prompt` is the template's instruction. Raises InvalidInput where it has no place for one, or no such end."""
+        _check_side(texts)
+        before, between, after = self._parts(prompt)
+        ending = self._reader.read(after).encoding.ids
+        room, need = texts.room(limit, len(ending)), Need(tokens=limit + 1, cut=TruncationSide.RIGHT)
+        firsts: list[tuple[str, bool]] = []
+        for some in self._cut(texts.firsts, texts.first_cut, texts.first_entry, limit):
+            firsts += some
+            yield None
+        column = 0
+        for some in self._cut(texts.seconds, texts.second_cut, texts.entry, limit):
+            for second, second_cut in some:
+                for row in range(len(firsts)) if texts.matrix else (column,):
+                    first, first_cut = firsts[row]
+                    read = self._reader.read(before + first + between + second + after, need)
+                    ids = read.encoding.ids
+                    over = len(ids) > limit
+                    if over:
+                        texts.check_cut(column, len(ids), limit, whole=read.whole)
+                        ids = ids[:room] + ending
+                    yield column, row, texts.sequence(column, ids, truncated=over or first_cut or second_cut)
+                column += 1
+            yield None
+
+    def _parts(self, instruction: str | None) -> tuple[str, str, str]:
+        """The template before the query, between, and after the document."""
+        if not instruction:
+            template = self._card.pair_template
+        elif not self._card.instructed_pair_template:
+            raise InvalidInput("the model's template has no place for an instruction", field="instruction")
+        else:
+            template = self._card.instructed_pair_template
+        before, _, rest = template.partition("{query}")
+        between, _, after = rest.partition("{document}")
+        filled = [part.replace("{instruction}", instruction or "") for part in (before, between, after)]
+        return filled[0], filled[1], filled[2]
+
+    def _cut(self, texts: Iterable[str], cut: Cut, entry: str, whole: int) -> Iterator[list[tuple[str, bool]]]:
+        """Texts within the limit of their side, cut where the last token ends; and whether they were. Some a slice.
+
+        `entry`: what errors call one of them; `whole`: the limit of a pair. A side's own limit says nothing above it.
+        """
+        limit = cut.max_tokens
+        if limit is None or limit >= whole:
+            yield [(text, False) for text in texts]
+            return
+        number, left, need = 0, iter(texts), Need(tokens=limit + 1, cut=TruncationSide.RIGHT)
+        for reads in self._reader.batches(texts, need, offsets=True):
+            some = []
+            for read, text in zip(reads, left, strict=False):  # in this order, or a text of the next slice were lost
+                over = len(read.encoding) > limit
+                if over:
+                    check_side(cut, limit, len(read.encoding), entry.format(number), whole=read.whole)
+                some.append((text[: read.encoding.offsets[limit - 1][1]] if over else text, over))
+                number += 1
+            yield some
+
+
+def _check_side(texts: PairTexts) -> None:
+    """Raises InvalidInput where the beginning is to be cut off."""
+    if TruncationSide.LEFT in (texts.cut.side, texts.first_cut.side, texts.second_cut.side):
+        raise InvalidInput(
+            "truncation_side is LEFT; the model's template is cut at the end of its document", field="truncation_side"
+        )

@@ -1,0 +1,48 @@
+"""Rows of a job in their order, as they come step by step. numpy only."""
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu_worker.engine.step.row_outputs import Share
+from gpu_worker.ragged.batch import Counts
+from shared.jobs import Rows
+from shared.vectors import DataType
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Table:
+    """N rows of one width in one data type, and their scales.
+
+    Of a job that one step served whole the rows stay where the shipment has them; else each step's are copied together.
+    """
+
+    def __init__(self, rows: int, dimensions: int, data_type: DataType) -> None:
+        self.dimensions, self.finite = dimensions, True
+        self._rows, self._data_type = rows, data_type
+        self._data: Bytes | None = None
+        self._scales: Bytes | None = None
+
+    def put(self, places: Counts, share: Share) -> None:
+        """Takes a share whose rows belong at `places` [n], which ascend."""
+        self.finite &= share.finite
+        scales = None if share.scales is None else share.scales.view(np.uint8).reshape(-1, 4)
+        if len(places) == self._rows:
+            self._data, self._scales = share.values, scales
+            return
+        if self._data is None:
+            self._data = np.empty((self._rows, self._data_type.row_bytes(self.dimensions)), dtype=np.uint8)
+            self._scales = np.empty((self._rows, self._data_type.scale_bytes), dtype=np.uint8)
+        self._data[places] = share.values
+        if scales is not None:
+            assert self._scales is not None
+            self._scales[places] = scales
+
+    def packed(self) -> Rows:
+        """All rows, without a copy."""
+        return Rows(dimensions=self.dimensions, data=view(self._data), scales=view(self._scales))
+
+
+def view(array: npt.NDArray[np.generic] | None) -> memoryview | bytes:
+    """The bytes of an array, without a copy where they lie together."""
+    return b"" if array is None or not array.size else np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

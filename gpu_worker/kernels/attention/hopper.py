@@ -1,0 +1,116 @@
+"""FlashAttention 3, the kernel for Hopper: where its package `flash_attn_interface` is installed.
+
+Shah et al., 2024, https://arxiv.org/abs/2407.08608. PyTorch can run it in place of its own kernel as well, but for the
+whole process: the model's own attention, which gates compare with, would change with it.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.attention.interface import Terms
+from gpu_worker.kernels.attention.launched import Launched, reach
+from gpu_worker.ragged.batch import Span
+
+PACKAGE = "flash_attn_interface"
+HEADS = (64, 128, 256)
+"""Numbers of a head that it has kernels for; it may be built without those in between."""
+NEEDED = frozenset({"cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"})
+NEEDED |= {"seqused_k", "softmax_scale", "causal", "window_size"}
+"""Of its arguments, all of which it has since August 2024."""
+
+
+class Hopper(Launched):
+    """FlashAttention 3 over packed sequences: devices of compute capability 9, bfloat16.
+
+    Its tiles read values behind the end of a sequence and multiply them by zero, so that a number there which is not
+    finite reaches the text before it (its issues 1745 and 2374). So such values are taken for zeros. In bfloat16 they
+    come from hidden states that are not finite either, and keys and queries of that text tell. In float16 a value alone
+    can be too large, and nothing would.
+    """
+
+    name = "FlashAttention 3"
+
+    def launch(self, q: Tensor, k: Tensor, v: Tensor, all_k: Tensor, all_v: Tensor, span: Span, terms: Terms) -> Tensor:
+        left, right = (-1, -1) if terms.window is None else reach(terms)
+        output: Tensor = torch.ops.selvage.hopper_attention(
+            q,
+            k,
+            torch.nan_to_num(v, nan=0.0, posinf=0.0, neginf=0.0),
+            span.cu_seqlens,
+            span.longest,
+            None if span.keys is None else span.keys.counts,
+            terms.scale,
+            terms.causal,
+            left,
+            right,
+        )
+        return output
+
+
+@torch.library.custom_op("selvage::hopper_attention", mutates_args=())
+def hopper_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ends: Tensor,
+    longest: int,
+    keys: Tensor | None,
+    scale: float,
+    causal: bool,
+    left: int,
+    right: int,
+) -> Tensor:
+    """q [T, H, D], k and v [T, Hkv, D], `ends` [S + 1] int32, `keys` [S] int32 that count of each -> [T, H, D].
+
+    An operator of ours, so that a compiler takes it as it is: the package registers one in late versions alone.
+    """
+    attend = getattr(importlib.import_module(PACKAGE), "flash_attn_varlen_func")  # noqa: B009 - it has no types
+    options: dict[str, Any] = {"num_splits": 1} if "num_splits" in _arguments(attend) else {}
+    if "seqused_q" in _arguments(attend):
+        options["seqused_q"] = None  # without a default for a while
+    result = attend(
+        q,
+        k,
+        v,
+        cu_seqlens_q=ends,
+        cu_seqlens_k=ends,
+        max_seqlen_q=longest,
+        max_seqlen_k=longest,
+        seqused_k=keys,
+        softmax_scale=scale,
+        causal=causal,
+        window_size=(left, right),
+        **options,
+    )
+    output: Tensor = result[0] if isinstance(result, tuple) else result  # with its log-sum-exp before July 2025
+    return output
+
+
+@hopper_attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *_: object) -> Tensor:
+    return q.new_empty(q.shape[0], q.shape[1], v.shape[2])
+
+
+@cache
+def _arguments(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
+
+
+def refusal(dtype: torch.dtype, head: int) -> str:
+    """Why it cannot attend on a Hopper with heads of so many numbers; "" where it can."""
+    if dtype != torch.bfloat16:
+        return f"it is used in bfloat16, this is {str(dtype)[6:]}"
+    if head not in HEADS:
+        return f"its heads have {', '.join(map(str, HEADS))} numbers, these have {head}"
+    try:
+        known = _arguments(importlib.import_module(PACKAGE).flash_attn_varlen_func)
+    except Exception as error:  # it is not there, or was made for another PyTorch or another CUDA
+        return f"{PACKAGE} cannot be imported: {str(error).splitlines()[0]}"
+    lacking = sorted(NEEDED - known)
+    return f"{PACKAGE} is too old: it has no {lacking[0]}" if lacking else ""

@@ -1,0 +1,42 @@
+"""Which MaxSim a device runs, told once at load."""
+
+from functools import cache, partial
+
+import torch
+
+from gpu_worker.device.fastest import clearly_fastest
+from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
+from gpu_worker.kernels.maxsim.packed import PackedMaxSim, Product, onednn, plain
+
+ROUNDS = 20
+"""Of each product; one takes tenths of a millisecond."""
+
+
+def choose(device: torch.device, width: int) -> MaxSimKernel:
+    """The fastest way for token vectors of `width` dimensions; warmed up, where it has something to compile."""
+    if device.type == "cpu":
+        return PackedMaxSim(faster_product(width))
+    if device.type == "cuda":
+        try:
+            from gpu_worker.kernels.maxsim.kernel import TritonMaxSim
+        except ImportError:  # PyTorch without Triton, which comes with its CUDA wheels on Linux only
+            return PackedMaxSim()
+        kernel = TritonMaxSim()
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            kernel.warm(device, dtype, width)
+        return kernel
+    return PackedMaxSim()
+
+
+@cache
+def faster_product(width: int) -> Product:
+    """oneDNN's product where it exists, agrees and is not clearly slower: it takes half to two thirds of the time on
+    AMD, about the same on Intel."""
+    generator = torch.Generator().manual_seed(0)
+    rows, queries = (torch.randn(count, width, generator=generator) for count in (4096, 32))
+    try:
+        agrees = torch.allclose(onednn(rows, queries), plain(rows, queries), rtol=1e-4, atol=1e-4)
+    except (AttributeError, RuntimeError):  # another build of PyTorch
+        return plain
+    ways = {product: partial(product, rows, queries) for product in (onednn, plain)}
+    return clearly_fastest(ways, usual=onednn, rounds=ROUNDS) if agrees else plain

@@ -1,0 +1,47 @@
+"""MaxSim written out: the twin that every faster one is held against."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.maxsim.comparison import Comparison, Mask
+from shared.vectors import Layout
+
+EMPTY_DOCUMENT = -1e9
+"""Score of a document without rows, as sentence-transformers has it."""
+
+
+def maxsim(queries: Sequence[Tensor], documents: Sequence[Tensor]) -> Tensor:
+    """Scores [Q, S] float32 of every query [q, D] with every document [d, D].
+
+    The sum over query rows of the largest dot product with a document row, in float32. A document without rows
+    scores -1e9, a query without rows 0.
+    """
+    scores = torch.empty(len(queries), len(documents))
+    for i, query in enumerate(queries):
+        for j, document in enumerate(documents):
+            if len(document) == 0:
+                scores[i, j] = EMPTY_DOCUMENT
+            else:
+                scores[i, j] = (query.float() @ document.float().T).amax(dim=1).sum()
+    return scores
+
+
+def compare(queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], kept: Mask | None = None) -> Tensor:
+    """See `comparison.MaxSimKernel`; on the CPU, one pair after the other."""
+    scores = [torch.empty(0)]
+    for comparison in comparisons:
+        asked = [
+            queries[start : start + length]
+            for start, length in zip(comparison.queries.starts, comparison.queries.lengths, strict=True)
+        ]
+        found = []
+        for start, length in zip(comparison.documents.starts, comparison.documents.lengths, strict=True):
+            rows = documents[start : start + length]
+            found.append(rows if kept is None else rows[torch.from_numpy(kept[start : start + length])])
+        if comparison.layout is Layout.PAIRS:
+            scores += [maxsim([query], [document]).flatten() for query, document in zip(asked, found, strict=True)]
+        else:
+            scores.append(maxsim(asked, found).flatten())
+    return torch.cat(scores)

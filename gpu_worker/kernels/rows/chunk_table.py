@@ -1,0 +1,43 @@
+"""Segments cut into chunks, as tables of numbers for a kernel. numpy only."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu_worker.kernels.rows.interface import Segments
+
+FIELDS = 4
+FIRST, ROWS, WEIGHT, DIVISOR = range(FIELDS)
+"""First row, how many, weight of the first row, divisor (the bits of a float32)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkTable:
+    """`chunks` [C, 4] int32 of all segments, in their order; `joins` [n, 4] int32 sum each segment's chunks.
+
+    `joins` is None where every segment is one chunk. Chunks are divided already, so that joining them is a sum; and
+    where another segment has several, the one chunk of a segment is joined to itself, which changes no bit.
+    """
+
+    chunks: npt.NDArray[np.int32]
+    joins: npt.NDArray[np.int32] | None
+
+    @classmethod
+    def of(cls, segments: Segments, chunk_rows: int) -> "ChunkTable":
+        """Chunks of `chunk_rows` rows, the last of a segment with what is left; one without rows where it has none."""
+        lengths = segments.lengths
+        counts = np.maximum(-(-lengths // chunk_rows), 1)
+        ends = np.cumsum(counts)
+        before = (np.arange(counts.sum()) - np.repeat(ends - counts, counts)) * chunk_rows
+        chunks = np.empty((len(before), FIELDS), np.int32)
+        chunks[:, FIRST] = np.repeat(segments.starts, counts) + before
+        chunks[:, ROWS] = np.minimum(np.repeat(lengths, counts) - before, chunk_rows)
+        chunks[:, WEIGHT] = np.repeat(segments.first, counts) + segments.growth * before
+        chunks[:, DIVISOR] = np.repeat(segments.divisors, counts).astype(np.float32).view(np.int32)
+        if len(chunks) == len(lengths):
+            return cls(chunks=chunks, joins=None)
+        joins = np.empty((len(lengths), FIELDS), np.int32)
+        joins[:, FIRST], joins[:, ROWS], joins[:, WEIGHT] = ends - counts, counts, 1
+        joins[:, DIVISOR] = np.float32(1).view(np.int32)
+        return cls(chunks=chunks, joins=joins)

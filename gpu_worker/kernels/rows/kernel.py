@@ -1,0 +1,137 @@
+"""Sums of segments and finished rows by Triton, one launch each: what runs on CUDA.
+
+Imported where a CUDA device is only: nothing else of the worker needs Triton. It waits for nothing and reads nothing
+back. A long segment is summed in chunks of a fixed size by many programs, and a second launch of the same kernel adds
+up the chunks; no atomics, so bits are the same every time.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.rows import tiles
+from gpu_worker.kernels.rows.aligned import ALIGNMENT, aligned_rows
+from gpu_worker.kernels.rows.chunk_table import ChunkTable
+from gpu_worker.kernels.rows.interface import Packed, Pool, Segments
+from gpu_worker.ragged.upload import Staging
+from shared.vectors import DataType
+
+CHUNK_ROWS = 128
+"""Of a segment that one program sums: few enough that one long text keeps many programs busy."""
+SUMMED_ROWS, SUMMED_COLUMNS = 32, 128
+"""At once. One size for all calls: with another, sums would round differently."""
+FINISHED_ROWS, FINISHED_COLUMNS = 8, 256
+"""At once, of a program."""
+WARPS = 4
+EPSILON = 1e-12
+"""The least length that a row is divided by, as in torch.nn.functional.normalize."""
+TINY = torch.finfo(torch.float32).tiny
+KINDS = {
+    None: (tiles.FLOAT32.value, 32),
+    DataType.FLOAT32: (tiles.FLOAT32.value, 32),
+    DataType.FLOAT16: (tiles.FLOAT16.value, 16),
+    DataType.BFLOAT16: (tiles.BFLOAT16.value, 16),
+    DataType.INT8: (tiles.INT8.value, 8),
+    DataType.BINARY: (tiles.BINARY.value, 1),
+}
+"""What the kernel calls each, and its bits a number."""
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def sum_constants(dtype: torch.dtype) -> dict[str, Any]:
+    """What `sum_segments` is compiled with, by the names of its parameters."""
+    return {"LANES": ALIGNMENT // dtype.itemsize, "BLOCK_N": SUMMED_ROWS, "BLOCK_W": SUMMED_COLUMNS}
+
+
+def finish_constants(dtype: torch.dtype, dimensions: int) -> dict[str, Any]:
+    """What `finish_rows` is compiled with: one variant writes 16 bytes at once, one has any dimensions."""
+    return {
+        "EPSILON": EPSILON,
+        "TINY": TINY,
+        "LANES": ALIGNMENT // dtype.itemsize,
+        "PART": 1 if dimensions % 16 else 16,
+        "BLOCK_N": FINISHED_ROWS,
+        "BLOCK_W": FINISHED_COLUMNS,
+    }
+
+
+class TritonRows:
+    """See `interface.RowKernels`.
+
+    Compiled three times a number format of rows: once to sum, twice to finish, whatever the widths, counts and data
+    types, which are plain arguments.
+    """
+
+    name = "triton"
+
+    def weighted_sum(self, segments: Segments, staging: Staging) -> Pool:
+        table, growth = ChunkTable.of(segments, CHUNK_ROWS), segments.growth
+        chunks = staging.add(table.chunks)
+        joins = None if table.joins is None else staging.add(table.joins)
+
+        def run(hidden: Tensor) -> Tensor:
+            sums = _summed(hidden, chunks.tensor, growth)
+            return (sums if joins is None else _summed(sums, joins.tensor, 0))[:, : hidden.shape[1]]
+
+        return run
+
+    def finished(self, rows: Tensor, index: Tensor | None, dimensions: int, unit: bool) -> Tensor:
+        kind, bits = KINDS[None]
+        return _finished(rows, index, dimensions, unit, kind, bits)[0].view(torch.float32)
+
+    def packed(self, rows: Tensor, index: Tensor | None, dimensions: int, unit: bool, data_type: DataType) -> Packed:
+        values, scales, finite = _finished(rows, index, dimensions, unit, *KINDS[data_type])
+        return Packed(values=values, scales=scales if data_type is DataType.INT8 else None, finite=finite)
+
+    def finite(self, rows: Tensor) -> Tensor:
+        return _finished(rows, None, 0, False, tiles.NOTHING.value, 0)[2]
+
+    def warm(self, device: torch.device) -> None:
+        """Compiles every variant that a call can reach, by calling it."""
+        one = Segments(
+            starts=np.zeros(1, int), lengths=np.ones(1, int), first=np.ones(1, int), growth=0, divisors=np.ones(1)
+        )
+        for dtype in DTYPES:
+            rows, staging = torch.zeros(1, 16, dtype=dtype, device=device), Staging(device)
+            total = self.weighted_sum(one, staging)
+            staging.send()
+            total(rows)
+            for dimensions in (16, 1):
+                self.finished(rows, None, dimensions, unit=True)
+
+
+def _summed(rows: Tensor, table: Tensor, growth: int) -> Tensor:
+    """[len(table), W] float32 of rows [N, W] and a table of `ChunkTable`; wider by what alignment needs."""
+    rows, constants = aligned_rows(rows), sum_constants(rows.dtype)
+    width = rows.shape[1]
+    sums = torch.empty(len(table), width, dtype=torch.float32, device=rows.device)
+    if sums.numel():
+        with torch.cuda.device_of(rows):  # Triton launches on the current device
+            tiles.sum_segments[(len(table), -(-width // SUMMED_COLUMNS))](
+                *(rows, table, sums, width // constants["LANES"], growth), **constants, num_warps=WARPS
+            )
+    return sums
+
+
+def _finished(
+    rows: Tensor, index: Tensor | None, dimensions: int, unit: bool, kind: int, bits: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """values [n, B] uint8 of `bits` a number; scales [n] float32, without meaning but for INT8; finite [n] bool."""
+    device, kept = rows.device, min(dimensions or rows.shape[1], rows.shape[1])
+    count = len(rows) if index is None else len(index)
+    rows, constants = aligned_rows(rows), finish_constants(rows.dtype, kept)
+    values = torch.empty(count, -(-kept * bits // 8), dtype=torch.uint8, device=device)
+    scales = torch.empty(count, dtype=torch.float32, device=device)
+    finite = torch.empty(count, dtype=torch.uint8, device=device)
+    chosen = torch.empty(0, dtype=torch.int64, device=device) if index is None else index
+    if count:
+        with torch.cuda.device_of(rows):
+            tiles.finish_rows[(-(-count // FINISHED_ROWS),)](
+                *(rows, chosen, values, scales, finite, int(index is not None), count),
+                *(rows.shape[1] // constants["LANES"], kept // constants["PART"], int(unit), kind),
+                **constants,
+                num_warps=WARPS,
+            )
+    return values, scales, finite.view(torch.bool)

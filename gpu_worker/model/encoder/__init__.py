@@ -1,0 +1,1 @@
+"""A transformers encoder without its head: token ids to hidden states, packed or by equal length."""

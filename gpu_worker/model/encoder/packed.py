@@ -1,0 +1,65 @@
+"""An unmodified encoder that runs all sequences of a batch at once, end to end."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from gpu_worker.kernels.attention.interface import AttentionCall, PackedAttention, Terms
+from gpu_worker.model.encoder.encoder import Trunk
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.token_types import TokenTypes
+
+
+class PackedTrunk(Trunk):
+    """Every layer of the model attends through `attention`."""
+
+    def __init__(
+        self,
+        model: Any,
+        attention: PackedAttention,
+        uncounted: int | None = None,
+        token_types: TokenTypes | None = None,
+        width: int | None = None,
+    ) -> None:
+        super().__init__(model, uncounted=uncounted, token_types=token_types, width=width)
+        self.attention = attention
+
+    @property
+    def way(self) -> str:  # type: ignore[override]
+        return self.attention.name
+
+    def __call__(self, batch: RaggedBatch) -> Tensor:
+        return self._run(batch, self.attention)
+
+    def counted(self, batch: RaggedBatch) -> tuple[Tensor, int]:
+        """The same, and how many layers attended through the packed attention."""
+        counting = _Counting(self.attention)
+        return self._run(batch, counting), counting.calls
+
+    def _run(self, batch: RaggedBatch, attention: PackedAttention) -> Tensor:
+        types = {} if batch.token_types is None else {"token_type_ids": batch.token_types}
+        output = self.model(
+            input_ids=batch.ids,
+            position_ids=batch.positions,
+            ragged=AttentionCall(attention=attention, batch=batch),
+            use_cache=False,
+            return_dict=True,
+            **types,
+        )
+        hidden: Tensor = output.last_hidden_state[0]
+        return hidden
+
+
+@dataclass(slots=True)
+class _Counting:
+    """An attention that counts its calls. For the gate alone: a compiled layer is to change nothing outside of it."""
+
+    attention: PackedAttention
+    calls: int = 0
+    name: str = "counting"
+    capturable: bool = False
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
+        self.calls += 1
+        return self.attention(query, key, value, batch, terms)

@@ -1,0 +1,183 @@
+"""In which form a packed trunk serves: as it is written, with compiled layers, by graphs. Measured at load.
+
+Every form passes the gate, and none serves that is slower. Where one cannot be had (no compiler, a class that is not
+made for it), the one before it serves, and the log says why.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpu_worker.device.timing import PAYS, Seconds, device_seconds
+from gpu_worker.model.encoder.encoder import Trunk
+from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.tune.compiled import INDUCTOR, CompiledTrunk
+from gpu_worker.model.tune.graph_sizes import TOKENS, Bucket, buckets
+from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, Graph, GraphedTrunk, Recorder
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.launches import LEAST_SAVED, TILE
+from gpu_worker.repository.files import first_line
+
+MEBIBYTE = 1024 * 1024
+USUAL = 128
+"""Tokens of a text in what is measured."""
+Run = Callable[[RaggedBatch], Tensor]
+
+
+class Judge(Protocol):
+    """The gate, as far as forms need it. Batches are told by numbers of its texts."""
+
+    @property
+    def whole(self) -> list[int]:
+        """Without tails."""
+
+    def uneven(self) -> list[int]:
+        """Attended to in two launches, where a text is long enough for that."""
+
+    def check(self, trunk: Trunk, numbers: Sequence[int] | None = None, run: Run | None = None) -> None:
+        """Raises where `run`, or the trunk itself, does not give the model's own hidden states for these texts."""
+
+    def fitting(self, tokens: int, sequences: int, longest: int) -> list[int]:
+        """As many as fit into such a batch and are attended to in one launch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forms:
+    """What is wanted: layers compiled, graphs captured; for steps of so many tokens."""
+
+    compile: bool = True
+    graphs: bool = True
+    step_tokens: int = 16384
+
+
+class FormChoice:
+    """Finds the fastest form of a trunk: `trunk`, and what was `told` of the others, for the log."""
+
+    def __init__(
+        self,
+        packed: PackedTrunk,
+        judge: Judge,
+        forms: Forms,
+        *,
+        longest: int,
+        tails: bool = False,
+        backend: Any = INDUCTOR,
+        recorder: Callable[[], Recorder] = CudaRecorder,
+        seconds: Seconds | None = None,
+    ) -> None:
+        """`packed` passed the gate as it is written. `longest`: tokens of a text; `tails`: whether texts may end with
+        some that nobody attends to. `backend`, `recorder` and `seconds` (of a run) stand for the device's in tests.
+        """
+        self.trunk: Trunk = packed
+        self.told: list[str] = []
+        self._packed, self._judge, self._longest, self._tails = packed, judge, longest, tails
+        self._backend, self._recorder, self._seconds = backend, recorder, seconds or device_seconds
+        self._sizes = [each for each in TOKENS if each <= forms.step_tokens]
+        self._buckets = buckets(forms.step_tokens, longest)
+        if forms.compile:
+            self._try("compiled layers", self._compile)
+        if forms.graphs:
+            self._try("graphs", self._capture)
+
+    def _try(self, form: str, made: Callable[[], None]) -> None:
+        """Compilers and foreign classes fail in every way; then nobody is served by that form."""
+        try:
+            made()
+        except Exception as error:
+            self.told.append(f"no {form}: {type(error).__name__}: {first_line(error)}")
+
+    def _compile(self) -> None:
+        compiled = CompiledTrunk(self._packed, self._backend)
+        compiled.compile(self._batch(lengths) for lengths in self._kinds())
+        for numbers in (self._judge.whole, self._judge.uneven()):
+            self._judge.check(compiled, numbers, compiled.compiling)
+        if self._tails:
+            self._compile_tails(compiled)
+        written, fused = (sum(self._uncaptured(trunk)) for trunk in (self._packed, compiled))
+        used = fused < PAYS * written
+        if used:
+            self.trunk = compiled
+        self.told.append(
+            f"layers compiled in {compiled.seconds:.1f} s: {fused / written:.2f} of the time of those as they are "
+            f"written{'' if used else ', so not used'}"
+        )
+
+    def _compile_tails(self, compiled: CompiledTrunk) -> None:
+        """Causal layers and windows look at lengths where there are tails: such batches may have to run uncompiled."""
+        try:
+            for lengths in self._kinds():
+                short = [int(length < max(lengths)) for length in lengths]  # of queries beside documents
+                compiled.compile(self._batch(lengths, tails) for tails in ([1] * len(lengths), short))
+        except Exception as error:
+            self.told.append(f"batches with unattended tails run as the layers are written: {first_line(error)}")
+        self._judge.check(compiled)
+
+    def _capture(self) -> None:
+        start, before, alone = time.monotonic(), self._reserved(), self._uncaptured(self.trunk)
+        record, graphs, replayed, failed = self._recorder(), dict[Bucket, Graph](), dict[Bucket, float](), list[str]()
+        with torch.inference_mode():
+            for size in self._buckets:
+                try:
+                    graph = self._checked(Graph(size, self.trunk, record))
+                except CaptureBroken as error:
+                    failed.append(f"{size}, after which nothing more is captured: {first_line(error)}")
+                    break
+                except Exception as error:  # another size may do
+                    failed.append(f"{size}: {type(error).__name__}: {first_line(error)}")
+                    continue
+                graphs[size], replayed[size] = graph, self._time(graph, self._batch(size.filled))
+        if failed:
+            self.told.append(f"{len(failed)} sizes have no graph, such as {failed[0]}")
+        graphed = GraphedTrunk(
+            self.trunk,
+            graphs,
+            lambda size, tokens: replayed[size] < PAYS * float(np.interp(tokens, self._sizes, alone)),
+        )
+        if graphed.graphs:
+            self.trunk = graphed
+        self.told.append(
+            f"{len(graphs)} graphs captured and measured in {time.monotonic() - start:.1f} s, {len(graphed.graphs)} of "
+            f"them used, {(self._reserved() - before) / MEBIBYTE:.0f} MiB"
+        )
+
+    def _checked(self, graph: Graph) -> Graph:
+        size = graph.bucket
+        self._judge.check(self.trunk, self._judge.fitting(size.tokens, size.sequences, size.longest), graph)
+        return graph
+
+    def _reserved(self) -> int:
+        """Bytes of the device that PyTorch has."""
+        device = self.trunk.device
+        return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+
+    def _uncaptured(self, trunk: Trunk) -> list[float]:
+        """Seconds of batches of texts of a usual length, by their tokens."""
+        return [self._time(trunk, self._batch(self._usual(tokens))) for tokens in self._sizes]
+
+    def _time(self, run: Run, batch: RaggedBatch) -> float:
+        with torch.inference_mode():
+            return self._seconds(lambda: run(batch))
+
+    def _kinds(self) -> Iterator[list[int]]:
+        """Lengths of a batch of every kind for which layers are compiled: attended to in one launch, and, where a text
+        can be long enough for that, in two. The first is large, since compilers choose by what they see first."""
+        yield self._usual(self._sizes[-1])
+        if self._longest > 2 * TILE:
+            yield [*([2] * LEAST_SAVED), min(self._longest, 4 * TILE)]
+
+    def _usual(self, tokens: int) -> list[int]:
+        """Lengths of texts of a usual length."""
+        usual = min(USUAL, self._longest, tokens)
+        return [usual] * (tokens // usual)
+
+    def _batch(self, lengths: Sequence[int], tails: Sequence[int] = ()) -> RaggedBatch:
+        """Of the token id in the middle of the vocabulary, in most no special one."""
+        middle = int(self.trunk.model.config.get_text_config().vocab_size) // 2
+        texts = [np.full(length, middle, dtype=np.int32) for length in lengths]
+        trunk = self.trunk
+        return RaggedBatch.pack(texts, trunk.device, trunk.uncounted, types=trunk.token_types, tails=tails)

@@ -1,0 +1,192 @@
+"""Which way the linear layers of a model run on a processor: measured at load, on the model's own layers.
+
+Which library multiplies faster depends on the processor, its number of cores, the number format and the number of
+rows. Where one is ahead for few rows and another for many, both serve, if the weights may be kept twice. Knows nothing
+of the model around its layers.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpu_worker.device.timing import PAYS
+from gpu_worker.model.tune.linear import Layer, fuses, packed_layers
+
+ROWS = (8, 32, 128, 512)
+"""Of a product that is measured. Beyond, the ways keep their order."""
+SECONDS, LEAST_ROUNDS, ROUNDS = 0.1, 2, 20
+"""Measured for each of them: rounds until that much time is over, within these bounds."""
+MULTIPLIED = 1 << 28
+"""Rows x weights of a round, about: for few rows, many layers, since a model's weights do not stay in the cache."""
+MEBIBYTE = 1024 * 1024
+TWICE = 1024 * MEBIBYTE
+"""Bytes that a second copy of the weights may take."""
+Clock = Callable[[], float]
+"""In seconds. `time.thread_time` counts a thread's share of a product, but not the time that other processes take from
+it: on busy cores four choices by the wall's clock came out in four ways, by this one in two."""
+
+
+class Way(Enum):
+    """How a linear layer runs: as PyTorch does it; by weights packed for oneDNN; the same with GELU fused."""
+
+    STOCK = "torch"
+    PACKED = "onednn-prepacked"
+    FUSED = "onednn-prepacked with GELU"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All layers go this `way`; where `most` is not None, up to so many rows, and the stock way beyond."""
+
+    way: Way = Way.STOCK
+    most: int | None = None
+
+    def __str__(self) -> str:
+        return self.way.value if self.most is None else f"{self.way.value} to {self.most} rows, torch above"
+
+    def install(self, layers: Sequence[Layer]) -> None:
+        """Changes a model in place."""
+        if self.way is Way.STOCK:
+            return
+        for layer in layers:
+            if self.most is not None:
+                layer.packed.keep(layer.stock.weight, self.most)
+            if self.way is Way.FUSED and layer.gelu:
+                layer.packed.fuse_gelu(layer.gelu)
+                setattr(layer.parent, layer.activation, nn.Identity())
+            setattr(layer.parent, layer.name, layer.packed)
+
+
+STOCK = Plan()
+Times = Mapping[Way, Sequence[float]]
+"""Seconds of all layers of a model, for each number of `ROWS`; the stock way is always among the ways."""
+_plans: dict[object, Plan] = {}
+"""By what was measured: models of one shape in a process run alike, and wait once."""
+
+
+def quicken(model: nn.Module) -> tuple[Plan, str]:
+    """Lets a CPU model's linear layers run the fastest way, in place; and what was found out, for the log."""
+    layers = packed_layers(model)
+    if not layers:
+        return STOCK, ""
+    packed = [each.packed.packed for each in layers]
+    copy = sum(each.numel() * each.element_size() for each in packed)
+    twice, shapes = copy <= TWICE, frozenset(Counter(map(_kind, layers)).items())
+    key = (shapes, layers[0].stock.weight.dtype, torch.get_num_threads(), twice)
+    if key not in _plans:
+        _plans[key] = decide(measured(layers), twice=twice)
+    plan = _plans[key]
+    plan.install(layers)
+    kept = "" if plan.most is None else f"; weights are kept twice, which takes {copy / MEBIBYTE:.0f} MiB"
+    return plan, f"linear layers: {plan}{kept}"
+
+
+def decide(times: Times, *, twice: bool) -> Plan:
+    """The fastest plan. Packed layers are the usual way; near ties stay with it.
+
+    `twice`: whether the weights may be kept twice. Then ways are switched where each is clearly ahead on its own side.
+    """
+    usual, stock = Way.PACKED if Way.PACKED in times else Way.STOCK, times[Way.STOCK]
+    best = min(
+        (way for way in times if _pays(times[way], times[usual])),
+        key=lambda way: _ratio(times[way], times[usual]),
+        default=usual,
+    )
+    plan, least = Plan(best), _ratio(times[best], times[usual])
+    for few in range(1, len(stock)) if twice and usual is Way.PACKED else ():
+        packed, fused = times[Way.PACKED], times.get(Way.FUSED)
+        way = Way.FUSED if fused and _pays(fused[:few], packed[:few]) else Way.PACKED
+        own = times[way]
+        ahead = _ratio(own[:few], stock[:few]) < PAYS and _ratio(stock[few:], own[few:]) < PAYS
+        ratio = _ratio([*own[:few], *stock[few:]], times[usual])
+        if ahead and ratio < least:
+            plan, least = Plan(way, ROWS[few - 1]), ratio
+    return plan
+
+
+def measured(layers: Sequence[Layer], clock: Clock = time.thread_time) -> Times:
+    """By every way that serves here."""
+    ways = [Way.PACKED, Way.STOCK, *([Way.FUSED] if fuses(layers) else [])]
+    with torch.inference_mode():
+        found = [_seconds(layers, ways, rows, clock) for rows in ROWS]
+    return {way: [each[way] for each in found] for way in ways if all(way in each for each in found)}
+
+
+def _seconds(layers: Sequence[Layer], ways: Sequence[Way], rows: int, clock: Clock) -> dict[Way, float]:
+    """Of all layers together, by each way that does not fail; told by a few layers of each kind."""
+    sample = _sample(layers, rows)
+    states = {each.in_features: torch.randn(rows, each.in_features) for each in (layer.stock for layer, _ in sample)}
+    states = {inputs: each.to(layers[0].stock.weight.dtype) for inputs, each in states.items()}
+    runs = {
+        (way, number): partial(_run, way, layer, states[layer.stock.in_features])
+        for way in ways
+        for number, (layer, _) in enumerate(sample)
+        if layer.gelu or way is not Way.FUSED  # what has nothing to fuse is as fast as without
+    }
+    shortest = _shortest(runs, clock)
+    found = {}
+    for way in ways:
+        own = [shortest.get((way if (way, n) in runs else Way.PACKED, n)) for n in range(len(sample))]
+        if None not in own:
+            found[way] = sum(seconds * stands for seconds, (_, stands) in zip(own, sample, strict=True) if seconds)
+    return found
+
+
+def _sample(layers: Sequence[Layer], rows: int) -> list[tuple[Layer, float]]:
+    """A few of each kind, the same number, with how many layers of the model each stands for."""
+    kinds: dict[object, list[Layer]] = {}
+    for layer in layers:
+        kinds.setdefault(_kind(layer), []).append(layer)
+    weights = sum(of[0].stock.weight.numel() for of in kinds.values())
+    taken = [(of, of[: max(1, MULTIPLIED // (rows * weights))]) for of in kinds.values()]
+    return [(layer, len(of) / len(few)) for of, few in taken for layer in few]
+
+
+def _shortest(runs: Mapping[tuple[Way, int], Callable[[], object]], clock: Clock) -> dict[tuple[Way, int], float]:
+    """Seconds of the shortest run of each. Ways take turns, so that a moment in which the machine does something else
+    is no way's own; those that fail are left out."""
+    shortest: dict[tuple[Way, int], float] = {}
+    left, start = dict(runs), clock()
+    for done in range(ROUNDS):
+        if done >= LEAST_ROUNDS and clock() - start > SECONDS:
+            break
+        for key, run in list(left.items()):
+            begun = clock()
+            try:
+                run()
+            except (AttributeError, RuntimeError):
+                left.pop(key)
+            else:
+                shortest[key] = min(shortest.get(key, float("inf")), clock() - begun)
+    return {key: shortest[key] for key in left}
+
+
+def _run(way: Way, layer: Layer, x: Tensor) -> Tensor:
+    """The layer, and the GELU that follows it."""
+    if way is Way.FUSED:
+        return layer.packed.product(x, layer.gelu)
+    y: Tensor = layer.stock(x) if way is Way.STOCK else layer.packed.product(x)
+    return F.gelu(y, approximate=layer.gelu) if layer.gelu else y
+
+
+def _kind(layer: Layer) -> tuple[int, int, bool, str]:
+    """Layers that are alike here take the same time."""
+    return layer.stock.in_features, layer.stock.out_features, layer.stock.bias is None, layer.gelu
+
+
+def _pays(times: Sequence[float], usual: Sequence[float]) -> bool:
+    """Whether they are clearly shorter, and for no number of rows clearly longer: few rows are measured less surely."""
+    slower = any(own * PAYS > other for own, other in zip(times, usual, strict=True))
+    return not slower and _ratio(times, usual) < PAYS
+
+
+def _ratio(times: Sequence[float], usual: Sequence[float]) -> float:
+    """The mean over numbers of rows: a query matters as much as a document."""
+    return sum(own / other for own, other in zip(times, usual, strict=True)) / len(times)

@@ -1,0 +1,138 @@
+"""How each text architecture of the installed transformers would be served here; writes docs/models.md.
+
+`python -m gpu_worker.startup.supported_models`.
+
+Each is built tiny with seeded random weights, written to disk, and loaded as a user's model would be. The outcome is
+the gate's own; as a page of Markdown it is docs/models.md.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from transformers import CONFIG_MAPPING
+from transformers import __version__ as transformers_version
+
+from gpu_worker.device.placement import Placement
+from gpu_worker.model.loading import load
+from gpu_worker.model.quiet import quiet
+from gpu_worker.random_models import miniature
+from gpu_worker.repository.files import first_line
+from shared.errors import ModelRefused
+
+PACKED, EQUAL_LENGTH, REFUSED = "packed", "equal length", "refused"
+CPU = Placement(device=torch.device("cpu"), dtype=torch.float32)
+WIDEST = 160
+"""Letters of a reason in the table."""
+PAGE = """# What runs how
+
+Made by `make models` with transformers {version}: every model type whose bare model reads token ids and nothing else,
+built tiny with seeded random weights, written to disk and loaded as any model is. What it says is the outcome of the
+gate at load, which compares the run among other texts with what sentence-transformers runs, one text at a time: the
+model's own attention by default, fed with what its own tokenizer class gives.
+
+- **packed** ({packed}): all texts of a step in one run, end to end, without padding.
+- **equal length** ({equal}): texts of one length in one run, through the model's own attention, without padding. Each
+  length of a step is a run by itself, so a step of many lengths takes longer; the load measures how much, and log and
+  card (`notice`) tell it.
+- **refused** ({refused}): the reason is what the load says.
+
+A model of one of these types on disk may still come out otherwise: an option of its config may be one that does not run
+packed, and its gate then says so. A family that chooses among near ties (experts, keys that an index picks) may choose
+otherwise in the last bit among other texts, as it does in any batch of its own.
+
+With some options PyTorch's fused attention, which transformers takes by default, and the one that is written out
+compute two things: Falcon with `alibi`, Gemma with `use_bidirectional_attention`, Gemma 2's softcap under transformers
+5.17. The default is served, and log and card (`notice`) say so. `tests/support/attention_options.py` lists all options
+that are swept.
+
+| model type | class | runs | why not packed |
+|---|---|---|---|
+{rows}
+
+## What a folder must hold
+
+A folder is read as sentence-transformers 6.2 reads it. With a `modules.json` its modules run in their order, and one
+that reads what none before it makes is refused. Without one, `sentence_bert_config.json`,
+`config_sentence_transformers.json` and the folders of modules say nothing (the card's `notice` names them): an encoder
+gives the mean of its tokens, a causal language model its last one. Refused, each in one line that names the file:
+
+- `adapter_config.json` (LoRA and its kin), beside weights or alone: merge the adapter into its base first;
+- a chat template without a `modules.json`, unless it asks about a query and a document: sentence-transformers puts
+  every text into it, which is not done here. Take it away to embed texts as they are;
+- `quantization_config` in config.json; a number that is a text or a fraction; keys that sentence-transformers does not
+  take;
+- `requirements` of config_sentence_transformers.json that the installed packages do not meet;
+- no tokenizer files, one that frontends could not open, special tokens beyond the model's embeddings, or fewer tokens
+  than a quarter of them. Matrices are padded, so more rows than tokens are usual;
+- a prompt, a marker or a pair's template that leaves no room for a token of a text.
+
+The `notice` also tells tokens of the tokenizer that the model has no embedding for (a text with one is refused, by
+name), and a tokenizer to which ordinary text of any language is mostly unknown, as it is to those of proteins.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one model type is served; `why` it is not packed, or refused."""
+
+    kind: str
+    model: str
+    way: str
+    why: str = ""
+
+
+def outcome_of(kind: str) -> Outcome:
+    """Builds, writes and loads a tiny model of this type."""
+    name = miniature.model_class(CONFIG_MAPPING[kind]).__name__
+    with TemporaryDirectory() as folder:
+        path = Path(folder)
+        try:
+            with quiet():
+                miniature.write(path, kind)
+        except Exception as error:  # transformers' own code
+            why = f"transformers cannot build it: {first_line(error)}"
+            return Outcome(kind=kind, model=name, way=REFUSED, why=why)
+        try:
+            model = load(folder, CPU)
+        except ModelRefused as error:
+            return Outcome(kind=kind, model=name, way=REFUSED, why=str(error).replace(f"{folder}: ", ""))
+    return Outcome(kind=kind, model=name, way=EQUAL_LENGTH if model.unpacked else PACKED, why=model.unpacked)
+
+
+def outcomes(kinds: list[str]) -> Iterator[Outcome]:
+    """With progress on standard error, since all of them take minutes."""
+    for number, kind in enumerate(kinds, 1):
+        print(f"\r{number}/{len(kinds)} {kind:40}", end="", file=sys.stderr, flush=True)
+        yield outcome_of(kind)
+    print(file=sys.stderr)
+
+
+def page(found: list[Outcome]) -> str:
+    """Markdown."""
+    counts = [sum(each.way == way for each in found) for way in (PACKED, EQUAL_LENGTH, REFUSED)]
+    rows = "\n".join(f"| {each.kind} | {each.model} | {each.way} | {_shown(each.why)} |" for each in found)
+    return PAGE.format(version=transformers_version, packed=counts[0], equal=counts[1], refused=counts[2], rows=rows)
+
+
+def _shown(why: str) -> str:
+    """In one cell; figures differ from machine to machine, so they are left to the load."""
+    line = re.sub(r"(differ by|noise is) [\d.e+-]+", r"\1 ...", why).replace("|", "/")
+    return line if len(line) <= WIDEST else f"{line[:WIDEST]}..."
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model_type", nargs="*", help="of transformers' config.json; default: all")
+    parser.add_argument("--out", type=Path, help="the page to write; default: standard output")
+    chosen = parser.parse_args()
+    made = page(list(outcomes(chosen.model_type or list(miniature.model_types()))))
+    if chosen.out:
+        chosen.out.write_text(made)
+    else:
+        print(made, end="")

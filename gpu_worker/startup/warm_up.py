@@ -1,0 +1,122 @@
+"""Rehearsals: one job of every kind that a model can do. Before serving they warm up; `--check` reports on them."""
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.loop.loop import Loop
+from gpu_worker.loop.retries import silent
+from gpu_worker.model.abilities import Abilities
+from gpu_worker.model.card import card_of
+from gpu_worker.model.loading import Model
+from gpu_worker.queue.step_size import Trial
+from gpu_worker.startup.memory_probe import settled
+from shared.card import LateInteraction, ModelCard
+from shared.errors import ModelRefused, SelvageError
+from shared.jobs import Classify, Encode, Job, MaxSim, Score, Work
+from shared.ragged import RaggedTokens
+from shared.vectors import DataType, Layout, MultiVectors, OutputKind, QueryExpansion, ScoringMethod, Task
+
+LENGTHS = (1, 8, 64, 256)
+MEBIBYTE = 1024 * 1024
+
+
+def rehearsal(model: Model) -> Iterator[Job]:
+    """Jobs over texts of a few lengths, for every output, method and task."""
+    abilities = Abilities(model)
+    works: list[Work] = [
+        Encode(outputs=frozenset({output}), normalize=True, normalize_tokens=True) for output in abilities.outputs
+    ]
+    works += [
+        Score(method=method, layout=Layout.MATRIX, queries=1, unit_rows=True, mean=False)
+        for method in abilities.methods
+        if method is not ScoringMethod.CROSS_ENCODER
+    ]
+    if OutputKind.MULTI_VECTOR in abilities.outputs:
+        works += [_against_given(None, abilities.widths[OutputKind.MULTI_VECTOR])]
+        late_method = ScoringMethod.LATE_INTERACTION
+        works += [
+            replace(work, explain=True) for work in works if isinstance(work, Score) and work.method is late_method
+        ]
+    works += [Classify()] * (Task.CLASSIFY in abilities.tasks)
+    works += [Classify(tokens=True)] * (Task.CLASSIFY_TOKENS in abilities.tasks)
+    lengths = [min(length, model.max_tokens) for length in LENGTHS]
+    middle = model.vocabulary_size // 2  # no special token, in most vocabularies
+    tokens = RaggedTokens.of([[middle] * length for length in lengths])
+    tails = tuple(length // 2 for length in lengths)
+    jobs = [Job(id=identity, work=work, tokens=tokens) for identity, work in enumerate(works)]
+    yield from jobs
+    late = model.late_interaction
+    if late is not None and late.query_expansion is not QueryExpansion.NONE and not late.attend_to_expansion:
+        yield replace(jobs[0], id=len(jobs), unattended_tails=tails)
+    given = MultiVectors(data_type=DataType.FLOAT32, dimensions=8, lengths=(2, 0), data=bytes(64))
+    yield Job(id=len(jobs) + 1, work=_against_given(given, 8))
+
+
+def _against_given(queries: MultiVectors | None, dimensions: int) -> MaxSim:
+    """Two documents, one of them without rows."""
+    data = bytes(3 * 4 * dimensions)
+    documents = MultiVectors(data_type=DataType.FLOAT32, dimensions=dimensions, lengths=(3, 0), data=data)
+    return MaxSim(queries=queries, documents=documents, layout=Layout.MATRIX, unit_rows=True, mean=False)
+
+
+def check(name: str, load: Callable[[], Model], step_tokens: int = 0) -> int:
+    """Loads, rehearses and prints the card; 0, or 2 with one line that says what is wrong."""
+    start = time.monotonic()
+    try:
+        model = load()
+        memory = model.placement.measured
+        loading = memory.peak if memory else 0
+        engine = ModelEngine(model)
+        trials = settled(engine, memory, step_tokens, silent)
+        tokens = trials[-1].tokens if trials else step_tokens or model.placement.step_tokens
+        loop = Loop(engine, step_tokens=tokens, queued_tokens=sys.maxsize)
+        for job in rehearsal(model):
+            loop.submit(job)
+            for answer in loop.until_idle():
+                if isinstance(answer.outcome, SelvageError):
+                    raise answer.outcome
+    except (ModelRefused, SelvageError) as error:
+        print(f"--model = {name!r}: {error}", file=sys.stderr)
+        return 2
+    _print(card_of(model))
+    for each in model.told:
+        _line("measured at load", each)
+    _print_memory(model, loading, trials)
+    _line("step, at most", f"{tokens} tokens")
+    seconds = time.monotonic() - start
+    print(f"loaded, compared with its own attention and rehearsed in {seconds:.1f} s: it can be served")
+    return 0
+
+
+def _print(card: ModelCard) -> None:
+    for each in fields(card):
+        _line(each.name, _shown(getattr(card, each.name)))
+
+
+def _print_memory(model: Model, loading: int, trials: Sequence[Trial]) -> None:
+    """`loading`: bytes of the device at most, until the model was loaded."""
+    _line("weights", f"{model.weight_bytes / MEBIBYTE:.0f} MiB")
+    _line("process, at most", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+    if trials:
+        _line("device, to load", f"{loading / MEBIBYTE:.0f} MiB")
+    for trial in trials:
+        _line("device, largest step", str(trial))
+
+
+def _line(name: str, value: str) -> None:
+    print(f"{name:26} {value}")
+
+
+def _shown(value: object) -> str:
+    """A field of the card as a person reads it."""
+    if isinstance(value, tuple):
+        return ", ".join(map(_shown, value)) or "-"
+    if isinstance(value, LateInteraction):
+        return ", ".join(f"{each.name} {_shown(getattr(value, each.name))}" for each in fields(value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {each!r}" for key, each in value.items()) or "-"
+    return str(getattr(value, "name", value)) or "-"

@@ -1,0 +1,198 @@
+"""Jobs <-> messages up the link, both directions side by side. Nothing here knows gRPC."""
+
+from collections.abc import Iterable, Iterator
+
+from selvage.v1 import ranking_pb2
+from selvage.worker.v1 import worker_pb2 as pb
+from shared.codec.fields import duration_from_pb, duration_to_pb, number, vectors_from_pb, vectors_to_pb
+from shared.errors import InvalidInput, LimitExceeded, SelvageError
+from shared.jobs import Classify, Encode, HybridWeights, Job, MaxSim, Priority, Score, Work
+from shared.ragged import RaggedTokens
+from shared.telemetry import traceparent
+from shared.vectors import DataType, InputType, Layout, OutputKind, ScoringMethod
+
+MESSAGE_JOBS = 4096
+"""Jobs of one message."""
+
+
+def job_bytes(job: Job) -> int:
+    """About what a job's message holds."""
+    given = (job.work.queries, job.work.documents) if isinstance(job.work, MaxSim) else ()
+    return len(job.tokens.ids) + sum(len(each.data) for each in given if each is not None)
+
+
+def jobs_to_pb(jobs: Iterable[Job], fingerprint: str) -> pb.AttachRequest:
+    """`fingerprint`: of the model that the jobs were made for."""
+    request = pb.AttachRequest(fingerprint=fingerprint)
+    ids = []
+    for job in jobs:
+        ids.append(job.tokens.ids)
+        request.lengths.extend(job.tokens.lengths)
+        message = request.jobs.add(
+            id=job.id,
+            sequences=len(job.tokens),
+            priority=number(job.priority),
+            key=job.key,
+            request_id=job.request_id,
+            traceparent=job.traceparent,
+            prompt_lengths=job.prompt_lengths,
+            second_segment_starts=job.second_segments,
+            unattended_tails=job.unattended_tails,
+            **_work_to_pb(job.work),
+        )
+        if job.remaining is not None:
+            message.remaining.CopyFrom(duration_to_pb(max(job.remaining, 0.0)))
+    request.token_ids = b"".join(ids)
+    return request
+
+
+def jobs_from_pb(request: pb.AttachRequest) -> Iterator[tuple[int, Job | SelvageError]]:
+    """Each job under its id, or what is wrong with it alone.
+
+    Raises InvalidInput where the flat list and the job table disagree: then no job can be told from its neighbours.
+    """
+    if len(request.jobs) > MESSAGE_JOBS:
+        raise LimitExceeded(f"a message has {len(request.jobs)} jobs, the limit is {MESSAGE_JOBS}", field="jobs")
+    lengths = tuple(request.lengths)
+    if min(lengths, default=1) < 1 or any(job.sequences < 0 for job in request.jobs):
+        raise InvalidInput("a length is below 1, or a job has less than no sequences", field="lengths")
+    if sum(job.sequences for job in request.jobs) != len(lengths):
+        raise InvalidInput("jobs claim another number of sequences than lengths has", field="jobs")
+    if sum(lengths) * 4 != len(request.token_ids):
+        raise InvalidInput("lengths and token_ids disagree", field="token_ids")
+    return _each(request, lengths)
+
+
+def _each(request: pb.AttachRequest, lengths: tuple[int, ...]) -> Iterator[tuple[int, Job | SelvageError]]:
+    sequence, token, ids = 0, 0, request.token_ids
+    for index, message in enumerate(request.jobs):
+        own = lengths[sequence : sequence + message.sequences]
+        end = token + sum(own)
+        tokens = RaggedTokens(ids=ids[token * 4 : end * 4], lengths=own)
+        sequence, token = sequence + message.sequences, end
+        try:
+            yield message.id, _job_from_pb(message, tokens)
+        except SelvageError as error:
+            yield message.id, error
+        except ValueError as error:
+            yield message.id, InvalidInput(f"jobs[{index}]: {error}", field=f"jobs[{index}]")
+
+
+def _job_from_pb(message: pb.Job, tokens: RaggedTokens) -> Job:
+    # Of an unattended sequence a token must be left to attend to.
+    for name, left in (("prompt_lengths", 0), ("second_segment_starts", 0), ("unattended_tails", 1)):
+        given = getattr(message, name)
+        if given and len(given) != len(tokens):
+            raise ValueError(f"{name} has another length than the job has sequences")
+        if any(not 0 <= each <= length - left for each, length in zip(given, tokens.lengths, strict=False)):
+            raise ValueError(f"{name} has an entry outside its sequence")
+    return Job(
+        id=message.id,
+        tokens=tokens,
+        work=_work_from_pb(message),
+        prompt_lengths=tuple(message.prompt_lengths),
+        second_segments=tuple(message.second_segment_starts),
+        unattended_tails=tuple(message.unattended_tails),
+        remaining=duration_from_pb(message.remaining) if message.HasField("remaining") else None,
+        priority=Priority(message.priority or Priority.DEFAULT),
+        key=message.key,
+        request_id=message.request_id,
+        traceparent=traceparent.valid(message.traceparent) if message.traceparent else "",
+    )
+
+
+def _work_to_pb(work: Work) -> dict[str, object]:
+    match work:
+        case Encode():
+            return {
+                "encode": pb.EncodeOptions(
+                    outputs=[number(kind) for kind in sorted(work.outputs)],
+                    dimensions=work.dimensions,
+                    normalize=work.normalize,
+                    normalize_tokens=work.normalize_tokens,
+                    data_type=number(work.data_type),
+                    sparse_top_k=work.sparse_top_k,
+                    token_ids=work.token_ids,
+                    input_type=number(work.input_type),
+                )
+            }
+        case Score():
+            return {
+                "score": pb.ScoreOptions(
+                    method=number(work.method),
+                    layout=number(work.layout),
+                    queries=work.queries,
+                    unit_rows=work.unit_rows,
+                    mean=work.mean,
+                    weights=_weights_to_pb(work.weights),
+                    explain=work.explain,
+                )
+            }
+        case Classify():
+            return {"classify": pb.ClassifyOptions(tokens=work.tokens, token_id=work.token_id)}
+        case MaxSim():
+            return {
+                "max_sim": pb.MaxSimOptions(
+                    queries=None if work.queries is None else vectors_to_pb(work.queries),
+                    documents=vectors_to_pb(work.documents),
+                    layout=number(work.layout),
+                    unit_rows=work.unit_rows,
+                    mean=work.mean,
+                    unit_queries=work.unit_queries,
+                    explain=work.explain,
+                )
+            }
+
+
+def _work_from_pb(message: pb.Job) -> Work:
+    match message.WhichOneof("kind"):
+        case "encode":
+            encode = message.encode
+            return Encode(
+                outputs=frozenset(OutputKind(kind) for kind in encode.outputs),
+                dimensions=encode.dimensions,
+                normalize=encode.normalize,
+                normalize_tokens=encode.normalize_tokens,
+                data_type=DataType(encode.data_type),
+                sparse_top_k=encode.sparse_top_k,
+                token_ids=encode.token_ids,
+                input_type=InputType(encode.input_type),
+            )
+        case "score":
+            score = message.score
+            return Score(
+                method=ScoringMethod(score.method),
+                layout=Layout(score.layout),
+                queries=score.queries,
+                unit_rows=score.unit_rows,
+                mean=score.mean,
+                weights=weights_from_pb(score.weights) if score.HasField("weights") else None,
+                explain=score.explain,
+            )
+        case "classify":
+            wanted = message.classify
+            return Classify(tokens=wanted.tokens, token_id=wanted.token_id if wanted.HasField("token_id") else None)
+        case "max_sim":
+            given = message.max_sim
+            return MaxSim(
+                queries=vectors_from_pb(given.queries, "queries") if given.HasField("queries") else None,
+                documents=vectors_from_pb(given.documents, "documents"),
+                layout=Layout(given.layout),
+                unit_rows=given.unit_rows,
+                mean=given.mean,
+                unit_queries=given.unit_queries,
+                explain=given.explain,
+            )
+        case _:
+            raise ValueError("a job says nothing to do")
+
+
+def _weights_to_pb(weights: HybridWeights | None) -> ranking_pb2.HybridWeights | None:
+    if weights is None:
+        return None
+    return ranking_pb2.HybridWeights(dense=weights.dense, sparse=weights.sparse, multi_vector=weights.multi_vector)
+
+
+def weights_from_pb(message: ranking_pb2.HybridWeights) -> HybridWeights:
+    """Raises ValueError."""
+    return HybridWeights(dense=message.dense, sparse=message.sparse, multi_vector=message.multi_vector)

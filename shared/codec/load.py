@@ -1,0 +1,40 @@
+"""A worker's load <-> messages, both directions side by side. Nothing here knows gRPC."""
+
+from selvage.worker.v1 import worker_pb2 as pb
+from shared.codec.fields import number
+from shared.jobs import Priority
+from shared.load import Backlog, Load
+
+
+def load_to_pb(load: Load) -> pb.Load:
+    message = pb.Load(
+        queued_tokens=load.queued_tokens,
+        queued_jobs=load.queued_jobs,
+        tokens_per_second=load.tokens_per_second,
+        draining=load.draining,
+        stalled=load.stalled,
+        turn=load.turn,
+        busy_seconds=load.busy,
+    )
+    for priority, backlog in load.backlogs.items():
+        message.backlogs.add(priority=number(priority), keys=backlog.keys, tokens=backlog.tokens, jobs=backlog.jobs)
+    return message
+
+
+def load_from_pb(message: pb.Load) -> Load:
+    """A priority that this version does not know is left out."""
+    known = {int(each) for each in Priority}
+    return Load(
+        queued_tokens=message.queued_tokens,
+        queued_jobs=message.queued_jobs,
+        tokens_per_second=message.tokens_per_second,
+        backlogs={
+            Priority(each.priority): Backlog(keys=each.keys, tokens=each.tokens, jobs=tuple(each.jobs))
+            for each in message.backlogs
+            if each.priority in known
+        },
+        draining=message.draining,
+        stalled=message.stalled,
+        turn=message.turn,
+        busy=message.busy_seconds,
+    )

@@ -1,5 +1,0 @@
-"""What both servers and all channels have in common where gRPC is spoken; policy lies in `shared.calls`."""
-
-from shared.rpc.options import LINK_VERSION, MESSAGE_BYTES, channel_options, server_options
-
-__all__ = ["LINK_VERSION", "MESSAGE_BYTES", "channel_options", "server_options"]

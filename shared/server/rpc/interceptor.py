@@ -1,0 +1,276 @@
+"""Around every gRPC call of ours: bytes to messages and back, and an error of ours as a status. Policy is `Calls`'."""
+
+from __future__ import annotations  # grpcio's own classes take no type arguments at run time
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from shared.caller import REQUEST_ID, Caller
+from shared.errors import InputTooLarge, InvalidInput, SelvageError
+from shared.memory import give_back_what_is_free
+from shared.offload import THREAD_BYTES, offload
+from shared.server.admission.reads import LARGE_REQUEST
+from shared.server.calls import CANCELLED, Calls
+from shared.server.rpc.metadata import caller_in, request_id_of
+from shared.server.rpc.status import abort
+from shared.server.rpc.wire import check_entries
+from shared.telemetry.figures import Rpcs
+
+OURS = ("/selvage.", "/tei.")
+"""What the methods of all doors begin with."""
+TRIM_SECONDS = 0.02
+"""How soon after a large request what is free goes back to the system."""
+LARGE_REPLY = 64 * 1024
+"""Bytes; smaller ones fit into what a connection may always have under way."""
+CALLER: ContextVar[Caller] = ContextVar("caller")
+"""Whose call this is, for a servicer below the interceptor."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Serve = Callable[[AsyncIterator[bytes], Context, Caller], Awaitable[Any]]
+Tell = Callable[[str, SelvageError], SelvageError]
+"""An error in the words of the door that has this method."""
+CODES = {code.value[0]: code.name for code in grpc.StatusCode}
+
+
+def unchanged(_: str, error: SelvageError) -> SelvageError:
+    """As it was raised."""
+    return error
+
+
+class Interceptor(grpc.aio.ServerInterceptor):
+    """Lets `Calls` hold for servicers, which raise SelvageError and never abort by themselves.
+
+    Handlers below it take raw bytes, so that a message that is none becomes INVALID_ARGUMENT (grpcio alone says
+    UNKNOWN and names a Python class), and large ones are parsed in a thread. All are served as streams, whose messages
+    are not read before a handler asks: a call that is refused is never read.
+    """
+
+    def __init__(self, calls: Calls, threads: Executor, rpcs: Rpcs | None = None, tell: Tell = unchanged) -> None:
+        """`threads`: where large messages are parsed and serialised. `rpcs`: told of each rpc of ours."""
+        self._calls, self._threads, self._rpcs, self._tell = calls, threads, rpcs, tell
+        self._trimming: asyncio.TimerHandle | None = None
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        handler: Any = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or not method.startswith(OURS):
+            return handler  # type: ignore[no-any-return]
+        if handler.request_streaming and handler.response_streaming:
+            both_ways = self._told(self._both_ways(handler), method, "bidi_stream")
+            return grpc.stream_stream_rpc_method_handler(both_ways)
+        if handler.request_streaming:
+            return grpc.stream_unary_rpc_method_handler(self._told(self._up(handler), method, "client_stream"))
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(self._told(self._down(handler), method, "server_stream"))
+        return grpc.stream_unary_rpc_method_handler(self._told(self._unary(handler), method, "unary"))
+
+    def _told(self, serve: Serve, method: str, kind: str) -> Any:
+        """`serve`, with who calls; an error of ours is told as a status, and the outcome to `rpcs`."""
+
+        async def told(requests: AsyncIterator[bytes], context: Context) -> Any:
+            request_id = _named(context)
+            try:
+                caller = self._calls.identified(caller_in(method, request_id, context))
+                CALLER.set(caller)
+                return await serve(requests, context, caller)
+            except SelvageError as error:
+                await abort(context, self._tell(method, error), request_id)
+
+        return told if self._rpcs is None else _observed(told, self._rpcs, method, kind)
+
+    def _unary(self, handler: Any) -> Serve:
+        async def unary(_: AsyncIterator[bytes], context: Context, caller: Caller) -> bytes:
+            admission = self._calls.admission
+
+            async def work() -> bytes:
+                size = LARGE_REQUEST  # until it is known
+                try:
+                    raw = await admission.reads.read(context.read)
+                    size = _size(raw)
+                    with admission.hold(size):
+                        request = await self._parse(handler.request_deserializer, raw)
+                        del raw  # a large one is held once, not twice
+                        reply = await self._serialise(await handler.unary_unary(request, context), admission.reserved)
+                finally:
+                    if size >= LARGE_REQUEST:
+                        self._trim_soon()
+                self._until_read(context, len(reply))
+                return reply
+
+            return await self._calls.answer(caller, work)
+
+        return unary
+
+    def _down(self, handler: Any) -> Serve:
+        """One request, many responses."""
+
+        async def down(_: AsyncIterator[bytes], context: Context, caller: Caller) -> None:
+            with self._calls.running(caller):
+                raw = await self._calls.admission.reads.read(context.read)
+                request = await self._parse(handler.request_deserializer, raw)
+                async for response in handler.unary_stream(request, context):
+                    await context.write(response.SerializeToString())
+
+        return down
+
+    def _both_ways(self, handler: Any) -> Serve:
+        """Requests come parsed, responses leave as the bytes that the servicer writes.
+
+        Such a stream is no call with an end: what it holds, and when it ends, is its servicer's.
+        """
+
+        async def both_ways(_: AsyncIterator[bytes], context: Context, __: Caller) -> None:
+            await self._streamed(handler, handler.stream_stream, context)
+
+        return both_ways
+
+    def _up(self, handler: Any) -> Serve:
+        """The same with one response, a message."""
+
+        async def up(_: AsyncIterator[bytes], context: Context, __: Caller) -> bytes:
+            reply: bytes = (await self._streamed(handler, handler.stream_unary, context)).SerializeToString()
+            self._until_read(context, len(reply))
+            return reply
+
+        return up
+
+    async def _streamed(self, handler: Any, serve: Callable[..., Awaitable[Any]], context: Context) -> Any:
+        messages = _Messages(
+            partial(self._calls.admission.reads.taken, context.read),
+            partial(self._parse, handler.request_deserializer),
+            self._trim_soon,
+        )
+        context.add_done_callback(lambda _: self._ended(messages))  # type: ignore[arg-type]
+        try:
+            return await serve(messages, context)
+        except SelvageError:
+            self._let_go_unread(context)
+            raise
+
+    def _until_read(self, context: Context, size: int) -> None:
+        """Counts a large reply until its caller has it, and lets a caller go that does not read."""
+        if size <= LARGE_REPLY:
+            return
+        is_read = self._calls.admission.hold_reply(size)
+        context.add_done_callback(lambda _: is_read())  # type: ignore[arg-type]
+        self._let_go_unread(context)
+
+    def _let_go_unread(self, context: Context) -> None:
+        """Ends the call where its caller does not read how it ended."""
+        task = asyncio.current_task()
+        assert task is not None  # of the whole call: it ends when the reply has left
+        timer = asyncio.get_running_loop().call_later(self._calls.admission.bounds.read_seconds, task.cancel)
+        context.add_done_callback(lambda _: timer.cancel())  # type: ignore[arg-type]
+
+    def _ended(self, messages: _Messages) -> None:
+        if messages.size >= LARGE_REQUEST or (messages.arriving and self._calls.admission.memory > LARGE_REQUEST):
+            self._trim_soon()
+
+    def _trim_soon(self) -> None:
+        """After a large request, or one that was refused while it came: its memory would stay with this process."""
+        if self._trimming is None or self._trimming.when() < asyncio.get_running_loop().time():
+            self._trimming = asyncio.get_running_loop().call_later(TRIM_SECONDS, self._trim)
+
+    def _trim(self) -> None:
+        gc.collect()  # grpc keeps a call that was ended here in a circle, and with it what had come of its request
+        self._threads.submit(give_back_what_is_free)
+
+    async def _parse(self, parse: Callable[[bytes], Message], raw: Any) -> Message:
+        if raw is grpc.aio.EOF:
+            raise InvalidInput("the call ended without a message")
+        try:
+            async with self._calls.admission.reads.parsing(len(raw)):
+                if len(raw) > THREAD_BYTES:
+                    await offload(self._threads, len(raw), check_entries, raw)
+                return await offload(self._threads, len(raw), parse, raw)
+        except DecodeError:
+            raise InvalidInput("the request is not a message of this method") from None
+        except MemoryError:
+            raise InputTooLarge("there is no memory to read this request") from None
+
+    async def _serialise(self, message: Message, size: int) -> bytes:
+        """`size`: bytes that were reserved for it. protobuf would have to write a message to tell its size."""
+        return await offload(self._threads, size, type(message).SerializeToString, message)
+
+
+class _Messages:
+    """Requests of a stream, parsed. After one that is none it goes on.
+
+    `size` of the last one, in bytes; `arriving`: whether one is being waited for, of which much may have come.
+    """
+
+    def __init__(
+        self,
+        receive: Callable[[], Awaitable[Any]],
+        parse: Callable[[Any], Awaitable[Message]],
+        after_large: Callable[[], None],
+    ) -> None:
+        """`after_large`: called when what large messages took is likely to be free."""
+        self._receive, self._parse, self._after_large = receive, parse, after_large
+        self.arriving = False
+        self.size = 0
+
+    def __aiter__(self) -> _Messages:
+        return self
+
+    async def __anext__(self) -> Message:
+        """Raises InvalidInput, InputTooLarge."""
+        if self.size >= LARGE_REQUEST:
+            self._after_large()
+        self.arriving, self.size = True, 0
+        raw = await self._receive()
+        self.arriving = False
+        if raw is grpc.aio.EOF:
+            raise StopAsyncIteration
+        self.size = len(raw)
+        return await self._parse(raw)
+
+
+def _observed(serve: Callable[..., Awaitable[Any]], rpcs: Rpcs, method: str, kind: str) -> Any:
+    async def observed(requests: AsyncIterator[bytes], context: Context) -> Any:
+        start, code = time.monotonic(), "UNKNOWN"
+        rpcs.started(method, kind)
+        try:
+            reply = await serve(requests, context)
+            code = "OK"
+            return reply
+        except grpc.aio.AbortError:
+            code = _code(context)
+            raise
+        except asyncio.CancelledError:
+            code = CANCELLED
+            raise
+        finally:
+            rpcs.ended(method, kind, code, time.monotonic() - start)
+
+    return observed
+
+
+def _code(context: Context) -> str:
+    """Of a call that was aborted; grpc.aio gives its number, whatever its types say."""
+    code: Any = context.code()
+    return code.name if isinstance(code, grpc.StatusCode) else CODES.get(code, "UNKNOWN")
+
+
+def _named(context: Context) -> str:
+    """The request id, which the reply carries back."""
+    request_id = request_id_of(context.invocation_metadata())
+    context.set_trailing_metadata(((REQUEST_ID, request_id),))
+    return request_id
+
+
+def _size(raw: Any) -> int:
+    return 0 if raw is grpc.aio.EOF else len(raw)

@@ -1,0 +1,95 @@
+"""Errors of ours <-> statuses of gRPC, both directions side by side."""
+
+from __future__ import annotations  # grpcio's own classes take no type arguments at run time
+
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from shared.caller import REQUEST_ID
+from shared.codec.fields import duration_from_pb, duration_to_pb
+from shared.errors import DeadlineExceeded, Internal, LimitExceeded, SelvageError, WorkerUnavailable, error_classes
+from shared.server.rpc.options import MESSAGE_BYTES
+
+MESSAGE_LETTERS = 1000
+"""An error travels as metadata, three times over, and metadata has 8 KiB."""
+
+
+def to_status(error: SelvageError) -> status_pb2.Status:
+    """The `google.rpc.Status` of an error: ErrorInfo always, BadRequest and RetryInfo where they apply."""
+    details: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain="selvage")]
+    if error.field:
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=error.field, description=error.message[:MESSAGE_LETTERS]
+        )
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    if error.retry_after is not None:
+        details.append(error_details_pb2.RetryInfo(retry_delay=duration_to_pb(error.retry_after)))
+    status = status_pb2.Status(code=grpc.StatusCode[error.status].value[0], message=error.message[:MESSAGE_LETTERS])
+    for detail in details:
+        packed = AnyMessage()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return status
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: SelvageError, request_id: str) -> NoReturn:
+    """Ends the call with the error's status, details and trailers; always raises.
+
+    The error forgets where it came from: grpc keeps what is raised here in a circle until the next full collection, and
+    with it every frame of the way, such as that with a request of 60 MiB.
+    """
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    trailers = ((REQUEST_ID, request_id), *details_of(error))
+    await context.abort(grpc.StatusCode[error.status], error.message[:MESSAGE_LETTERS], trailers)
+
+
+def details_of(error: SelvageError) -> tuple[tuple[str, str | bytes], ...]:
+    """The trailing metadata that tell all of an error."""
+    return _details(error.status, error.reason, error.message, error.field, error.retry_after)
+
+
+@lru_cache(256)
+def _details(
+    code: str, reason: str, message: str, field: str, retry_after: float | None
+) -> tuple[tuple[str, str | bytes], ...]:
+    """Kept, since under overload a few refusals are told a thousand times a second."""
+    error = error_classes()[reason](message, field=field, retry_after=retry_after)
+    error.status = code
+    found = tuple(rpc_status.to_status(to_status(error)).trailing_metadata)
+    if retry_after is None:
+        return found
+    return (*found, ("grpc-retry-pushback-ms", str(round(retry_after * 1000))))
+
+
+def to_domain_error(error: grpc.aio.AioRpcError) -> SelvageError:
+    """What a failed call to another service of ours means: its own error, or what the transport says.
+
+    A connection that breaks shows as UNAVAILABLE, CANCELLED, INTERNAL or UNKNOWN, whatever was under way.
+    """
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            status = status_pb2.Status.FromString(value if isinstance(value, bytes) else value.encode())
+            return _from_status(status)
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded("the worker did not answer in time")
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return LimitExceeded(f"a message to or from the worker is over {MESSAGE_BYTES} bytes")
+    return WorkerUnavailable(f"the connection to the worker failed ({error.code().name})", retry_after=1.0)
+
+
+def _from_status(status: status_pb2.Status) -> SelvageError:
+    info, violations, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), None
+    for detail in status.details:
+        detail.Unpack(info)
+        detail.Unpack(violations)
+        if detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+            delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
+            retry = duration_from_pb(delay)
+    field = violations.field_violations[0].field if violations.field_violations else ""
+    return error_classes().get(info.reason, Internal)(status.message, field=field, retry_after=retry)

@@ -1,0 +1,122 @@
+"""How both processes serve: bind, say where, run until told to stop, drain."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Iterable
+from concurrent.futures import Executor
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from shared.security.reloaded_file import Fresh
+from shared.security.tls import Identity
+from shared.server.calls import Calls
+from shared.server.rpc import server_options
+from shared.server.rpc.credentials import server_credentials
+from shared.server.rpc.interceptor import Interceptor, Tell, unchanged
+from shared.telemetry.figures import Rpcs
+
+LAST_WORDS = 0.2
+"""Seconds for what is already written to reach its client."""
+
+log = structlog.get_logger("server")
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Server:
+    """A gRPC server with health and reflection. Every service is NOT_SERVING until `set_ready`."""
+
+    def __init__(
+        self,
+        services: Iterable[str],
+        calls: Calls,
+        *,
+        threads: Executor,
+        reflect: bool,
+        connection_age: bool,
+        rpcs: Rpcs | None = None,
+        tell: Tell = unchanged,
+        tls: Fresh[Identity] | None = None,
+    ) -> None:
+        """`services`: full names; `calls`: of the process, shared with its other doors; others as in `rpc`.
+
+        `tls`: what the server proves that it is itself with; None: plain text.
+        """
+        self._tls = tls
+        self._services = list(services)
+        self._calls = calls
+        self.grpc = grpc.aio.server(
+            interceptors=[Interceptor(calls, threads, rpcs, tell)],
+            options=server_options(connection_age=connection_age),
+        )
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
+        if reflect:
+            reflection.enable_server_reflection(
+                [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], self.grpc
+            )
+
+    async def start(self, listen: str) -> None:
+        """Binds and tells the address; ends the process with status 2 where that cannot be had."""
+        try:
+            port = self._bound(listen)
+        except RuntimeError:
+            await self.stop()
+            print(f"--listen = {listen!r}: the address cannot be bound", file=sys.stderr)
+            raise SystemExit(2) from None
+        await self._health.set("", SERVING)
+        await self.set_ready(False)
+        await self.grpc.start()
+        log.info("listening", address=f"{listen.rpartition(':')[0]}:{port}")
+
+    def _bound(self, listen: str) -> int:
+        if self._tls is None:
+            return self.grpc.add_insecure_port(listen)
+        return self.grpc.add_secure_port(listen, server_credentials(self._tls))
+
+    async def set_ready(self, ready: bool) -> None:
+        """What health says of the services; the empty name says that the process lives."""
+        for service in self._services:
+            await self._health.set(service, SERVING if ready else NOT_SERVING)
+
+    async def announce_drain(self) -> None:
+        """All names become NOT_SERVING for good, so that balancers look elsewhere."""
+        await self._health.enter_graceful_shutdown()
+
+    async def finish(self, seconds: float) -> bool:
+        """Returns when no call of ours runs any more, or after so many seconds; whether all were finished."""
+        try:
+            await asyncio.wait_for(self._calls.idle(), seconds)
+        except TimeoutError:
+            log.warning("drain cut short")
+            return False
+        return True
+
+    async def stop(self, grace: float = 0.0) -> None:
+        """Takes no new calls, and ends when those that run have ended, or after `grace` seconds.
+
+        Health watches never end by themselves, so grpc would always take the whole grace for them.
+        """
+        stopping = asyncio.create_task(self.grpc.stop(grace))
+        if grace:
+            self._calls.end_streams()
+            await self.finish(grace)
+        await asyncio.gather(stopping, self.grpc.stop(LAST_WORDS))
+
+
+async def until_told_to_stop() -> None:
+    """Returns at SIGTERM or SIGINT."""
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    try:
+        await told.wait()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)  # a second one ends the process at once
+    log.info("draining")

@@ -1,0 +1,82 @@
+"""What the services tell of themselves: each rpc, each job, each step, the times of a request, and figures of a moment.
+
+Services, loop and link know these types and no library of metrics or traces.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from shared.errors import SelvageError
+from shared.jobs import Job, JobResult
+
+TellJob = Callable[[Job, JobResult | SelvageError], None]
+"""Told of each job of a frontend when it is answered."""
+TellStep = Callable[[float, int, int], None]
+"""Told of each step that ended: seconds, tokens, sequences."""
+
+
+class Times(Protocol):
+    """Where the time of a request went, in seconds; see `frontend_service.domain.answer.Timing`."""
+
+    @property
+    def tokenize(self) -> float: ...
+    @property
+    def queue(self) -> float: ...
+    @property
+    def compute(self) -> float: ...
+    @property
+    def transfer(self) -> float: ...
+    @property
+    def postprocess(self) -> float: ...
+
+
+TellTimes = Callable[[Times], None]
+
+
+class Rpcs(Protocol):
+    """Told of each rpc.
+
+    `kind`: unary, client_stream, server_stream or bidi_stream; `code`: as gRPC's status codes are named.
+    """
+
+    def started(self, method: str, kind: str) -> None: ...
+    def ended(self, method: str, kind: str, code: str, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontendFigures:
+    """What a frontend is like at one moment.
+
+    `size`: bytes of requests; `results`: of what workers make of them; `unread`: of replies that are not read yet;
+    `refused`: requests so far, by reason; `workers`: how many serve, by model; `waits`: seconds, at most, until the
+    turn of a small new job, by model.
+    """
+
+    requests: int
+    size: int
+    results: int
+    unread: int
+    refused: Mapping[str, int]
+    workers: Mapping[str, int]
+    waits: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFigures:
+    """What a worker is like at one moment; each part of it fills in what it knows.
+
+    `refused`: jobs so far, by reason; `cancelled_waiting`: jobs so far; `unsent`: bytes of answers that frontends have
+    not read; `memory`: bytes of the device by state, empty on a processor; `padding`: tokens so far by which steps were
+    filled up to the size of a captured graph.
+    """
+
+    queued_tokens: int
+    queued_jobs: int
+    refused: Mapping[str, int]
+    cancelled_waiting: int
+    stalled: bool
+    unsent: int = 0
+    frontends: int = 0
+    memory: Mapping[str, int] = field(default_factory=dict)
+    padding: int = 0

@@ -1,0 +1,58 @@
+"""Mistakes that a packed run can make, for negative controls."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+from torch import Tensor
+
+from gpu_worker.kernels.attention.interface import OneByOne, Terms
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.upload import Staging
+
+
+def inside(bias: Callable[[Tensor, Tensor], Tensor], batch: RaggedBatch, query: Tensor, key: Tensor) -> Tensor:
+    """The bias [H, T, T] of a batch as one sequence: its own inside each text, none between texts."""
+    whole = query.new_zeros(len(query), batch.total, batch.total)
+    for start, stop in pairwise(batch.offsets.tolist()):
+        whole[:, start:stop, start:stop] = bias(query[:, start:stop], key[:, start:stop])
+    return whole
+
+
+class Flawed:
+    """An attention with one mistake, for negative controls."""
+
+    name = "flawed"
+    capturable = False
+
+    def __init__(self, flaw: str) -> None:
+        self._flaw = flaw
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
+        if self._flaw == "mixes sequences":
+            if terms.bias is not None:
+                terms = replace(terms, bias=partial(inside, terms.bias, batch))
+            total = np.array([batch.total])
+            batch = replace(batch, lengths=(batch.total,), offsets=np.array([0, batch.total]), attended=total)
+        if self._flaw == "attends to tails":
+            batch = replace(batch, attended=np.diff(batch.offsets))
+        if self._flaw == "flips causality":
+            terms = replace(terms, causal=not terms.causal)
+        if self._flaw == "ignores the window":
+            terms = replace(terms, window=None)
+        if self._flaw == "ignores the bias":
+            terms = replace(terms, bias=None)
+        if self._flaw == "window off by one":
+            terms = replace(terms, window=None if terms.window is None else terms.window + 1)
+        return OneByOne()(query, key, value, batch, terms)
+
+
+def counted_on(batch: RaggedBatch) -> RaggedBatch:
+    """The batch with positions that do not start anew in each sequence."""
+    staging, rows = Staging(batch.ids.device), batch.staged.array.copy()
+    rows[1] = np.arange(batch.total) % 600
+    staged = staging.add(rows)
+    staging.send()
+    return replace(batch, staged=staged)

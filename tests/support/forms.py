@@ -1,0 +1,142 @@
+"""Trunks in an accelerator's forms, on a processor: what stands for its attention, its compiler and its recorder."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gpu_worker.kernels.attention import interface as attention
+from gpu_worker.kernels.attention.hopper import PACKAGE, Hopper
+from gpu_worker.kernels.attention.launched import Launched
+from gpu_worker.kernels.attention.varlen import Varlen
+from gpu_worker.model import execution as ways
+from gpu_worker.model import loading
+from gpu_worker.model.encoder.encoder import Trunk, uncounted_by
+from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.loading import Model, load
+from gpu_worker.model.source import open_source
+from gpu_worker.model.tune import encoder_forms as choice
+from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
+from gpu_worker.model.tune.graph_sizes import Bucket, buckets
+from gpu_worker.model.tune.graphs import Graph
+from gpu_worker.model.verify import gate
+from gpu_worker.model.verify.gate import Reference
+from gpu_worker.model.verify.probes import Probes
+from gpu_worker.ragged import launches
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.random_models.shapes import ALL_SHAPES
+from gpu_worker.repository.late_overrides import NO_OVERRIDES
+from support import hopper_twin, varlen_twin
+from support.tiny import CPU
+
+OWN = ("mpnet", "deberta-v2", "t5", "mt5", "umt5", "gemma2")
+"""With biases or bounds on scores, which PyTorch's varlen attention does not know."""
+PACKED = [name for name, (kind, *_) in ALL_SHAPES.items() if name.startswith("tiny-") and kind not in OWN]
+KINDS = {"tiny-modernbert": 2, "tiny-gemma3": 2, "tiny-embeddinggemma": 2}
+"""Of layers, that see all of a text or a window of it; one where nothing else is said."""
+SIZES = ([3, 5, 9], [2, 7], [1, 1, 4, 30], [17], [40, 50, 60, 70], [2] * 9, [33, 34])
+
+
+def families(*quick: tuple[str, type[Launched]]) -> pytest.MarkDecorator:
+    """Every packed family by both kernels, these at every run; all by `make test-slow`."""
+    cells = product(PACKED, (Varlen, Hopper))
+    marked = [pytest.param(*each, marks=[] if each in quick else pytest.mark.slow) for each in cells]
+    return pytest.mark.parametrize(("name", "kernel"), marked)
+
+
+def row_by_row(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear layer whose bits do not hang on the number of rows, as those of a library's products may."""
+    y = (x.unsqueeze(-2) * weight).sum(dim=-1)
+    return y if bias is None else y + bias
+
+
+@contextmanager
+def on_a_processor() -> Iterator[None]:
+    """The kernels' twins. A second launch pays for less: a batch that takes two has dozens of texts, not hundreds."""
+    varlen_twin.install()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(F, "linear", row_by_row)
+        patch.setitem(sys.modules, PACKAGE, hopper_twin.package(hopper_twin.of_2026))
+        for module in (launches, gate, choice):
+            patch.setattr(module, "LEAST_SAVED", 32)
+        yield
+    torch.set_num_threads(threads)
+    torch.compiler.reset()  # else graphs of other tests count
+
+
+class Counting:
+    """A compiler that changes nothing, and counts its graphs and their runs."""
+
+    def __init__(self) -> None:
+        self.graphs = self.runs = 0
+
+    def __call__(self, module: Any, _: Any) -> Callable[..., Any]:
+        self.graphs += 1
+
+        def run(*arguments: Any) -> Any:
+            self.runs += 1
+            return module.forward(*arguments)
+
+        return run
+
+
+class Playing:
+    """A recorder for processors: what was captured is run again. Results are NaN until then, as on a fresh device."""
+
+    def __init__(self) -> None:
+        self.captured = 0
+
+    def __call__(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        self.captured += 1
+        work()
+        return work
+
+
+def loaded(name: str, forms: Forms | None = None, kernel: type[Launched] = Varlen, **device: Any) -> Model:
+    """With the attention that an accelerator has; `device`: what stands for it where forms are chosen."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ways.attention_choice, "choose", lambda *_, **__: kernel())
+        patch.setattr(loading, "FormChoice", partial(FormChoice, **device))
+        return load(f"random:{name}", CPU, forms=forms)
+
+
+@cache
+def packed_trunk(name: str, kernel: type[Launched] = Varlen) -> PackedTrunk:
+    trunk = loaded(name, kernel=kernel).trunk
+    assert isinstance(trunk, PackedTrunk)
+    return trunk
+
+
+def captured(trunk: Trunk, step_tokens: int, longest: int) -> dict[Bucket, Graph]:
+    with torch.inference_mode():
+        return {size: Graph(size, trunk, Playing()) for size in buckets(step_tokens, longest)}
+
+
+def batch(trunk: Trunk, lengths: list[int], tails: list[int] | None = None) -> RaggedBatch:
+    generator = np.random.default_rng(sum(lengths))
+    texts = [generator.integers(10, 900, length, dtype=np.int32) for length in lengths]
+    return RaggedBatch.pack(texts, trunk.device, trunk.uncounted, tails=tails or ())
+
+
+def reference_of(name: str, **probes: Any) -> tuple[Reference, PackedTrunk]:
+    """The gate's reference, and the trunk as it is written."""
+    attention.register()
+    base = open_source(f"random:{name}", CPU, False, NO_OVERRIDES, "").model.base_model
+    reference = Reference(base, Probes.of(base.config, **probes))
+    ways.make_packed(base)
+    return reference, PackedTrunk(base, Varlen(), uncounted_by(base))
+
+
+def found_out(model: Any) -> list[str]:
+    """What was found out while loading, of forms and attention: linear layers are measured beside, on a processor."""
+    return [each for each in model.told if not each.startswith("linear layers")]

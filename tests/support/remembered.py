@@ -1,0 +1,62 @@
+"""Loads that spare what tests of other things do not need: references of the gate taken again, and ways of attention
+compared at length."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gpu_worker.kernels.attention import choice
+from gpu_worker.model import loading
+from gpu_worker.model.verify.gate import Reference
+from gpu_worker.model.verify.probes import Probes
+from gpu_worker.model.verify.reference import NO_TYPES, Feeding
+from gpu_worker.model.verify.reference_attention import default_of
+
+
+class Remembered:
+    """Takes the place of `Reference` where models are loaded. Tests of the gate itself make their own.
+
+    What a model's own attention says of the probes depends on its class, its config, its weights and the probes, so
+    another load of the same would only find it again.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Reference] = {}
+
+    def __call__(self, model: Any, probes: Probes, feeding: Feeding = NO_TYPES) -> Reference:
+        key = _digest(model, probes, feeding)
+        if key not in self._known:
+            self._known[key] = Reference(model, probes, feeding)
+        return self._known[key]
+
+
+def _digest(model: Any, probes: Probes, feeding: Feeding) -> bytes:
+    digest = hashlib.blake2b()
+    told = {name: each for name, each in model.config.to_dict().items() if name != "_name_or_path"}
+    facts = [type(model), model._modules.keys(), told, probes.tails, probes.padded, probes.again, probes.written]
+    facts += [feeding.types, feeding.masks, default_of(model)]
+    digest.update(repr([*facts, [each.tolist() for each in probes.texts]]).encode())
+    for name, each in [*model.named_parameters(), *model.named_buffers()]:
+        digest.update(f"{name} {each.dtype} {tuple(each.shape)}".encode())
+        digest.update(each.detach().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.digest()
+
+
+SetAttribute = Callable[[Any, str, Any], None]
+"""Of what, which, to what: `setattr`, or a patch's."""
+
+
+def remember(set_attribute: SetAttribute) -> None:
+    """From now on, or for as long as what is set holds."""
+    set_attribute(loading, "Reference", Remembered())
+
+
+def measure_briefly(set_attribute: SetAttribute) -> None:
+    """Any way of attention will do, however little chose it: test_attention.py compares them all.
+
+    As much as a worker measures last takes seconds in bfloat16, for each process and width of a head.
+    """
+    for name, value in {"ROUNDS": 1, "TOKENS": 64, "HEADS": 1}.items():
+        set_attribute(choice, name, value)

@@ -1,0 +1,49 @@
+"""Rows and segments for tests of the kernels that sum and finish rows, and those kernels interpreted."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.rows.interface import RowKernels, Segments
+from gpu_worker.ragged.upload import Staging
+from support.interpreted import interpreted
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@contextmanager
+def interpreted_rows() -> Iterator[list[ModuleType]]:
+    """What runs on the device, and what launches it."""
+    with (
+        interpreted("gpu_worker.kernels.rows.tiles", "gpu_worker.kernels.rows.kernel") as found,
+        np.errstate(all="ignore"),  # it computes by numpy, which warns where devices do not
+    ):
+        yield found
+
+
+def some_rows(count: int, width: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(count, width, generator=generator) * 3).to(dtype)
+
+
+def total(kernels: RowKernels, segments: Segments, rows: Tensor) -> Tensor:
+    staging = Staging(rows.device)
+    summed = kernels.weighted_sum(segments, staging)
+    staging.send()
+    return summed(rows)
+
+
+def segments_of(starts: list[int], lengths: list[int], growth: int = 0, first: int = 1) -> Segments:
+    divisors = np.maximum(np.array(lengths, dtype=np.float64) * first, 1e-9)
+    one = np.full(len(lengths), first, dtype=np.int64)
+    return Segments(
+        starts=np.array(starts, dtype=np.int64),
+        lengths=np.array(lengths, dtype=np.int64),
+        first=one,
+        growth=growth,
+        divisors=divisors,
+    )

@@ -1,0 +1,61 @@
+"""A process that makes sparse vectors of 16,384 tokens and prints how much memory that took beside the weights.
+
+Arguments: tokens a text, and the elements of logits that may be in memory at once (0: as the worker has it).
+"""
+
+import json
+import sys
+
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.loop.interface import Part
+from gpu_worker.model.heads import sparse
+from gpu_worker.model.loading import load
+from gpu_worker.queue.fair_queue import FairQueue
+from gpu_worker.random_models import shapes, synthetic
+from shared.jobs import Job
+from shared.ragged import RaggedTokens
+from support.tiny import CPU, SPARSE, encode, random_ids
+
+TOKENS, VOCABULARY = 16_384, 30_522
+SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+
+
+def loaded() -> ModelEngine:
+    """BERT's vocabulary on a trunk that weighs nothing."""
+    values = SMALL | {"vocab_size": VOCABULARY, "pad_token_id": 0, "initializer_range": 0.2}
+    for known in (shapes.ALL_SHAPES, synthetic.SHAPES):
+        known["small-bert"] = ("bert", "mean", values)
+    shapes.HEADED["small-splade"] = ("small-bert", shapes.HEADED["tiny-splade"][1])
+    synthetic.NAMES["small-splade"] = "small-splade"
+    return ModelEngine(load("random:small-splade", CPU))
+
+
+def memory(key: str) -> int:
+    """Bytes, by Linux: VmRSS now, VmHWM at most. (ru_maxrss would begin with that of the process that started this.)"""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(f"{key}:"))
+
+
+def main(length: int, elements: int) -> None:
+    sparse.CHUNK_ELEMENTS = elements or sparse.CHUNK_ELEMENTS
+    engine = loaded()
+    texts = RaggedTokens.of(random_ids([length] * (TOKENS // length), vocabulary=VOCABULARY))
+    progress = engine.open(Job(id=1, work=encode(SPARSE, sparse_top_k=64), tokens=texts))
+    before, steps = memory("VmRSS"), 0
+    if length > 1:
+        engine.launch([Part(progress=progress, start=0, stop=len(texts))]).collect()
+        steps = 1
+    else:
+        queue = FairQueue(quantum=TOKENS)
+        queue.add(1, progress.costs)
+        while queue.waiting:
+            for share in queue.next_step(TOKENS):
+                engine.launch([Part(progress=progress, start=share.start, stop=share.stop)]).collect()
+                steps += 1
+    found = progress.result().sparse
+    assert found is not None
+    print(json.dumps({"bytes": memory("VmHWM") - before, "steps": steps, "vectors": len(found.lengths)}))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

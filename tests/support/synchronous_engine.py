@@ -1,0 +1,84 @@
+"""A fake engine that computes when a step is launched, for tests of the loop."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from gpu_worker.loop.interface import OutOfMemory, Part
+from gpu_worker.loop.steps import Answer
+from shared.jobs import Encode, Job, JobResult, Priority
+from shared.ragged import RaggedTokens
+from shared.vectors import OutputKind
+
+WORK = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
+
+
+class FakeProgress:
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.costs: Sequence[int] = job.tokens.lengths
+        self.computed: set[int] = set()
+        self.served: list[int] = []
+
+    def result(self) -> JobResult:
+        return JobResult(row_lengths=tuple(self.served))
+
+
+class FakeEngine:
+    """A device that computes at once, in order; a unit needs all before it, as documents need their queries' rows.
+
+    A unit of length 13 is out of memory `failing` times; `events` tell what was launched and collected.
+    """
+
+    def __init__(self, failing: int = 0) -> None:
+        self.failing = failing
+        self.events: list[tuple[str, int]] = []
+        self.launched = 0
+
+    def open(self, job: Job) -> FakeProgress:
+        return FakeProgress(job)
+
+    def reclaim(self) -> None:
+        self.events.append(("reclaim", self.launched))
+
+    def launch(self, parts: Sequence[Part]) -> "FakeFlight":
+        self.launched += 1
+        self.events.append(("launch", self.launched))
+        chosen: list[tuple[FakeProgress, range]] = [(part.progress, range(part.start, part.stop)) for part in parts]
+        error: Exception | None = None
+        if self.failing and any(progress.costs[unit] == 13 for progress, units in chosen for unit in units):
+            self.failing -= 1
+            error = OutOfMemory()
+        elif any(not set(range(units.start)) <= progress.computed for progress, units in chosen):
+            error = KeyError("rows that a step before should have left")
+        else:
+            for progress, units in chosen:
+                progress.computed |= set(units)
+        return FakeFlight(self, self.launched, chosen, error)
+
+
+class FakeFlight:
+    def __init__(
+        self, engine: FakeEngine, number: int, chosen: list[tuple[FakeProgress, range]], error: Exception | None
+    ) -> None:
+        self._engine, self._number, self._chosen, self._error = engine, number, chosen, error
+        self.arrived: Future[None] = Future()
+        self.arrived.set_result(None)
+
+    def collect(self) -> None:
+        self._engine.events.append(("collect", self._number))
+        if self._error is not None:
+            raise self._error
+        for progress, units in self._chosen:
+            progress.served.extend(progress.costs[unit] for unit in units)
+
+
+def job(
+    identity: int, *lengths: int, remaining: float | None = None, priority: Priority = Priority.DEFAULT, key: str = ""
+) -> Job:
+    tokens = RaggedTokens.of([[0] * length for length in lengths])
+    return Job(id=identity, work=WORK, tokens=tokens, remaining=remaining, priority=priority, key=key)
+
+
+def shown(answer: Answer) -> tuple[int, object]:
+    outcome = answer.outcome
+    return answer.id, outcome.row_lengths if isinstance(outcome, JobResult) else type(outcome)

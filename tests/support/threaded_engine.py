@@ -1,0 +1,102 @@
+"""A fake engine that computes in a thread, and a scheduler on it."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from gpu_worker.loop.async_loop import Scheduler
+from gpu_worker.loop.interface import OutOfMemory, Part
+from gpu_worker.loop.steps import Outcome
+from shared.errors import (
+    InvalidInput,
+    SelvageError,
+)
+from shared.jobs import Encode, Job, JobResult
+from shared.ragged import RaggedTokens
+from shared.vectors import OutputKind
+
+WORK = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
+MARK = 666
+
+
+class FakeProgress:
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.costs: Sequence[int] = job.tokens.lengths
+        self.served: list[int] = []
+
+    def result(self) -> JobResult:
+        return JobResult(row_lengths=tuple(self.served))
+
+
+class FakeFlight:
+    """Arrives when it was computed; gives lengths to its jobs when it is collected."""
+
+    def __init__(self, chosen: list[tuple[FakeProgress, Sequence[int]]], arrived: Future[None]) -> None:
+        self.chosen, self.arrived = chosen, arrived
+
+    def collect(self) -> None:
+        self.arrived.result()
+        for progress, costs in self.chosen:
+            progress.served.extend(costs)
+
+
+class FakeEngine:
+    """Serves lengths; a step whose tokens pass `room` is out of memory, a sequence of length 13 is a bug."""
+
+    def __init__(self, device: Executor, room: int = 10**9) -> None:
+        self.device, self.room = device, room
+        self.steps: list[list[tuple[int, int]]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def open(self, job: Job) -> FakeProgress:
+        if MARK in job.tokens.lengths:
+            raise InvalidInput("refused at the door")
+        return FakeProgress(job)
+
+    def reclaim(self) -> None:
+        """There is nothing to give back."""
+
+    def launch(self, parts: Sequence[Part]) -> FakeFlight:
+        chosen = [(part.progress, part.progress.costs[part.start : part.stop]) for part in parts]
+        return FakeFlight(chosen, self.device.submit(self.compute, chosen))
+
+    def compute(self, chosen: list[tuple[FakeProgress, Sequence[int]]]) -> None:
+        self.gate.wait()
+        if sum(sum(costs) for _, costs in chosen) > self.room:
+            raise OutOfMemory
+        if any(13 in costs for _, costs in chosen):
+            raise RuntimeError("a bug")
+        self.steps.append([(progress.job.id, len(costs)) for progress, costs in chosen])
+
+
+def job(identity: int, *lengths: int, remaining: float | None = None) -> Job:
+    tokens = RaggedTokens.of([[0] * length for length in lengths])
+    return Job(id=identity, work=WORK, tokens=tokens, remaining=remaining)
+
+
+@asynccontextmanager
+async def scheduler(engine: FakeEngine, **options: Any) -> AsyncIterator[Scheduler]:
+    with ThreadPoolExecutor(1) as host:
+        made = Scheduler(engine, host, **{"step_tokens": 100, "queued_tokens": 10_000} | options)
+        running = asyncio.create_task(made.run())
+        yield made
+        engine.gate.set()
+        running.cancel()
+        made.close()
+
+
+def ask(running: Scheduler, asked: Job) -> asyncio.Future[Outcome]:
+    """Raises what is known at once."""
+    future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    running.submit(asked, future.set_result)
+    return future
+
+
+async def outcome(future: asyncio.Future[Outcome]) -> tuple[int, ...] | type[SelvageError]:
+    told = await future
+    return type(told) if isinstance(told, SelvageError) else told.row_lengths

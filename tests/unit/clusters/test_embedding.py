@@ -1,0 +1,182 @@
+"""Batches of texts as rows of a table: each at its place, whoever answers and whatever is wrong with some."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from selvage.bulk.failures import Failed
+from selvage.clusters.embedding import Embedding
+from support.bulk_fakes import refusal
+from support.fake_frontend import FakeFrontend, answer_batch, dense_row, sparse_row, texts
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeFrontend]:
+    with FakeFrontend() as running:
+        yield running
+
+
+@pytest.fixture
+def made(request: pytest.FixtureRequest, fake: FakeFrontend) -> Iterator[Any]:
+    """Embeddings of that frontend, closed at the end."""
+    opened = []
+
+    def make(**options: Any) -> Embedding:
+        opened.append(Embedding(**({"target": fake.address} | options)))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+def refuse_long(requests: Iterator[Any], _: int) -> Iterator[Any]:
+    """Batches with a text of 50 letters and more are refused, naming it."""
+    for batch in requests:
+        long = [place for place, text in enumerate(batch.request.texts) if len(text) >= 50]
+        yield refusal(batch, long[0]) if long else answer_batch(batch)
+
+
+def test_each_text_has_its_row(made: Any) -> None:
+    """However batches are cut; all outputs of one pass, and nothing is null."""
+    given = texts(40)
+    table = made(output=["dense", "sparse"], message_texts=7).table(given)
+    assert np.array_equal(np.array(table["dense"].to_pylist()), [dense_row(each) for each in given])
+    pairs = zip(table["sparse_ids"].to_pylist(), table["sparse_weights"].to_pylist(), strict=True)
+    assert [dict(zip(*pair, strict=True)) for pair in pairs] == [sparse_row(each) for each in given]
+    assert table["tokens"].to_pylist() == [len(each) for each in given]
+    assert table["reason"].null_count == len(given)
+
+
+def test_rows_without_a_vector_say_why(made: Any, fake: FakeFrontend) -> None:
+    """The others are as ever; the types are those of a batch that is whole, or has no vector at all."""
+    fake.stream = refuse_long
+    embedding = made(on_error="null", output=["dense", "multi_vector"], message_texts=4)
+    given = ["one", "", "x" * 60, None, "two", 5, " \n", "\udc80", "three"]
+    table = embedding.table(given)
+    assert table["reason"].to_pylist() == [
+        *(None, "EMPTY", "INPUT_TOO_LONG: the text has 602 tokens", "EMPTY", None),
+        "column 'text' is of type int, not a string",
+        *("EMPTY", "column 'text' is not valid UTF-8 at 0", None),
+    ]
+    good = [0, 4, 8]
+    for name in embedding.schema.names[:-1]:
+        assert [place for place, each in enumerate(table[name].to_pylist()) if each is not None] == good
+    assert np.array_equal(np.array(table["dense"].take(good).to_pylist()), [dense_row(given[each]) for each in good])
+    assert [len(table["multi_vector"][each].as_py()) for each in good] == [3, 3, 5]
+    for each in (embedding.table(["", None]), embedding.table([])):
+        assert each.schema == table.schema == embedding.schema
+
+
+def test_empty_texts_can_be_kept(made: Any) -> None:
+    """Null is one of them."""
+    table = made(keep_empty=True).table(["", None, "a"])
+    assert table["dense"].to_pylist() == [dense_row(each).tolist() for each in ("", "", "a")]
+
+
+def test_the_first_bad_row_is_named(made: Any, fake: FakeFrontend) -> None:
+    """By its place and its id; the embedding goes on with other batches."""
+    fake.stream = refuse_long
+    embedding = made(id_column="doc")
+    told = r"row 1 of a batch of 3, whose doc is 'b': INPUT_TOO_LONG: the text has 602 tokens .*on_error='null'"
+    with pytest.raises(ValueError, match=told):
+        embedding.table(["one", "x" * 60, "two"], ids=["a", "b", "c"])
+    assert embedding.table(["one"], ids=["a"])["dense"].to_pylist() == [dense_row("one").tolist()]
+
+
+def test_ids_are_given_where_they_are_named(made: Any) -> None:
+    """And nowhere else, not even of no rows."""
+    for options, ids in (({"id_column": "doc"}, None), ({}, [])):
+        with pytest.raises(ValueError, match="`ids` and `id_column` go together"):
+            made(**options).table([], ids)
+
+
+def test_a_batch_is_sent_while_another_waits(made: Any, fake: FakeFrontend) -> None:
+    """Of three threads: nothing is answered before all have sent."""
+    came = threading.Barrier(3, timeout=20)
+
+    def together(requests: Iterator[Any], _: int) -> Iterator[Any]:
+        batches = [next(requests) for _ in range(3)]
+        for _ in batches:
+            threading.Thread(target=came.wait).start()
+        yield from map(answer_batch, batches)
+
+    fake.stream = together
+    embedding = made()
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(embedding.table, (["one"], ["two"], ["three"])))
+    assert [each["dense"].to_pylist() for each in found] == [
+        [dense_row(each).tolist()] for each in ("one", "two", "three")
+    ]
+    assert fake.streams == 1
+
+
+def test_targets_share_a_batch(made: Any, fake: FakeFrontend) -> None:
+    """Each waits until the other has some of it."""
+    both = threading.Barrier(2, timeout=20)
+
+    def once(requests: Iterator[Any], _: int) -> Iterator[Any]:
+        for place, batch in enumerate(requests):
+            if not place:
+                both.wait()
+            yield answer_batch(batch)
+
+    given = texts(30)
+    with FakeFrontend() as other:
+        fake.stream = other.stream = once
+        embedding = made(target=[fake.address, other.address], message_texts=2, in_flight=1)
+        assert embedding.table(given)["dense"].to_pylist() == [dense_row(each).tolist() for each in given]
+        embedding.close()
+
+
+def test_it_asks_as_bulk_unless_told(made: Any, fake: FakeFrontend) -> None:
+    """Interactive callers of a shared fleet come first."""
+    made()
+    made(priority="default", fairness_key="me", key="secret")
+    first, second = fake.metadata
+    assert first["selvage-priority"] == "bulk"
+    assert (second["selvage-priority"], second["selvage-key"]) == ("default", "me")
+    assert second["authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "told"),
+    [
+        ({"target": ()}, ValueError, "either `model` runs in this process, or `target` names services"),
+        ({"device": "cuda:0"}, TypeError, "there is no option 'device' beside targets; there are input_type, "),
+        ({"on_error": "skip"}, ValueError, "on_error is 'skip', must be 'raise' or 'null'"),
+        ({"output": "words"}, ValueError, "output is 'words'; there are dense, "),
+        ({"fingerprint": "f"}, Failed, "the model's fingerprint is , wanted is f"),
+        ({"target": "127.0.0.1:1", "patience": 0.1}, Failed, "no target answers; 127.0.0.1:1 says: "),
+    ],
+)
+def test_what_makes_no_sense_is_told_at_once(made: Any, options: Any, kind: type[Exception], told: str) -> None:
+    """Before a batch comes, and not as the command would, which has flags."""
+    with pytest.raises(kind, match=f"^{told}"):
+        made(**options)
+
+
+def test_a_service_that_stays_away_ends_the_wait(made: Any, fake: FakeFrontend) -> None:
+    """With what it says, after the patience that was given."""
+
+    def broken(requests: Iterator[Any], _: int) -> Iterator[Any]:
+        next(requests)
+        return iter(())
+
+    fake.stream = broken
+    with pytest.raises(Failed, match=r"^patience: no target has answered for 0.2 s"):
+        made(patience=0.2).table(["one"])
+
+
+def test_tables_are_arrow_s(made: Any) -> None:
+    """With plain types that any reader of Parquet knows."""
+    table = made(output="sparse").table(["one"])
+    assert isinstance(table, pa.Table)
+    assert [str(each.type) for each in table.schema] == [
+        *("list<item: int32>", "list<item: float>", "int32", "bool", "string")
+    ]
