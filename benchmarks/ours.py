@@ -45,7 +45,7 @@ from shared.vectors import Layout, OutputKind, ScoringMethod
 
 Rows = npt.NDArray[np.float32]
 EAGER, SERVED = "eager", "served"
-"""Kinds of trunk: as it is written, and in the form that the worker chose at load."""
+"""Kinds of encoder: as it is written, and in the form that the worker chose at load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +68,14 @@ class Ours:
         forms = None if place.device.type == "cpu" else Forms(step_tokens=place.step_tokens)
         self.model = loading.load(name, place, max_tokens=max_tokens, forms=forms)
         self._came: dict[int, tuple[float, int]] = {}
-        self._ids, self._loaded = count(), self.model.trunk
-        self.trunks = (EAGER,) if self._loaded is self._loaded.as_written else (EAGER, SERVED)
-        self.run_by(self.trunks[-1])
+        self._ids, self._loaded = count(), self.model.encoder
+        self.encoders = (EAGER,) if self._loaded is self._loaded.as_written else (EAGER, SERVED)
+        self.run_by(self.encoders[-1])
 
     def run_by(self, kind: str) -> None:
-        """From now on by a trunk of that kind, one of `trunks`, as the worker would before it serves."""
+        """From now on by an encoder of that kind, one of `encoders`, as the worker would before it serves."""
         assert not self._came
-        self.model = replace(self.model, trunk=self._loaded.as_written if kind == EAGER else self._loaded)
+        self.model = replace(self.model, encoder=self._loaded.as_written if kind == EAGER else self._loaded)
         self._engine = ModelEngine(self.model)
         self._loop = Loop(self._engine, step_tokens=self.model.placement.step_tokens, queued_tokens=sys.maxsize)
         self.run(list(rehearsal(self.model)))  # one job of every kind
@@ -124,20 +124,20 @@ class Ours:
         ]
 
     def encoder_seconds(self, texts: Sequence[Ids]) -> float:
-        """The trunk alone over all texts, in the steps that one job of them would have."""
+        """The encoder alone over all texts, in the steps that one job of them would have."""
         opened = self._engine.open(job(texts, "tokens" if self.model.heads.multi_vector else "dense"))
         budget = self.model.placement.step_tokens
         queue = FairQueue(quantum=budget)
         queue.add(0, opened.costs)
-        trunk, device = self.model.trunk, self.model.placement.device
+        encoder, device = self.model.encoder, self.model.placement.device
         start = time.perf_counter()
         with torch.inference_mode():
             while len(queue):
                 share, staging = queue.next_step(budget)[0], Staging(device)
                 chosen = [(opened.sequences, opened.chosen(share.start, share.stop))]
-                step = Step.pack(chosen, device, trunk.uncounted, trunk.token_types, staging)
+                step = Step.pack(chosen, device, encoder.uncounted, encoder.token_types, staging)
                 staging.send()
-                trunk(step.batch)
+                encoder(step.batch)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         return time.perf_counter() - start
@@ -151,12 +151,12 @@ class Ours:
     @property
     def linears(self) -> list[nn.Module]:
         """The linear layers that a token goes through, each with `in_features` and `out_features`."""
-        kinds, modules = nn.Linear | linear.PrepackedLinear, self.model.trunk.model.named_modules()
+        kinds, modules = nn.Linear | linear.PrepackedLinear, self.model.encoder.model.named_modules()
         return [each for name, each in modules if isinstance(each, kinds) and "pooler" not in name]  # it is not run
 
     @property
     def linear_flops(self) -> float:
-        """Operations of the trunk's linear layers a token; a multiplication and an addition are two."""
+        """Operations of the encoder's linear layers a token; a multiplication and an addition are two."""
         layers: list[Any] = self.linears
         return 2.0 * sum(int(each.in_features) * int(each.out_features) for each in layers)
 

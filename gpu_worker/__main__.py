@@ -59,8 +59,8 @@ async def main(settings: WorkerSettings) -> None:
     gc.freeze()  # what is there now stays; each full collection would look at all of it, and stop every request
     servicer.ready = _ready(worker, settings)
     if metrics:
-        placement, trunk = worker.model.placement, worker.model.trunk
-        metrics.read(lambda: replace(servicer.figures, memory=placement.memory, padding=trunk.padded))
+        placement, encoder = worker.model.placement, worker.model.encoder
+        metrics.read(lambda: replace(servicer.figures, memory=placement.memory, padding=encoder.padded))
     await server.set_ready(True)
     worker.say_ready()
     try:

@@ -106,7 +106,7 @@ def load_model(settings: WorkerSettings) -> Model:
 
 
 def _forms(settings: WorkerSettings, placement: Placement) -> Forms | None:
-    """None on a processor, which runs a trunk as it is written."""
+    """None on a processor, which runs an encoder as it is written."""
     if placement.device.type == "cpu":
         return None
     step_tokens = settings.step_tokens or placement.step_tokens

@@ -1,6 +1,6 @@
 """The worker's engine on published workloads, without services: rates, latencies, memory, and what its steps launch.
 
-Every workload is run by each kind of trunk. Headline workloads are profiled beside it, and told apart.
+Every workload is run by each kind of encoder. Headline workloads are profiled beside it, and told apart.
 """
 
 import time
@@ -32,17 +32,17 @@ def run_model(workloads: Sequence[Workload], device: str, seconds: float, report
     loaded = {"model": model, "dtype": place.dtype_name, "load s": round(time.perf_counter() - start, 1)}
     loaded |= {"weights GB": round(engine.model.weight_bytes / 1e9, 3), **memory(engine), "forms": engine.model.told}
     report.tell("models", loaded)
-    for kind in engine.trunks:
+    for kind in engine.encoders:
         engine.run_by(kind)
         for workload in workloads:
             for count in workload.in_flight:
-                known = {"workload": workload.name, "model": model, "trunk": kind, "in flight": count}
+                known = {"workload": workload.name, "model": model, "encoder": kind, "in flight": count}
                 report.tell("rows", known | measured(engine, workload, count, seconds))
-    for kind, workload in product(engine.trunks, [each for each in workloads if each.name in HEADLINES]):
+    for kind, workload in product(engine.encoders, [each for each in workloads if each.name in HEADLINES]):
         engine.run_by(kind)  # profiled when all is measured: a profiler may fail
         with engine.marked(STEP):
             told, kernels = traced(partial(_run, engine, workload, PROFILED * seconds), place.device)
-        report.tell("steps", {"workload": workload.name, "trunk": kind, **told})
+        report.tell("steps", {"workload": workload.name, "encoder": kind, **told})
         report.profile(workload.name, f"{workload.name}, {kind}: {told}\n{kernels}\n")
 
 

@@ -33,6 +33,6 @@ class Report:
         result.write({**self._head, "limits": self.limits, **self.sections}, self._out)
 
     def profile(self, workload: str, text: str) -> None:
-        """A file a workload, to which every kind of trunk adds its own."""
+        """A file a workload, to which every kind of encoder adds its own."""
         with self._out.with_name(f"{self._out.stem}-{workload}.txt").open("a") as file:
             file.write(text)

@@ -24,7 +24,7 @@ Ids = npt.NDArray[np.int32]
 NAMES = ["input_ids", "attention_mask", "token_type_ids"]
 
 
-class _Trunk(nn.Module):
+class _Encoder(nn.Module):
     def __init__(self, path: str) -> None:
         super().__init__()
         self.model = AutoModel.from_pretrained(path, attn_implementation="eager").eval()
@@ -41,7 +41,7 @@ def export(path: str, optimised: Path) -> None:
         warnings.simplefilter("ignore")
         axes = {name: {0: "batch", 1: "length"} for name in [*NAMES, "hidden"]}
         shape: dict[str, Any] = {"input_names": NAMES, "output_names": ["hidden"], "dynamic_axes": axes}
-        torch.onnx.export(_Trunk(path), (ids, ids, ids * 0), str(exported), dynamo=False, opset_version=17, **shape)
+        torch.onnx.export(_Encoder(path), (ids, ids, ids * 0), str(exported), dynamo=False, opset_version=17, **shape)
     graph = optimizer.optimize_model(str(exported), model_type="bert", num_heads=12, hidden_size=384, opt_level=1)
     graph.save_model_to_file(str(optimised))
 

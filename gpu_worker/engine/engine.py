@@ -1,4 +1,4 @@
-"""Launches steps: trunk, heads, scoring and packing over all sequences of all jobs at once.
+"""Launches steps: encoder, heads, scoring and packing over all sequences of all jobs at once.
 
 A launch packs on the host, hands the step to the device's thread, and waits for nothing: lengths, offsets and indices
 come from the host in one copy, and results come back in one. Knows no settings, no kinds of jobs and no gRPC.
@@ -79,12 +79,12 @@ class ModelEngine:
     @_memory_told()
     def launch(self, parts: Sequence[Part]) -> ModelFlight:
         """See `flight.Engine`."""
-        placement, trunk = self.model.placement, self.model.trunk
+        placement, encoder = self.model.placement, self.model.encoder
         staging = Staging(placement.device)
         jobs = [cast(StepJob, part.progress) for part in parts]
         chosen = [job.chosen(part.start, part.stop) for job, part in zip(jobs, parts, strict=True)]
         packed = [(job.sequences, numbers) for job, numbers in zip(jobs, chosen, strict=True) if len(numbers)]
-        step = Step.pack(packed, placement.device, trunk.uncounted, trunk.token_types, staging) if packed else None
+        step = Step.pack(packed, placement.device, encoder.uncounted, encoder.token_types, staging) if packed else None
         batch = step.batch if step else None
         outputs = Outputs(batch, placement.device, self.model.heads, self._dropped, self.model.maxsim)
         members = iter(step.members if step else ())
@@ -104,7 +104,7 @@ class ModelEngine:
         with torch.inference_mode():
             staging.send()
             if step is not None:
-                outputs.launch(self.model.trunk(step.batch), shipment)
+                outputs.launch(self.model.encoder(step.batch), shipment)
             deliveries = [launch(shipment) for launch in launches]
             outputs.launch_comparisons(shipment)
             shipment.send()

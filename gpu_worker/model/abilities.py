@@ -62,11 +62,11 @@ class Abilities:
         return tuple(task for task, there in found.items() if there)
 
     def sparse_cost(self, tokens: int) -> int:
-        """What sparse vectors cost a sequence beside the trunk, in tokens."""
+        """What sparse vectors cost a sequence beside the encoder, in tokens."""
         head = self._model.heads.sparse
         if not isinstance(head, SpladeHead):
             return 0
-        width = self._model.trunk.width
+        width = self._model.encoder.width
         logits = tokens * 2 * head.vocabulary * width / self._model.flops_per_token
         return int(logits) + head.vocabulary // SPLADE_ROW_IDS
 

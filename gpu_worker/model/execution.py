@@ -20,9 +20,9 @@ from gpu_worker.kernels.attention import llama4, relative
 from gpu_worker.kernels.attention.choice import Shape
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, Ways
 from gpu_worker.kernels.attention.hopper import Hopper
-from gpu_worker.model.encoder.encoder import Trunk, rotary_of_the_step
-from gpu_worker.model.encoder.equal_length import EqualLengthTrunk
-from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
+from gpu_worker.model.encoder.equal_length import EqualLengthEncoder
+from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.tune.encoder_forms import FormChoice, Judge
 from gpu_worker.model.tune.linear import packed_layers
 from gpu_worker.model.tune.linear_choice import STOCK, Plan
@@ -34,7 +34,7 @@ from gpu_worker.ragged.token_types import TokenTypes
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
 
-Faster = Callable[[PackedTrunk, Judge], FormChoice]
+Faster = Callable[[PackedEncoder, Judge], FormChoice]
 
 LENGTHS = range(8, 40, 2)
 """Of the texts by which the cost of equal lengths is told."""
@@ -42,13 +42,13 @@ LENGTHS = range(8, 40, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A trunk that passed the gate; `unpacked`: why it is not packed.
+    """An encoder that passed the gate; `unpacked`: why it is not packed.
 
     `times`: how much longer a step takes whose texts all differ in length than one whose texts do not. `told`: what was
     found out about its attention and its forms.
     """
 
-    trunk: Trunk
+    encoder: Encoder
     unpacked: str = ""
     times: float = 1.0
     told: tuple[str, ...] = ()
@@ -92,17 +92,17 @@ def choose(
     if relative.installed(base):  # its own attention is gone
         raise ModelRefused(f"{type(base).__name__}: {unpacked}")
     last = ""
-    for trunk in _by_equal_length(base, token_types, reference):
+    for encoder in _by_equal_length(base, token_types, reference):
         try:
-            reference.check(trunk)
+            reference.check(encoder)
         except Exception as error:
             last = _reason(error)
             continue
-        return Way(trunk=trunk, unpacked=unpacked, times=_cost(trunk, reference, positions))
+        return Way(encoder=encoder, unpacked=unpacked, times=_cost(encoder, reference, positions))
     raise ModelRefused(f"{type(base).__name__} runs neither packed ({unpacked}) nor by equal length ({last})")
 
 
-def _checked(packed: PackedTrunk, reference: Reference) -> list[str]:
+def _checked(packed: PackedEncoder, reference: Reference) -> list[str]:
     """Some models blow the last bit up: what was measured to be faster gives way to PyTorch's own attention for them.
 
     What there is to tell of that. Raises ModelRefused where neither runs as the reference.
@@ -121,16 +121,16 @@ def _checked(packed: PackedTrunk, reference: Reference) -> list[str]:
 
 def formed(way: Way, judge: Judge, faster: Faster | None) -> Way:
     """The same in the fastest form that passes. `faster` finds it; None where the device has no forms."""
-    packed = way.trunk
-    if faster is None or not isinstance(packed, PackedTrunk) or not packed.attention.capturable:
+    packed = way.encoder
+    if faster is None or not isinstance(packed, PackedEncoder) or not packed.attention.capturable:
         return way  # layers that look at lengths are not compiled
     form = faster(packed, judge)
-    return replace(way, trunk=form.trunk, told=(*way.told, *form.told))
+    return replace(way, encoder=form.encoder, told=(*way.told, *form.told))
 
 
-def _attending_fastest(packed: PackedTrunk, reference: Reference, placement: Placement) -> Way:
+def _attending_fastest(packed: PackedEncoder, reference: Reference, placement: Placement) -> Way:
     """With FlashAttention 3 in place of PyTorch's, on a Hopper that has it, where it is clearly faster and passes."""
-    usual, way = packed.attention, Way(trunk=packed)
+    usual, way = packed.attention, Way(encoder=packed)
     if not usual.capturable:
         return way
     shape = _shape(packed.model)
@@ -170,7 +170,7 @@ def _packed(
     plan: Plan,
     *,
     merging: bool,
-) -> PackedTrunk:
+) -> PackedEncoder:
     """Raises ModelRefused for what is known to fail without trying."""
     config = base.config.get_text_config()
     rotary = rotary_of_the_step(config)
@@ -189,7 +189,7 @@ def _packed(
         softcap=config._attn_implementation == attention.NAME and _capped(config),
         bias=relative.serves(config),
     )
-    return PackedTrunk(base, chosen, uncounted, token_types, width)
+    return PackedEncoder(base, chosen, uncounted, token_types, width)
 
 
 def make_packed(base: Any) -> None:
@@ -229,29 +229,29 @@ def _head_width(base: nn.Module) -> int:
     return int(config.hidden_size // config.num_attention_heads)
 
 
-def _by_equal_length(base: Any, token_types: TokenTypes | None, reference: Reference) -> Iterator[EqualLengthTrunk]:
+def _by_equal_length(base: Any, token_types: TokenTypes | None, reference: Reference) -> Iterator[EqualLengthEncoder]:
     """With the attention that it has by default, else with its other one, where it has two that compute the same."""
     for own in (reference.attention, own_attention.other_than(base, reference.attention)):
         if own is not None:
             own_attention.run_by(base, own)
-            yield EqualLengthTrunk(base, own=own, token_types=token_types, width=reference.width)
+            yield EqualLengthEncoder(base, own=own, token_types=token_types, width=reference.width)
 
 
-def _cost(trunk: Trunk, reference: Reference, positions: int) -> float:
+def _cost(encoder: Encoder, reference: Reference, positions: int) -> float:
     """See `Way`; both steps have as many tokens."""
     several = [min(length, positions) for length in LENGTHS]
     equal = [sum(several) // len(several)] * len(several)
-    return _seconds(trunk, several, reference) / _seconds(trunk, equal, reference)
+    return _seconds(encoder, several, reference) / _seconds(encoder, equal, reference)
 
 
-def _seconds(trunk: Trunk, lengths: list[int], reference: Reference) -> float:
+def _seconds(encoder: Encoder, lengths: list[int], reference: Reference) -> float:
     """The faster of two runs."""
     filler = np.resize(reference.probes.texts[0], max(lengths))
-    batch = RaggedBatch.pack([filler[:length] for length in lengths], trunk.device, types=trunk.token_types)
+    batch = RaggedBatch.pack([filler[:length] for length in lengths], encoder.device, types=encoder.token_types)
     found = []
     with torch.inference_mode():
         for _ in range(2):
             start = time.perf_counter()
-            trunk(batch).sum().item()
+            encoder(batch).sum().item()
             found.append(time.perf_counter() - start)
     return min(found)

@@ -1,4 +1,4 @@
-"""`--model` -> a model that is ready to serve: trunk, heads, tokenizer, fingerprint; or a refusal in one line."""
+"""`--model` -> a model that is ready to serve: encoder, heads, tokenizer, fingerprint; or a refusal in one line."""
 
 import json
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from gpu_worker.kernels.maxsim import choice as maxsim
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
 from gpu_worker.model import execution as ways
 from gpu_worker.model import longformer
-from gpu_worker.model.encoder.encoder import ENDLESS, Trunk, positions_of, uncounted_by
+from gpu_worker.model.encoder.encoder import ENDLESS, Encoder, positions_of, uncounted_by
 from gpu_worker.model.execution import Faster, Way
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
@@ -47,7 +47,7 @@ USUAL = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A loaded model: what runs (`trunk`, `heads`), what its files say (`recipe`), and how it is known.
+    """A loaded model: what runs (`encoder`, `heads`), what its files say (`recipe`), and how it is known.
 
     `names`: what clients may call it, first the name that replies tell. `max_tokens` is the longest text;
     `late_interaction` has limits of its own for its sides.
@@ -58,7 +58,7 @@ class Model:
 
     names: tuple[str, ...]
     family: str
-    trunk: Trunk
+    encoder: Encoder
     heads: Heads
     recipe: Recipe
     tokenizer: TokenizerFile
@@ -97,7 +97,7 @@ def load(
 ) -> Model:
     """Loads, checks and prepares a model. `served_names`: what clients call it, none for its own name and id;
     `max_tokens` 0 means as the files say; `revision` is of a hub id; `forms`: those that an accelerator may run its
-    trunk in, None for as it is written; `linear`: whether layers are rounded.
+    encoder in, None for as it is written; `linear`: whether layers are rounded.
 
     Raises ModelRefused.
     """
@@ -153,7 +153,7 @@ def _loaded(
     return Model(
         names=names,
         family=config.model_type,
-        trunk=way.trunk,
+        encoder=way.encoder,
         heads=heads,
         recipe=source.recipe,
         tokenizer=source.tokenizer,
@@ -167,8 +167,8 @@ def _loaded(
         notice="; ".join(each for each in notices if each),
         told=way.told,
         unpacked=way.unpacked,
-        flops_per_token=max(flops, 2.0 * way.trunk.width**2),
-        weight_bytes=_bytes([way.trunk.model, *heads.modules()]),
+        flops_per_token=max(flops, 2.0 * way.encoder.width**2),
+        weight_bytes=_bytes([way.encoder.model, *heads.modules()]),
         maxsim=maxsim.choose(placement.device, heads.multi_vector.width if heads.multi_vector else 128),
     )
 
@@ -222,7 +222,7 @@ def _prepare(
         way = ways.choose(base, reference, placement, uncounted, reference.types, positions, plan, merging=exact)
         if plan.most is not None:
             with packed_alone(layers):  # few rows go another way than the gate's many, and pass it as well
-                reference.check(way.trunk)
+                reference.check(way.encoder)
     except ModelRefused:
         if undo is None or plan == STOCK or relative.installed(base):
             raise
@@ -234,7 +234,7 @@ def _prepare(
         return _rounded(way, base, heads, reference, head_reference, faster), heads, FP8, reference.notice
     way = ways.formed(way, reference, faster)
     if head_reference is not None:
-        head_reference.check(way.trunk, heads)
+        head_reference.check(way.encoder, heads)
     return way, heads, str(plan), reference.notice
 
 
@@ -248,12 +248,12 @@ def _rounded(
 ) -> Way:
     """The same with fp8 layers: judged exactly before they are rounded, and by cosines afterwards."""
     if head_reference is not None:
-        head_reference.check(way.trunk, heads)
-    layers, close = fp8.install(base, heads.modules()), Close(reference, way.trunk)
+        head_reference.check(way.encoder, heads)
+    layers, close = fp8.install(base, heads.modules()), Close(reference, way.encoder)
     way = ways.formed(replace(way, told=(*way.told, f"{layers}: {close.cosines}")), close, faster)
     if head_reference is None:
         return way
-    cosine = head_reference.check_close(way.trunk, heads, LEAST)
+    cosine = head_reference.check_close(way.encoder, heads, LEAST)
     return replace(way, told=(*way.told, f"logits of rounded layers: cosine {cosine:.4f}"))
 
 

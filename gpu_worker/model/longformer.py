@@ -1,6 +1,6 @@
 """Longformer classifies with global attention from and to the first token (arXiv:2004.05150, section 3.1).
 
-Its bare model leaves that to the caller, so the trunk of a classifier is told here what its class tells it.
+Its bare model leaves that to the caller, so the encoder of a classifier is told here what its class tells it.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from torch import nn
 
 
 def install(model: nn.Module, base: nn.Module) -> None:
-    """`model` is the whole class as loaded, `base` its trunk."""
+    """`model` is the whole class as loaded, `base` its encoder."""
     if type(model).__name__ == "LongformerForSequenceClassification":
         base.register_forward_pre_hook(_attend_from_the_first, with_kwargs=True)
 

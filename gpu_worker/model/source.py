@@ -72,7 +72,7 @@ def _synthetic(name: str, placement: Placement, late: LateOverrides) -> Source:
 def _from_disk(name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides, revision: str) -> Source:
     path = _locate(name, trust_remote_code, revision)
     recipe = late.applied(repository.read(path, name))
-    folder = path / recipe.trunk
+    folder = path / recipe.encoder
     config = weights.config_of(folder, recipe, trust_remote_code)  # before the tokenizer, which would be blamed for it
     reader = tokenizer.read(folder, trust_remote_code, recipe.truncation_side)
     if recipe.classifier and recipe.classifier.kind != "tokens":

@@ -1,4 +1,4 @@
-"""Known shapes of models: trunks of every family, tiny ones for tests and published ones for measuring, and heads."""
+"""Known shapes of models: encoders of every family, tiny ones for tests and published ones for measuring, and heads."""
 
 from typing import Any
 
@@ -139,7 +139,7 @@ def _colbert(strategy: Any, inputs: int, outputs: int, attend: bool) -> dict[str
 
 
 def _bge_m3(width: int) -> dict[str, Any]:
-    """Dense vectors of [CLS], token vectors of the trunk's width without [CLS], and one weight a token."""
+    """Dense vectors of [CLS], token vectors of the encoder's width without [CLS], and one weight a token."""
     colbert, sparse = (Layer(kind="dense", inputs=width, outputs=outputs, keys=LINEAR) for outputs in (width, 1))
     return {
         "dense": DenseRecipe(poolings=("cls",), normalize=True),
@@ -148,7 +148,7 @@ def _bge_m3(width: int) -> dict[str, Any]:
     }
 
 
-# name -> (the shape of its trunk, what its recipe says of its heads)
+# name -> (the shape of its encoder, what its recipe says of its heads)
 HEADED: dict[str, tuple[str, dict[str, Any]]] = {
     "tiny-splade": ("tiny-bert", {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}),
     "tiny-colbert": ("tiny-bert", _colbert(QueryExpansion.FIXED, 64, 48, attend=False)),

@@ -13,8 +13,8 @@ from shared.vectors import QueryExpansion
 class Room:
     """How long a text may be: `usual` where nothing is said of its side, `asked` by --max-tokens (0: not asked).
 
-    `positions` are those of the trunk. `uncounted` is the token id that the trunk gives no position of its own, None
-    where positions count every token.
+    `positions` are those of the encoder. `uncounted` is the token id that the encoder gives no position of its own;
+    None where positions count every token.
     """
 
     usual: int

@@ -47,7 +47,7 @@ class Reading:
 
     path: Path
     described: dict[str, Any]
-    trunk: str | None = None
+    encoder: str | None = None
     weights_of: WeightsOf = "encoder"
     texts: TextSettings = field(default_factory=TextSettings)
     pylate: bool = False
@@ -77,15 +77,15 @@ class Reading:
 
 
 def transformer(reading: Reading, folder: str) -> None:
-    """A trunk and how it reads texts; only the first module may be one."""
+    """An encoder and how it reads texts; only the first module may be one."""
     path = reading.path / folder
-    if reading.trunk is not None:
+    if reading.encoder is not None:
         raise ModelRefused(f"{reading.modules}: there is a second Transformer, {folder or 'at the root'}")
     adapters.check_none(path)
     texts = text_settings.read(path)
     if texts.task not in TASKS:
         raise ModelRefused(f"{texts.named}: transformer_task {texts.task} is not one of {', '.join(TASKS)}")
-    reading.trunk, reading.texts, reading.weights_of = folder, texts, TASKS[texts.task]
+    reading.encoder, reading.texts, reading.weights_of = folder, texts, TASKS[texts.task]
     reading.written.add(text_settings.OUTPUTS[texts.task][1])
     if texts.chat and reading.weights_of not in ("causal-lm", "sequence-classification"):
         raise ModelRefused(
@@ -95,7 +95,7 @@ def transformer(reading: Reading, folder: str) -> None:
 
 
 def masked_lm(reading: Reading, folder: str) -> None:
-    """A trunk of a masked language model, under its older name."""
+    """An encoder of a masked language model, under its older name."""
     transformer(reading, folder)
     reading.weights_of = "masked-lm"
 

@@ -1,4 +1,4 @@
-"""What a repository's files say of its model, as plain data: which trunk, which heads, how texts are prepared."""
+"""What a repository's files say of its model, as plain data: which encoder, which heads, how texts are prepared."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -133,14 +133,14 @@ class ClassifierRecipe:
 class Recipe:
     """How a model is to be run, and how its texts are prepared.
 
-    `trunk` is the folder of the transformers model inside the repository; `max_tokens` None means as many as the
+    `encoder` is the folder of the transformers model inside the repository; `max_tokens` None means as many as the
     model has positions, `truncation_side` None what its tokenizer says; `config` overrides its config.json.
     `late_interaction` is None where queries and documents differ in their prompts alone. `instruction_mark` is the text
     that ends the part of a sequence that pooling leaves out (GritLM).
     """
 
     weights_of: WeightsOf = "encoder"
-    trunk: str = ""
+    encoder: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     dense: DenseRecipe | None = None
     multi_vector: MultiVectorRecipe | None = None

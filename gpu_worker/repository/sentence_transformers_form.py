@@ -36,15 +36,15 @@ def read(path: Path, modules: Any, described: dict[str, Any]) -> Recipe:
     """`described` is config_sentence_transformers.json. Raises ModelRefused, naming file and key."""
     reading = Reading(path, described)
     for module in _listed(reading.modules, modules):
-        if reading.trunk is None and module.kind not in ("Transformer", "MLMTransformer"):
+        if reading.encoder is None and module.kind not in ("Transformer", "MLMTransformer"):
             raise ModelRefused(f"{reading.modules}: {module.kind} stands where the Transformer must, at the beginning")
         reading.pylate |= module.origin.startswith("pylate.")
         READERS[module.kind](reading, module.folder)
-    if reading.trunk is None:
+    if reading.encoder is None:
         raise ModelRefused(f"{path / 'modules.json'}: there is no Transformer module")
     texts = reading.texts
     return Recipe(
-        trunk=reading.trunk,
+        encoder=reading.encoder,
         weights_of=reading.weights_of,
         max_tokens=texts.max_tokens,
         truncation_side=texts.truncation_side,
@@ -95,7 +95,7 @@ def _notice(described: dict[str, Any]) -> str:
 
 def _heads(reading: Reading) -> dict[str, Any]:
     """Which heads the modules make up."""
-    path = reading.path / (reading.trunk or "")
+    path = reading.path / (reading.encoder or "")
     config = read_object(path / "config.json")
     if reading.late and reading.weights_of == "encoder":
         return _late(reading, reading.late)

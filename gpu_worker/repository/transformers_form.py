@@ -32,7 +32,7 @@ PROCESS_REWARDS = "Qwen2ForProcessRewardModel"
 GRITLM_MARK = "<|embed|>\n"
 """Ends the instruction of a GritLM prompt (arXiv:2402.09906)."""
 WITHOUT_HEAD = re.compile(r"|(?!\w*For[A-Z])\w+Model|\w+ForPreTraining|\w+ForCausalLM")
-"""Architectures whose trunk is an encoder of texts."""
+"""Architectures whose encoder is an encoder of texts."""
 ACTIVATIONS = {
     "Identity": Activation.IDENTITY,
     "Sigmoid": Activation.SIGMOID,

@@ -13,7 +13,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 
 from harness.stack import Stack, stack
 from support.references import near, words
-from support.tiny import reader, write_trunk
+from support.tiny import reader, write_encoder
 
 DOORS = {"doors": "grpc,tei,http"}
 TEXTS = ["a small cat", "an even smaller dog", words(100, seed=1)]
@@ -83,9 +83,9 @@ async def test_bytes_are_the_vectors(http: Http, oracle: SentenceTransformer) ->
 
 async def test_logits_of_a_cross_encoder(tmp_path: Path, session: aiohttp.ClientSession) -> None:
     """Every pair of names gives them, and so do the older names of the field."""
-    write_trunk(tmp_path / "trunk", "tiny-bert", "sequence-classification", 1)
-    reader().save_pretrained(tmp_path / "trunk")
-    oracle = CrossEncoder(str(tmp_path / "trunk"), device="cpu", max_length=64)
+    write_encoder(tmp_path / "encoder", "tiny-bert", "sequence-classification", 1)
+    reader().save_pretrained(tmp_path / "encoder")
+    oracle = CrossEncoder(str(tmp_path / "encoder"), device="cpu", max_length=64)
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
     pairs = [(QUERY, document) for document in DOCUMENTS]
     logits, scores = oracle.predict(pairs, activation_fn=torch.nn.Identity()), oracle.predict(pairs)

@@ -14,7 +14,7 @@ from harness.stack import stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
 from support.late_forms import write_native, write_pylate, write_stanford
 from support.references import Calls, multi_vectors, near, packed
-from support.tiny import write_trunk
+from support.tiny import write_encoder
 
 QUERIES = ["w1 w2, w3!", "w7", "", "w5 " * 40, "w9 w8. w7 w6 w1"]
 DOCUMENTS = ["w1 w2 w3.", "w7 ; w7", "", "...", "w5 w6 - " * 60, "w4 w2 w9, w1 w1", "w3"]
@@ -23,36 +23,36 @@ MULTI, LATE = vectors_pb2.OUTPUT_KIND_MULTI_VECTOR, vectors_pb2.SCORING_METHOD_L
 PREFIXES = {"query_prefix": "[Q] ", "document_prefix": "[D] "}
 
 
-def stanford(folder: Path, trunk: Path) -> None:
+def stanford(folder: Path, encoder: Path) -> None:
     """Fixed, nobody attends to the expansion, punctuation skipped."""
-    write_stanford(folder, trunk, {"query_maxlen": 24, "doc_maxlen": 40})
+    write_stanford(folder, encoder, {"query_maxlen": 24, "doc_maxlen": 40})
 
 
-def pylate(folder: Path, trunk: Path) -> None:
+def pylate(folder: Path, encoder: Path) -> None:
     """Fixed and attended, markers that are added tokens, mean scores."""
     described = PREFIXES | {"model_type": "ColBERT", "query_length": 20, "document_length": 50}
     described |= {"attend_to_expansion_tokens": True, "similarity_fn_name": "meanmaxsim"}
-    write_pylate(folder, trunk, described)
+    write_pylate(folder, encoder, described)
 
 
-def recent(folder: Path, trunk: Path) -> None:
+def recent(folder: Path, encoder: Path) -> None:
     """PyLate without expansion and without a skiplist."""
     described = PREFIXES | {"model_type": "ColBERT", "query_length": 16, "document_length": 60}
-    write_pylate(folder, trunk, described | {"do_query_expansion": False, "skiplist_words": []})
+    write_pylate(folder, encoder, described | {"do_query_expansion": False, "skiplist_words": []})
 
 
-def native(folder: Path, trunk: Path) -> None:
+def native(folder: Path, encoder: Path) -> None:
     """At least so many tokens, unattended, a skiplist for both sides, rows that are not normalised."""
     expansion = {"strategy": "min", "length": 8, "attend": False}
     mask = {"skiplist_words": [",", "w2"], "skiplist_tasks": ["query", "document"]}
-    write_native(folder, trunk, mask, unit=False, query_length=30, document_length=45, query_expansion=expansion)
+    write_native(folder, encoder, mask, unit=False, query_length=30, document_length=45, query_expansion=expansion)
 
 
 @pytest.mark.parametrize("form", [stanford, pylate, recent, native])
 async def test_equal_to_the_oracle(tmp_path: Path, form: Callable[[Path, Path], None]) -> None:
     """Ids, row counts, rows whole and cut, scores of all layouts, explanations, texts against given documents."""
-    write_trunk(tmp_path / "trunk", "tiny-modernbert" if form is native else "tiny-bert")
-    form(tmp_path / "model", tmp_path / "trunk")
+    write_encoder(tmp_path / "encoder", "tiny-modernbert" if form is native else "tiny-bert")
+    form(tmp_path / "model", tmp_path / "encoder")
     oracle = MultiVectorEncoder(str(tmp_path / "model"), device="cpu")
     queries = [oracle.encode_query(text, convert_to_numpy=True) for text in QUERIES]
     documents = [oracle.encode_document(text, convert_to_numpy=True) for text in DOCUMENTS]

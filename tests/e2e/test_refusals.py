@@ -11,7 +11,7 @@ import pytest
 
 from gpu_worker.random_models import miniature
 from support.forked import Nursery
-from support.tiny import write_json, write_trunk
+from support.tiny import write_encoder, write_json
 
 ROOT = Path(__file__).parents[2]
 MORE = pytest.mark.slow
@@ -66,7 +66,7 @@ def unknown_module(folder: Path) -> str:
 )
 async def test_a_broken_repository(tmp_path: Path, nursery: Nursery, spoil: object, arguments: tuple[str, ...]) -> None:
     """One line that names the file, exit code 2, nothing executed."""
-    write_trunk(tmp_path, "tiny-bert")
+    write_encoder(tmp_path, "tiny-bert")
     assert callable(spoil)
     said = spoil(tmp_path)
     code, output, errors = await worker("--model", str(tmp_path), *arguments, start=nursery.start)
@@ -99,7 +99,7 @@ async def test_code_of_a_repository_runs_only_where_it_is_trusted(tmp_path: Path
     Neither imports nor a first load, which the process has done that these are forked from, say a word beside the card.
     """
     repository, trace = tmp_path / "repository", tmp_path / "ran"
-    write_trunk(repository, "tiny-bert")
+    write_encoder(repository, "tiny-bert")
     config = json.loads((repository / "config.json").read_text())
     own = {"AutoConfig": "modeling_own.OwnConfig", "AutoModel": "modeling_own.OwnModel"}
     write_json(repository, config=config | {"model_type": "own", "architectures": ["OwnModel"], "auto_map": own})

@@ -18,7 +18,7 @@ from harness.stack import stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
 from support import bge_m3
 from support.references import Calls, dense, multi_vectors, near, sparse_rows
-from support.tiny import reader, write_trunk
+from support.tiny import reader, write_encoder
 
 TEXTS = ["w1 w2 w3", "w7", "", "w5 " * 60, "some other words", "w9 w8 w7 w6 w1"]
 QUERY, DOCUMENTS = "w4 w5 w6", TEXTS
@@ -30,7 +30,7 @@ DENSE, SPARSE, MULTI = (
 
 
 def dense_modules(folder: Path, *after: torch.nn.Module, mode: Any = "mean", include_prompt: bool = True) -> list[Any]:
-    write_trunk(folder, "tiny-bert")
+    write_encoder(folder, "tiny-bert")
     return [Transformer(str(folder)), Pooling(64, mode, include_prompt=include_prompt), *after]
 
 
@@ -49,7 +49,7 @@ ALL_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "last
 async def test_dense(tmp_path: Path, mode: Any, after: Callable[[], list[torch.nn.Module]]) -> None:
     """Rows equal, with a prompt that pooling leaves out and without."""
     torch.manual_seed(0)
-    modules = dense_modules(tmp_path / "trunk", *after(), mode=mode, include_prompt=False)
+    modules = dense_modules(tmp_path / "encoder", *after(), mode=mode, include_prompt=False)
     oracle = SentenceTransformer(modules=modules, device="cpu", prompts={"query": "w11 w12 w13 "})
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
     async with stack(str(tmp_path / "saved")) as pair:
@@ -62,11 +62,11 @@ async def test_dense(tmp_path: Path, mode: Any, after: Callable[[], list[torch.n
 
 async def test_last_token_with_an_end_token_and_an_instruction(tmp_path: Path) -> None:
     """As Qwen3-Embedding is on disk: a template that ends each text, a prompt for queries only, unit rows."""
-    write_trunk(tmp_path / "trunk", "tiny-qwen3")
+    write_encoder(tmp_path / "encoder", "tiny-qwen3")
     tokenizer = reader(padding_side="left")
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A [SEP]", special_tokens=[("[SEP]", 3)])
-    tokenizer.save_pretrained(tmp_path / "trunk")
-    modules = [Transformer(str(tmp_path / "trunk")), Pooling(64, "lasttoken"), Normalize()]
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    modules = [Transformer(str(tmp_path / "encoder")), Pooling(64, "lasttoken"), Normalize()]
     prompts = {"query": "w31 w32 w33 ", "document": ""}
     oracle = SentenceTransformer(modules=modules, device="cpu", prompts=prompts)
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
@@ -87,9 +87,9 @@ async def test_last_token_with_an_end_token_and_an_instruction(tmp_path: Path) -
 @pytest.mark.parametrize(("strategy", "activation"), [("max", "relu"), ("sum", "log1p_relu")])
 async def test_sparse(tmp_path: Path, strategy: Any, activation: Any) -> None:
     """Weights, the largest of them, and scores equal."""
-    write_trunk(tmp_path / "trunk", "tiny-bert", "masked-lm")
+    write_encoder(tmp_path / "encoder", "tiny-bert", "masked-lm")
     modules = [
-        Transformer(str(tmp_path / "trunk"), transformer_task="fill-mask"),
+        Transformer(str(tmp_path / "encoder"), transformer_task="fill-mask"),
         SpladePooling(strategy, activation_function=activation),
     ]
     oracle = SparseEncoder(modules=modules, device="cpu")
@@ -113,13 +113,13 @@ async def test_sparse(tmp_path: Path, strategy: Any, activation: Any) -> None:
 async def test_multi_vectors(tmp_path: Path) -> None:
     """Rows of a native MultiVectorEncoder with two layers, pooled ones too, ids and scores."""
     torch.manual_seed(0)
-    write_trunk(tmp_path / "trunk", "tiny-bert")
+    write_encoder(tmp_path / "encoder", "tiny-bert")
     layers = [
         Dense(64, 64, activation_function=torch.nn.Tanh(), module_input_name="token_embeddings", use_residual=True),
         Dense(64, 48, bias=False, activation_function=None, module_input_name="token_embeddings"),
     ]
     modules = [
-        Transformer(str(tmp_path / "trunk")),
+        Transformer(str(tmp_path / "encoder")),
         *layers,
         MultiVectorMask(),
         Normalize(module_input_name="token_embeddings"),

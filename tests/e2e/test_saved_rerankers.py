@@ -11,14 +11,14 @@ from sentence_transformers.cross_encoder.modules import LogitScore
 from harness.stack import stack
 from selvage.v1 import classification_pb2, model_pb2, ranking_pb2
 from support.references import Calls, near
-from support.tiny import reader, write_trunk
+from support.tiny import reader, write_encoder
 
 TEXTS = ["w1 w2 w3", "w7", "", "w5 " * 60, "some other words", "w9 w8 w7 w6 w1"]
 QUERY, DOCUMENTS = "w4 w5 w6", TEXTS
 
 
 @pytest.mark.parametrize(
-    ("trunk", "labels", "names"),
+    ("encoder", "labels", "names"),
     [
         ("tiny-bert", 1, ["input_ids", "token_type_ids", "attention_mask"]),
         ("tiny-modernbert", 3, ["input_ids", "attention_mask"]),
@@ -27,11 +27,11 @@ QUERY, DOCUMENTS = "w4 w5 w6", TEXTS
         pytest.param("tiny-deberta-v2", 1, ["input_ids", "token_type_ids", "attention_mask"], marks=pytest.mark.slow),
     ],
 )
-async def test_cross_encoder(tmp_path: Path, trunk: str, labels: int, names: list[str]) -> None:
+async def test_cross_encoder(tmp_path: Path, encoder: str, labels: int, names: list[str]) -> None:
     """Scores of pairs, activated and raw, cut as the reference cuts, with token types where the tokenizer has them."""
-    write_trunk(tmp_path / "trunk", trunk, "sequence-classification", labels)
-    reader(model_input_names=names).save_pretrained(tmp_path / "trunk")
-    oracle = CrossEncoder(str(tmp_path / "trunk"), device="cpu", max_length=64)
+    write_encoder(tmp_path / "encoder", encoder, "sequence-classification", labels)
+    reader(model_input_names=names).save_pretrained(tmp_path / "encoder")
+    oracle = CrossEncoder(str(tmp_path / "encoder"), device="cpu", max_length=64)
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
     pairs = [(QUERY, document) for document in DOCUMENTS]
     async with stack(str(tmp_path / "saved")) as pair:
@@ -67,10 +67,10 @@ TEMPLATE = (
 @pytest.mark.parametrize("template", [TEMPLATE, None], ids=["template", "no template"])
 async def test_yes_no(tmp_path: Path, template: str | None) -> None:
     """Log-odds of yes and no after the template of the files, kept whole when documents are cut."""
-    write_trunk(tmp_path / "trunk", "tiny-qwen3", "causal-lm")
+    write_encoder(tmp_path / "encoder", "tiny-qwen3", "causal-lm")
     tokenizer = reader(chat_template=template, model_max_length=48, padding_side="left")
-    tokenizer.save_pretrained(tmp_path / "trunk")
-    oracle = CrossEncoder(str(tmp_path / "trunk"), device="cpu")
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    oracle = CrossEncoder(str(tmp_path / "encoder"), device="cpu")
     assert isinstance(oracle[1], LogitScore)
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
     pairs = [(QUERY, document) for document in DOCUMENTS]
@@ -92,7 +92,7 @@ async def test_yes_no(tmp_path: Path, template: str | None) -> None:
 
 async def test_labels_of_tokens(tmp_path: Path) -> None:
     """Softmax over every token, its place in the text, and only the tokens of one id."""
-    model = write_trunk(tmp_path / "tagger", "tiny-bert", "token-classification", 4)
+    model = write_encoder(tmp_path / "tagger", "tiny-bert", "token-classification", 4)
     tokenizer = reader()
     async with stack(str(tmp_path / "tagger")) as pair:
         calls = Calls(pair.channel)

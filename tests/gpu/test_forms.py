@@ -1,4 +1,4 @@
-"""A trunk's forms on CUDA: compiled by the compiler itself, captured as graphs, chosen by measuring."""
+"""An encoder's forms on CUDA: compiled by the compiler itself, captured as graphs, chosen by measuring."""
 
 from itertools import count
 
@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.model.encoder.encoder import Trunk
-from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import load
-from gpu_worker.model.tune.compiled import CompiledTrunk
+from gpu_worker.model.tune.compiled import CompiledEncoder
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.model.tune.graph_sizes import buckets
-from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, Graph, GraphedTrunk
+from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, Graph, GraphedEncoder
 from gpu_worker.ragged.batch import RaggedBatch
 
 pytestmark = pytest.mark.gpu
@@ -23,23 +23,23 @@ NAMES = ["tiny-bert", "tiny-modernbert", "tiny-qwen3", "tiny-gemma3", "tiny-jina
 SIZES = ([3, 5, 9], [1], [2, 7], [40, 50, 60, 70], [2] * 100, [500], [*([2] * 600), 600])
 
 
-def packed(name: str) -> PackedTrunk:
-    trunk = load(f"random:{name}", Placement.choose(DEVICE, "bfloat16")).trunk
-    assert isinstance(trunk, PackedTrunk)
-    return trunk
+def packed(name: str) -> PackedEncoder:
+    encoder = load(f"random:{name}", Placement.choose(DEVICE, "bfloat16")).encoder
+    assert isinstance(encoder, PackedEncoder)
+    return encoder
 
 
-def batch(trunk: Trunk, lengths: list[int]) -> RaggedBatch:
+def batch(encoder: Encoder, lengths: list[int]) -> RaggedBatch:
     generator = np.random.default_rng(sum(lengths))
     texts = [generator.integers(10, 900, length, dtype=np.int32) for length in lengths]
-    return RaggedBatch.pack(texts, trunk.device, trunk.uncounted)
+    return RaggedBatch.pack(texts, encoder.device, encoder.uncounted)
 
 
-def captured(trunk: Trunk, step_tokens: int) -> GraphedTrunk:
+def captured(encoder: Encoder, step_tokens: int) -> GraphedEncoder:
     """With every size, worth it or not."""
     record = CudaRecorder()
-    graphs = {size: Graph(size, trunk, record) for size in buckets(step_tokens, 640)}
-    return GraphedTrunk(trunk, graphs, lambda size, tokens: True)
+    graphs = {size: Graph(size, encoder, record) for size in buckets(step_tokens, 640)}
+    return GraphedEncoder(encoder, graphs, lambda size, tokens: True)
 
 
 def distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
@@ -51,14 +51,14 @@ def distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 @torch.inference_mode()
 def test_both_forms_give_the_rows_of_the_layers_as_they_are_written(cuda: torch.device, name: str) -> None:
     """Batches of every kind, in any order, each form again and again."""
-    trunk = packed(name)
-    compiled = CompiledTrunk(trunk)
-    compiled.compile([batch(trunk, SIZES[0])])
+    encoder = packed(name)
+    compiled = CompiledEncoder(encoder)
+    compiled.compile([batch(encoder, SIZES[0])])
     graphed = captured(compiled, 1024)
     for lengths in [*SIZES, *reversed(SIZES)]:
-        expected = trunk(batch(trunk, lengths))
+        expected = encoder(batch(encoder, lengths))
         for form in (compiled, graphed):
-            found = form(batch(trunk, lengths))
+            found = form(batch(encoder, lengths))
             assert torch.isfinite(found).all()
             assert distance(found, expected) < 1e-3, (type(form).__name__, lengths)
     assert graphed.padded > 0
@@ -67,9 +67,9 @@ def test_both_forms_give_the_rows_of_the_layers_as_they_are_written(cuda: torch.
 @torch.inference_mode()
 def test_a_graph_neither_waits_nor_takes_memory(cuda: torch.device) -> None:
     """Nothing is allocated by a replay but what a batch itself needs, and CUDA's debug mode finds no wait."""
-    trunk = packed("tiny-qwen3")
-    graphed = captured(trunk, 512)
-    known = batch(trunk, [40, 50, 60])
+    encoder = packed("tiny-qwen3")
+    graphed = captured(encoder, 512)
+    known = batch(encoder, [40, 50, 60])
     graphed(known)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated(cuda)
@@ -93,7 +93,7 @@ def test_a_load_chooses_by_measuring(cuda: torch.device) -> None:
 
 def test_a_form_can_be_switched_off(cuda: torch.device) -> None:
     loaded = load("random:tiny-bert", Placement.choose(DEVICE), forms=Forms(compile=False, graphs=False))
-    assert isinstance(loaded.trunk, PackedTrunk)
+    assert isinstance(loaded.encoder, PackedEncoder)
     assert [each for each in loaded.told if "layers compiled" in each or "graphs" in each] == []
 
 

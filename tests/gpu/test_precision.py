@@ -19,12 +19,12 @@ from gpu_worker.kernels.attention.interface import OneByOne, Terms
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.loop.interface import Part
 from gpu_worker.model.card import card_of
-from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.model.tune.fp8 import CAPABLE, Fp8Linear, check_device, written_out
 from gpu_worker.model.tune.graph_sizes import buckets
-from gpu_worker.model.tune.graphs import CudaRecorder, Graph, GraphedTrunk
+from gpu_worker.model.tune.graphs import CudaRecorder, Graph, GraphedEncoder
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.startup.warm_up import rehearsal
 from shared.errors import ModelRefused
@@ -189,17 +189,17 @@ def test_numbers_behind_a_text_reach_nobody(on_hopper: torch.device, terms: Term
 def test_flash_attention_3_is_captured(on_hopper: torch.device) -> None:
     """A batch in a larger graph, whose rows behind it are NaN in between, equals itself alone."""
     model = load("random:tiny-qwen3", Placement.choose(DEVICE, "bfloat16"))
-    assert isinstance(model.trunk, PackedTrunk)
-    model.trunk.attention = Hopper()
+    assert isinstance(model.encoder, PackedEncoder)
+    model.encoder.attention = Hopper()
     with torch.inference_mode():
         record = CudaRecorder()
-        graphs = {size: Graph(size, model.trunk, record) for size in buckets(256, 256)}
-        graphed = GraphedTrunk(model.trunk, graphs, lambda size, tokens: True)
+        graphs = {size: Graph(size, model.encoder, record) for size in buckets(256, 256)}
+        graphed = GraphedEncoder(model.encoder, graphs, lambda size, tokens: True)
         for lengths in ((3, 5, 9), (1, 1, 4, 30), (100, 2), (250,)):
             texts = [np.arange(each, dtype=np.int32) + 5 for each in lengths]
             batch = RaggedBatch.pack(texts, on_hopper)
             assert graphed.graph_of(batch) is not None
-            found, alone = graphed(batch).float(), model.trunk(batch).float()
+            found, alone = graphed(batch).float(), model.encoder(batch).float()
             assert torch.cosine_similarity(found, alone, dim=1).min() > 0.999
 
 
@@ -212,11 +212,11 @@ def test_flash_attention_3_is_measured(on_hopper: torch.device) -> None:
 @pytest.mark.parametrize(("dtype", "expected"), [("auto", torch.float16), ("bfloat16", BFLOAT16)])
 def test_files_may_ask_for_float16(dtype: str, expected: torch.dtype, tmp_path: Path) -> None:
     """A model whose config.json names it runs in it, and passes its gate there."""
-    from tests.tiny import write_trunk
+    from tests.tiny import write_encoder
 
-    write_trunk(tmp_path, "tiny-bert")
+    write_encoder(tmp_path, "tiny-bert")
     config = tmp_path / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "dtype": "float16"}))
     model = load(str(tmp_path), Placement.choose(DEVICE, dtype))  # type: ignore[arg-type]
-    assert model.trunk.dtype == expected
+    assert model.encoder.dtype == expected
     assert card_of(model).dtype == str(expected).removeprefix("torch.")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shared.jobs import HybridWeights
 from shared.vectors import ScoringMethod
-from support.tiny import reader, write_json, write_trunk
+from support.tiny import reader, write_encoder, write_json
 
 SPECIAL = {"cls": 2, "eos": 3, "pad": 0, "unk": 1}
 WEIGHTS = HybridWeights(dense=0.4, sparse=0.2, multi_vector=0.4)
@@ -20,8 +20,8 @@ Known = dict[str, Any]
 class Paper:
     """One text at a time, by a plain XLM-RoBERTa and two matrices."""
 
-    def __init__(self, trunk: Any) -> None:
-        self.trunk = trunk
+    def __init__(self, encoder: Any) -> None:
+        self.encoder = encoder
         generator = torch.Generator().manual_seed(5)
         shapes = {"colbert": (48, 64), "sparse": (1, 64)}
         self.linear = {
@@ -34,7 +34,7 @@ class Paper:
 
     @torch.inference_mode()
     def of(self, ids: list[int]) -> Known:
-        hidden = self.trunk(input_ids=torch.tensor([ids])).last_hidden_state[0]
+        hidden = self.encoder(input_ids=torch.tensor([ids])).last_hidden_state[0]
         tokens = F.linear(hidden[1:], **self.linear["colbert"])
         weights: dict[int, float] = defaultdict(float)
         for identity, weight in zip(ids, F.linear(hidden, **self.linear["sparse"]).relu().flatten(), strict=True):
@@ -59,7 +59,7 @@ class Paper:
 
 def write(folder: Path) -> Paper:
     """Writes a tiny BGE-M3 as it is on disk; returns its reference."""
-    paper = Paper(write_trunk(folder, "tiny-xlm-roberta"))
+    paper = Paper(write_encoder(folder, "tiny-xlm-roberta"))
     reader(eos_token="[SEP]").save_pretrained(folder)
     for name, tensors in paper.linear.items():
         torch.save(tensors, folder / f"{name}_linear.pt")

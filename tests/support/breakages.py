@@ -19,9 +19,9 @@ MODULES = [{"name": kind, "type": f"sentence_transformers.models.{kind}", "path"
 DENSE = {"in_features": 64, "out_features": 32, "activation_function": "torch.nn.modules.activation.Tanh"}
 
 
-def whole_repository(trunk: Path, folder: Path) -> Path:
-    """A repository that loads: trunk, pooling, a dense layer, unit length."""
-    shutil.copytree(trunk, folder)
+def whole_repository(encoder: Path, folder: Path) -> Path:
+    """A repository that loads: encoder, pooling, a dense layer, unit length."""
+    shutil.copytree(encoder, folder)
     write_json(
         folder,
         modules=MODULES,
@@ -135,7 +135,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     ),
     "widths that are no numbers": (settings(LINEAR, in_features="many"), [LINEAR, "in_features"]),
     "a dense layer of another width": (lambda folder: save_dense(folder, 16), ["2_Dense", "[16, 64]", "[32, 64]"]),
-    "a dense layer for another trunk": (lambda folder: save_dense(folder, 32, 48), ["2_Dense", "[32, 48]", "[32, 64]"]),
+    "a dense layer for another encoder": (
+        lambda folder: save_dense(folder, 32, 48),
+        ["2_Dense", "[32, 48]", "[32, 64]"],
+    ),
     "a dense layer without weights": (without("2_Dense/model.safetensors"), ["2_Dense", "model.safetensors"]),
     "a dense layer without its bias": (drop("linear.bias"), ["2_Dense/model.safetensors", "linear.bias"]),
     "a dense layer with a residual that its config leaves out": (

@@ -99,7 +99,7 @@ def _by_mask(arguments: Any) -> bool:
 
 def _weights(engine: ModelEngine) -> Iterator[Tensor]:
     model = engine.model
-    for module in (model.trunk.model, *model.heads.modules()):
+    for module in (model.encoder.model, *model.heads.modules()):
         yield from (*module.parameters(), *module.buffers())
 
 

@@ -1,4 +1,4 @@
-"""Trunks in an accelerator's forms, on a processor: what stands for its attention, its compiler and its recorder."""
+"""Encoders in an accelerator's forms, on a processor: what stands for its attention, its compiler and its recorder."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -19,8 +19,8 @@ from gpu_worker.kernels.attention.launched import Launched
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution as ways
 from gpu_worker.model import loading
-from gpu_worker.model.encoder.encoder import Trunk, uncounted_by
-from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.encoder.encoder import Encoder, uncounted_by
+from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.source import open_source
 from gpu_worker.model.tune import encoder_forms as choice
@@ -111,30 +111,30 @@ def loaded(name: str, forms: Forms | None = None, kernel: type[Launched] = Varle
 
 
 @cache
-def packed_trunk(name: str, kernel: type[Launched] = Varlen) -> PackedTrunk:
-    trunk = loaded(name, kernel=kernel).trunk
-    assert isinstance(trunk, PackedTrunk)
-    return trunk
+def packed_encoder(name: str, kernel: type[Launched] = Varlen) -> PackedEncoder:
+    encoder = loaded(name, kernel=kernel).encoder
+    assert isinstance(encoder, PackedEncoder)
+    return encoder
 
 
-def captured(trunk: Trunk, step_tokens: int, longest: int) -> dict[Bucket, Graph]:
+def captured(encoder: Encoder, step_tokens: int, longest: int) -> dict[Bucket, Graph]:
     with torch.inference_mode():
-        return {size: Graph(size, trunk, Playing()) for size in buckets(step_tokens, longest)}
+        return {size: Graph(size, encoder, Playing()) for size in buckets(step_tokens, longest)}
 
 
-def batch(trunk: Trunk, lengths: list[int], tails: list[int] | None = None) -> RaggedBatch:
+def batch(encoder: Encoder, lengths: list[int], tails: list[int] | None = None) -> RaggedBatch:
     generator = np.random.default_rng(sum(lengths))
     texts = [generator.integers(10, 900, length, dtype=np.int32) for length in lengths]
-    return RaggedBatch.pack(texts, trunk.device, trunk.uncounted, tails=tails or ())
+    return RaggedBatch.pack(texts, encoder.device, encoder.uncounted, tails=tails or ())
 
 
-def reference_of(name: str, **probes: Any) -> tuple[Reference, PackedTrunk]:
-    """The gate's reference, and the trunk as it is written."""
+def reference_of(name: str, **probes: Any) -> tuple[Reference, PackedEncoder]:
+    """The gate's reference, and the encoder as it is written."""
     attention.register()
     base = open_source(f"random:{name}", CPU, False, NO_OVERRIDES, "").model.base_model
     reference = Reference(base, Probes.of(base.config, **probes))
     ways.make_packed(base)
-    return reference, PackedTrunk(base, Varlen(), uncounted_by(base))
+    return reference, PackedEncoder(base, Varlen(), uncounted_by(base))
 
 
 def found_out(model: Any) -> list[str]:

@@ -45,9 +45,9 @@ def write_dense(folder: Path, name: str, **config: Any) -> None:
     save_file({"linear.weight": weight}, folder / name / "model.safetensors")
 
 
-def write_pylate(folder: Path, trunk: Path, described: dict[str, Any], **beside: Any) -> Path:
+def write_pylate(folder: Path, encoder: Path, described: dict[str, Any], **beside: Any) -> Path:
     """`described` is config_sentence_transformers.json, `beside` sentence_bert_config.json."""
-    shutil.copytree(trunk, folder, dirs_exist_ok=True)
+    shutil.copytree(encoder, folder, dirs_exist_ok=True)
     write_reader(folder)
     write_dense(folder, "1_Dense")
     kinds = [("", "sentence_transformers.models.Transformer"), ("1_Dense", "pylate.models.Dense.Dense")]
@@ -55,10 +55,10 @@ def write_pylate(folder: Path, trunk: Path, described: dict[str, Any], **beside:
     return write_json(folder, modules=modules, **{PYLATE: described, BESIDE: beside})
 
 
-def write_native(folder: Path, trunk: Path, mask: dict[str, Any] | None, unit: bool = True, **beside: Any) -> Path:
+def write_native(folder: Path, encoder: Path, mask: dict[str, Any] | None, unit: bool = True, **beside: Any) -> Path:
     """As sentence-transformers 6 writes it; `mask` is the MultiVectorMask's config, None for none."""
     write_pylate(
-        folder, trunk, {"model_type": "MultiVectorEncoder", "prompts": {"query": "w1 ", "document": ""}}, **beside
+        folder, encoder, {"model_type": "MultiVectorEncoder", "prompts": {"query": "w1 ", "document": ""}}, **beside
     )
     write_dense(folder, "1_Dense", module_input_name="token_embeddings")
     base, late = "sentence_transformers.base.modules", "sentence_transformers.multi_vector_encoder.modules"
@@ -73,9 +73,9 @@ def write_native(folder: Path, trunk: Path, mask: dict[str, Any] | None, unit: b
     return write_json(folder, modules=modules)
 
 
-def write_stanford(folder: Path, trunk: Path, metadata: dict[str, Any] | None) -> Path:
-    """One file of weights: the trunk's under `bert.`, the projection at the root; `metadata` None for no file."""
-    shutil.copytree(trunk, folder, dirs_exist_ok=True)
+def write_stanford(folder: Path, encoder: Path, metadata: dict[str, Any] | None) -> Path:
+    """One file of weights: the encoder's under `bert.`, the projection at the root; `metadata` None for no file."""
+    shutil.copytree(encoder, folder, dirs_exist_ok=True)
     write_reader(folder)
     weights = {f"bert.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
     weights["linear.weight"] = 0.2 * torch.randn(48, 64, generator=torch.Generator().manual_seed(8))

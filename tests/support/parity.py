@@ -38,8 +38,8 @@ from support.tiny import (
     scores,
     sparse_rows,
     token_rows,
+    write_encoder,
     write_json,
-    write_trunk,
 )
 
 TOLERANCE = 2e-5
@@ -94,7 +94,7 @@ TABLE = [(name, output) for name in TINY for output in OUTPUTS if OUTPUTS[output
 def write(folder: Path, name: str, output: str) -> None:
     """A repository for a cell of the table, as transformers and sentence-transformers write it."""
     column = OUTPUTS[output]
-    write_trunk(folder, name, column.weights_of, labels=column.labels if column.weights_of != "causal-lm" else 0)
+    write_encoder(folder, name, column.weights_of, labels=column.labels if column.weights_of != "causal-lm" else 0)
     if output == "vectors":
         modules = [{"name": "0", "type": "sentence_transformers.models.Transformer", "path": ""}]
         modules.append({"name": "1", "type": "sentence_transformers.models.Pooling", "path": "1_Pooling"})

@@ -21,7 +21,7 @@ SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 
 
 def loaded() -> ModelEngine:
-    """BERT's vocabulary on a trunk that weighs nothing."""
+    """BERT's vocabulary on an encoder that weighs nothing."""
     values = SMALL | {"vocab_size": VOCABULARY, "pad_token_id": 0, "initializer_range": 0.2}
     for known in (shapes.ALL_SHAPES, synthetic.SHAPES):
         known["small-bert"] = ("bert", "mean", values)

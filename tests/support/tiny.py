@@ -144,7 +144,7 @@ def reader(**names: Any) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(description)), **(NAMES | names))
 
 
-def write_trunk(folder: Path, name: str, weights_of: WeightsOf = "encoder", labels: int = 0, **saving: Any) -> Any:
+def write_encoder(folder: Path, name: str, weights_of: WeightsOf = "encoder", labels: int = 0, **saving: Any) -> Any:
     """Writes a shape's transformers class with seeded weights, rounded to bfloat16, and a tokenizer; returns it."""
     config, _ = synthetic.shape_of(name)
     if labels:

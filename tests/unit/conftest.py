@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def remembered() -> Iterator[None]:
-    """Hundreds of tests load the same trunk: its own run of the probes is two thirds of each load."""
+    """Hundreds of tests load the same encoder: its own run of the probes is two thirds of each load."""
     from support.remembered import remember
 
     with pytest.MonkeyPatch.context() as patch:

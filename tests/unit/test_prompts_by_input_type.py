@@ -17,7 +17,7 @@ from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from shared.vectors import InputType
 from support.references import near
-from support.tiny import CPU, DENSE, ask, dense_rows, raw, write_json, write_trunk
+from support.tiny import CPU, DENSE, ask, dense_rows, raw, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("remembered", "measured_briefly")
 PROMPT = "w5 w6 w7 "
@@ -31,8 +31,8 @@ COSINES = {TEXTS[0]: 0.843, TEXTS[1]: 0.829}
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A mean of a tiny BERT as sentence-transformers saves it."""
     folder = tmp_path_factory.mktemp("prompts")
-    write_trunk(folder / "trunk", "tiny-bert")
-    modules = [Transformer(str(folder / "trunk")), Pooling(64, "mean")]
+    write_encoder(folder / "encoder", "tiny-bert")
+    modules = [Transformer(str(folder / "encoder")), Pooling(64, "mean")]
     SentenceTransformer(modules=modules, device="cpu").save(str(folder / "saved"), create_model_card=False)
     return folder / "saved"
 

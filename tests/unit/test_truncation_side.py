@@ -24,7 +24,7 @@ from shared.jobs import Classify
 from shared.vectors import InputType, TruncationSide
 from support.late_forms import write_native
 from support.references import near
-from support.tiny import CPU, DENSE, ask, dense_rows, encode, reader, scores, write_json, write_trunk
+from support.tiny import CPU, DENSE, ask, dense_rows, encode, reader, scores, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("remembered", "measured_briefly")
 TEXTS = [" ".join(f"w{number}" for number in range(first, first + length)) for first, length in ((0, 40), (50, 15))]
@@ -61,8 +61,8 @@ def read(model: Model, texts: list[str], cut: Cut, side: InputType = InputType.U
 @pytest.mark.parametrize("told", FILES)
 def test_vectors_of_long_texts(tmp_path: Path, told: str) -> None:
     """As encoded by the reference, whichever file tells the side, and far from the other side's."""
-    write_trunk(tmp_path / "trunk", "tiny-bert")
-    modules = [Transformer(str(tmp_path / "trunk"), max_seq_length=12), Pooling(64, "mean")]
+    write_encoder(tmp_path / "encoder", "tiny-bert")
+    modules = [Transformer(str(tmp_path / "encoder"), max_seq_length=12), Pooling(64, "mean")]
     SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "saved"), create_model_card=False)
     change(tmp_path / "saved", **FILES[told])
     expected = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(TEXTS)
@@ -80,8 +80,8 @@ def test_vectors_of_long_texts(tmp_path: Path, told: str) -> None:
 
 def test_queries_and_documents_of_late_interaction(tmp_path: Path) -> None:
     """Each side within its own length, at its end."""
-    write_trunk(tmp_path / "trunk", "tiny-bert")
-    folder = write_native(tmp_path / "saved", tmp_path / "trunk", None, query_length=8, document_length=14)
+    write_encoder(tmp_path / "encoder", "tiny-bert")
+    folder = write_native(tmp_path / "saved", tmp_path / "encoder", None, query_length=8, document_length=14)
     change(folder, tokenizer_config=LEFT)
     oracle, model = MultiVectorEncoder(str(folder), device="cpu"), load(str(folder), CPU)
     for task, side, length in (("query", InputType.QUERY, 8), ("document", InputType.DOCUMENT, 14)):
@@ -93,9 +93,9 @@ def test_queries_and_documents_of_late_interaction(tmp_path: Path) -> None:
 
 def test_pairs_of_a_cross_encoder(tmp_path: Path) -> None:
     """Ids and scores, where the first text is longer and where the second is."""
-    write_trunk(tmp_path / "trunk", "tiny-bert", "sequence-classification", 1)
-    reader(truncation_side="left").save_pretrained(tmp_path / "trunk")
-    oracle = CrossEncoder(str(tmp_path / "trunk"), device="cpu", max_length=24)
+    write_encoder(tmp_path / "encoder", "tiny-bert", "sequence-classification", 1)
+    reader(truncation_side="left").save_pretrained(tmp_path / "encoder")
+    oracle = CrossEncoder(str(tmp_path / "encoder"), device="cpu", max_length=24)
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
     model = load(str(tmp_path / "saved"), CPU)
     firsts, seconds = [TEXTS[0], "w1 w2", TEXTS[0]], [TEXTS[1], TEXTS[0], "w3"]
@@ -118,7 +118,7 @@ def test_pairs_of_a_cross_encoder(tmp_path: Path) -> None:
 
 def test_a_side_that_is_none_is_refused(tmp_path: Path) -> None:
     """By transformers, whose words are passed on."""
-    write_trunk(tmp_path, "tiny-bert")
+    write_encoder(tmp_path, "tiny-bert")
     change(tmp_path, tokenizer_config={"truncation_side": "middle"})
     with pytest.raises(ModelRefused, match=r"the tokenizer cannot be loaded: .*middle"):
         load(str(tmp_path), CPU)

@@ -23,7 +23,7 @@ class EncodeJob(TextJob):
     def __init__(
         self, sequences: Sequences, work: Encode, heads: Heads, sparse_cost: Callable[[int], int] = int
     ) -> None:
-        """`sparse_cost`: what sparse vectors cost a sequence of so many tokens beside the trunk."""
+        """`sparse_cost`: what sparse vectors cost a sequence of so many tokens beside the encoder."""
         super().__init__(sequences, by_length(sequences))
         self._work = work
         self._dense = self._tokens = None

@@ -25,7 +25,7 @@ class ScoreJob(TextJob):
         flops_per_token: float,
         sparse_cost: Callable[[int], int] = int,
     ) -> None:
-        """`sparse_cost`: what sparse vectors cost a sequence of so many tokens beside the trunk."""
+        """`sparse_cost`: what sparse vectors cost a sequence of so many tokens beside the encoder."""
         super().__init__(sequences, _units(sequences, work))
         self._work = work
         shape = work.layout.shape(work.queries, len(sequences) - work.queries)

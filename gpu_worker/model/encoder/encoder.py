@@ -13,7 +13,7 @@ ENDLESS = 1 << 24
 """Positions of a model that has no limit: relative distances, or a state in place of attention."""
 
 
-class Trunk:
+class Encoder:
     """Runs batches; which way is the subclass's affair.
 
     `way` names it for the card. `uncounted` is the token id that positions do not count, see `RaggedBatch.pack`;
@@ -31,7 +31,7 @@ class Trunk:
         self.width = int(model.config.get_text_config().hidden_size) if width is None else width
 
     @property
-    def as_written(self) -> "Trunk":
+    def as_written(self) -> "Encoder":
         """The same, layers not compiled and nothing captured."""
         return self
 
@@ -48,7 +48,7 @@ class Trunk:
         return found
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
-        """Last hidden states [T, H] of a packed batch, in the trunk's dtype."""
+        """Last hidden states [T, H] of a packed batch, in the encoder's dtype."""
         raise NotImplementedError
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu_worker.model.encoder.encoder import Trunk
+from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import RaggedBatch, Run
 from gpu_worker.ragged.token_types import TokenTypes
 from shared.errors import ModelRefused
 
 
-class EqualLengthTrunk(Trunk):
+class EqualLengthEncoder(Encoder):
     """An unmodified encoder, with positions and masks of its own making."""
 
     def __init__(self, model: Any, *, own: str, token_types: TokenTypes | None, width: int) -> None:

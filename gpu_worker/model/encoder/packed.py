@@ -6,12 +6,12 @@ from typing import Any
 from torch import Tensor
 
 from gpu_worker.kernels.attention.interface import AttentionCall, PackedAttention, Terms
-from gpu_worker.model.encoder.encoder import Trunk
+from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.token_types import TokenTypes
 
 
-class PackedTrunk(Trunk):
+class PackedEncoder(Encoder):
     """Every layer of the model attends through `attention`."""
 
     def __init__(

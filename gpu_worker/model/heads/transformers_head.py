@@ -1,4 +1,4 @@
-"""An unmodified transformers head without its trunk: hidden states that were computed packed go straight in."""
+"""An unmodified transformers head without its encoder: hidden states that were computed packed go straight in."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 
-class TrunkOutput(BaseModelOutputWithPooling):
-    """What a trunk answers with; of what a family adds to it (XLNet's memories, Luke's entities) there is nothing."""
+class EncoderOutput(BaseModelOutputWithPooling):
+    """What an encoder answers with; nothing of what a family adds to it (XLNet's memories, Luke's entities)."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("_"):
@@ -16,31 +16,31 @@ class TrunkOutput(BaseModelOutputWithPooling):
 
 
 class Given(nn.Module):
-    """Stands in a head's class where its trunk was, and answers with the rows that it is given.
+    """Stands in a head's class where its encoder was, and answers with the rows that it is given.
 
-    Heads of some families look things up in their trunk (DeBERTa its word embeddings): what is missing here is found
-    there. The trunk is not registered as a child, so it is not counted, moved or changed twice.
+    Heads of some families look things up in their encoder (DeBERTa its word embeddings): what is missing here is found
+    there. The encoder is not registered as a child, so it is not counted, moved or changed twice.
     """
 
-    def __init__(self, trunk: nn.Module) -> None:
+    def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
-        self.pooler = getattr(trunk, "pooler", None)
+        self.pooler = getattr(encoder, "pooler", None)
         self._plain_pooler = isinstance(self.pooler, nn.Linear)  # before it is made fast
-        self.__dict__["_trunk"] = trunk
+        self.__dict__["_encoder"] = encoder
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(self.__dict__["_trunk"], name)
+            return getattr(self.__dict__["_encoder"], name)
 
-    def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> TrunkOutput:
-        """inputs_embeds [B, L, H] are the hidden states; a pooler of the trunk runs on them."""
+    def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> EncoderOutput:
+        """inputs_embeds [B, L, H] are the hidden states; a pooler of the encoder runs on them."""
         pooled = None if self.pooler is None else self._pool(inputs_embeds)
-        return TrunkOutput(last_hidden_state=inputs_embeds, pooler_output=pooled)
+        return EncoderOutput(last_hidden_state=inputs_embeds, pooler_output=pooled)
 
     def _pool(self, hidden: Tensor) -> Any:
-        """ALBERT's pooler and BigBird's are plain layers, which their trunks apply to the first row."""
+        """ALBERT's pooler and BigBird's are plain layers, which their encoders apply to the first row."""
         assert self.pooler is not None
         if not self._plain_pooler:
             return self.pooler(hidden)
@@ -52,7 +52,7 @@ class Head(nn.Module):
     """A transformers class (ForMaskedLM, ForSequenceClassification, ForTokenClassification) on given hidden states."""
 
     def __init__(self, model: Any) -> None:
-        """Takes the model apart: its trunk stays whole, and `Given` takes its place."""
+        """Takes the model apart: its encoder stays whole, and `Given` takes its place."""
         super().__init__()
         setattr(model, model.base_model_prefix, Given(model.base_model))
         config = model.config.get_text_config()

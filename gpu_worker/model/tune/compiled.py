@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.model.encoder.encoder import Trunk
-from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.ragged.batch import RaggedBatch
 from shared.errors import ModelRefused
 
@@ -22,10 +22,10 @@ CONFIG = {"recompile_limit": 64, "specialize_float": True}
 epsilons are constants."""
 
 
-class CompiledTrunk(Trunk):
-    """A packed trunk whose layers run compiled, in this trunk alone."""
+class CompiledEncoder(Encoder):
+    """A packed encoder whose layers run compiled, in this encoder alone."""
 
-    def __init__(self, packed: PackedTrunk, backend: Any = INDUCTOR) -> None:
+    def __init__(self, packed: PackedEncoder, backend: Any = INDUCTOR) -> None:
         """`backend` as torch.compile takes it. Compiles nothing yet. Raises ModelRefused where it finds no layers."""
         super().__init__(packed.model, uncounted=packed.uncounted, token_types=packed.token_types, width=packed.width)
         self._packed = packed
@@ -43,7 +43,7 @@ class CompiledTrunk(Trunk):
         return f"{self._packed.way}, compiled layers"
 
     @property
-    def as_written(self) -> Trunk:
+    def as_written(self) -> Encoder:
         return self._packed
 
     def compile(self, batches: Iterable[RaggedBatch]) -> None:
@@ -59,7 +59,7 @@ class CompiledTrunk(Trunk):
             return self._run(batch)
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
-        """See `Trunk`. What would have to be compiled first runs as it is written."""
+        """See `Encoder`. What would have to be compiled first runs as it is written."""
         with torch.compiler.set_stance("eager_on_recompile"):
             return self._run(batch)
 

@@ -1,4 +1,4 @@
-"""In which form a packed trunk serves: as it is written, with compiled layers, by graphs. Measured at load.
+"""In which form a packed encoder serves: as it is written, with compiled layers, by graphs. Measured at load.
 
 Every form passes the gate, and none serves that is slower. Where one cannot be had (no compiler, a class that is not
 made for it), the one before it serves, and the log says why.
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from gpu_worker.device.timing import PAYS, Seconds, device_seconds
-from gpu_worker.model.encoder.encoder import Trunk
-from gpu_worker.model.encoder.packed import PackedTrunk
-from gpu_worker.model.tune.compiled import INDUCTOR, CompiledTrunk
+from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.tune.compiled import INDUCTOR, CompiledEncoder
 from gpu_worker.model.tune.graph_sizes import TOKENS, Bucket, buckets
-from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, Graph, GraphedTrunk, Recorder
+from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, Graph, GraphedEncoder, Recorder
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.launches import LEAST_SAVED, TILE
 from gpu_worker.repository.files import first_line
@@ -39,8 +39,8 @@ class Judge(Protocol):
     def uneven(self) -> list[int]:
         """Attended to in two launches, where a text is long enough for that."""
 
-    def check(self, trunk: Trunk, numbers: Sequence[int] | None = None, run: Run | None = None) -> None:
-        """Raises where `run`, or the trunk itself, does not give the model's own hidden states for these texts."""
+    def check(self, encoder: Encoder, numbers: Sequence[int] | None = None, run: Run | None = None) -> None:
+        """Raises where `run`, or the encoder itself, does not give the model's own hidden states for these texts."""
 
     def fitting(self, tokens: int, sequences: int, longest: int) -> list[int]:
         """As many as fit into such a batch and are attended to in one launch."""
@@ -56,11 +56,11 @@ class Forms:
 
 
 class FormChoice:
-    """Finds the fastest form of a trunk: `trunk`, and what was `told` of the others, for the log."""
+    """Finds the fastest form of an encoder: `encoder`, and what was `told` of the others, for the log."""
 
     def __init__(
         self,
-        packed: PackedTrunk,
+        packed: PackedEncoder,
         judge: Judge,
         forms: Forms,
         *,
@@ -73,7 +73,7 @@ class FormChoice:
         """`packed` passed the gate as it is written. `longest`: tokens of a text; `tails`: whether texts may end with
         some that nobody attends to. `backend`, `recorder` and `seconds` (of a run) stand for the device's in tests.
         """
-        self.trunk: Trunk = packed
+        self.encoder: Encoder = packed
         self.told: list[str] = []
         self._packed, self._judge, self._longest, self._tails = packed, judge, longest, tails
         self._backend, self._recorder, self._seconds = backend, recorder, seconds or device_seconds
@@ -92,22 +92,22 @@ class FormChoice:
             self.told.append(f"no {form}: {type(error).__name__}: {first_line(error)}")
 
     def _compile(self) -> None:
-        compiled = CompiledTrunk(self._packed, self._backend)
+        compiled = CompiledEncoder(self._packed, self._backend)
         compiled.compile(self._batch(lengths) for lengths in self._kinds())
         for numbers in (self._judge.whole, self._judge.uneven()):
             self._judge.check(compiled, numbers, compiled.compiling)
         if self._tails:
             self._compile_tails(compiled)
-        written, fused = (sum(self._uncaptured(trunk)) for trunk in (self._packed, compiled))
+        written, fused = (sum(self._uncaptured(encoder)) for encoder in (self._packed, compiled))
         used = fused < PAYS * written
         if used:
-            self.trunk = compiled
+            self.encoder = compiled
         self.told.append(
             f"layers compiled in {compiled.seconds:.1f} s: {fused / written:.2f} of the time of those as they are "
             f"written{'' if used else ', so not used'}"
         )
 
-    def _compile_tails(self, compiled: CompiledTrunk) -> None:
+    def _compile_tails(self, compiled: CompiledEncoder) -> None:
         """Causal layers and windows look at lengths where there are tails: such batches may have to run uncompiled."""
         try:
             for lengths in self._kinds():
@@ -118,12 +118,12 @@ class FormChoice:
         self._judge.check(compiled)
 
     def _capture(self) -> None:
-        start, before, alone = time.monotonic(), self._reserved(), self._uncaptured(self.trunk)
+        start, before, alone = time.monotonic(), self._reserved(), self._uncaptured(self.encoder)
         record, graphs, replayed, failed = self._recorder(), dict[Bucket, Graph](), dict[Bucket, float](), list[str]()
         with torch.inference_mode():
             for size in self._buckets:
                 try:
-                    graph = self._checked(Graph(size, self.trunk, record))
+                    graph = self._checked(Graph(size, self.encoder, record))
                 except CaptureBroken as error:
                     failed.append(f"{size}, after which nothing more is captured: {first_line(error)}")
                     break
@@ -133,13 +133,13 @@ class FormChoice:
                 graphs[size], replayed[size] = graph, self._time(graph, self._batch(size.filled))
         if failed:
             self.told.append(f"{len(failed)} sizes have no graph, such as {failed[0]}")
-        graphed = GraphedTrunk(
-            self.trunk,
+        graphed = GraphedEncoder(
+            self.encoder,
             graphs,
             lambda size, tokens: replayed[size] < PAYS * float(np.interp(tokens, self._sizes, alone)),
         )
         if graphed.graphs:
-            self.trunk = graphed
+            self.encoder = graphed
         self.told.append(
             f"{len(graphs)} graphs captured and measured in {time.monotonic() - start:.1f} s, {len(graphed.graphs)} of "
             f"them used, {(self._reserved() - before) / MEBIBYTE:.0f} MiB"
@@ -147,17 +147,17 @@ class FormChoice:
 
     def _checked(self, graph: Graph) -> Graph:
         size = graph.bucket
-        self._judge.check(self.trunk, self._judge.fitting(size.tokens, size.sequences, size.longest), graph)
+        self._judge.check(self.encoder, self._judge.fitting(size.tokens, size.sequences, size.longest), graph)
         return graph
 
     def _reserved(self) -> int:
         """Bytes of the device that PyTorch has."""
-        device = self.trunk.device
+        device = self.encoder.device
         return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
 
-    def _uncaptured(self, trunk: Trunk) -> list[float]:
+    def _uncaptured(self, encoder: Encoder) -> list[float]:
         """Seconds of batches of texts of a usual length, by their tokens."""
-        return [self._time(trunk, self._batch(self._usual(tokens))) for tokens in self._sizes]
+        return [self._time(encoder, self._batch(self._usual(tokens))) for tokens in self._sizes]
 
     def _time(self, run: Run, batch: RaggedBatch) -> float:
         with torch.inference_mode():
@@ -177,7 +177,7 @@ class FormChoice:
 
     def _batch(self, lengths: Sequence[int], tails: Sequence[int] = ()) -> RaggedBatch:
         """Of the token id in the middle of the vocabulary, in most no special one."""
-        middle = int(self.trunk.model.config.get_text_config().vocab_size) // 2
+        middle = int(self.encoder.model.config.get_text_config().vocab_size) // 2
         texts = [np.full(length, middle, dtype=np.int32) for length in lengths]
-        trunk = self.trunk
-        return RaggedBatch.pack(texts, trunk.device, trunk.uncounted, types=trunk.token_types, tails=tails)
+        encoder = self.encoder
+        return RaggedBatch.pack(texts, encoder.device, encoder.uncounted, types=encoder.token_types, tails=tails)

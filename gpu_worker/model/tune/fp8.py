@@ -90,7 +90,7 @@ def check_device(placement: Placement) -> None:
 
 
 def install(base: nn.Module, heads: Iterable[nn.Module] = (), product: Product = scaled) -> str:
-    """Replaces the linear layers of a trunk in place, one after the other; what became of them.
+    """Replaces the linear layers of an encoder in place, one after the other; what became of them.
 
     Left as they are: what `heads` run as well, what chooses experts, what the kernels or the model's own code cannot
     take. Raises ModelRefused where nothing is left to replace, or where the device computes something else.

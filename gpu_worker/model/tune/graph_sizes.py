@@ -1,4 +1,4 @@
-"""The sizes for which a trunk is captured as a graph, and which of them holds a batch. Pure; no torch."""
+"""The sizes for which an encoder is captured as a graph, and which of them holds a batch. Pure; no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

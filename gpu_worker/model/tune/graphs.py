@@ -1,4 +1,4 @@
-"""A trunk captured as CUDA graphs: a step of a few thousand tokens then costs one launch instead of hundreds.
+"""An encoder captured as CUDA graphs: a step of a few thousand tokens then costs one launch instead of hundreds.
 
 A batch is filled up to the size that was captured, but with no sequence: `cu_seqlens` repeat the last token's end, so
 attention neither reads nor writes the rows behind it, and everything else is row by row. Those rows may hold anything,
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.model.encoder.encoder import Trunk
+from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.tune.graph_sizes import Bucket, smallest
 from gpu_worker.ragged.batch import RaggedBatch, Span
 from gpu_worker.ragged.upload import Staged
@@ -91,14 +91,14 @@ def _no_waits() -> Iterator[None]:
 class Graph:
     """One bucket, captured. Its tensors are written by every batch: use it on one stream only."""
 
-    def __init__(self, bucket: Bucket, trunk: Trunk, record: Recorder) -> None:
-        """Captures `trunk`."""
+    def __init__(self, bucket: Bucket, encoder: Encoder, record: Recorder) -> None:
+        """Captures `encoder`."""
         self.bucket = bucket
-        rows = 2 if trunk.token_types is None else 3
-        self._rows = torch.zeros(rows, bucket.tokens, dtype=torch.int64, device=trunk.device)
-        full = torch.arange(bucket.sequences + 1, dtype=torch.int32, device=trunk.device) * bucket.longest
+        rows = 2 if encoder.token_types is None else 3
+        self._rows = torch.zeros(rows, bucket.tokens, dtype=torch.int64, device=encoder.device)
+        full = torch.arange(bucket.sequences + 1, dtype=torch.int32, device=encoder.device) * bucket.longest
         self._ends = full.clamp(max=bucket.tokens)
-        self._replay = record(lambda: trunk(self._filled))
+        self._replay = record(lambda: encoder(self._filled))
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
         """Hidden states [T, H]: a view, which the next batch overwrites."""
@@ -133,25 +133,27 @@ class Graph:
         )
 
 
-class GraphedTrunk(Trunk):
-    """Batches that a graph holds run by it where that is worth it, all others through `trunk`.
+class GraphedEncoder(Encoder):
+    """Batches that a graph holds run by it where that is worth it, all others through `encoder`.
 
     For half precision only: what is made of hidden states is float32, so nothing that leaves a step is a view of them.
     """
 
-    def __init__(self, trunk: Trunk, graphs: Mapping[Bucket, Graph], worth: Worth) -> None:
-        """`graphs` are of `trunk`; those that no batch would be worth are left out."""
-        super().__init__(trunk.model, uncounted=trunk.uncounted, token_types=trunk.token_types, width=trunk.width)
-        self.trunk, self._worth = trunk, worth
+    def __init__(self, encoder: Encoder, graphs: Mapping[Bucket, Graph], worth: Worth) -> None:
+        """`graphs` are of `encoder`; those that no batch would be worth are left out."""
+        super().__init__(
+            encoder.model, uncounted=encoder.uncounted, token_types=encoder.token_types, width=encoder.width
+        )
+        self.encoder, self._worth = encoder, worth
         self.graphs = {size: graph for size, graph in graphs.items() if worth(size, size.tokens)}
 
     @property
     def way(self) -> str:  # type: ignore[override]
-        return f"{self.trunk.way}, {len(self.graphs)} graphs"
+        return f"{self.encoder.way}, {len(self.graphs)} graphs"
 
     @property
-    def as_written(self) -> Trunk:
-        return self.trunk.as_written
+    def as_written(self) -> Encoder:
+        return self.encoder.as_written
 
     def graph_of(self, batch: RaggedBatch) -> Graph | None:
         """The graph that a batch runs by."""
@@ -161,9 +163,9 @@ class GraphedTrunk(Trunk):
         return self.graphs[bucket] if bucket is not None and self._worth(bucket, batch.total) else None
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
-        """See `Trunk`; valid until the next batch is run."""
+        """See `Encoder`; valid until the next batch is run."""
         graph = self.graph_of(batch)
         if graph is None:
-            return self.trunk(batch)
+            return self.encoder(batch)
         self.padded += graph.bucket.tokens - batch.total
         return graph(batch)

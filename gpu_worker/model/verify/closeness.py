@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gpu_worker.model.encoder.encoder import Trunk
+from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.verify.gate import Compared, Reference
 from gpu_worker.ragged.batch import RaggedBatch
 from shared.errors import ModelRefused
@@ -54,11 +54,11 @@ class Cosines:
 
 
 class Close:
-    """Judges a rounded trunk, then the forms that it may serve in: those by the rounded trunk as it is written."""
+    """Judges a rounded encoder, then the forms that it may serve in: those by the rounded encoder as it is written."""
 
-    def __init__(self, reference: Reference, trunk: Trunk) -> None:
-        """Raises ModelRefused, with figures, where rounding takes the trunk too far from the model."""
-        found = reference.among_others(trunk)
+    def __init__(self, reference: Reference, encoder: Encoder) -> None:
+        """Raises ModelRefused, with figures, where rounding takes the encoder too far from the model."""
+        found = reference.among_others(encoder)
         self._reference = reference
         self._rounded = dict(zip(found.numbers, found.hidden.split(found.lengths), strict=True))
         self.cosines = _near(found, "rounded layers change it too much")
@@ -76,12 +76,12 @@ class Close:
 
     def check(
         self,
-        trunk: Trunk,
+        encoder: Encoder,
         numbers: Sequence[int] | None = None,
         run: Callable[[RaggedBatch], Tensor] | None = None,
     ) -> None:
         """As `Reference.check`, by cosines. What is fused rounds otherwise before it is rounded to eight bits."""
-        found = self._reference.among_others(trunk, numbers, run)
+        found = self._reference.among_others(encoder, numbers, run)
         rounded = torch.cat([self._rounded[each] for each in found.numbers])
         _near(replace(found, own=rounded), "it does not run as the rounded layers do")
 

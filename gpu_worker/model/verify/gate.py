@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.model.encoder.encoder import Trunk
-from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.model.verify.reference import NO_TYPES, Feeding, run
 from gpu_worker.model.verify.reference_attention import FUSED, WRITTEN_OUT, attending_by, default_of, other_than, run_by
@@ -49,7 +49,7 @@ class Compared:
 class Reference:
     """Hidden states of the probes by the model's own attention, taken before anything is changed.
 
-    `attention` names it; `notice`: what a user should know of it. `types`: those that a trunk is to be fed.
+    `attention` names it; `notice`: what a user should know of it. `types`: those that an encoder is to be fed.
     """
 
     def __init__(self, model: Any, probes: Probes, feeding: Feeding = NO_TYPES) -> None:
@@ -97,7 +97,7 @@ class Reference:
 
     def check(
         self,
-        trunk: Trunk,
+        encoder: Encoder,
         numbers: Sequence[int] | None = None,
         run: Callable[[RaggedBatch], Tensor] | None = None,
     ) -> None:
@@ -105,20 +105,20 @@ class Reference:
 
         See `among_others` for what is run.
         """
-        found = self.among_others(trunk, numbers, run)
-        verdict = compare(found.hidden, found.exact, found.own, self.padding_noise, trunk.dtype)
+        found = self.among_others(encoder, numbers, run)
+        verdict = compare(found.hidden, found.exact, found.own, self.padding_noise, encoder.dtype)
         if verdict:
             raise ModelRefused(f"it does not run among other texts as it runs alone: {verdict}")
 
     def among_others(
         self,
-        trunk: Trunk,
+        encoder: Encoder,
         numbers: Sequence[int] | None = None,
         run: Callable[[RaggedBatch], Tensor] | None = None,
     ) -> Compared:
         """The texts of these `numbers`, or all, run as one batch, in the order in which steps have them.
 
-        `run`: what runs it in place of the trunk. Raises ModelRefused where a packed trunk passes its attention by.
+        `run`: what runs it in place of the encoder. Raises ModelRefused where a packed encoder passes its attention by.
         """
         probes = self.probes
         numbers = [*range(len(probes.texts)), *probes.again] if numbers is None else numbers
@@ -127,20 +127,20 @@ class Reference:
         ordered, seconds = [numbers[each] for each in order], probes.seconds
         batch = RaggedBatch.pack(
             [probes.texts[each] for each in ordered],
-            trunk.device,
-            trunk.uncounted,
-            types=trunk.token_types,
+            encoder.device,
+            encoder.uncounted,
+            types=encoder.token_types,
             second_segments=[seconds[each] for each in ordered],
             tails=[probes.tails[each] for each in ordered],
         )
         with torch.inference_mode():
             if run is not None:
                 hidden = run(batch)
-            elif isinstance(trunk, PackedTrunk):
-                hidden, calls = trunk.counted(batch)
-                _check_calls(trunk, calls)
+            elif isinstance(encoder, PackedEncoder):
+                hidden, calls = encoder.counted(batch)
+                _check_calls(encoder, calls)
             else:
-                hidden = trunk(batch)
+                hidden = encoder(batch)
             rows = torch.from_numpy(batch.rows_of(np.argsort(order))).to(hidden.device)
             lengths = [len(text) for text in probes.texts]
             exact, own = (torch.cat([each.split(lengths)[n] for n in numbers]) for each in (self.exact, self.own))
@@ -227,8 +227,8 @@ def _distance(hidden: Tensor, exact: Tensor) -> float:
     return float((hidden.float() - exact).abs().max())
 
 
-def _check_calls(trunk: PackedTrunk, calls: int) -> None:
-    layers = int(getattr(trunk.model.config, "num_hidden_layers", calls))
+def _check_calls(encoder: PackedEncoder, calls: int) -> None:
+    layers = int(getattr(encoder.model.config, "num_hidden_layers", calls))
     if calls != layers:
         raise ModelRefused(f"it attended {calls} times through the packed attention, its config says {layers} layers")
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu_worker.model.encoder.encoder import Trunk
+from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.heads.classifier import LAST_REAL, LATE, HeadClassifier
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse import SpladeHead
@@ -26,14 +26,14 @@ TOLERANCE = 1e-4
 ROWS_READ = ("cls", "lasttoken", LAST_REAL, "mean", LATE)
 """What a ForSequenceClassification may look at."""
 HALF_RATIO = 3.0
-"""Few numbers are compared here, and the trunk was judged before: a wrong row is off by much more."""
+"""Few numbers are compared here, and the encoder was judged before: a wrong row is off by much more."""
 
 
 class HeadReference:
     """Logits of a few random texts, taken before anything is changed. Texts have second segments where those count."""
 
     def __init__(self, model: Any, recipe: Recipe, probes: Probes, positions: int, feeding: Feeding) -> None:
-        """`model` is the whole class, as loaded, with its own attention; `feeding` is its trunk's."""
+        """`model` is the whole class, as loaded, with its own attention; `feeding` is its encoder's."""
         vocabulary = int(model.config.get_text_config().vocab_size)
         texts = [*probes.short(), *more(vocabulary, positions)]
         paired = feeding.types is not None
@@ -48,33 +48,37 @@ class HeadReference:
             self.own = self._one_by_one(model)
             self.exact = in_float32(model, lambda: self._one_by_one(model))
 
-    def check(self, trunk: Trunk, heads: Heads) -> None:
+    def check(self, encoder: Encoder, heads: Heads) -> None:
         """Settles which row a classifier reads. Raises ModelRefused where the head's logits are not the model's."""
         with torch.inference_mode():
-            batch = self._batch(trunk)
-            hidden = trunk(batch)
+            batch = self._batch(encoder)
+            hidden = encoder(batch)
             if isinstance(heads.classifier, HeadClassifier):
                 self._settle(heads.classifier, hidden, batch)
-            verdict = self._compare(logits_of(heads, hidden, batch), trunk.dtype)
+            verdict = self._compare(logits_of(heads, hidden, batch), encoder.dtype)
         if verdict:
             raise ModelRefused(f"{self._name} does not classify among other texts as it does alone: {verdict}")
 
-    def check_close(self, trunk: Trunk, heads: Heads, least: float) -> float:
+    def check_close(self, encoder: Encoder, heads: Heads, least: float) -> float:
         """The cosine of all logits to those of the model's own half precision, once `check` has settled the row.
 
         Raises ModelRefused where it is below `least`.
         """
         with torch.inference_mode():
-            batch = self._batch(trunk)
-            logits = logits_of(heads, trunk(batch), batch).float()
+            batch = self._batch(encoder)
+            logits = logits_of(heads, encoder(batch), batch).float()
             cosine = float(torch.cosine_similarity(logits.flatten(), self.own.flatten(), dim=0))
         if not cosine >= least:
             raise ModelRefused(f"rounded layers change its logits too much: cosine {cosine:.4f}, wanted is {least}")
         return cosine
 
-    def _batch(self, trunk: Trunk) -> RaggedBatch:
+    def _batch(self, encoder: Encoder) -> RaggedBatch:
         return RaggedBatch.pack(
-            self.texts, trunk.device, trunk.uncounted, types=trunk.token_types, second_segments=self.second_segments
+            self.texts,
+            encoder.device,
+            encoder.uncounted,
+            types=encoder.token_types,
+            second_segments=self.second_segments,
         )
 
     def _settle(self, classifier: HeadClassifier, hidden: Tensor, batch: RaggedBatch) -> None:

@@ -155,7 +155,7 @@ class Probes:
 
 
 def more(vocabulary: int, positions: int) -> list[Ids]:
-    """Texts for heads, beside those of the trunk."""
+    """Texts for heads, beside those of the encoder."""
     generator = np.random.default_rng(1)
     return [generator.integers(0, vocabulary, min(length, positions), dtype=np.int32) for length in MORE]
 

@@ -15,7 +15,7 @@ from gpu_worker.kernels.rows.interface import RowKernels
 from gpu_worker.model.loading import load
 from support import forms, parity
 from support.parity import Oracle, Tables
-from support.tiny import write_trunk
+from support.tiny import write_encoder
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -48,10 +48,10 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
 
 
 @pytest.fixture(scope="session")
-def trunk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny BERT with a tokenizer, as transformers writes it. Not to be changed."""
-    folder = tmp_path_factory.mktemp("trunk")
-    write_trunk(folder, "tiny-bert")
+    folder = tmp_path_factory.mktemp("encoder")
+    write_encoder(folder, "tiny-bert")
     return folder
 
 
@@ -66,7 +66,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def on_a_processor() -> Iterator[None]:
-    """What tests of a trunk's forms have in place of an accelerator."""
+    """What tests of an encoder's forms have in place of an accelerator."""
 
     with forms.on_a_processor():
         yield

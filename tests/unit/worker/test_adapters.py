@@ -22,10 +22,10 @@ BASE_ALONE = [-1.40402, 0.63671, -0.52082, 0.45222]
 
 
 @pytest.fixture
-def both(trunk: Path, tmp_path: Path) -> Path:
+def both(encoder: Path, tmp_path: Path) -> Path:
     """A model with its weights, and an adapter beside them."""
     folder = tmp_path / "both"
-    shutil.copytree(trunk, folder)
+    shutil.copytree(encoder, folder)
     return write_adapter(folder)
 
 
@@ -36,9 +36,9 @@ def test_an_adapter_beside_weights_is_refused(both: Path) -> None:
     assert "merge_and_unload" in said
 
 
-def test_the_reference_refuses_it_or_gives_the_rows_of_both(trunk: Path, both: Path) -> None:
+def test_the_reference_refuses_it_or_gives_the_rows_of_both(encoder: Path, both: Path) -> None:
     """As peft is installed or not; the base alone is what it never gives."""
-    write_adapter(both, str(trunk))
+    write_adapter(both, str(encoder))
     if find_spec("peft") is None:
         with pytest.raises(ImportError, match="PEFT"):
             SentenceTransformer(str(both), device="cpu")
@@ -55,7 +55,7 @@ def test_an_adapter_alone_is_refused_with_its_base(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("beside", [True, False], ids=["beside weights", "alone"])
 def test_an_adapter_in_the_folder_of_a_module_is_refused(both: Path, tmp_path: Path, beside: bool) -> None:
-    """As sentence-transformers saves a model that peft trained; the trunk may have a folder of its own."""
+    """As sentence-transformers saves a model that peft trained; the encoder may have a folder of its own."""
     folder = tmp_path / "saved"
     folder.mkdir()
     both.rename(folder / "0_Transformer")
@@ -69,14 +69,14 @@ def test_an_adapter_in_the_folder_of_a_module_is_refused(both: Path, tmp_path: P
     assert ("adapter (LORA) lies beside" if beside else f"adapter alone (LORA, of {BASE})") in refusal(folder)
 
 
-def test_the_remedy_gives_the_rows_of_both(trunk: Path, tmp_path: Path) -> None:
+def test_the_remedy_gives_the_rows_of_both(encoder: Path, tmp_path: Path) -> None:
     """The merged folder is served with the rows that peft gives; the base's are far from them."""
     merged = tmp_path / "merged"
-    shutil.copytree(trunk, merged)
+    shutil.copytree(encoder, merged)
     merge(merged)
     assert np.abs(embed(merged, TEXTS)[0, :4] - WITH_PEFT).max() < 1e-4
-    assert np.abs(embed(trunk, TEXTS)[0, :4] - BASE_ALONE).max() < 1e-4
-    assert np.abs(embed(merged, TEXTS) - embed(trunk, TEXTS)).max() > 1.8
+    assert np.abs(embed(encoder, TEXTS)[0, :4] - BASE_ALONE).max() < 1e-4
+    assert np.abs(embed(merged, TEXTS) - embed(encoder, TEXTS)).max() > 1.8
 
 
 def test_weights_of_an_adapter_stand_for_no_pickle(tmp_path: Path) -> None:
@@ -87,9 +87,9 @@ def test_weights_of_an_adapter_stand_for_no_pickle(tmp_path: Path) -> None:
     assert contents.pickles_beside_safetensors(files) == {tmp_path / "a" / "pytorch_model.bin"}
 
 
-def test_quantised_weights_are_refused_by_name(trunk: Path, tmp_path: Path) -> None:
+def test_quantised_weights_are_refused_by_name(encoder: Path, tmp_path: Path) -> None:
     """What a package of their own unpacks would depend on that package."""
-    shutil.copytree(trunk, tmp_path / "q")
-    config = json.loads((trunk / "config.json").read_text())
+    shutil.copytree(encoder, tmp_path / "q")
+    config = json.loads((encoder / "config.json").read_text())
     write_json(tmp_path / "q", config=config | {"quantization_config": {"quant_method": "gptq", "bits": 4}})
     assert "config.json: quantization_config (gptq)" in refusal(tmp_path / "q")

@@ -15,7 +15,7 @@ from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention import llama4
 from gpu_worker.kernels.attention.interface import TEMPERED, OneByOne
 from gpu_worker.model.encoder.encoder import uncounted_by
-from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.heads.classifier import LAST_REAL, HeadClassifier
 from gpu_worker.model.loading import load
 from gpu_worker.ragged import batch as ragged_batch
@@ -23,7 +23,7 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.random_models import miniature
 from shared.errors import ModelRefused
 from shared.jobs import Classify
-from support.tiny import CPU, MULTI, ask, raw, reader, referee, scores, token_rows, write_trunk
+from support.tiny import CPU, MULTI, ask, raw, reader, referee, scores, token_rows, write_encoder
 
 END, MASK = 3, 4
 ROBERTA = ("roberta", "xlm-roberta", "camembert", "mpnet", "data2vec-text", "xmod", "esm")
@@ -58,7 +58,7 @@ def rows(folder: Path, chosen: Sequence[Sequence[int]]) -> list[np.ndarray]:
 
 def test_a_classifier_reads_the_last_token_that_is_not_padding(tmp_path: Path) -> None:
     """By its id: where padding is also the end of a text, that is the row before the end."""
-    write_trunk(tmp_path, "tiny-qwen2", "sequence-classification", labels=1)
+    write_encoder(tmp_path, "tiny-qwen2", "sequence-classification", labels=1)
     own = AutoModelForSequenceClassification.from_pretrained(tmp_path, attn_implementation="eager").eval()
     own.config.pad_token_id = END
     own.save_pretrained(tmp_path)
@@ -79,7 +79,7 @@ def test_a_classifier_reads_the_last_token_that_is_not_padding(tmp_path: Path) -
 )
 def test_in_half_precision_the_same_row_is_read(name: str, tmp_path: Path) -> None:
     """There several rows are near enough; the nearest is taken."""
-    own = write_trunk(tmp_path, name, "sequence-classification", labels=1)
+    own = write_encoder(tmp_path, name, "sequence-classification", labels=1)
     own.config.pad_token_id = END
     own.save_pretrained(tmp_path)
     model = load(str(tmp_path), Placement(device=CPU.device, dtype=torch.bfloat16))
@@ -126,11 +126,11 @@ def test_a_padding_token_in_a_text_is_not_counted(kind: str, tmp_path: Path, mon
     assert furthest(rows(tmp_path, chosen), theirs) <= 2e-5
     attention.register()
     reference = referee(own)
-    trunk = PackedTrunk(own, OneByOne(), uncounted_by(own))
-    reference.check(trunk)
+    encoder = PackedEncoder(own, OneByOne(), uncounted_by(own))
+    reference.check(encoder)
     monkeypatch.setattr(ragged_batch, "_positions", counting_all)
     with pytest.raises(ModelRefused, match="hidden states differ"):
-        reference.check(trunk)
+        reference.check(encoder)
 
 
 def test_llama_4_attends_in_chunks_and_counts_positions_by_text(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_llama_4_attends_in_chunks_and_counts_positions_by_text(tmp_path: Path) 
     model = load(str(tmp_path), CPU)
     assert not model.unpacked
     assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), theirs) <= 2e-5
-    layers = [each for each in model.trunk.model.modules() if hasattr(each, TEMPERED)]
+    layers = [each for each in model.encoder.model.modules() if hasattr(each, TEMPERED)]
     assert layers
     for layer in layers:  # as the class itself counts: by the place in the step
         by_text = getattr(layer, TEMPERED)
@@ -156,11 +156,11 @@ def test_without_its_chunks_llama_4_is_refused(tmp_path: Path, monkeypatch: pyte
     attention.register()
     own = written(tmp_path, "llama4_text")
     reference = referee(own)
-    trunk = PackedTrunk(own, OneByOne())
-    reference.check(trunk)
+    encoder = PackedEncoder(own, OneByOne())
+    reference.check(encoder)
     monkeypatch.setattr(attention, "_chunk", lambda module: None)
     with pytest.raises(ModelRefused, match="hidden states differ"):
-        reference.check(trunk)
+        reference.check(encoder)
 
 
 def test_a_mask_changes_its_own_text_alone(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_mask_changes_its_own_text_alone(tmp_path: Path) -> None:
     own.set_attn_implementation(attention.NAME)
     batch = RaggedBatch.pack([np.array(text, dtype=np.int32) for text in chosen], CPU.device, uncounted_by(own))
     with torch.inference_mode():
-        packed = PackedTrunk(own, OneByOne(), uncounted_by(own))(batch).numpy()
+        packed = PackedEncoder(own, OneByOne(), uncounted_by(own))(batch).numpy()
     assert furthest(np.split(packed, np.cumsum([len(text) for text in chosen])[:-1]), theirs) > 0.1
 
 
@@ -199,7 +199,7 @@ CLASSIFIERS = {
     "luke": {},
     "xlnet": {},
 }
-"""Their classes ask a trunk for more than rows, or call it otherwise than a bare model is called: ALBERT's and
+"""Their classes ask an encoder for more than rows, or call it otherwise than a bare model is called: ALBERT's and
 BigBird's poolers are plain layers, Jamba keeps a cache, Longformer attends from its first token, XLNet has memories."""
 
 

@@ -18,7 +18,7 @@ from gpu_worker.kernels.attention.equal_runs import EqualRuns, Way, Ways
 from gpu_worker.kernels.attention.interface import OneByOne, Terms
 from gpu_worker.model import execution as ways
 from gpu_worker.model.encoder.encoder import uncounted_by
-from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import load
 from gpu_worker.model.verify.gate import compare
 from gpu_worker.ragged.batch import RaggedBatch
@@ -161,26 +161,26 @@ def test_every_family_runs_unattended_tails(name: str) -> None:
     first = uncounted_by(model)
     reference = referee(model, unattended=True)
     if name != "tiny-deberta-v2":
-        reference.check(PackedTrunk(model, OneByOne(), first))
-        reference.check(PackedTrunk(model, EqualRuns(MIXED), first))
+        reference.check(PackedEncoder(model, OneByOne(), first))
+        reference.check(PackedEncoder(model, EqualRuns(MIXED), first))
     wrong = OneByOne() if name == "tiny-deberta-v2" else Flawed("attends to tails")
     with pytest.raises(ModelRefused, match="hidden states differ"):
-        reference.check(PackedTrunk(model, wrong, first))
+        reference.check(PackedEncoder(model, wrong, first))
 
 
 @pytest.mark.parametrize("name", some("tiny-bert"))
 def test_a_row_is_the_same_whatever_its_batch_mates(name: str) -> None:
     """Alone, first, in the middle or last among 1 or 63 others, within 1e-6; test_parity.py asks all families."""
-    trunk = load(f"random:{name}", Placement.choose("cpu", "float32")).trunk
+    encoder = load(f"random:{name}", Placement.choose("cpu", "float32")).encoder
     generator = np.random.default_rng(3)
     texts = [generator.integers(5, 900, length, dtype=np.int32) for length in generator.integers(1, 120, 63)]
     text = generator.integers(5, 900, 37, dtype=np.int32)
 
     def rows(others: list[np.ndarray], place: int) -> Tensor:
         with torch.inference_mode():
-            batch = RaggedBatch.pack([*others[:place], text, *others[place:]], CPU, trunk.uncounted)
+            batch = RaggedBatch.pack([*others[:place], text, *others[place:]], CPU, encoder.uncounted)
             start = int(batch.offsets[place])
-            return torch.nn.functional.normalize(trunk(batch)[start : start + 37], dim=1)
+            return torch.nn.functional.normalize(encoder(batch)[start : start + 37], dim=1)
 
     alone = rows([], 0)
     for others, place in ((1, 0), (1, 1), (63, 0), (63, 31), (63, 63)):
@@ -268,7 +268,7 @@ def gate_refuses(name: str, flaw: str, dtype: torch.dtype, monkeypatch: pytest.M
     model = synthetic.build(config, "encoder", placement).eval()
     first = uncounted_by(model)
     reference = referee(model)
-    reference.check(PackedTrunk(model, Flawed("none"), first))
+    reference.check(PackedEncoder(model, Flawed("none"), first))
     if flaw == "positions not restarted":
         honest = RaggedBatch.pack
 
@@ -278,7 +278,7 @@ def gate_refuses(name: str, flaw: str, dtype: torch.dtype, monkeypatch: pytest.M
 
         monkeypatch.setattr(RaggedBatch, "pack", running_on)
     with pytest.raises(ModelRefused, match=r"hidden states differ|away from float32"):
-        reference.check(PackedTrunk(model, Flawed(flaw), None if flaw == "positions from zero" else first))
+        reference.check(PackedEncoder(model, Flawed(flaw), None if flaw == "positions from zero" else first))
 
 
 def test_a_model_without_foreign_attention_is_not_packed() -> None:

@@ -100,7 +100,7 @@ def test_what_is_measured_to_be_faster_gives_way_where_the_model_blows_it_up(mon
     monkeypatch.setattr(equal_runs, "written_out", rounding)
     monkeypatch.setattr(ways.attention_choice, "choose", lambda *_, **__: EqualRuns(Ways((Way.POWERS,))))
     model = load("random:tiny-t5", CPU)
-    assert model.trunk.way == "equal-runs (fused)"
+    assert model.encoder.way == "equal-runs (fused)"
     assert "no equal-runs (powers): the model does not run by it as by its own" in model.told
 
 
@@ -108,7 +108,7 @@ def test_a_kernel_of_a_package_is_not_needed(tmp_path: Path) -> None:
     """It computes what PyTorch's attention computes; sentence-transformers fails without the package."""
     write(tmp_path, "bert", attn_implementation="flash_attention_2")
     asked = load(str(tmp_path), CPU)
-    assert asked.trunk.model.config.get_text_config()._attn_implementation == "ragged"
+    assert asked.encoder.model.config.get_text_config()._attn_implementation == "ragged"
 
 
 def outcome(folder: Path, kind: str, options: dict[str, Any]) -> str:

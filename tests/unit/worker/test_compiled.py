@@ -8,9 +8,9 @@ import torch
 from gpu_worker.kernels.attention.hopper import Hopper
 from gpu_worker.kernels.attention.launched import Launched
 from gpu_worker.kernels.attention.varlen import Varlen
-from gpu_worker.model.tune.compiled import CompiledTrunk
+from gpu_worker.model.tune.compiled import CompiledEncoder
 from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
-from support.forms import KINDS, SIZES, Counting, batch, families, packed_trunk, reference_of
+from support.forms import KINDS, SIZES, Counting, batch, families, packed_encoder, reference_of
 
 pytestmark = pytest.mark.usefixtures("on_a_processor")
 
@@ -18,27 +18,27 @@ pytestmark = pytest.mark.usefixtures("on_a_processor")
 @families(("tiny-modernbert", Varlen), ("tiny-qwen3", Hopper))
 def test_one_graph_for_each_kind_of_layer_and_all_batches(name: str, kernel: type[Launched]) -> None:
     """Whatever the lengths, counts and longest texts; the same numbers, and the layers are left as they were."""
-    trunk, counting = packed_trunk(name, kernel), Counting()
-    compiled = CompiledTrunk(trunk, counting)
-    batches = [batch(trunk, lengths) for lengths in SIZES]
+    encoder, counting = packed_encoder(name, kernel), Counting()
+    compiled = CompiledEncoder(encoder, counting)
+    batches = [batch(encoder, lengths) for lengths in SIZES]
     compiled.compile(batches[:1])
     layers, counting.runs = counting.runs, 0
     with torch.inference_mode():
         for each in batches:
-            assert torch.equal(compiled(each), trunk(each))
+            assert torch.equal(compiled(each), encoder(each))
     assert counting.graphs == KINDS.get(name, 1)
     assert counting.runs == layers * len(batches)
 
 
 def test_what_was_not_compiled_runs_as_it_is_written() -> None:
     """Nobody waits for a compiler: batches of one token, of two launches, with tails."""
-    trunk, counting = packed_trunk("tiny-bert"), Counting()
-    compiled = CompiledTrunk(trunk, counting)
-    compiled.compile([batch(trunk, [3, 5])])
-    others = [batch(trunk, [1]), batch(trunk, [*([2] * 60), 400]), batch(trunk, [4, 9], [1, 3])]
+    encoder, counting = packed_encoder("tiny-bert"), Counting()
+    compiled = CompiledEncoder(encoder, counting)
+    compiled.compile([batch(encoder, [3, 5])])
+    others = [batch(encoder, [1]), batch(encoder, [*([2] * 60), 400]), batch(encoder, [4, 9], [1, 3])]
     with torch.inference_mode():
         for each in others:
-            assert torch.equal(compiled(each), trunk(each))
+            assert torch.equal(compiled(each), encoder(each))
     assert counting.graphs == 1
     compiled.compile(others[1:])
     assert counting.graphs == 3
@@ -51,10 +51,10 @@ def test_what_was_not_compiled_runs_as_it_is_written() -> None:
 
 def test_windows_are_compiled_though_tails_beside_them_are_not() -> None:
     """A late-interaction model with windows: its documents have no tails, its queries run as the layers are written."""
-    reference, trunk = reference_of("tiny-modernbert", positions=200, unattended=True, limit=200)
+    reference, encoder = reference_of("tiny-modernbert", positions=200, unattended=True, limit=200)
     counting, slower = Counting(), (0.9**number for number in count())
     form = FormChoice(
-        trunk,
+        encoder,
         reference,
         Forms(step_tokens=64, graphs=False),
         longest=200,
@@ -62,13 +62,13 @@ def test_windows_are_compiled_though_tails_beside_them_are_not() -> None:
         backend=counting,
         seconds=lambda run: (run(), next(slower))[1],
     )
-    assert form.trunk.way == "varlen, compiled layers"
+    assert form.encoder.way == "varlen, compiled layers"
     assert form.told[0].startswith("batches with unattended tails run as the layers are written: ")
     assert counting.graphs >= 2
     with torch.inference_mode():
         for lengths, tails in (([5, 40], [2, 0]), ([5, 40], None)):
-            each = batch(trunk, lengths, tails)
-            assert torch.equal(form.trunk(each), trunk(each))
+            each = batch(encoder, lengths, tails)
+            assert torch.equal(form.encoder(each), encoder(each))
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # inductor imports what warns
@@ -79,10 +79,10 @@ def test_inductor_itself(name: str) -> None:
 
     Linear layers are PyTorch's, as on an accelerator: inductor compiles no packed ones for batches of any size.
     """
-    _, trunk = reference_of(name, positions=640, limit=640)
-    compiled = CompiledTrunk(trunk)
-    batches = [batch(trunk, lengths) for lengths in SIZES]
+    _, encoder = reference_of(name, positions=640, limit=640)
+    compiled = CompiledEncoder(encoder)
+    batches = [batch(encoder, lengths) for lengths in SIZES]
     compiled.compile(batches[:1])
     with torch.inference_mode():
         for each in batches:
-            assert torch.allclose(compiled(each), trunk(each), atol=2e-5)
+            assert torch.allclose(compiled(each), encoder(each), atol=2e-5)

@@ -12,7 +12,7 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.step import download as shipping
 from gpu_worker.engine.step.download import Shipment
 from gpu_worker.loop.interface import OutOfMemory, Part
-from gpu_worker.model.encoder.encoder import Trunk
+from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
 from shared.errors import InputTooLong, Internal, InvalidInput, UnsupportedDimensions, UnsupportedTask
@@ -150,21 +150,21 @@ def test_a_prompt_can_be_left_out_of_the_mean(engine: ModelEngine) -> None:
     assert np.allclose(dense_rows(result)[0], token_rows(result)[0][2:].mean(axis=0), atol=1e-5)
 
 
-class FakeTrunk:
-    """The real trunk, with what a test wants to happen to its hidden states."""
+class FakeEncoder:
+    """The real encoder, with what a test wants to happen to its hidden states."""
 
     uncounted, token_types = None, None
 
-    def __init__(self, trunk: Trunk, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        self._trunk, self._change = trunk, change
+    def __init__(self, encoder: Encoder, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._encoder, self._change = encoder, change
 
     def __call__(self, batch: RaggedBatch) -> torch.Tensor:
-        return self._change(self._trunk(batch))
+        return self._change(self._encoder(batch))
 
 
 def broken(engine: ModelEngine, change: Callable[[torch.Tensor], torch.Tensor]) -> ModelEngine:
     model = engine.model
-    return ModelEngine(replace(model, trunk=FakeTrunk(model.trunk, change)))
+    return ModelEngine(replace(model, encoder=FakeEncoder(model.encoder, change)))
 
 
 def test_nan_fails_its_own_job(engine: ModelEngine) -> None:

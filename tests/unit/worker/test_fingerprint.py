@@ -61,8 +61,8 @@ def fingerprint(folder: Path, code: bool = False) -> str:
 
 
 @pytest.fixture
-def folder(trunk: Path, tmp_path: Path) -> Path:
-    shutil.copytree(trunk, tmp_path / "model")
+def folder(encoder: Path, tmp_path: Path) -> Path:
+    shutil.copytree(encoder, tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -136,21 +136,21 @@ def test_transformers_counts_with_its_version() -> None:
 
 
 def test_packages_are_part_of_a_model_s_fingerprint(
-    trunk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the same files."""
-    before = load(str(trunk), CPU).fingerprint
-    assert load(str(trunk), CPU).fingerprint == before
+    before = load(str(encoder), CPU).fingerprint
+    assert load(str(encoder), CPU).fingerprint == before
     monkeypatch.syspath_prepend(tmp_path)
     importable(tmp_path, "mambapy")
-    assert load(str(trunk), CPU).fingerprint != before
+    assert load(str(encoder), CPU).fingerprint != before
 
 
-def test_the_words_of_a_notice_do_not_count(trunk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_words_of_a_notice_do_not_count(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that says them otherwise serves the same rows, beside one that does not."""
-    before = load(str(trunk), CPU).fingerprint
+    before = load(str(encoder), CPU).fingerprint
     monkeypatch.setattr(vocabulary, "check", lambda *_: "said in other words")
-    model = load(str(trunk), CPU)
+    model = load(str(encoder), CPU)
     assert model.notice == "said in other words"
     assert model.fingerprint == before
 

@@ -16,7 +16,7 @@ from gpu_worker.repository.late_overrides import LateOverrides
 from gpu_worker.startup.warm_up import check
 from shared.errors import ModelRefused
 from support.late_forms import write_pylate
-from support.tiny import CPU, NAMES, reader, write_json, write_trunk
+from support.tiny import CPU, NAMES, reader, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FILLER = " ".join(["w5"] * 224)
@@ -28,7 +28,7 @@ ASKED = (
 
 def write_reranker(folder: Path, limit: int) -> Path:
     """A yes/no reranker without modules.json whose template takes 226 tokens."""
-    write_trunk(folder, "tiny-qwen3", "causal-lm")
+    write_encoder(folder, "tiny-qwen3", "causal-lm")
     named = reader(model_max_length=limit)
     named.chat_template = ASKED
     named.save_pretrained(folder)
@@ -71,10 +71,10 @@ def test_a_template_within_the_limit_is_served(tmp_path: Path, limit: int) -> No
 
 
 @pytest.mark.parametrize(("limit", "fits"), [(2, False), (3, True)])
-def test_special_tokens_that_fill_the_limit_are_refused(trunk: Path, tmp_path: Path, limit: int, fits: bool) -> None:
+def test_special_tokens_that_fill_the_limit_are_refused(encoder: Path, tmp_path: Path, limit: int, fits: bool) -> None:
     """With two of them and a limit of two, all texts are one text; so they are to the reference."""
     folder = tmp_path / "model"
-    shutil.copytree(trunk, folder)
+    shutil.copytree(encoder, folder)
     modules(folder, sentence_bert_config={"max_seq_length": limit})
     rows = SentenceTransformer(str(folder), device="cpu").encode(["w1 w2", "w3 w4 w5"])
     assert (np.abs(rows[0] - rows[1]).max() > 0.1) == fits
@@ -86,10 +86,10 @@ def test_special_tokens_that_fill_the_limit_are_refused(trunk: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["query", "document", "anything"])
-def test_a_prompt_that_fills_the_limit_is_refused(trunk: Path, tmp_path: Path, name: str) -> None:
+def test_a_prompt_that_fills_the_limit_is_refused(encoder: Path, tmp_path: Path, name: str) -> None:
     """By its name; one token less is enough."""
     folder = tmp_path / "model"
-    shutil.copytree(trunk, folder)
+    shutil.copytree(encoder, folder)
     described = {"prompts": {name: "w5 " * 6}}
     modules(folder, sentence_bert_config={"max_seq_length": 8}, config_sentence_transformers=described)
     with pytest.raises(ModelRefused, match=f"the prompt '{name}' and a word take 9 tokens, .* 8 tokens"):
@@ -98,19 +98,19 @@ def test_a_prompt_that_fills_the_limit_is_refused(trunk: Path, tmp_path: Path, n
     assert load(str(folder), CPU).max_tokens == 8
 
 
-def test_max_tokens_below_a_prompt_is_refused(trunk: Path, tmp_path: Path) -> None:
+def test_max_tokens_below_a_prompt_is_refused(encoder: Path, tmp_path: Path) -> None:
     """By the setting."""
     folder = tmp_path / "model"
-    shutil.copytree(trunk, folder)
+    shutil.copytree(encoder, folder)
     modules(folder, config_sentence_transformers={"prompts": {"query": "w5 " * 6}})
     with pytest.raises(ModelRefused, match=r"the prompt 'query' .*, and --max-tokens is 8: nothing would be left"):
         load(str(folder), CPU, max_tokens=8)
 
 
-def test_a_marker_that_fills_its_side_is_refused(trunk: Path, tmp_path: Path) -> None:
+def test_a_marker_that_fills_its_side_is_refused(encoder: Path, tmp_path: Path) -> None:
     """Late interaction has a limit a side."""
     described = {"model_type": "ColBERT", "query_prefix": "w7 w8 ", "document_prefix": "w7 w8 w9 ", "query_length": 5}
-    folder = write_pylate(tmp_path / "model", trunk, described | {"document_length": 5, "do_query_expansion": False})
+    folder = write_pylate(tmp_path / "model", encoder, described | {"document_length": 5, "do_query_expansion": False})
     with pytest.raises(ModelRefused, match=r"prompt 'document' .* take 6 tokens, .* 5 tokens, see --document-length"):
         load(str(folder), CPU)
     assert load(str(folder), CPU, late=LateOverrides(document_length=6)).late_interaction is not None
@@ -118,7 +118,7 @@ def test_a_marker_that_fills_its_side_is_refused(trunk: Path, tmp_path: Path) ->
 
 def test_pairs_need_a_token_of_each_text(tmp_path: Path) -> None:
     """Two texts have three special tokens."""
-    write_trunk(tmp_path, "tiny-bert", "sequence-classification", labels=1)
+    write_encoder(tmp_path, "tiny-bert", "sequence-classification", labels=1)
     with pytest.raises(
         ModelRefused, match="special tokens and a word of each text take 5 tokens, and --max-tokens is 4"
     ):
@@ -128,7 +128,7 @@ def test_pairs_need_a_token_of_each_text(tmp_path: Path) -> None:
 
 def test_the_model_s_positions_are_the_last_word(tmp_path: Path) -> None:
     """There no setting helps, and none is named."""
-    write_trunk(tmp_path, "tiny-bert")
+    write_encoder(tmp_path, "tiny-bert")
     config = json.loads((tmp_path / "config.json").read_text())
     PreTrainedTokenizerFast(tokenizer_object=reader().backend_tokenizer, **NAMES).save_pretrained(tmp_path)
     assert config["max_position_embeddings"] == 640

@@ -1,4 +1,4 @@
-"""In which form a trunk serves: the fastest, by what was measured, after the gate; a form that errs serves nobody."""
+"""In which form an encoder serves: the fastest that was measured, after the gate; a form that errs serves nobody."""
 
 from collections.abc import Callable
 from itertools import count
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from gpu_worker.model.encoder.packed import PackedTrunk
-from gpu_worker.model.tune.compiled import CompiledTrunk
+from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.tune.compiled import CompiledEncoder
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.model.tune.graph_sizes import buckets
-from gpu_worker.model.tune.graphs import CaptureBroken, GraphedTrunk
+from gpu_worker.model.tune.graphs import CaptureBroken, GraphedEncoder
 from support.forms import Counting, Playing, found_out, loaded
 
 pytestmark = pytest.mark.usefixtures("on_a_processor")
@@ -22,7 +22,7 @@ AS_WRITTEN, COMPILED, GRAPHS = 10.0, 5.0, 1.0
 
 
 class Clock:
-    """Seconds of what is measured: those of the trunk as it is written, then with compiled layers, then by graphs."""
+    """Seconds of what is measured: those of the encoder as it is written, then with compiled layers, then by graphs."""
 
     def __init__(self, compiled: float = COMPILED, graphs: float = GRAPHS) -> None:
         sizes = 3  # 64, 128 and 256 tokens
@@ -37,9 +37,9 @@ class Clock:
 def test_the_fastest_form_serves() -> None:
     """After the gate, with what was found out told."""
     model = loaded("tiny-bert", FORMS, backend=Counting(), recorder=Playing, seconds=Clock())
-    assert isinstance(model.trunk, GraphedTrunk)
-    assert isinstance(model.trunk.trunk, CompiledTrunk)
-    assert model.trunk.way == f"varlen, compiled layers, {ALL} graphs"
+    assert isinstance(model.encoder, GraphedEncoder)
+    assert isinstance(model.encoder.encoder, CompiledEncoder)
+    assert model.encoder.way == f"varlen, compiled layers, {ALL} graphs"
     first, second = found_out(model)
     assert first.startswith("layers compiled in ")
     assert first.endswith(": 0.50 of the time of those as they are written")
@@ -48,7 +48,7 @@ def test_the_fastest_form_serves() -> None:
 
 def test_a_slower_form_does_not_serve() -> None:
     model = loaded("tiny-bert", FORMS, backend=Counting(), recorder=Playing, seconds=Clock(compiled=11.0, graphs=12.0))
-    assert isinstance(model.trunk, PackedTrunk)
+    assert isinstance(model.encoder, PackedEncoder)
     assert found_out(model)[0].endswith("1.10 of the time of those as they are written, so not used")
     assert found_out(model)[1].endswith(", 0 of them used, 0 MiB")
 
@@ -61,7 +61,7 @@ def test_a_slower_form_does_not_serve() -> None:
     ],
 )
 def test_each_form_can_be_switched_off(forms: Forms, way: str) -> None:
-    assert loaded("tiny-bert", forms, backend=Counting(), recorder=Playing, seconds=Clock()).trunk.way == way
+    assert loaded("tiny-bert", forms, backend=Counting(), recorder=Playing, seconds=Clock()).encoder.way == way
 
 
 def broken(module: Any, _: Any) -> Callable[..., Any]:
@@ -97,7 +97,7 @@ def test_after_a_broken_capture_nothing_more_is_captured() -> None:
     clock = Clock()
     model = loaded("tiny-bert", FORMS, backend=Counting(), recorder=lambda: breaking, seconds=clock)
     assert next(captures) == 3
-    assert model.trunk.way == "varlen, compiled layers, 2 graphs"
+    assert model.encoder.way == "varlen, compiled layers, 2 graphs"
     assert ", after which nothing more is captured: RuntimeError: operation failed" in found_out(model)[1]
 
 
@@ -125,7 +125,7 @@ def test_a_form_that_fails_or_errs_serves_nobody(backend: Any, recorder: Any, se
         return next(faster)
 
     model = loaded("tiny-bert", FORMS, backend=backend, recorder=recorder, seconds=seconds)
-    assert model.trunk.way == serves
+    assert model.encoder.way == serves
     for line, part in zip(found_out(model), told, strict=True):
         assert part in line
         assert "\n" not in line

@@ -86,7 +86,7 @@ def test_what_is_replaced_and_what_is_left() -> None:
     told = install(model, [nn.ModuleList([model.pooler])], written_out)
     assert {name for name, each in model.named_modules() if isinstance(each, Fp8Linear)} == {"usual", "inner.0"}
     assert model.usual is model.again
-    # `usual` has two names; gate, narrow and float32 are left, the head's and the one that is read are not the trunk's
+    # `usual` has two names; gate, narrow and float32 are left; the head's and the one read are not the encoder's
     assert told == "3 linear layers in fp8 by row, 3 left as they are"
     assert {name for name, _ in model.named_parameters()} >= {"gate.weight", "read.weight", "pooler.weight"}
 

@@ -19,7 +19,7 @@ from gpu_worker.model import loading
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune import fp8
-from gpu_worker.model.tune.compiled import CompiledTrunk
+from gpu_worker.model.tune.compiled import CompiledEncoder
 from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
 from gpu_worker.model.tune.fp8 import Fp8Linear, install, scaled, written_out
 from gpu_worker.model.verify.closeness import Cosines, cosines
@@ -99,8 +99,8 @@ def test_a_load_in_fp8() -> None:
     assert card_of(eight).dtype == "bfloat16"
     [told] = eight.told
     assert told.startswith("19 linear layers in fp8 by row, 0 left as they are: cosine 0.99")
-    rounded_weights = sum(each.rounded.numel() for each in eight.trunk.model.modules() if isinstance(each, Fp8Linear))
-    scales = sum(each.scales.numel() for each in eight.trunk.model.modules() if isinstance(each, Fp8Linear))
+    rounded_weights = sum(each.rounded.numel() for each in eight.encoder.model.modules() if isinstance(each, Fp8Linear))
+    scales = sum(each.scales.numel() for each in eight.encoder.model.modules() if isinstance(each, Fp8Linear))
     assert usual.weight_bytes - eight.weight_bytes == rounded_weights - 4 * scales
 
 
@@ -124,13 +124,13 @@ def test_rounded_layers_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> No
     varlen_twin.install()
     monkeypatch.setattr(ways.attention_choice, "choose", lambda *_, **__: Varlen())
     monkeypatch.setattr(loading.fp8, "install", partial(install, product=scaled))
-    trunk = loaded.__wrapped__("tiny-roberta", "fp8").trunk
+    encoder = loaded.__wrapped__("tiny-roberta", "fp8").encoder
     counter = CompileCounter()
-    compiled = CompiledTrunk(trunk, counter)
+    compiled = CompiledEncoder(encoder, counter)
     for lengths in ([3, 5, 9], [2, 7], [1, 1, 4, 30], [17]):
-        batch = RaggedBatch.pack([np.full(each, 77, dtype=np.int32) for each in lengths], CPU.device, trunk.uncounted)
+        batch = RaggedBatch.pack([np.full(each, 77, dtype=np.int32) for each in lengths], CPU.device, encoder.uncounted)
         with torch.inference_mode():
-            assert torch.equal(compiled.compiling(batch), trunk(batch))
+            assert torch.equal(compiled.compiling(batch), encoder(batch))
     assert counter.frame_count == 1
     torch.compiler.reset()
 
@@ -148,7 +148,7 @@ def stale(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
 
 
 @pytest.mark.parametrize(("record", "way"), [(played, "varlen, compiled layers, "), (stale, "varlen, compiled layers")])
-def test_forms_are_judged_by_the_rounded_trunk(
+def test_forms_are_judged_by_the_rounded_encoder(
     record: Callable[[Callable[[], Tensor]], Callable[[], Tensor]], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compiled layers and graphs serve; a graph that errs does not, though rounding is excused."""
@@ -165,8 +165,8 @@ def test_forms_are_judged_by_the_rounded_trunk(
     monkeypatch.setattr(loading, "FormChoice", partial(FormChoice, **stand_ins))
     model = load("random:tiny-roberta", CPU, max_tokens=64, linear="fp8", forms=Forms(step_tokens=64))
     torch.compiler.reset()
-    assert model.trunk.way.startswith(way)
-    assert model.trunk.way.endswith("graphs") == (record is played)
+    assert model.encoder.way.startswith(way)
+    assert model.encoder.way.endswith("graphs") == (record is played)
     assert "cosine" in model.told[0]
 
 
@@ -183,7 +183,7 @@ def test_rounding_excuses_no_mistake(attention: OneByOne, monkeypatch: pytest.Mo
     monkeypatch.setattr(ways.attention_choice, "choose", lambda *_, **__: attention)
     model = loaded.__wrapped__("tiny-bert", "fp8")
     assert "it does not run among other texts as it runs alone" in model.unpacked
-    assert model.trunk.way.startswith("equal length")
+    assert model.encoder.way.startswith("equal length")
 
 
 def test_cosines_of_nothing() -> None:

@@ -9,14 +9,14 @@ from gpu_worker.kernels.attention.hopper import Hopper
 from gpu_worker.kernels.attention.launched import Launched
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model.abilities import Abilities
-from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model
 from gpu_worker.model.tune.graph_sizes import buckets
-from gpu_worker.model.tune.graphs import GraphedTrunk
+from gpu_worker.model.tune.graphs import GraphedEncoder
 from gpu_worker.ragged.launches import launches
 from shared.jobs import Job
 from shared.vectors import OutputKind, ScoringMethod
-from support.forms import SIZES, batch, captured, families, loaded, packed_trunk, reference_of
+from support.forms import SIZES, batch, captured, families, loaded, packed_encoder, reference_of
 from support.tiny import encode, run, score, tokens
 
 
@@ -24,15 +24,15 @@ from support.tiny import encode, run, score, tokens
 @families(("tiny-bert", Varlen), ("tiny-modernbert", Varlen), ("tiny-qwen3", Hopper))
 def test_rows_behind_the_last_bound_change_no_bit(name: str, kernel: type[Launched]) -> None:
     """Attention leaves NaN there: hidden states of every bucket against the batch by itself."""
-    trunk = packed_trunk(name, kernel)
-    graphs = captured(trunk, 256, 640).values()
+    encoder = packed_encoder(name, kernel)
+    graphs = captured(encoder, 256, 640).values()
     with torch.inference_mode():
         for lengths in SIZES:
-            alone = trunk(batch(trunk, lengths))
+            alone = encoder(batch(encoder, lengths))
             held = [graph for graph in graphs if graph.bucket.holds(sum(lengths), len(lengths), max(lengths))]
             assert held
             for graph in held:
-                found = graph(batch(trunk, lengths))
+                found = graph(batch(encoder, lengths))
                 assert torch.equal(found, alone), graph.bucket
 
 
@@ -51,28 +51,28 @@ def jobs(model: Model) -> list[Job]:
 @pytest.mark.usefixtures("on_a_processor")
 @pytest.mark.parametrize("name", ["tiny-colbert", "tiny-qwen3"])
 def test_whole_steps_by_graphs_give_the_same_bytes(name: str) -> None:
-    """Trunk, pooling, heads, scores and the check for numbers, one step after the other through the same tensors."""
+    """Encoder, pooling, heads, scores and the check for numbers, one step after the other through the same tensors."""
     model = loaded(name)
     expected = [run(ModelEngine(model), [job]) for job in jobs(model)]
-    assert isinstance(model.trunk, PackedTrunk)
-    trunk = GraphedTrunk(model.trunk, captured(model.trunk, 512, 512), lambda size, tokens: True)
-    object.__setattr__(model, "trunk", trunk)
+    assert isinstance(model.encoder, PackedEncoder)
+    encoder = GraphedEncoder(model.encoder, captured(model.encoder, 512, 512), lambda size, tokens: True)
+    object.__setattr__(model, "encoder", encoder)
     engine = ModelEngine(model)
     assert [run(engine, [job]) for job in jobs(model)] == expected
-    assert trunk.padded > 0
+    assert encoder.padded > 0
 
 
 @pytest.mark.usefixtures("on_a_processor")
 def test_graphs_are_taken_where_they_are_faster() -> None:
     """A batch that fills little of a bucket runs as it is; one that a graph does not hold does as well."""
-    trunk = packed_trunk("tiny-bert")
-    graphed = GraphedTrunk(trunk, captured(trunk, 256, 640), lambda size, tokens: 2 * tokens > size.tokens)
+    encoder = packed_encoder("tiny-bert")
+    graphed = GraphedEncoder(encoder, captured(encoder, 256, 640), lambda size, tokens: 2 * tokens > size.tokens)
     with torch.inference_mode():
         for lengths, used in (([60, 60, 60], True), ([20], False), ([40], True), ([300], False)):
-            graph = graphed.graph_of(batch(trunk, lengths))
+            graph = graphed.graph_of(batch(encoder, lengths))
             assert (graph is not None) == used
-            assert torch.equal(graphed(batch(trunk, lengths)), trunk(batch(trunk, lengths)))
-    assert graphed.graph_of(batch(trunk, [9, 60], [1, 0])) is None
+            assert torch.equal(graphed(batch(encoder, lengths)), encoder(batch(encoder, lengths)))
+    assert graphed.graph_of(batch(encoder, [9, 60], [1, 0])) is None
     assert graphed.padded == (256 - 180) + (64 - 40)
 
 

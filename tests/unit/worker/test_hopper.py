@@ -15,7 +15,7 @@ from gpu_worker.kernels.attention.hopper import PACKAGE, Hopper
 from gpu_worker.kernels.attention.interface import OneByOne, Terms
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution as ways
-from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
 from gpu_worker.ragged.batch import RaggedBatch
 from support import hopper_twin, launched_cases, varlen_twin
@@ -171,8 +171,8 @@ def test_it_serves_where_it_is_clearly_faster(installed: Install, monkeypatch: p
     """After the gate; the card and the log say so."""
     installed(hopper_twin.of_2026)
     model = loaded(monkeypatch)
-    assert isinstance(model.trunk, PackedTrunk)
-    assert model.trunk.way == "FlashAttention 3"
+    assert isinstance(model.encoder, PackedEncoder)
+    assert model.encoder.way == "FlashAttention 3"
     assert found_out(model) == ["FlashAttention 3 is clearly faster than varlen"]
 
 
@@ -206,7 +206,7 @@ def test_else_the_usual_attention_serves(
     """And one line says why, where somebody would expect the other."""
     installed(attend)
     model = loaded(monkeypatch, refusal, faster)
-    assert model.trunk.way == "varlen"
+    assert model.encoder.way == "varlen"
     assert not model.unpacked
     found = found_out(model)
     assert [line[: len(told or "")] for line in found] == ([told] if told else [])

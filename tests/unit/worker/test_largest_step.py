@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.retries import silent
-from gpu_worker.model.encoder.encoder import Trunk
+from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import Model, load
 from gpu_worker.queue.step_size import LEAST_TOKENS, SPARE, Trial, settle
 from gpu_worker.ragged.batch import RaggedBatch
@@ -86,18 +86,18 @@ def model(name: str) -> Model:
 
 
 class Counted:
-    """A trunk on a device whose memory is a function of tokens: it runs out as a device would."""
+    """An encoder on a device whose memory is a function of tokens: it runs out as a device would."""
 
     uncounted, token_types = None, None
 
-    def __init__(self, trunk: Trunk, memory: "FakeMemory") -> None:
-        self._trunk, self._memory = trunk, memory
-        self.uncounted, self.token_types = trunk.uncounted, trunk.token_types
-        self.width, self.way, self.model = trunk.width, trunk.way, trunk.model
+    def __init__(self, encoder: Encoder, memory: "FakeMemory") -> None:
+        self._encoder, self._memory = encoder, memory
+        self.uncounted, self.token_types = encoder.uncounted, encoder.token_types
+        self.width, self.way, self.model = encoder.width, encoder.way, encoder.model
 
     def __call__(self, batch: RaggedBatch) -> torch.Tensor:
         self._memory.take(batch)
-        return self._trunk(batch)
+        return self._encoder(batch)
 
 
 class FakeMemory:
@@ -126,7 +126,7 @@ class OnDevice(Placement):
 def engine(name: str, memory: FakeMemory) -> ModelEngine:
     made = model(name)
     placement = OnDevice(device=CPU.device, dtype=CPU.dtype)
-    return ModelEngine(replace(made, trunk=Counted(made.trunk, memory), placement=placement))  # type: ignore[arg-type]
+    return ModelEngine(replace(made, encoder=Counted(made.encoder, memory), placement=placement))  # type: ignore[arg-type]
 
 
 HEADS = ["tiny-bert", "tiny-bge-m3", "tiny-splade", "tiny-colbert", "tiny-cross-encoder", "tiny-token-classifier"]

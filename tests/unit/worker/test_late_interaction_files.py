@@ -124,10 +124,10 @@ BY_TURNS = [
 
 
 @pytest.mark.parametrize(("files", "kind"), BY_TURNS)
-def test_keys_of_pylate(trunk: Path, tmp_path: Path, files: str, kind: str) -> None:
+def test_keys_of_pylate(encoder: Path, tmp_path: Path, files: str, kind: str) -> None:
     """By PyLate with and without a model_type; and in a model of version 6, where they count as well."""
     described = PYLATE_FILES[files] | ({"model_type": kind} if kind else {})
-    write_pylate(tmp_path, trunk, described)
+    write_pylate(tmp_path, encoder, described)
     oracle = MultiVectorEncoder(str(tmp_path), device="cpu")
     masked = any(isinstance(each, MultiVectorMask) for each in oracle)
     if oracle[0].query_expansion and not masked:
@@ -145,10 +145,10 @@ LOWERING = [
 
 @pytest.mark.parametrize(("normalized", "lower", "cased"), LOWERING)
 def test_prefixes_that_are_added_tokens(
-    trunk: Path, tmp_path: Path, normalized: bool, lower: bool, cased: bool
+    encoder: Path, tmp_path: Path, normalized: bool, lower: bool, cased: bool
 ) -> None:
     """With the trailing space in the token, as PyLate adds them: one token, whoever lowers texts, and when."""
-    write_pylate(tmp_path, trunk, MARKED | {"model_type": "ColBERT"}, do_lower_case=lower)
+    write_pylate(tmp_path, encoder, MARKED | {"model_type": "ColBERT"}, do_lower_case=lower)
     write_reader(tmp_path, "[Q] ", "[D] ", normalized=normalized, cased=cased)
     model = assert_reads_as_the_oracle(tmp_path)
     ids = ids_of(model, [card_of(model).prompts["query"] + "w1"])[0]
@@ -167,10 +167,10 @@ BESIDE_PYLATE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("beside", BESIDE_PYLATE)
-def test_what_lies_beside_the_transformer_wins(trunk: Path, tmp_path: Path, beside: str) -> None:
+def test_what_lies_beside_the_transformer_wins(encoder: Path, tmp_path: Path, beside: str) -> None:
     """Null included."""
     described = MARKED | {"query_length": 24, "document_length": 30, "model_type": "ColBERT"}
-    write_pylate(tmp_path, trunk, described, **BESIDE_PYLATE[beside])
+    write_pylate(tmp_path, encoder, described, **BESIDE_PYLATE[beside])
     assert_reads_as_the_oracle(tmp_path)
 
 
@@ -205,10 +205,10 @@ UNIT_BY_TURNS = [
 
 
 @pytest.mark.parametrize(("files", "unit"), UNIT_BY_TURNS)
-def test_keys_of_version_6(trunk: Path, tmp_path: Path, files: str, unit: bool) -> None:
+def test_keys_of_version_6(encoder: Path, tmp_path: Path, files: str, unit: bool) -> None:
     """Beside the Transformer and in the MultiVectorMask; unit length is what a Normalize says."""
     mask, beside = NATIVE[files]
-    assert_reads_as_the_oracle(write_native(tmp_path, trunk, mask, unit, **beside))
+    assert_reads_as_the_oracle(write_native(tmp_path, encoder, mask, unit, **beside))
 
 
 STANFORD: dict[str, dict[str, Any] | None] = {
@@ -223,9 +223,9 @@ STANFORD: dict[str, dict[str, Any] | None] = {
 
 
 @pytest.mark.parametrize("files", STANFORD)
-def test_keys_of_stanford(trunk: Path, tmp_path: Path, files: str) -> None:
+def test_keys_of_stanford(encoder: Path, tmp_path: Path, files: str) -> None:
     """artifact.metadata, and what holds without it; prompts of other forms do not count."""
-    write_stanford(tmp_path, trunk, STANFORD[files])
+    write_stanford(tmp_path, encoder, STANFORD[files])
     write_json(tmp_path, **{PYLATE: {"prompts": {"query": "w5 "}}})
     model = assert_reads_as_the_oracle(tmp_path)
     if files != "other markers":
@@ -233,16 +233,16 @@ def test_keys_of_stanford(trunk: Path, tmp_path: Path, files: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["pylate", "stanford", "native"])
-def test_what_the_oracle_saves_reads_the_same(trunk: Path, tmp_path: Path, form: str) -> None:
+def test_what_the_oracle_saves_reads_the_same(encoder: Path, tmp_path: Path, form: str) -> None:
     """Converted to its own form, with the markers in the tokenizer's files."""
     old, new = tmp_path / "old", tmp_path / "new"
     if form == "pylate":
-        write_pylate(old, trunk, PYLATE_FILES["as PyLate writes them"] | {"model_type": "ColBERT"})
+        write_pylate(old, encoder, PYLATE_FILES["as PyLate writes them"] | {"model_type": "ColBERT"})
         write_reader(old, "[Q] ", "[D] ")
     elif form == "stanford":
-        write_stanford(old, trunk, STANFORD["as Stanford writes it"])
+        write_stanford(old, encoder, STANFORD["as Stanford writes it"])
     else:
-        write_native(old, trunk, *NATIVE["skipped in both"])
+        write_native(old, encoder, *NATIVE["skipped in both"])
     MultiVectorEncoder(str(old), device="cpu").save(str(new), create_model_card=False)
     before, after = (card_of(assert_reads_as_the_oracle(each)) for each in (old, new))
     assert before.late_interaction == after.late_interaction
@@ -251,17 +251,17 @@ def test_what_the_oracle_saves_reads_the_same(trunk: Path, tmp_path: Path, form:
 
 
 @pytest.mark.parametrize("described", [{}, MARKED | {"do_query_expansion": False}], ids=["nothing", "keys of PyLate"])
-def test_modules_around_a_trunk_of_stanford(trunk: Path, tmp_path: Path, described: dict[str, Any]) -> None:
+def test_modules_around_a_encoder_of_stanford(encoder: Path, tmp_path: Path, described: dict[str, Any]) -> None:
     """Without a model_type, config.json tells that it is a late-interaction model; modules.json says the rest."""
-    write_native(tmp_path, trunk, *NATIVE["skipped in both" if not described else "lengths"])
+    write_native(tmp_path, encoder, *NATIVE["skipped in both" if not described else "lengths"])
     config = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
     write_json(tmp_path, **{"config": config, PYLATE: described})
     assert_reads_as_the_oracle(tmp_path)
 
 
-def test_other_models_have_no_reading_of_their_own(trunk: Path, tmp_path: Path) -> None:
+def test_other_models_have_no_reading_of_their_own(encoder: Path, tmp_path: Path) -> None:
     """A SentenceTransformer has token vectors, and no sides but for its prompts."""
-    assert card_of(load(str(trunk), CPU)).late_interaction is None
+    assert card_of(load(str(encoder), CPU)).late_interaction is None
     assert load("random:tiny-bge-m3", CPU).late_interaction is None
 
 

@@ -10,7 +10,7 @@ from sentence_transformers import MultiVectorEncoder
 from gpu_worker.model.loading import load
 from shared.errors import ModelRefused
 from support.late_forms import PYLATE, write_native, write_pylate, write_reader, write_stanford
-from support.tiny import CPU, write_json, write_trunk
+from support.tiny import CPU, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MARKED = {"query_prefix": "[Q] ", "document_prefix": "[D] "}
@@ -19,49 +19,49 @@ Change = Callable[[Path, Path], object]
 
 
 def native(mask: dict[str, Any] | None = None, **beside: Any) -> Change:
-    return lambda folder, trunk: write_native(folder, trunk, {} if mask is None else mask, **beside)
+    return lambda folder, encoder: write_native(folder, encoder, {} if mask is None else mask, **beside)
 
 
 def pylate(**described: Any) -> Change:
-    return lambda folder, trunk: write_pylate(folder, trunk, MARKED | {"model_type": "ColBERT"} | described)
+    return lambda folder, encoder: write_pylate(folder, encoder, MARKED | {"model_type": "ColBERT"} | described)
 
 
 def stanford(**metadata: Any) -> Change:
-    return lambda folder, trunk: write_stanford(folder, trunk, metadata)
+    return lambda folder, encoder: write_stanford(folder, encoder, metadata)
 
 
 def expansion(**values: Any) -> Change:
     return native(query_expansion={"strategy": "fixed", "length": 16} | values)
 
 
-def without_mask(folder: Path, trunk: Path) -> None:
-    write_native(folder, trunk, None, **EXPANDED)
+def without_mask(folder: Path, encoder: Path) -> None:
+    write_native(folder, encoder, None, **EXPANDED)
 
 
-def padded_left(folder: Path, trunk: Path) -> None:
-    write_native(folder, trunk, {}, **EXPANDED)
+def padded_left(folder: Path, encoder: Path) -> None:
+    write_native(folder, encoder, {}, **EXPANDED)
     write_reader(folder, padding_side="left")
 
 
-def without_filler(folder: Path, trunk: Path) -> None:
-    write_native(folder, trunk, {}, **EXPANDED)
+def without_filler(folder: Path, encoder: Path) -> None:
+    write_native(folder, encoder, {}, **EXPANDED)
     write_reader(folder, mask_token=None)
 
 
-def pooled(folder: Path, trunk: Path) -> None:
-    write_native(folder, trunk, {})
+def pooled(folder: Path, encoder: Path) -> None:
+    write_native(folder, encoder, {})
     kind = "sentence_transformers.multi_vector_encoder.modules.token_pooling.HierarchicalTokenPooling"
-    trunk_module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
-    write_json(folder, modules=[trunk_module, {"idx": 1, "name": "1", "path": "1", "type": kind}])
+    encoder_module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+    write_json(folder, modules=[encoder_module, {"idx": 1, "name": "1", "path": "1", "type": kind}])
 
 
-def padding_token(folder: Path, trunk: Path) -> None:
-    write_trunk(folder / "roberta", "tiny-roberta")
+def padding_token(folder: Path, encoder: Path) -> None:
+    write_encoder(folder / "roberta", "tiny-roberta")
     write_native(folder, folder / "roberta", {}, query_expansion={"strategy": "fixed", "length": 16, "token": "[UNK]"})
 
 
-def two_masks(folder: Path, trunk: Path) -> None:
-    write_native(folder, trunk, {"skiplist_words": ["w1"], "skiplist_tasks": ["query"]})
+def two_masks(folder: Path, encoder: Path) -> None:
+    write_native(folder, encoder, {"skiplist_words": ["w1"], "skiplist_tasks": ["query"]})
     write_json(folder, **{PYLATE: {"model_type": "ColBERT", "do_query_expansion": False}})
 
 
@@ -98,10 +98,10 @@ REFUSED: dict[str, tuple[Change, list[str], bool]] = {
 
 
 @pytest.mark.parametrize("broken", REFUSED)
-def test_what_makes_no_sense_is_refused_by_file_and_key(trunk: Path, tmp_path: Path, broken: str) -> None:
+def test_what_makes_no_sense_is_refused_by_file_and_key(encoder: Path, tmp_path: Path, broken: str) -> None:
     """In one line; and what the oracle refuses as well is marked so."""
     change, named, by_the_oracle = REFUSED[broken]
-    change(tmp_path, trunk)
+    change(tmp_path, encoder)
     with pytest.raises(ModelRefused) as raised:
         load(str(tmp_path), CPU)
     said = str(raised.value)
@@ -112,9 +112,9 @@ def test_what_makes_no_sense_is_refused_by_file_and_key(trunk: Path, tmp_path: P
             MultiVectorEncoder(str(tmp_path), device="cpu")
 
 
-def test_a_dense_model_with_keys_of_late_interaction_is_refused(trunk: Path, tmp_path: Path) -> None:
+def test_a_dense_model_with_keys_of_late_interaction_is_refused(encoder: Path, tmp_path: Path) -> None:
     """sentence-transformers would cut its queries elsewhere."""
-    write_native(tmp_path, trunk, None, query_length=20)
+    write_native(tmp_path, encoder, None, query_length=20)
     modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]
     write_json(tmp_path, **{PYLATE: {"model_type": "SentenceTransformer"}, "modules": modules})
     with pytest.raises(ModelRefused, match=r"sentence_bert_config\.json: query_length is for models of late"):
@@ -123,10 +123,10 @@ def test_a_dense_model_with_keys_of_late_interaction_is_refused(trunk: Path, tmp
 
 def test_an_unattended_expansion_beyond_the_window_is_refused(tmp_path: Path) -> None:
     """Its last tokens would see nothing; one that is attended to sees itself."""
-    write_trunk(tmp_path / "trunk", "tiny-modernbert")
+    write_encoder(tmp_path / "encoder", "tiny-modernbert")
     for attend in (False, True):
         expansion = {"strategy": "fixed", "length": 12, "attend": attend}
-        folder = write_native(tmp_path / str(attend), tmp_path / "trunk", {}, query_expansion=expansion)
+        folder = write_native(tmp_path / str(attend), tmp_path / "encoder", {}, query_expansion=expansion)
         if attend:
             assert load(str(folder), CPU).late_interaction is not None
         else:

@@ -24,10 +24,10 @@ FIXED, MIN, NONE = QueryExpansion.FIXED, QueryExpansion.MIN, QueryExpansion.NONE
 
 
 @pytest.fixture(scope="module")
-def folder(trunk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """PyLate's: queries expanded to 24 tokens with the mask, punctuation skipped in documents."""
     described = FILES | {"model_type": "ColBERT"}
-    return write_pylate(tmp_path_factory.mktemp("settings") / "model", trunk, described, max_seq_length=128)
+    return write_pylate(tmp_path_factory.mktemp("settings") / "model", encoder, described, max_seq_length=128)
 
 
 def started(folder: Path | str, *arguments: str) -> Model:
@@ -129,13 +129,13 @@ def test_a_setting_that_says_what_the_files_say_changes_nothing(
     assert shown(started(folder, *arguments)) == card
 
 
-def test_files_without_expansion_get_one_of_32_tokens(trunk: Path, tmp_path: Path) -> None:
+def test_files_without_expansion_get_one_of_32_tokens(encoder: Path, tmp_path: Path) -> None:
     """With the mask token, unattended; a query's length in the files is the length of its expansion."""
-    write_native(tmp_path, trunk, {}, document_length=50)
+    write_native(tmp_path, encoder, {}, document_length=50)
     late = reading(shown(started(tmp_path, "--query-expansion", "fixed")))
     assert (late.query_length, late.expansion_length, late.expansion_id) == (32, 32, 4)
     assert not late.attend_to_expansion
-    write_native(tmp_path, trunk, {}, query_length=20)
+    write_native(tmp_path, encoder, {}, query_length=20)
     assert reading(shown(started(tmp_path, "--query-expansion", "min"))).expansion_length == 20
 
 
@@ -201,9 +201,9 @@ def test_what_makes_no_sense_is_refused_by_its_setting(folder: Path, nonsense: s
     assert [part for part in named if part not in said] == [], said
 
 
-def test_an_expansion_longer_than_the_files_let_queries_be(trunk: Path, tmp_path: Path) -> None:
+def test_an_expansion_longer_than_the_files_let_queries_be(encoder: Path, tmp_path: Path) -> None:
     """As sentence-transformers refuses it."""
-    write_native(tmp_path, trunk, {}, query_length=20)
+    write_native(tmp_path, encoder, {}, query_length=20)
     with pytest.raises(ModelRefused, match=r"--expansion-length = 32: queries have at most 20 tokens, see --query-len"):
         started(tmp_path, "--query-expansion", "fixed", "--expansion-length", "32")
 

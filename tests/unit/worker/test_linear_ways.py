@@ -8,7 +8,7 @@ from torch import nn
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.model import loading
-from gpu_worker.model.encoder.encoder import Trunk
+from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.tune import linear
 from gpu_worker.model.tune import linear_choice as linear_ways
 from gpu_worker.model.tune.linear import PrepackedLinear, packed_layers
@@ -201,15 +201,15 @@ def test_few_rows_pass_the_gate_as_well(monkeypatch: pytest.MonkeyPatch) -> None
     given(monkeypatch, SWITCHED)
     check, refused = Reference.check, []
 
-    def strict(own: Reference, trunk: Trunk, *rest: object) -> None:
-        layers = [each for each in trunk.model.modules() if isinstance(each, PrepackedLinear)]
+    def strict(own: Reference, encoder: Encoder, *rest: object) -> None:
+        layers = [each for each in encoder.model.modules() if isinstance(each, PrepackedLinear)]
         if layers and all(each.most is None for each in layers):
             refused.append(len(layers))
             raise ModelRefused("it rounds otherwise")
-        check(own, trunk, *rest)  # type: ignore[arg-type]
+        check(own, encoder, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Reference, "check", strict)
     model = loading.load("random:tiny-bert", CPU)
     assert refused
     assert model.linear == "torch"
-    assert not any(isinstance(each, PrepackedLinear) for each in model.trunk.model.modules())
+    assert not any(isinstance(each, PrepackedLinear) for each in model.encoder.model.modules())

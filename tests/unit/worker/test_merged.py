@@ -13,9 +13,9 @@ from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution as ways
 from gpu_worker.model.encoder.encoder import uncounted_by
-from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.source import open_source
-from gpu_worker.model.tune.compiled import CompiledTrunk
+from gpu_worker.model.tune.compiled import CompiledEncoder
 from gpu_worker.model.tune.merged import MergedLinear, merge, saved
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.late_overrides import NO_OVERRIDES
@@ -27,18 +27,18 @@ FEWER = {"tiny-bert": 2, "tiny-distilbert": 2, "tiny-qwen2": 3, "tiny-qwen3": 3,
 """Products of a layer that are saved: two of queries, keys and values, one of a gate."""
 
 
-def trunk_of(name: str) -> PackedTrunk:
+def encoder_of(name: str) -> PackedEncoder:
     attention.register()
     varlen_twin.install()
     base = open_source(f"random:{name}", CPU, False, NO_OVERRIDES, "").model.base_model
     ways.make_packed(base)
-    return PackedTrunk(base, Varlen(), uncounted_by(base))
+    return PackedEncoder(base, Varlen(), uncounted_by(base))
 
 
-def batch(trunk: PackedTrunk, *lengths: int) -> RaggedBatch:
+def batch(encoder: PackedEncoder, *lengths: int) -> RaggedBatch:
     generator = np.random.default_rng(sum(lengths))
     texts = [generator.integers(10, 900, length, dtype=np.int32) for length in lengths]
-    return RaggedBatch.pack(texts, trunk.device, trunk.uncounted)
+    return RaggedBatch.pack(texts, encoder.device, encoder.uncounted)
 
 
 def ticking(*, together: float) -> Callable[[Callable[[], object]], float]:
@@ -56,30 +56,30 @@ def ticking(*, together: float) -> Callable[[Callable[[], object]], float]:
 @pytest.mark.parametrize("name", FEWER)
 @torch.inference_mode()
 def test_the_same_numbers_by_fewer_products(name: str) -> None:
-    trunk = trunk_of(name)
-    batches = [batch(trunk, 3, 40, 7), batch(trunk, 12)]
-    expected = [trunk(each) for each in batches]
-    weights = {key: value.clone() for key, value in trunk.model.state_dict().items()}
-    merge(trunk.model, ticking(together=0.5))
-    assert saved(trunk.model) == FEWER[name] * LAYERS
+    encoder = encoder_of(name)
+    batches = [batch(encoder, 3, 40, 7), batch(encoder, 12)]
+    expected = [encoder(each) for each in batches]
+    weights = {key: value.clone() for key, value in encoder.model.state_dict().items()}
+    merge(encoder.model, ticking(together=0.5))
+    assert saved(encoder.model) == FEWER[name] * LAYERS
     for each, wanted in zip(batches, expected, strict=True):
-        assert torch.allclose(trunk(each), wanted, atol=2e-5)
-    found = trunk.model.state_dict()
+        assert torch.allclose(encoder(each), wanted, atol=2e-5)
+    found = encoder.model.state_dict()
     assert found.keys() == weights.keys()
     assert all(torch.equal(found[key], value) for key, value in weights.items())
 
 
 def test_what_is_slower_together_stays_apart() -> None:
-    trunk = trunk_of("tiny-qwen3")
-    merge(trunk.model, ticking(together=0.96))
-    assert saved(trunk.model) == 0
-    assert not any(isinstance(each, MergedLinear) for each in trunk.model.modules())
+    encoder = encoder_of("tiny-qwen3")
+    merge(encoder.model, ticking(together=0.96))
+    assert saved(encoder.model) == 0
+    assert not any(isinstance(each, MergedLinear) for each in encoder.model.modules())
 
 
 def test_compiled_layers_make_one_product_of_a_group() -> None:
     """One graph for all layers; it has four products, not seven, and leaves nothing behind."""
-    trunk = trunk_of("tiny-qwen3")
-    merge(trunk.model, ticking(together=0.5))
+    encoder = encoder_of("tiny-qwen3")
+    merge(encoder.model, ticking(together=0.5))
     products: list[int] = []
 
     def counted(module: Any, _: Any) -> Any:
@@ -87,14 +87,14 @@ def test_compiled_layers_make_one_product_of_a_group() -> None:
         return module.forward
 
     torch.compiler.reset()
-    compiled = CompiledTrunk(trunk, aot_autograd(fw_compiler=counted))
-    batches = [batch(trunk, 3, 40, 7), batch(trunk, 12, 5)]
+    compiled = CompiledEncoder(encoder, aot_autograd(fw_compiler=counted))
+    batches = [batch(encoder, 3, 40, 7), batch(encoder, 12, 5)]
     compiled.compile(batches[:1])
     with torch.inference_mode():
         for each in batches:
-            assert torch.allclose(compiled(each), trunk(each), atol=2e-5)
+            assert torch.allclose(compiled(each), encoder(each), atol=2e-5)
     assert products == [4]
-    merged = [each for each in trunk.model.modules() if isinstance(each, MergedLinear)]
+    merged = [each for each in encoder.model.modules() if isinstance(each, MergedLinear)]
     assert len(merged) == 5 * LAYERS
     assert len({id(each._made) for each in merged}) == 1
     assert (merged[0]._made.columns, merged[0]._made.states, merged[0]._made.left) == (None, None, 0)
@@ -103,19 +103,19 @@ def test_compiled_layers_make_one_product_of_a_group() -> None:
 
 def test_a_step_that_failed_leaves_one_product_at_most() -> None:
     """The next layer that is called drops it before it makes its own, and the numbers are right."""
-    trunk = trunk_of("tiny-qwen3")
-    merge(trunk.model, ticking(together=0.5))
-    known = batch(trunk, 3, 40, 7)
-    layers = trunk.model.layers
+    encoder = encoder_of("tiny-qwen3")
+    merge(encoder.model, ticking(together=0.5))
+    known = batch(encoder, 3, 40, 7)
+    layers = encoder.model.layers
     with torch.inference_mode():
-        expected = trunk(known)
+        expected = encoder(known)
         handle = layers[2].mlp.act_fn.register_forward_hook(lambda *_: 1 / 0)  # between a gate and what it opens
         with pytest.raises(ZeroDivisionError):
-            trunk(known)
+            encoder(known)
         handle.remove()
         held = layers[2].mlp.gate_proj._made
         assert held.product is layers[2].mlp.gate_proj.product
-        assert torch.equal(trunk(known), expected)
+        assert torch.equal(encoder(known), expected)
     assert held.columns is None
 
 

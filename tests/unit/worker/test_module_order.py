@@ -14,7 +14,7 @@ from sentence_transformers import SentenceTransformer
 
 from gpu_worker.model.loading import load
 from shared.errors import ModelRefused
-from support.tiny import CPU, embed, write_json, write_trunk
+from support.tiny import CPU, embed, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3 w4 w5 w6", "w9 w8 w20"]
@@ -24,9 +24,9 @@ IDENTITY = "torch.nn.modules.linear.Identity"
 T, P, D, N, L = "Transformer", "Pooling", "Dense", "Normalize", "LayerNorm"
 
 
-def write(folder: Path, trunk: Path, kinds: Sequence[str], **files: Any) -> Path:
+def write(folder: Path, encoder: Path, kinds: Sequence[str], **files: Any) -> Path:
     """A repository with these modules in this order; `files` over those that it has."""
-    shutil.copytree(trunk, folder)
+    shutil.copytree(encoder, folder)
     usual = {
         "modules": [
             {"idx": place, "name": str(place), "path": FOLDERS[kind], "type": f"sentence_transformers.models.{kind}"}
@@ -66,9 +66,9 @@ SERVED = [
 
 
 @pytest.mark.parametrize("kinds", SERVED, ids="-".join)
-def test_an_order_means_what_it_means_to_the_reference(trunk: Path, tmp_path: Path, kinds: Sequence[str]) -> None:
+def test_an_order_means_what_it_means_to_the_reference(encoder: Path, tmp_path: Path, kinds: Sequence[str]) -> None:
     """Rows equal those of sentence-transformers, unit length or not."""
-    folder = write(tmp_path / "model", trunk, kinds)
+    folder = write(tmp_path / "model", encoder, kinds)
     expected = oracle(folder)
     assert np.abs(embed(folder, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
 
@@ -88,9 +88,9 @@ REFUSED: dict[tuple[str, ...], str] = {
 
 
 @pytest.mark.parametrize("kinds", REFUSED, ids=lambda kinds: "-".join(kinds) or "nothing")
-def test_an_order_that_the_reference_fails_on_is_refused(trunk: Path, tmp_path: Path, kinds: tuple[str, ...]) -> None:
+def test_an_order_that_the_reference_fails_on_is_refused(encoder: Path, tmp_path: Path, kinds: tuple[str, ...]) -> None:
     """By the module, in one line."""
-    folder = write(tmp_path / "model", trunk, kinds)
+    folder = write(tmp_path / "model", encoder, kinds)
     with pytest.raises((KeyError, AttributeError, ValueError)):
         oracle(folder)
     with pytest.raises(ModelRefused, match=REFUSED[kinds]) as raised:
@@ -98,16 +98,16 @@ def test_an_order_that_the_reference_fails_on_is_refused(trunk: Path, tmp_path: 
     assert "\n" not in str(raised.value)
 
 
-def test_a_second_trunk_is_refused(trunk: Path, tmp_path: Path) -> None:
+def test_a_second_encoder_is_refused(encoder: Path, tmp_path: Path) -> None:
     """The reference would run it over the first one's tokens."""
     with pytest.raises(ModelRefused, match="there is a second Transformer"):
-        load(str(write(tmp_path / "model", trunk, (T, T, P))), CPU)
+        load(str(write(tmp_path / "model", encoder, (T, T, P))), CPU)
 
 
 @pytest.mark.parametrize("name", ["0", None, "", 1, "a.b"], ids=["of another", "none", "empty", "number", "dotted"])
-def test_names_tell_modules_apart(trunk: Path, tmp_path: Path, name: str | int | None) -> None:
+def test_names_tell_modules_apart(encoder: Path, tmp_path: Path, name: str | int | None) -> None:
     """Of two with one name the reference runs the second in the first one's place; without a name it fails."""
-    folder = write(tmp_path / "model", trunk, (T, P, N))
+    folder = write(tmp_path / "model", encoder, (T, P, N))
     modules = [{"path": FOLDERS[kind], "type": f"sentence_transformers.models.{kind}"} for kind in (T, P, N)]
     for place, module in enumerate(modules):
         module["name"] = str(place)
@@ -160,10 +160,10 @@ ENDS: dict[str, tuple[list[str], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("named", ENDS)
-def test_work_that_would_be_left_out_is_refused(trunk: Path, tmp_path: Path, named: str) -> None:
+def test_work_that_would_be_left_out_is_refused(encoder: Path, tmp_path: Path, named: str) -> None:
     """What the reference does with such modules is not done here, so they are not passed over."""
     kinds, files, said = ENDS[named]
-    folder = write(tmp_path / "model", trunk, kinds, **{key: each for key, each in files.items() if "+" not in key})
+    folder = write(tmp_path / "model", encoder, kinds, **{key: each for key, each in files.items() if "+" not in key})
     if "modules+" in files:
         modules = [
             {"name": str(place), "path": FOLDERS[kind], "type": f"sentence_transformers.models.{kind}"}
@@ -175,31 +175,31 @@ def test_work_that_would_be_left_out_is_refused(trunk: Path, tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("kinds", [(T, P), (T, P, N), (T, P, D)], ids="-".join)
-def test_truncate_dim_cuts_vectors(trunk: Path, tmp_path: Path, kinds: Sequence[str]) -> None:
+def test_truncate_dim_cuts_vectors(encoder: Path, tmp_path: Path, kinds: Sequence[str]) -> None:
     """As the reference cuts them: after all modules, and not brought to unit length again."""
-    folder = write(tmp_path / "model", trunk, kinds, config_sentence_transformers={"truncate_dim": 16})
+    folder = write(tmp_path / "model", encoder, kinds, config_sentence_transformers={"truncate_dim": 16})
     expected = oracle(folder)
     assert expected.shape == (2, 16)
     assert np.abs(embed(folder, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
 
 
-def test_a_truncate_dim_beyond_the_width_cuts_nothing(trunk: Path, tmp_path: Path) -> None:
+def test_a_truncate_dim_beyond_the_width_cuts_nothing(encoder: Path, tmp_path: Path) -> None:
     """Likewise."""
-    folder = write(tmp_path / "model", trunk, (T, P), config_sentence_transformers={"truncate_dim": 999})
+    folder = write(tmp_path / "model", encoder, (T, P), config_sentence_transformers={"truncate_dim": 999})
     assert embed(folder, TEXTS).shape == oracle(folder).shape == (2, 64)
 
 
 @pytest.mark.parametrize(("named", "said"), [("dot", "products with normalize false"), ("cosine", ""), (None, "")])
-def test_another_similarity_is_told(trunk: Path, tmp_path: Path, named: str | None, said: str) -> None:
+def test_another_similarity_is_told(encoder: Path, tmp_path: Path, named: str | None, said: str) -> None:
     """Vectors are the same; scores of them are cosines here."""
-    folder = write(tmp_path / "model", trunk, (T, P), config_sentence_transformers={"similarity_fn_name": named})
+    folder = write(tmp_path / "model", encoder, (T, P), config_sentence_transformers={"similarity_fn_name": named})
     notice = load(str(folder), CPU).notice
     assert (said in notice) if said else not notice
 
 
 def test_active_dimensions_of_a_sparse_model_are_refused(tmp_path: Path) -> None:
     """The reference keeps so many weights of each text."""
-    write_trunk(tmp_path, "tiny-bert", "masked-lm")
+    write_encoder(tmp_path, "tiny-bert", "masked-lm")
     modules = [
         {"name": "0", "path": "", "type": "sentence_transformers.sparse_encoder.models.MLMTransformer"},
         {"name": "1", "path": "1_S", "type": "sentence_transformers.sparse_encoder.models.SpladePooling"},

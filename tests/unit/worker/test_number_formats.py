@@ -12,7 +12,7 @@ from gpu_worker.model import loading, source
 from gpu_worker.model.loading import load
 from gpu_worker.repository.late_overrides import NO_OVERRIDES
 from shared.errors import ModelRefused
-from support.tiny import write_trunk
+from support.tiny import write_encoder
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 FLOAT16 = {"dtype": "float16"}
@@ -22,7 +22,7 @@ SAID = ("dtype", "torch_dtype", "text_config")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("formats")
-    write_trunk(path, "tiny-bert")
+    write_encoder(path, "tiny-bert")
     return path
 
 

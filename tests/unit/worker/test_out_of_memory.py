@@ -89,14 +89,14 @@ def staging(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
 
 def computing(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
     """The device's own."""
-    trunk = type(model().trunk)
-    call = trunk.__call__
+    encoder = type(model().encoder)
+    call = encoder.__call__
 
     def called(self: Any, batch: Any) -> torch.Tensor:
         crowded.heed(batch.total)
         return call(self, batch)
 
-    patch.setattr(trunk, "__call__", called)
+    patch.setattr(encoder, "__call__", called)
 
 
 def shipping(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.encoder.packed import PackedEncoder
 from support import parity
 from support.flaws import Flawed, counted_on
 from support.parity import Expected, Tables, Texts, assert_parity
@@ -99,11 +99,11 @@ def test_the_table_sees_every_mistake(
     expected = Expected.of(tables, name, output, dtype)
     model = tables.engine(name, output, dtype).model
     if flaw == "positions not restarted":
-        honest = PackedTrunk.__call__
-        monkeypatch.setattr(PackedTrunk, "__call__", lambda trunk, batch: honest(trunk, counted_on(batch)))
-    types = None if flaw == "segments ignored" else model.trunk.token_types
-    trunk = PackedTrunk(model.trunk.model, Flawed(flaw), model.trunk.uncounted, types)
-    found = parity.ours(ModelEngine(replace(model, trunk=trunk)), output, Texts.of(name, output, dtype))
+        honest = PackedEncoder.__call__
+        monkeypatch.setattr(PackedEncoder, "__call__", lambda encoder, batch: honest(encoder, counted_on(batch)))
+    types = None if flaw == "segments ignored" else model.encoder.token_types
+    encoder = PackedEncoder(model.encoder.model, Flawed(flaw), model.encoder.uncounted, types)
+    found = parity.ours(ModelEngine(replace(model, encoder=encoder)), output, Texts.of(name, output, dtype))
     with pytest.raises(AssertionError, match="times"):
         assert_parity(found, expected, dtype)
 

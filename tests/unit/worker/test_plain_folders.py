@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from shared.errors import ModelRefused
-from support.tiny import CPU, embed, ids_of, write_json, write_trunk
+from support.tiny import CPU, embed, ids_of, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3 w4 w5 W6", "w9 w8 w20"]
@@ -26,10 +26,10 @@ IGNORED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", IGNORED)
-def test_files_of_sentence_transformers_do_not_count(trunk: Path, tmp_path: Path, name: str) -> None:
+def test_files_of_sentence_transformers_do_not_count(encoder: Path, tmp_path: Path, name: str) -> None:
     """Rows, limit and prompts are those of the folder without the file, as in the reference; a notice names it."""
     folder = tmp_path / "model"
-    shutil.copytree(trunk, folder)
+    shutil.copytree(encoder, folder)
     write_json(folder, **{name.removesuffix(".json").replace("/", "__"): IGNORED[name]})
     oracle = SentenceTransformer(str(folder), device="cpu")
     expected = oracle.encode(TEXTS)
@@ -41,10 +41,10 @@ def test_files_of_sentence_transformers_do_not_count(trunk: Path, tmp_path: Path
     assert not card_of(model).default_prompt_name
 
 
-def test_with_modules_they_count(trunk: Path, tmp_path: Path) -> None:
+def test_with_modules_they_count(encoder: Path, tmp_path: Path) -> None:
     """Negative control: the same files, as the reference reads them then."""
     folder = tmp_path / "model"
-    shutil.copytree(trunk, folder)
+    shutil.copytree(encoder, folder)
     modules = [
         {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
         {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
@@ -63,7 +63,7 @@ def test_with_modules_they_count(trunk: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-mistral", "tiny-mistral-bidirectional", "tiny-bert"])
 def test_a_causal_language_model_gives_its_last_token(tmp_path: Path, name: str) -> None:
     """As the reference pools it; a mean is up to 2.1 away. A model that is not causal keeps the mean."""
-    write_trunk(tmp_path, name, "masked-lm" if name == "tiny-bert" else "causal-lm")
+    write_encoder(tmp_path, name, "masked-lm" if name == "tiny-bert" else "causal-lm")
     oracle = SentenceTransformer(str(tmp_path), device="cpu")
     expected = oracle.encode(TEXTS)
     causal = name in ("tiny-qwen3", "tiny-mistral")
@@ -71,10 +71,10 @@ def test_a_causal_language_model_gives_its_last_token(tmp_path: Path, name: str)
     assert np.abs(embed(tmp_path, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
 
 
-def test_outputs_may_be_tuples_by_the_config(trunk: Path, tmp_path: Path) -> None:
+def test_outputs_may_be_tuples_by_the_config(encoder: Path, tmp_path: Path) -> None:
     """return_dict false, which older folders have; the reference serves them too."""
     folder = tmp_path / "model"
-    shutil.copytree(trunk, folder)
+    shutil.copytree(encoder, folder)
     write_json(folder, config=json.loads((folder / "config.json").read_text()) | {"return_dict": False})
     expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
     assert np.abs(embed(folder, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
@@ -102,7 +102,7 @@ def put_template(folder: Path, place: str) -> Path:
 def test_a_chat_template_is_refused_by_its_place(tmp_path: Path, name: str, place: str) -> None:
     """The reference puts every text into it (or fails over a template that has a name): its rows are up to 4 away from
     those of bare texts, which are served again once the template is gone."""
-    write_trunk(tmp_path, name, "causal-lm" if name == "tiny-qwen3" else "encoder")
+    write_encoder(tmp_path, name, "causal-lm" if name == "tiny-qwen3" else "encoder")
     bare = embed(tmp_path, TEXTS)
     assert np.abs(bare - SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS)).max() < 1e-4
     file = put_template(tmp_path, place)
@@ -116,10 +116,10 @@ def test_a_chat_template_is_refused_by_its_place(tmp_path: Path, name: str, plac
         assert np.abs(bare - oracle.encode(TEXTS)).max() > 1
 
 
-def test_a_chat_template_beside_modules_does_not_count(trunk: Path, tmp_path: Path) -> None:
+def test_a_chat_template_beside_modules_does_not_count(encoder: Path, tmp_path: Path) -> None:
     """The reference reads bare texts then, unless the Transformer's file says otherwise."""
     folder = tmp_path / "model"
-    shutil.copytree(trunk, folder)
+    shutil.copytree(encoder, folder)
     put_template(folder, "a file")
     modules = [
         {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
@@ -142,10 +142,10 @@ SAID: dict[str, tuple[dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("said", SAID)
-def test_of_several_limits_the_reference_s_holds(trunk: Path, tmp_path: Path, said: str) -> None:
+def test_of_several_limits_the_reference_s_holds(encoder: Path, tmp_path: Path, said: str) -> None:
     """Told by the ids that the reference feeds."""
     folder = tmp_path / "model"
-    shutil.copytree(trunk, folder)
+    shutil.copytree(encoder, folder)
     modules = [
         {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
         {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
@@ -161,10 +161,10 @@ def test_of_several_limits_the_reference_s_holds(trunk: Path, tmp_path: Path, sa
     assert model.max_tokens == len(fed) == limit
 
 
-def test_an_empty_file_leaves_the_word_to_the_next(trunk: Path, tmp_path: Path) -> None:
+def test_an_empty_file_leaves_the_word_to_the_next(encoder: Path, tmp_path: Path) -> None:
     """Of the older names the first that holds anything counts."""
     folder = tmp_path / "model"
-    shutil.copytree(trunk, folder)
+    shutil.copytree(encoder, folder)
     modules = [
         {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
         {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},

@@ -14,13 +14,13 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from gpu_worker.model.loading import load
 from support.breakages import BROKEN, LINEAR, MODULES, refusal, settings, whole_repository
-from support.tiny import CPU, embed, reader, write_json, write_trunk
+from support.tiny import CPU, embed, reader, write_encoder, write_json
 
 
 @pytest.fixture
-def whole(trunk: Path, tmp_path: Path) -> Path:
-    """A repository that loads: trunk, pooling, a dense layer, unit length."""
-    return whole_repository(trunk, tmp_path / "model")
+def whole(encoder: Path, tmp_path: Path) -> Path:
+    """A repository that loads: encoder, pooling, a dense layer, unit length."""
+    return whole_repository(encoder, tmp_path / "model")
 
 
 def test_the_repository_itself_loads(whole: Path) -> None:
@@ -80,9 +80,9 @@ def test_lexical_weights_are_one_number_a_token(whole: Path) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["JinaForRanking", "Qwen3ForRewardModel", "BertForQuestionAnswering"])
-def test_a_head_that_is_not_known_is_refused(trunk: Path, tmp_path: Path, architecture: str) -> None:
+def test_a_head_that_is_not_known_is_refused(encoder: Path, tmp_path: Path, architecture: str) -> None:
     """Not served as if it were an encoder of vectors."""
-    shutil.copytree(trunk, tmp_path / "model")
+    shutil.copytree(encoder, tmp_path / "model")
     settings("config.json", architectures=[architecture])(tmp_path / "model")
     assert f"architectures {architecture} has a head that is not served" in refusal(tmp_path / "model")
 
@@ -90,7 +90,7 @@ def test_a_head_that_is_not_known_is_refused(trunk: Path, tmp_path: Path, archit
 @pytest.mark.parametrize("labels", [{"a": "yes", "b": "no"}, ["yes", "no"]])
 def test_labels_of_another_form_are_refused(tmp_path: Path, labels: object) -> None:
     """In one line, as everything else."""
-    write_trunk(tmp_path, "tiny-bert", "sequence-classification", labels=2)
+    write_encoder(tmp_path, "tiny-bert", "sequence-classification", labels=2)
     settings("config.json", id2label=labels)(tmp_path)
     refusal(tmp_path)
 
@@ -106,7 +106,7 @@ def test_a_classifier_that_reads_a_decoder_is_refused(tmp_path: Path) -> None:
 
 def test_the_arguments_of_old_saves_count(tmp_path: Path) -> None:
     """config_args override config.json, tokenizer_args the limit."""
-    write_trunk(tmp_path, "tiny-mistral")
+    write_encoder(tmp_path, "tiny-mistral")
     modules = [module | {"idx": number, "name": str(number)} for number, module in enumerate(MODULES[:2])]
     write_json(tmp_path, modules=modules, **{"1_Pooling__config": {"pooling_mode": "mean", "embedding_dimension": 64}})
     arguments = {"config_args": {"sliding_window": 2}, "tokenizer_args": {"model_max_length": 32}}

@@ -18,7 +18,7 @@ from gpu_worker.kernels.attention.equal_runs import EqualRuns, Way, Ways
 from gpu_worker.kernels.attention.interface import OneByOne, Terms
 from gpu_worker.kernels.attention.relative import deberta
 from gpu_worker.model.encoder.encoder import uncounted_by
-from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.tune import linear_choice as linear_ways
 from gpu_worker.model.tune.linear import PrepackedLinear, packed_layers
 from gpu_worker.ragged.batch import RaggedBatch
@@ -61,7 +61,7 @@ def test_every_deberta_passes_its_gate(variant: str, dtype: torch.dtype, packed:
     """Each combination of terms, buckets and projections; the probe is longer than any cut."""
     model = built("deberta-v2", DEBERTA | VARIANTS[variant], dtype)
     reference = referee(model)
-    reference.check(PackedTrunk(model, packed))
+    reference.check(PackedEncoder(model, packed))
 
 
 def test_a_convolution_over_tokens_is_refused() -> None:
@@ -138,10 +138,10 @@ def test_nothing_grows_with_the_square_of_a_step(name: str) -> None:
     kind, _, values = synthetic.SHAPES[name]
     model = built(kind, values | {"num_hidden_layers": 1})
     referee(model)
-    trunk = PackedTrunk(model, EqualRuns(Ways((Way.POWERS,))), uncounted_by(model))
-    batch = RaggedBatch.pack([np.full(32, 7, dtype=np.int32)] * 512, CPU, trunk.uncounted)
+    encoder = PackedEncoder(model, EqualRuns(Ways((Way.POWERS,))), uncounted_by(model))
+    batch = RaggedBatch.pack([np.full(32, 7, dtype=np.int32)] * 512, CPU, encoder.uncounted)
     with torch.inference_mode(), Bound(batch.total**2 // 16) as bound:
-        assert trunk(batch).shape == (16_384, config.hidden_size)
+        assert encoder(batch).shape == (16_384, config.hidden_size)
     assert bound.largest >= batch.total * config.hidden_size  # it saw the step at all
 
 
@@ -174,11 +174,11 @@ def test_a_step_leaves_nothing_behind(name: str) -> None:
     model = built(name.removeprefix("tiny-"), synthetic.SHAPES[name][2])
     referee(model)
     step = model.encoder._step
-    trunk = PackedTrunk(model, OneByOne(), uncounted_by(model))
-    batch = RaggedBatch.pack([np.full(3, 7, dtype=np.int32)], CPU, trunk.uncounted)
-    trunk(batch)
+    encoder = PackedEncoder(model, OneByOne(), uncounted_by(model))
+    batch = RaggedBatch.pack([np.full(3, 7, dtype=np.int32)], CPU, encoder.uncounted)
+    encoder(batch)
     assert step.call is step.by_distance is None
     model.encoder.layer[0].forward = None
     with pytest.raises(TypeError):
-        trunk(batch)
+        encoder(batch)
     assert step.call is step.by_distance is None

@@ -35,11 +35,11 @@ def test_the_old_form_and_the_new_form_say_the_same(tmp_path: Path) -> None:
     assert np.abs(embed(tmp_path, text) - oracle.encode(text)).max() < 1e-6
 
 
-def test_a_plain_transformers_repository_gets_a_mean(trunk: Path) -> None:
+def test_a_plain_transformers_repository_gets_a_mean(encoder: Path) -> None:
     """As sentence-transformers reads it."""
     texts = ["w1 w2 w3", "w9 w8"]
-    expected = SentenceTransformer(str(trunk), device="cpu").encode(texts)
-    assert np.abs(embed(trunk, texts) - expected).max() < 2e-5 * max(1.0, np.abs(expected).max())
+    expected = SentenceTransformer(str(encoder), device="cpu").encode(texts)
+    assert np.abs(embed(encoder, texts) - expected).max() < 2e-5 * max(1.0, np.abs(expected).max())
 
 
 MODULES = [
@@ -104,11 +104,11 @@ def test_a_broken_repository_names_the_file_and_the_key(tmp_path: Path, files: d
     assert "\n" not in str(raised.value)
 
 
-def test_weights_that_are_missing_or_broken_are_refused(trunk: Path, tmp_path: Path) -> None:
+def test_weights_that_are_missing_or_broken_are_refused(encoder: Path, tmp_path: Path) -> None:
     """Not filled with random numbers in silence."""
     from safetensors.torch import load_file, save_file
 
-    for file in trunk.iterdir():
+    for file in encoder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     weights = load_file(tmp_path / "model.safetensors")
     weights.pop("encoder.layer.1.output.dense.weight")
@@ -127,31 +127,31 @@ def test_lowercase_is_put_before_the_tokenizer() -> None:
     assert Tokenizer.from_buffer(lowered.content).encode("W1 W2").tokens == ["[CLS]", "w1", "w2", "[SEP]"]
 
 
-def test_the_fingerprint_changes_with_everything_that_changes_a_row(trunk: Path, tmp_path: Path) -> None:
+def test_the_fingerprint_changes_with_everything_that_changes_a_row(encoder: Path, tmp_path: Path) -> None:
     """dtype, limit, and any file; not with the name or the place."""
-    for file in trunk.iterdir():
+    for file in encoder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    first = load(str(trunk), CPU)
+    first = load(str(encoder), CPU)
     assert load(str(tmp_path), CPU, served_names=("other", "another")).fingerprint == first.fingerprint
     prints = {
         first.fingerprint,
-        load(str(trunk), CPU, max_tokens=100).fingerprint,
-        load(str(trunk), Placement.choose("cpu", "bfloat16")).fingerprint,
+        load(str(encoder), CPU, max_tokens=100).fingerprint,
+        load(str(encoder), Placement.choose("cpu", "bfloat16")).fingerprint,
     }
     write_json(tmp_path, config_sentence_transformers={"prompts": {"query": "q: "}})
     prints.add(load(str(tmp_path), CPU).fingerprint)
     assert len(prints) == 4
 
 
-def test_a_model_has_the_names_that_it_is_served_by(trunk: Path) -> None:
+def test_a_model_has_the_names_that_it_is_served_by(encoder: Path) -> None:
     """One a flag, or with commas between; the first is the card's id. The embedded default has its hub id too."""
     for flags in (["--served-name", "mine", "--served-name", "org/mine"], ["--served-name", "mine, org/mine"]):
         names = WorkerSettings.read(flags).served_name
-        card = card_of(load(str(trunk), CPU, served_names=names))
+        card = card_of(load(str(encoder), CPU, served_names=names))
         assert (card.id, card.aliases) == ("mine", ("org/mine",))
-    unnamed = card_of(load(str(trunk), CPU, served_names=WorkerSettings.read([]).served_name))
-    assert unnamed.names == (trunk.name,)
-    assert source._names("minilm", trunk) == ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2", "minilm")
+    unnamed = card_of(load(str(encoder), CPU, served_names=WorkerSettings.read([]).served_name))
+    assert unnamed.names == (encoder.name,)
+    assert source._names("minilm", encoder) == ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2", "minilm")
 
 
 def test_what_need_not_come_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:

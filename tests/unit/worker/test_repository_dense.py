@@ -18,19 +18,19 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.repository import reading as repository
 from gpu_worker.repository import tokenizer
 from gpu_worker.repository.recipe import POOLINGS
-from support.tiny import CPU, DENSE, ask, dense_rows, embed, encode, random_ids, rows, write_json, write_trunk
+from support.tiny import CPU, DENSE, ask, dense_rows, embed, encode, random_ids, rows, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3", "w7", "", "w5 " * 60, "w9 w8 w7 w6"]
 
 
-def saved(folder: Path, trunk: Path, *modules: Any) -> SentenceTransformer:
+def saved(folder: Path, encoder: Path, *modules: Any) -> SentenceTransformer:
     """An oracle with seeded layers, written to `folder`."""
     torch.manual_seed(1)
     for module in modules:
         for parameter in module.parameters():
             nn.init.normal_(parameter, std=0.2)
-    oracle = SentenceTransformer(modules=[Transformer(str(trunk)), *modules], device="cpu")
+    oracle = SentenceTransformer(modules=[Transformer(str(encoder)), *modules], device="cpu")
     oracle.save(str(folder), create_model_card=False)
     return oracle
 
@@ -43,9 +43,9 @@ def assert_equal(folder: Path, oracle: SentenceTransformer) -> Model:
 
 
 @pytest.mark.parametrize("pooling", [*POOLINGS, ("cls", "mean"), POOLINGS, ("lasttoken", "max")])
-def test_every_pooling(trunk: Path, tmp_path: Path, pooling: str | tuple[str, ...]) -> None:
+def test_every_pooling(encoder: Path, tmp_path: Path, pooling: str | tuple[str, ...]) -> None:
     """One, and several side by side in the order of the file; raw rows."""
-    oracle = saved(tmp_path, trunk, Pooling(64, pooling))
+    oracle = saved(tmp_path, encoder, Pooling(64, pooling))
     recipe = repository.read(tmp_path).dense
     assert recipe is not None
     assert recipe.poolings == ((pooling,) if isinstance(pooling, str) else pooling)
@@ -71,18 +71,18 @@ CHAINS: dict[str, tuple[str | tuple[str, ...], list[Any]]] = {
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_layers_after_pooling(trunk: Path, tmp_path: Path, chain: str) -> None:
+def test_layers_after_pooling(encoder: Path, tmp_path: Path, chain: str) -> None:
     """Dense, LayerNorm and Normalize in any order, at the widths that they say."""
     pooling, layers = CHAINS[chain]
-    oracle = saved(tmp_path, trunk, Pooling(64, pooling), *layers)
+    oracle = saved(tmp_path, encoder, Pooling(64, pooling), *layers)
     dense = assert_equal(tmp_path, oracle).heads.dense
     assert dense is not None
     assert dense.width == oracle.get_embedding_dimension()
 
 
-def test_layers_as_pickles(trunk: Path, tmp_path: Path) -> None:
+def test_layers_as_pickles(encoder: Path, tmp_path: Path) -> None:
     """pytorch_model.bin in a module's folder, as versions before 3 wrote it."""
-    oracle = saved(tmp_path, trunk, Pooling(64, "mean"), Dense(64, 32))
+    oracle = saved(tmp_path, encoder, Pooling(64, "mean"), Dense(64, 32))
     weights = next(tmp_path.glob("2_Dense/model.safetensors"))
     torch.save(oracle[2].state_dict(), weights.with_name("pytorch_model.bin"))
     weights.unlink()
@@ -90,9 +90,9 @@ def test_layers_as_pickles(trunk: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_a_prompt_that_is_left_out(trunk: Path, tmp_path: Path, pooling: str) -> None:
+def test_a_prompt_that_is_left_out(encoder: Path, tmp_path: Path, pooling: str) -> None:
     """include_prompt false: the worker is told how many tokens a prompt has, and pools the others."""
-    oracle = saved(tmp_path, trunk, Pooling(64, pooling, include_prompt=False))
+    oracle = saved(tmp_path, encoder, Pooling(64, pooling, include_prompt=False))
     model = load(str(tmp_path), CPU)
     assert model.recipe.dense is not None
     assert not model.recipe.dense.include_prompt
@@ -129,24 +129,24 @@ def test_the_legacy_form_of_pooling(tmp_path: Path, chosen: list[str]) -> None:
     assert recipe.poolings == ((modes,) if isinstance(modes, str) else modes)
 
 
-def test_weights_in_several_files(tmp_path: Path, trunk: Path) -> None:
+def test_weights_in_several_files(tmp_path: Path, encoder: Path) -> None:
     """Shards with an index give the rows of the whole."""
-    write_trunk(tmp_path, "tiny-bert", max_shard_size="100KB")
+    write_encoder(tmp_path, "tiny-bert", max_shard_size="100KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
-    assert np.abs(embed(tmp_path, TEXTS) - embed(trunk, TEXTS)).max() < 2e-5
+    assert np.abs(embed(tmp_path, TEXTS) - embed(encoder, TEXTS)).max() < 2e-5
 
 
-def test_weights_as_a_pickle(tmp_path: Path, trunk: Path) -> None:
+def test_weights_as_a_pickle(tmp_path: Path, encoder: Path) -> None:
     """pytorch_model.bin, as many repositories still have it."""
-    model = write_trunk(tmp_path, "tiny-bert")
+    model = write_encoder(tmp_path, "tiny-bert")
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     (tmp_path / "model.safetensors").unlink()
-    assert np.abs(embed(tmp_path, TEXTS) - embed(trunk, TEXTS)).max() < 2e-5
+    assert np.abs(embed(tmp_path, TEXTS) - embed(encoder, TEXTS)).max() < 2e-5
 
 
 def test_a_tokenizer_that_has_only_a_vocabulary(tmp_path: Path) -> None:
     """vocab.txt of BERT becomes a tokenizer.json, with its own casing."""
-    write_trunk(tmp_path, "tiny-bert")
+    write_encoder(tmp_path, "tiny-bert")
     for file in tmp_path.glob("*token*"):
         file.unlink()
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "copper", "river", "##s", "."]
@@ -160,7 +160,7 @@ def test_a_tokenizer_that_has_only_a_vocabulary(tmp_path: Path) -> None:
 
 def test_a_sentencepiece_model_is_converted(tmp_path: Path) -> None:
     """sentencepiece.bpe.model of XLM-RoBERTa becomes a tokenizer.json that cuts words as sentencepiece does."""
-    write_trunk(tmp_path, "tiny-xlm-roberta")
+    write_encoder(tmp_path, "tiny-xlm-roberta")
     for file in tmp_path.glob("*token*"):
         file.unlink()
     names = ["river", "harbour", "lantern", "quiet", "engine", "winter", "orchard", "copper", "signal", "meadow"]

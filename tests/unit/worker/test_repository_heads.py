@@ -34,8 +34,8 @@ from support.tiny import (
     reader,
     scores,
     sparse_rows,
+    write_encoder,
     write_json,
-    write_trunk,
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -71,7 +71,7 @@ TEMPLATES = {
 )
 def test_sparse_encoders(tmp_path: Path, strategy: Any, activation: Any) -> None:
     """SPLADE with a maximum and with a sum, one logarithm and two."""
-    write_trunk(tmp_path / "mlm", "tiny-bert", "masked-lm")
+    write_encoder(tmp_path / "mlm", "tiny-bert", "masked-lm")
     modules = [MLMTransformer(str(tmp_path / "mlm")), SpladePooling(strategy, activation)]
     oracle = SparseEncoder(modules=modules, device="cpu")
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
@@ -83,7 +83,7 @@ def test_sparse_encoders(tmp_path: Path, strategy: Any, activation: Any) -> None
 
 def test_the_legacy_form_of_sparse_encoders(tmp_path: Path) -> None:
     """MLMTransformer by its old name, and word_embedding_dimension."""
-    write_trunk(tmp_path, "tiny-bert", "masked-lm")
+    write_encoder(tmp_path, "tiny-bert", "masked-lm")
     base = "sentence_transformers.sparse_encoder.models"
     kinds = {"MLMTransformer": "", "SpladePooling": "1_Splade"}
     modules = [{"name": kind, "type": f"{base}.{kind}", "path": path} for kind, path in kinds.items()]
@@ -118,7 +118,7 @@ FUNCTIONS = {Activation.SIGMOID: nn.Sigmoid(), Activation.IDENTITY: nn.Identity(
 )
 def test_cross_encoders(tmp_path: Path, labels: int, activation: Activation) -> None:
     """One label and several; the activation that the files name is told, and left to the frontend."""
-    write_trunk(tmp_path / "plain", "tiny-bert", "sequence-classification", labels=labels)
+    write_encoder(tmp_path / "plain", "tiny-bert", "sequence-classification", labels=labels)
     oracle = CrossEncoder(str(tmp_path / "plain"), activation_fn=FUNCTIONS[activation], device="cpu")
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
     model = load(str(tmp_path / "saved"), CPU)
@@ -130,7 +130,7 @@ def test_cross_encoders(tmp_path: Path, labels: int, activation: Activation) -> 
 
 def test_segments_count_only_where_the_tokenizer_gives_them(tmp_path: Path) -> None:
     """transformers passes on what model_input_names lists, whatever the model could embed."""
-    write_trunk(tmp_path / "plain", "tiny-bert", "sequence-classification", labels=1)
+    write_encoder(tmp_path / "plain", "tiny-bert", "sequence-classification", labels=1)
     reader(model_input_names=["input_ids", "attention_mask"]).save_pretrained(tmp_path / "plain")
     oracle = CrossEncoder(str(tmp_path / "plain"), activation_fn=nn.Identity(), device="cpu")
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
@@ -139,7 +139,7 @@ def test_segments_count_only_where_the_tokenizer_gives_them(tmp_path: Path) -> N
 
 def test_a_plain_classifier_has_the_labels_and_the_activation_of_its_config(tmp_path: Path) -> None:
     """Without modules.json; a softmax where there are several labels and nothing is said."""
-    write_trunk(tmp_path, "tiny-bert", "sequence-classification", labels=3)
+    write_encoder(tmp_path, "tiny-bert", "sequence-classification", labels=3)
     config = json.loads((tmp_path / "config.json").read_text())
     config |= {"id2label": {"0": "no", "2": "yes", "1": "maybe"}, "label2id": {"no": 0, "yes": 2, "maybe": 1}}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -148,11 +148,11 @@ def test_a_plain_classifier_has_the_labels_and_the_activation_of_its_config(tmp_
     assert (recipe.labels, recipe.activation) == (("no", "maybe", "yes"), Activation.SOFTMAX)
 
 
-def test_a_cross_encoder_over_pooled_rows(trunk: Path, tmp_path: Path) -> None:
+def test_a_cross_encoder_over_pooled_rows(encoder: Path, tmp_path: Path) -> None:
     """Transformer, Pooling, Dense, Dense to scores."""
     torch.manual_seed(3)
     head = Dense(32, 1, activation_function=nn.Identity(), module_output_name="scores")
-    modules = [Transformer(str(trunk)), Pooling(64, "cls"), Dense(64, 32, activation_function=nn.GELU()), head]
+    modules = [Transformer(str(encoder)), Pooling(64, "cls"), Dense(64, 32, activation_function=nn.GELU()), head]
     oracle = CrossEncoder(modules=modules, activation_fn=nn.Identity(), device="cpu")
     oracle.save(str(tmp_path), create_model_card=False)
     found = logits(load(str(tmp_path), CPU), PAIRS)[:, 0]
@@ -170,7 +170,7 @@ ASKINGS = [
 @pytest.mark.parametrize(("template", "no"), ASKINGS)
 def test_yes_no_rerankers(tmp_path: Path, template: str, no: int | None) -> None:
     """LogitScore on a causal model: its ids, its difference, and its template around query and document."""
-    write_trunk(tmp_path / "plain", "tiny-qwen3", "causal-lm")
+    write_encoder(tmp_path / "plain", "tiny-qwen3", "causal-lm")
     content, *expected = TEMPLATES[template]
     named = reader()
     named.chat_template = content
@@ -193,7 +193,7 @@ def test_yes_no_rerankers(tmp_path: Path, template: str, no: int | None) -> None
 
 def write_plain_reranker(folder: Path, family: str, template: str | None = None) -> Path:
     """A causal model without modules.json, whose tokenizer has the special tokens of Qwen3."""
-    write_trunk(folder, family, "causal-lm")
+    write_encoder(folder, family, "causal-lm")
     named = reader()
     named.add_tokens(["<|im_start|>", "<think>"], special_tokens=True)
     named.chat_template = template
@@ -247,7 +247,7 @@ def test_a_reranker_whose_question_is_not_known_is_refused(
 @pytest.mark.parametrize("options", [{}, {"closing": "w26"}])
 def test_a_classifier_of_pairs_by_a_template(tmp_path: Path, options: dict[str, str]) -> None:
     """As sentence-transformers saves it, with arguments for the template; plain, it is read the same."""
-    write_trunk(tmp_path / "plain", "tiny-qwen3", "sequence-classification", labels=1)
+    write_encoder(tmp_path / "plain", "tiny-qwen3", "sequence-classification", labels=1)
     named = reader()
     named.chat_template = ASKED + "{{ closing }}"
     named.save_pretrained(tmp_path / "plain")
@@ -270,7 +270,7 @@ def test_a_classifier_of_pairs_by_a_template(tmp_path: Path, options: dict[str, 
 
 def test_grit_lm_pools_what_follows_its_mark(tmp_path: Path) -> None:
     """Bidirectional Mistral, the mean of the tokens behind the mark, unit length; of all where there is none."""
-    model = write_trunk(tmp_path, "tiny-mistral-bidirectional")
+    model = write_encoder(tmp_path, "tiny-mistral-bidirectional")
     config = json.loads((tmp_path / "config.json").read_text())
     config.pop("is_causal", None)
     config |= {"architectures": ["MistralForCausalLM"], "auto_map": {"AutoModel": "modeling_gritlm7b.GritLM"}}

@@ -17,7 +17,7 @@ from torch import nn
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
 from shared.vectors import InputType
-from support.tiny import CPU, MULTI, ask, encode, random_ids, token_rows, write_json, write_trunk
+from support.tiny import CPU, MULTI, ask, encode, random_ids, token_rows, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 IDS = random_ids([5, 1, 40, 12], seed=7)
@@ -58,24 +58,24 @@ LAYERS: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-def test_the_native_form(trunk: Path, tmp_path: Path, layers: str) -> None:
+def test_the_native_form(encoder: Path, tmp_path: Path, layers: str) -> None:
     """MultiVectorEncoder of sentence-transformers 6, saved by itself."""
     torch.manual_seed(4)
     chain = [
         token_dense(each["in_features"], each["out_features"], bias=each["bias"], use_residual="use_residual" in each)
         for each in LAYERS[layers]
     ]
-    modules = [Transformer(str(trunk)), *chain, MultiVectorMask(), Normalize(module_input_name=TOKENS)]
+    modules = [Transformer(str(encoder)), *chain, MultiVectorMask(), Normalize(module_input_name=TOKENS)]
     oracle = MultiVectorEncoder(modules=modules, device="cpu")
     oracle.save(str(tmp_path), create_model_card=False)
     assert_rows_equal(tmp_path, oracle, LAYERS[layers][-1]["out_features"])
 
 
-def test_unit_length_between_layers_is_a_layer(trunk: Path, tmp_path: Path) -> None:
+def test_unit_length_between_layers_is_a_layer(encoder: Path, tmp_path: Path) -> None:
     """Only a Normalize at the end is what a request may switch off."""
     unit = Normalize(module_input_name=TOKENS)
     chain = [token_dense(64, 64), unit, token_dense(64, 48, bias=True), MultiVectorMask()]
-    oracle = MultiVectorEncoder(modules=[Transformer(str(trunk)), *chain], device="cpu")
+    oracle = MultiVectorEncoder(modules=[Transformer(str(encoder)), *chain], device="cpu")
     oracle.save(str(tmp_path), create_model_card=False)
     assert_rows_equal(tmp_path, oracle, 48)
 
@@ -84,7 +84,7 @@ def test_unit_length_between_layers_is_a_layer(trunk: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize("layers", LAYERS)
 def test_the_form_of_pylate(tmp_path: Path, layers: str, named: bool) -> None:
     """modules.json with pylate.models.Dense.Dense, whose config names no features."""
-    write_trunk(tmp_path, "tiny-bert")
+    write_encoder(tmp_path, "tiny-bert")
     generator = torch.Generator().manual_seed(6)
     modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]
     for number, layer in enumerate(LAYERS[layers], 1):
@@ -108,8 +108,8 @@ def test_the_form_of_pylate(tmp_path: Path, layers: str, named: bool) -> None:
 
 
 def test_the_form_of_stanford(tmp_path: Path) -> None:
-    """One file of weights: the trunk's under `bert.`, the projection at the root."""
-    write_trunk(tmp_path, "tiny-bert")
+    """One file of weights: the encoder's under `bert.`, the projection at the root."""
+    write_encoder(tmp_path, "tiny-bert")
     weights = {f"bert.{name}": tensor for name, tensor in load_file(tmp_path / "model.safetensors").items()}
     weights["linear.weight"] = 0.2 * torch.randn(48, 64, generator=torch.Generator().manual_seed(8))
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})

@@ -35,8 +35,8 @@ MET: dict[str, Any] = {
 }
 
 
-def write(folder: Path, trunk: Path, requirements: Any) -> Path:
-    shutil.copytree(trunk, folder)
+def write(folder: Path, encoder: Path, requirements: Any) -> Path:
+    shutil.copytree(encoder, folder)
     modules = [
         {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
         {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
@@ -46,10 +46,10 @@ def write(folder: Path, trunk: Path, requirements: Any) -> Path:
 
 
 @pytest.mark.parametrize("named", UNMET)
-def test_a_requirement_that_is_not_met_is_refused(trunk: Path, tmp_path: Path, named: str) -> None:
+def test_a_requirement_that_is_not_met_is_refused(encoder: Path, tmp_path: Path, named: str) -> None:
     """By the file, what it wants and what is here; the reference fails on it."""
     requirements, said = UNMET[named]
-    folder = write(tmp_path / "model", trunk, requirements)
+    folder = write(tmp_path / "model", encoder, requirements)
     with pytest.raises(ModelRefused, match=f"{FILE}: requirements: .*{said}") as raised:
         load(str(folder), CPU)
     assert "\n" not in str(raised.value)
@@ -58,16 +58,16 @@ def test_a_requirement_that_is_not_met_is_refused(trunk: Path, tmp_path: Path, n
 
 
 @pytest.mark.parametrize("named", MET)
-def test_others_are_served(trunk: Path, tmp_path: Path, named: str) -> None:
+def test_others_are_served(encoder: Path, tmp_path: Path, named: str) -> None:
     """Met ones, and those that the reference passes over."""
-    folder = write(tmp_path / "model", trunk, MET[named])
+    folder = write(tmp_path / "model", encoder, MET[named])
     assert load(str(folder), CPU).recipe.dense is not None
     SentenceTransformer(str(folder), device="cpu")
 
 
-def test_they_count_beside_modules_alone(trunk: Path, tmp_path: Path) -> None:
+def test_they_count_beside_modules_alone(encoder: Path, tmp_path: Path) -> None:
     """As the rest of their file."""
-    folder = write(tmp_path / "model", trunk, {"transformers": ">=99"})
+    folder = write(tmp_path / "model", encoder, {"transformers": ">=99"})
     (folder / "modules.json").unlink()
     assert load(str(folder), CPU).recipe.dense is not None
     SentenceTransformer(str(folder), device="cpu")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
 from shared.errors import ModelRefused
-from support.tiny import CPU, DENSE, ask, dense_rows, encode, write_json, write_trunk
+from support.tiny import CPU, DENSE, ask, dense_rows, encode, write_encoder, write_json
 
 HUB_ID = "someone/a-model"
 OLD, NEW = "1" * 40, "2" * 40
@@ -29,7 +29,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, commit in (("main", NEW), ("v1", OLD)):
         (repository / "refs" / name).write_text(commit)
         folder = repository / "snapshots" / commit
-        write_trunk(folder, "tiny-bert")
+        write_encoder(folder, "tiny-bert")
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
         {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},

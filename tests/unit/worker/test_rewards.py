@@ -13,15 +13,15 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
 from shared.errors import InvalidInput, UnsupportedTask
 from shared.jobs import Classify
-from support.tiny import CPU, ask, random_ids, scores, write_trunk
+from support.tiny import CPU, ask, random_ids, scores, write_encoder
 
 MARK = 7
 
 
 def write_rewards(folder: Path) -> tuple[torch.nn.Module, torch.nn.Sequential]:
     """A process reward model as Qwen2.5-Math-PRM is on disk: Qwen2, and two layers over every token."""
-    write_trunk(folder, "tiny-qwen2")
-    trunk = AutoModel.from_pretrained(folder, attn_implementation="eager")
+    write_encoder(folder, "tiny-qwen2")
+    encoder = AutoModel.from_pretrained(folder, attn_implementation="eager")
     torch.manual_seed(0)
     head = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
     weights = {f"model.{name}": each for name, each in load_file(folder / "model.safetensors").items()}
@@ -31,7 +31,7 @@ def write_rewards(folder: Path) -> tuple[torch.nn.Module, torch.nn.Sequential]:
     own = {"AutoModel": "modeling_qwen2_rm.Qwen2ForProcessRewardModel"}
     config |= {"architectures": ["Qwen2ForProcessRewardModel"], "auto_map": own}
     (folder / "config.json").write_text(json.dumps(config))
-    return trunk, head
+    return encoder, head
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +44,13 @@ def texts() -> list[list[int]]:
 
 def test_rewards_equal_the_two_layers_on_the_marked_tokens(tmp_path: Path, texts: list[list[int]]) -> None:
     """Against transformers' Qwen2 and the layers written out, one text at a time."""
-    trunk, head = write_rewards(tmp_path)
+    encoder, head = write_rewards(tmp_path)
     engine = ModelEngine(load(str(tmp_path), CPU))
     result = ask(engine, Classify(tokens=True, token_id=MARK), texts)
     expected = []
     with torch.inference_mode():
         for text in texts:
-            hidden = trunk(torch.tensor([text])).last_hidden_state[0]
+            hidden = encoder(torch.tensor([text])).last_hidden_state[0]
             expected.append(head(hidden[torch.tensor(text) == MARK]))
     assert result.row_lengths == (2, 1, 0, 1)
     rows = torch.cat(expected).numpy()

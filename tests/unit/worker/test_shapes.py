@@ -111,7 +111,7 @@ def test_gritlm_sees_both_ways_and_leaves_its_instruction_out() -> None:
     assert all(len(mark) > 1 and synthetic.SPECIAL["unk"] not in mark for mark in marks)
 
 
-def test_gritlm_loads_where_its_trunk_is_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gritlm_loads_where_its_encoder_is_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its recipe is one that can be served; a vector is the mean of the rows after its mark."""
     narrow = ("mistral", "mean", shapes.ALL_SHAPES["tiny-mistral-bidirectional"][2])
     for known in (synthetic.ALL_SHAPES, synthetic.SHAPES):
@@ -132,9 +132,9 @@ def test_modernbert_looks_far_in_every_third_layer() -> None:
     assert bases == {"full_attention": 160_000.0, "sliding_attention": 10_000.0}
 
 
-def test_every_headed_shape_has_a_trunk() -> None:
+def test_every_headed_shape_has_a_encoder() -> None:
     """Its name would be refused otherwise, when first asked for."""
-    assert {trunk for trunk, _ in shapes.HEADED.values()} <= set(shapes.ALL_SHAPES)
+    assert {encoder for encoder, _ in shapes.HEADED.values()} <= set(shapes.ALL_SHAPES)
 
 
 def test_an_unknown_shape_is_refused_with_those_known() -> None:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpu_worker.engine import engine as module
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.interface import Part
-from gpu_worker.model.encoder.encoder import Trunk
+from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import load
 from gpu_worker.ragged import upload as staging
 from gpu_worker.ragged.batch import RaggedBatch
@@ -32,7 +32,7 @@ JOBS = 64
 
 
 class Counting(TorchDispatchMode):
-    """Operators that run; `after` the trunk only."""
+    """Operators that run; `after` the encoder only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,15 +51,15 @@ def jobs(count: int, work: Encode | Classify) -> list[Job]:
 
 def operators(engine: ModelEngine, count: int, work: Encode, monkeypatch: pytest.MonkeyPatch) -> int:
     counting = Counting()
-    honest: Callable[[Trunk, RaggedBatch], Tensor] = type(engine.model.trunk).__call__
+    honest: Callable[[Encoder, RaggedBatch], Tensor] = type(engine.model.encoder).__call__
 
-    def told(trunk: Trunk, batch: RaggedBatch) -> Tensor:
-        hidden = honest(trunk, batch)
+    def told(encoder: Encoder, batch: RaggedBatch) -> Tensor:
+        hidden = honest(encoder, batch)
         counting.after = True
         return hidden
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(engine.model.trunk), "__call__", told)
+        patch.setattr(type(engine.model.encoder), "__call__", told)
         with counting:
             run(engine, jobs(count, work))
     return counting.seen.total()
@@ -71,7 +71,7 @@ def operators(engine: ModelEngine, count: int, work: Encode, monkeypatch: pytest
     ids=["dense", "cut and int8", "dense and token rows"],
 )
 def test_many_jobs_run_as_many_operators_as_one(work: Encode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most four more after the trunk."""
+    """At most four more after the encoder."""
     engine = ModelEngine(load("random:tiny-bert", CPU))
     alone = operators(engine, 1, work, monkeypatch)
     assert alone > 0

@@ -29,7 +29,7 @@ from gpu_worker.kernels.attention.choice import exact_ways
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, Ways
 from gpu_worker.kernels.attention.interface import OneByOne
 from gpu_worker.kernels.attention.relative import t5
-from gpu_worker.model.encoder.packed import PackedTrunk
+from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import load
 from gpu_worker.model.tune import linear_choice as linear_ways
 from gpu_worker.random_models import miniature, shapes, synthetic
@@ -81,7 +81,7 @@ GATES = [
 def test_every_form_passes_its_gate(form: str, dtype: torch.dtype, packed: attention.PackedAttention) -> None:
     """By each way of attention; the probes are longer than the furthest distance that is told apart."""
     model = built(form, dtype)
-    referee(model).check(PackedTrunk(model, packed))
+    referee(model).check(PackedEncoder(model, packed))
 
 
 @pytest.mark.parametrize("flaw", ["mixes sequences", "ignores the bias", "scales"])
@@ -94,7 +94,7 @@ def test_the_gate_sees_a_mistake(form: str, flaw: str, monkeypatch: pytest.Monke
         honest = t5.Terms
         monkeypatch.setattr(t5, "Terms", lambda scale, bias: honest(scale=scale * 0.9, bias=bias))
     with pytest.raises(ModelRefused, match="hidden states differ"):
-        reference.check(PackedTrunk(model, Flawed(flaw)))
+        reference.check(PackedEncoder(model, Flawed(flaw)))
 
 
 @given(st.sampled_from([8, 16, 32, 64]), st.integers(20, 300), st.integers(1, 700))
@@ -158,7 +158,7 @@ def test_saved_as_sentence_t5_it_gives_its_vectors(
     theirs = sentence_t5(tmp_path, model_class, kind, dense)
     model = load(str(tmp_path), CPU)
     assert not model.unpacked
-    plain = [each for each in model.trunk.model.modules() if type(each) is nn.Linear]
+    plain = [each for each in model.encoder.model.modules() if type(each) is nn.Linear]
     assert not (plain and PACKED)  # all of them are packed for oneDNN
     chosen = sentences(20)
     found = dense_rows(ask(ModelEngine(model), encode(DENSE), ids_of(model, chosen)))

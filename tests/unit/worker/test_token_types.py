@@ -99,7 +99,7 @@ def test_a_text_alone_is_fed_with_its_types(kind: str, typed: str, tmp_path: Pat
 
 def test_a_model_without_types_is_served_as_before(tmp_path: Path) -> None:
     """sentence-transformers feeds DistilBERT with none, since its class names none."""
-    assert served("distilbert", tmp_path, "body").trunk.token_types is None
+    assert served("distilbert", tmp_path, "body").encoder.token_types is None
 
 
 def test_a_type_that_the_model_lacks_is_refused(tmp_path: Path) -> None:

@@ -20,16 +20,16 @@ from gpu_worker.repository.tokenizer import Reader, TokenizerFile, finish
 from gpu_worker.startup.warm_up import check
 from shared.errors import ModelRefused
 from support.late_forms import write_native
-from support.tiny import CPU, NAMES, embed, reader, write_json, write_trunk
+from support.tiny import CPU, NAMES, embed, reader, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXTS = ["the weather is lovely", "a stadium at night", "copper prices fell"]
 
 
-def bare(folder: Path, trunk: Path, words: list[str] | None) -> Path:
-    """The trunk with no tokenizer but, where there are `words`, a vocab.txt of them."""
-    shutil.copytree(trunk, folder)
+def bare(folder: Path, encoder: Path, words: list[str] | None) -> Path:
+    """The encoder with no tokenizer but, where there are `words`, a vocab.txt of them."""
+    shutil.copytree(encoder, folder)
     for file in folder.glob("*token*"):
         file.unlink()
     if words is not None:
@@ -48,10 +48,10 @@ def refusal(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_a_folder_without_a_tokenizer_is_refused(
-    trunk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """transformers makes one that knows no word, and three texts get one vector from the reference."""
-    folder = bare(tmp_path / "model", trunk, None)
+    folder = bare(tmp_path / "model", encoder, None)
     rows = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, normalize_embeddings=True)
     assert (rows @ rows.T).min() > 0.9
     assert (
@@ -62,24 +62,24 @@ def test_a_folder_without_a_tokenizer_is_refused(
 
 @pytest.mark.parametrize("words", [["a", "b"], [f"word{number}" for number in range(244)]], ids=len)
 def test_a_vocabulary_of_a_few_words_is_refused(
-    trunk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     """For a matrix of a thousand rows."""
-    folder = bare(tmp_path / "model", trunk, SPECIAL + words)
+    folder = bare(tmp_path / "model", encoder, SPECIAL + words)
     tokens = len(SPECIAL + words)
     assert f"its tokenizer has {tokens} tokens for the model's 1000 embeddings" in refusal(folder, capsys)
 
 
-def test_a_quarter_of_the_matrix_is_enough(trunk: Path, tmp_path: Path) -> None:
+def test_a_quarter_of_the_matrix_is_enough(encoder: Path, tmp_path: Path) -> None:
     """Matrices are padded."""
     words = [chr(letter) for letter in range(97, 123)] + [f"##{chr(letter)}" for letter in range(97, 123)]
     words += [f"word{number}" for number in range(250 - len(words) - len(SPECIAL))]
-    assert load(str(bare(tmp_path / "model", trunk, SPECIAL + words)), CPU).notice == ""
+    assert load(str(bare(tmp_path / "model", encoder, SPECIAL + words)), CPU).notice == ""
 
 
-def test_an_empty_vocabulary_is_refused(trunk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_vocabulary_is_refused(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No frontend could open it."""
-    said = refusal(bare(tmp_path / "model", trunk, []), capsys)
+    said = refusal(bare(tmp_path / "model", encoder, []), capsys)
     assert "tokenizer" in said
 
 
@@ -94,21 +94,21 @@ def test_a_tokenizer_that_no_frontend_can_use_is_refused() -> None:
 
 @pytest.mark.parametrize("role", ["mask", "pad", "sep"])
 def test_a_special_token_beyond_the_matrix_is_refused(
-    trunk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], role: str
+    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], role: str
 ) -> None:
     """By its role and its id."""
     folder = tmp_path / "model"
-    shutil.copytree(trunk, folder)
+    shutil.copytree(encoder, folder)
     named = reader()
     named.add_special_tokens({f"{role}_token": "<new>"})
     named.save_pretrained(folder)
     assert f"its {role} token has the id 1000, and the model's embeddings end at 999" in refusal(folder, capsys)
 
 
-def test_a_token_of_every_text_beyond_the_matrix_is_refused(trunk: Path, tmp_path: Path) -> None:
+def test_a_token_of_every_text_beyond_the_matrix_is_refused(encoder: Path, tmp_path: Path) -> None:
     """One that the template puts there, without a role."""
     folder = tmp_path / "model"
-    shutil.copytree(trunk, folder)
+    shutil.copytree(encoder, folder)
     description = json.loads((folder / "tokenizer.json").read_text())
     description["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [1003]
     (folder / "tokenizer.json").write_text(json.dumps(description))
@@ -118,7 +118,7 @@ def test_a_token_of_every_text_beyond_the_matrix_is_refused(trunk: Path, tmp_pat
 
 def test_a_token_that_answers_are_scored_by_is_within_the_matrix(tmp_path: Path) -> None:
     """The id that LogitScore's file names."""
-    write_trunk(tmp_path, "tiny-qwen3", "causal-lm")
+    write_encoder(tmp_path, "tiny-qwen3", "causal-lm")
     modules = [
         {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
         {"name": "1", "path": "1", "type": "sentence_transformers.cross_encoder.modules.LogitScore"},
@@ -129,10 +129,10 @@ def test_a_token_that_answers_are_scored_by_is_within_the_matrix(tmp_path: Path)
         load(str(tmp_path), CPU)
 
 
-def test_a_token_that_fills_up_queries_is_within_the_matrix(trunk: Path, tmp_path: Path) -> None:
+def test_a_token_that_fills_up_queries_is_within_the_matrix(encoder: Path, tmp_path: Path) -> None:
     """An added one, which the vocabulary has and the model has not."""
     expansion = {"strategy": "fixed", "length": 16, "token": "<extra>"}
-    folder = write_native(tmp_path / "model", trunk, {}, query_expansion=expansion)
+    folder = write_native(tmp_path / "model", encoder, {}, query_expansion=expansion)
     named = reader()
     named.add_tokens([AddedToken("<extra>")])
     named.save_pretrained(folder)
@@ -141,11 +141,11 @@ def test_a_token_that_fills_up_queries_is_within_the_matrix(trunk: Path, tmp_pat
 
 
 def test_tokens_that_were_never_trained_are_told_at_load(
-    trunk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On the card, which log and `--check` show."""
     folder = tmp_path / "model"
-    shutil.copytree(trunk, folder)
+    shutil.copytree(encoder, folder)
     named = reader()
     named.add_tokens([AddedToken(f"<extra {number}>") for number in range(5)])
     named.save_pretrained(folder)

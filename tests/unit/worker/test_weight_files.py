@@ -9,13 +9,13 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from support.breakages import refusal, text, whole_repository
-from support.tiny import embed, write_trunk
+from support.tiny import embed, write_encoder
 
 
 @pytest.fixture
-def whole(trunk: Path, tmp_path: Path) -> Path:
-    """A repository that loads: trunk, pooling, a dense layer, unit length."""
-    return whole_repository(trunk, tmp_path / "model")
+def whole(encoder: Path, tmp_path: Path) -> Path:
+    """A repository that loads: encoder, pooling, a dense layer, unit length."""
+    return whole_repository(encoder, tmp_path / "model")
 
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
@@ -51,7 +51,7 @@ def test_no_refusal_advises_to_run_a_pickle(whole: Path, name: str) -> None:
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     """By its file and by the index that wants it."""
-    write_trunk(tmp_path, "tiny-bert", max_shard_size="100KB")
+    write_encoder(tmp_path, "tiny-bert", max_shard_size="100KB")
     shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
     shard.unlink()
     said = refusal(tmp_path)

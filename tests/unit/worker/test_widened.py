@@ -190,11 +190,11 @@ def float32_bytes(module: nn.Module) -> int:
     return 4 * sum(each.numel() for each in module.parameters())
 
 
-TRUNKS = ["tiny-bert", "tiny-qwen3", "tiny-t5", "tiny-deberta-v2", "tiny-modernbert"]
+ENCODERS = ["tiny-bert", "tiny-qwen3", "tiny-t5", "tiny-deberta-v2", "tiny-modernbert"]
 HEADED = ["tiny-splade", "tiny-cross-encoder", "tiny-token-classifier", "tiny-yes-no"]
 BY_TURNS = [
     pytest.param(name, dtype, marks=() if (place + turn) % 2 else pytest.mark.slow)
-    for place, name in enumerate(TRUNKS + HEADED)
+    for place, name in enumerate(ENCODERS + HEADED)
     for turn, dtype in enumerate(("bfloat16", "float16"))
 ]
 """Each model in one of the formats; in both by `make test-slow`."""

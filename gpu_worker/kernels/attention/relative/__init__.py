@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gpu_worker.kernels.attention.relative import deberta, mpnet, t5
-from gpu_worker.kernels.attention.relative.encoder import Current, Encoder, enter
+from gpu_worker.kernels.attention.relative.encoder import Current, RelativeEncoder, enter
 
 ENCODERS: dict[str, Callable[[Any, Any, Current], torch.nn.Module]] = {
     "mpnet": mpnet.install,
@@ -30,7 +30,7 @@ def serves(config: Any) -> bool:
 
 def installed(model: Any) -> bool:
     """Whether `install` changed this model."""
-    return isinstance(getattr(model, "encoder", None), Encoder | t5.T5Encoder)
+    return isinstance(getattr(model, "encoder", None), RelativeEncoder | t5.T5Encoder)
 
 
 def install(model: Any) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.kernels.attention.interface import Terms
-from gpu_worker.kernels.attention.relative.encoder import Current, Encoder, attend, by_head
+from gpu_worker.kernels.attention.relative.encoder import Current, RelativeEncoder, attend, by_head
 from shared.errors import ModelRefused
 
 
@@ -84,7 +84,7 @@ def _by_pair(states: Tensor, by_distance: Tensor) -> Tensor:
     return products.as_strided(size, stride)
 
 
-def install(own: Any, config: Any, step: Current) -> Encoder:
+def install(own: Any, config: Any, step: Current) -> RelativeEncoder:
     if own.conv is not None:
         raise ModelRefused(
             f"conv_kernel_size = {config.conv_kernel_size}: DeBERTa-v2 with a convolution over tokens cannot run packed"
@@ -98,7 +98,7 @@ def install(own: Any, config: Any, step: Current) -> Encoder:
         buckets = torch.clamp(buckets + span, 0, 2 * span - 1).to(embedded.device)
     for layer in own.layer:
         layer.attention.self = DebertaAttention(layer.attention.self, embedded, step)
-    return Encoder(own.layer, step, lambda longest: buckets[positions - longest : positions + longest - 1])
+    return RelativeEncoder(own.layer, step, lambda longest: buckets[positions - longest : positions + longest - 1])
 
 
 def bucket(distance: Tensor, buckets: int, furthest: int) -> Tensor:

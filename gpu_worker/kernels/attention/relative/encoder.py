@@ -18,7 +18,7 @@ class Current:
     by_distance: Tensor | None = None
 
 
-class Encoder(nn.Module):
+class RelativeEncoder(nn.Module):
     """The layers of an encoder in a row, without the masks and positions of tokens x tokens that it would build.
 
     `tabulate` makes of the longest length what all layers of a step need: see the two attentions.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.kernels.attention.interface import Terms
-from gpu_worker.kernels.attention.relative.encoder import Current, Encoder, attend
+from gpu_worker.kernels.attention.relative.encoder import Current, RelativeEncoder, attend
 
 REACH = 128  # bucket numbers stop growing there; transformers' MPNet has it as a default that no config changes
 
@@ -30,7 +30,7 @@ class MPNetAttention(nn.Module):
         return (self.o(attend(self._step, self.q(hidden), self.k(hidden), self.v(hidden), self.heads, terms)),)
 
 
-def install(own: Any, config: Any, step: Current) -> Encoder:
+def install(own: Any, config: Any, step: Current) -> RelativeEncoder:
     for layer in own.layer:
         layer.attention.attn = MPNetAttention(layer.attention.attn, step)
     positions, table = int(config.max_position_embeddings), own.relative_attention_bias.weight
@@ -41,4 +41,4 @@ def install(own: Any, config: Any, step: Current) -> Encoder:
         middle = by_distance[:, positions - longest : positions + longest - 1]
         return middle.unfold(1, longest, 1).flip(1)  # row i begins at the distance -i
 
-    return Encoder(own.layer, step, tabulate)
+    return RelativeEncoder(own.layer, step, tabulate)
