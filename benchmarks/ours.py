@@ -26,7 +26,7 @@ from gpu_worker.device.placement import Placement as Placement  # for the others
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.step.sequences import Step
 from gpu_worker.kernels.attention.choice import choose as choose_attention
-from gpu_worker.kernels.attention.interface import Terms
+from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.maxsim.choice import choose
 from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
 from gpu_worker.loop.loop import Loop
@@ -36,7 +36,7 @@ from gpu_worker.model.tune import linear_choice as linear_ways
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.upload import Staging
+from gpu_worker.ragged.upload import Upload
 from gpu_worker.startup.warm_up import rehearsal
 from shared.errors import SelvageError
 from shared.jobs import Encode, Job, JobResult, Score
@@ -133,7 +133,7 @@ class Ours:
         start = time.perf_counter()
         with torch.inference_mode():
             while len(queue):
-                share, staging = queue.next_step(budget)[0], Staging(device)
+                share, staging = queue.next_step(budget)[0], Upload(device)
                 chosen = [(opened.sequences, opened.chosen(share.start, share.stop))]
                 step = Step.pack(chosen, device, encoder.uncounted, encoder.token_types, staging)
                 staging.send()
@@ -196,7 +196,7 @@ def attention(heads: int, head: int, lengths: Sequence[int], place: Placement) -
     drawn = (torch.randn(batch.total, heads, head, device=place.device, dtype=place.dtype) for _ in "qkv")
     query, key, value = (each.transpose(0, 1) for each in drawn)
     attend = choose_attention(place.device, place.dtype, head, causal=False, softcap=False, bias=False)
-    return lambda: attend(query, key, value, batch, Terms(scale=head**-0.5))
+    return lambda: attend(query, key, value, batch, AttentionTerms(scale=head**-0.5))
 
 
 def fast_linear(layer: nn.Linear) -> nn.Module:

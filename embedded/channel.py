@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from embedded.options import EngineOptions, settings_of
 from embedded.pair import Over, Pair
-from embedded.refused import Call, Refused, cancelled, refusing
+from embedded.refused import CallStatus, Refused, cancelled, refusing
 from embedded.stream import LocalStream
 from gpu_worker.loop.watchdog import DeviceLost
 from selvage.connection import Metadata
@@ -104,7 +104,7 @@ class LocalMethod:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LocalCall(Call):
+class LocalCall(CallStatus):
     """One call; see `grpc.Call` and `grpc.Future`."""
 
     _future: "Future[Message]"

@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 import structlog
 
 from embedded.resident import Resident
-from frontend_service.api.enabled import Doors
+from frontend_service.api.enabled import EnabledApis
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
-from frontend_service.services.pipeline import Service
-from frontend_service.tokenizing.tokenizer import Tokenization
+from frontend_service.services.pipeline import Pipeline
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.workers.interface import ServedModel
 from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.loop.watchdog import DeviceLost
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.worker import Worker
+from gpu_worker.worker import ModelWorker
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
 from shared.telemetry import logs
@@ -117,7 +117,7 @@ class Pair:
     async def _live(self, settings: WorkerSettings, ready: "Future[None]") -> None:
         """From the start of the worker to its end."""
         try:
-            worker = await Worker.start(settings)
+            worker = await ModelWorker.start(settings)
             try:
                 await self._serve(worker, settings.queued_tokens, ready)
             finally:
@@ -128,18 +128,18 @@ class Pair:
         finally:
             await self._end()
 
-    async def _serve(self, worker: Worker, queued_tokens: int, ready: "Future[None]") -> None:
+    async def _serve(self, worker: ModelWorker, queued_tokens: int, ready: "Future[None]") -> None:
         """Until it is told to stop."""
-        tokenization = Tokenization(worker.model.tokenizer.content, worker.card)
+        tokenization = ModelTokenizer(worker.model.tokenizer.content, worker.card)
         served = ServedModel(card=worker.card, tokenization=tokenization, queued_tokens=queued_tokens)
         resident, threads = Resident(worker.scheduler, served), min(8, os.cpu_count() or 1)
         if worker.model.placement.device.type == "cpu":
             keep_freed_memory()
         with ThreadPoolExecutor(threads, "selvage-text") as texts:
             self.calls = Calls(timeout=math.inf, bounds=BOUNDS)
-            service = Service(resident, Limits(), texts, self.messages, reserve=self.calls.admission.reserve)
+            service = Pipeline(resident, Limits(), texts, self.messages, reserve=self.calls.admission.reserve)
             frontend = Frontend(service, self.calls, threads=threads)
-            Doors(["grpc"]).register(frontend, self.handlers)  # type: ignore[arg-type]
+            EnabledApis(["grpc"]).register(frontend, self.handlers)  # type: ignore[arg-type]
             worker.say_ready()
             ready.set_result(None)
             try:
@@ -147,7 +147,7 @@ class Pair:
             finally:
                 service.close()
 
-    async def _until_told(self, worker: Worker, resident: Resident) -> None:
+    async def _until_told(self, worker: ModelWorker, resident: Resident) -> None:
         stopping = asyncio.create_task(self._stop.wait())
         try:
             await first_of(stopping, worker.serving)

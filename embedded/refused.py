@@ -29,7 +29,7 @@ class Refused(grpc.RpcError):
         return self._trailers
 
 
-class Call(ABC):
+class CallStatus(ABC):
     """The part of a `grpc.Call` that tells how one without an answer has ended."""
 
     __slots__ = ()

@@ -3,7 +3,7 @@
 import asyncio
 
 from frontend_service.workers.interface import ServedModel
-from gpu_worker.loop.async_loop import Scheduler
+from gpu_worker.loop.async_loop import AsyncLoop
 from shared.errors import GivenBack, Internal, UnknownModel, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult
 
@@ -11,7 +11,7 @@ from shared.jobs import Job, JobResult
 class Resident:
     """The `Worker` of the services. `lost`: why it computes nothing any more, or empty."""
 
-    def __init__(self, scheduler: Scheduler, served: ServedModel) -> None:
+    def __init__(self, scheduler: AsyncLoop, served: ServedModel) -> None:
         self._scheduler, self._served = scheduler, served
         self.lost = ""
 

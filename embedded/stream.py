@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from embedded.pair import Over, Pair
-from embedded.refused import Call, Refused, cancelled, refusing
+from embedded.refused import CallStatus, Refused, cancelled, refusing
 from shared.caller import Caller
 from shared.server.rpc.interceptor import CALLER
 
@@ -17,7 +17,7 @@ AHEAD = 2
 """Messages of either way that wait for their reader."""
 
 
-class LocalStream(Call):
+class LocalStream(CallStatus):
     """One call: an iterator of replies, which ends by itself or raises Refused. A thread reads its requests."""
 
     def __init__(
@@ -25,7 +25,7 @@ class LocalStream(Call):
     ) -> None:
         """`caller`: with the path of the method."""
         self._pair, self._caller, self._parse = pair, caller, parse
-        self._up = Requests()
+        self._up = RequestQueue()
         self._down: asyncio.Queue[bytes | Refused | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(AHEAD)
         self._outcome: Refused | None = None
@@ -65,7 +65,7 @@ class LocalStream(Call):
 
     async def _answer(self) -> None:
         outcome: Refused | None = cancelled()
-        context = Context(self._write)
+        context = StreamContext(self._write)
         try:
             with refusing():
                 CALLER.set(self._caller)
@@ -102,7 +102,7 @@ class LocalStream(Call):
             raise
 
 
-class Requests:
+class RequestQueue:
     """Those that were sent and not yet answered; see `doors.both_ways.Requests`."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Requests:
         self._ended = False
         self.size = 0
 
-    def __aiter__(self) -> "Requests":
+    def __aiter__(self) -> "RequestQueue":
         return self
 
     async def __anext__(self) -> Message:
@@ -134,7 +134,7 @@ class Requests:
         self._waiting.put_nowait(None)
 
 
-class Context:
+class StreamContext:
     """What a handler of a stream uses of `grpc.aio.ServicerContext`."""
 
     def __init__(self, write: Callable[[bytes], Awaitable[None]]) -> None:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import structlog
 
 from frontend_service.access.api_keys import ApiKeys
-from frontend_service.api.enabled import Doors
+from frontend_service.api.enabled import EnabledApis
 from frontend_service.api.http.api import http_server
 from frontend_service.api.http.cors import Cors
 from frontend_service.api.http.head import Hosts
 from frontend_service.api.http.server import HttpServer
 from frontend_service.application.frontend import Frontend
-from frontend_service.services.pipeline import Service
+from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import FrontendSettings
 from frontend_service.workers.fleet import Fleet
-from frontend_service.workers.transport import Way
+from frontend_service.workers.transport import WorkerTransport
 from shared.caller import Caller
 from shared.memory import give_back_large_blocks
 from shared.security import guards
@@ -47,11 +47,11 @@ async def main(settings: FrontendSettings) -> None:
     metrics = page.frontend() if page else None
     guarded = Guarded(keys=api_keys_of(settings), tls=guards.tls_of(settings))
     calls = _calls(settings, guarded, spans)
-    doors = Doors(settings.doors)
+    doors = EnabledApis(settings.doors)
     server = _server(settings, calls, doors, messages, guarded, page)
     way = way_to_workers(settings, guards.link_secret_of(settings))
     fleet = Fleet(settings.worker, messages, server.set_ready, way)
-    service = Service(fleet, settings.limits, threads, messages, reserve=calls.admission.reserve)
+    service = Pipeline(fleet, settings.limits, threads, messages, reserve=calls.admission.reserve)
     told_times = [each.times for each in (metrics, spans) if each]
     frontend = Frontend(service, calls, told_times, settings.thread_count)
     doors.register(frontend, server.grpc)
@@ -104,7 +104,7 @@ def _calls(settings: FrontendSettings, guarded: Guarded, spans: "Spans | None") 
 def _server(
     settings: FrontendSettings,
     calls: Calls,
-    doors: Doors,
+    doors: EnabledApis,
     threads: ThreadPoolExecutor,
     guarded: Guarded,
     page: "Page | None",
@@ -139,7 +139,7 @@ def _http(
     )
 
 
-def _check(calls: Calls, fleet: Fleet, doors: Doors, http: HttpServer | None) -> Callable[[Caller], None]:
+def _check(calls: Calls, fleet: Fleet, doors: EnabledApis, http: HttpServer | None) -> Callable[[Caller], None]:
     """Whether anybody could answer a call in time, for those that need a worker."""
 
     def check(caller: Caller) -> None:
@@ -173,9 +173,9 @@ def api_keys_of(settings: FrontendSettings) -> ApiKeys | None:
     return guards.read("api-keys", path, lambda: ApiKeys(path)) if path else None
 
 
-def way_to_workers(settings: FrontendSettings, secret: LinkSecret | None) -> Way:
+def way_to_workers(settings: FrontendSettings, secret: LinkSecret | None) -> WorkerTransport:
     """Ends the process with status 2 and a line where a file of it is not there."""
-    way = Way(
+    way = WorkerTransport(
         ca=settings.worker_ca,
         certificate=settings.worker_certificate,
         key=settings.worker_key,

@@ -15,12 +15,12 @@ from transformers.utils import logging as transformers_logging
 from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.link.server import Ready, WorkerServicer
 from gpu_worker.link.unread import Unread
-from gpu_worker.loop.async_loop import Scheduler
+from gpu_worker.loop.async_loop import AsyncLoop
 from gpu_worker.loop.loop import Observe
 from gpu_worker.loop.watchdog import EXIT_STATUS, DeviceLost
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.warm_up import check
-from gpu_worker.worker import Worker, load_model
+from gpu_worker.worker import ModelWorker, load_model
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 from shared.errors import ModelRefused
 from shared.security import guards
@@ -91,10 +91,10 @@ def _server(settings: WorkerSettings, threads: ThreadPoolExecutor, page: "Page |
     )
 
 
-async def _started(server: Server, settings: WorkerSettings, observe: Observe) -> Worker:
+async def _started(server: Server, settings: WorkerSettings, observe: Observe) -> ModelWorker:
     """Ends the process with a line: with status 2 where the model is refused, and where the device is lost."""
     try:
-        return await Worker.start(settings, observe)
+        return await ModelWorker.start(settings, observe)
     except ModelRefused as error:
         await server.stop()
         print(f"--model = {settings.model!r}: {error}", file=sys.stderr)
@@ -103,7 +103,7 @@ async def _started(server: Server, settings: WorkerSettings, observe: Observe) -
         await _give_up(server, str(lost))
 
 
-def _ready(worker: Worker, settings: WorkerSettings) -> Ready:
+def _ready(worker: ModelWorker, settings: WorkerSettings) -> Ready:
     return Ready(
         card=worker.card,
         tokenizer=worker.model.tokenizer.content,
@@ -113,7 +113,9 @@ def _ready(worker: Worker, settings: WorkerSettings) -> Ready:
     )
 
 
-async def _serve_until_told(server: Server, servicer: WorkerServicer, worker: Worker, drain_seconds: float) -> None:
+async def _serve_until_told(
+    server: Server, servicer: WorkerServicer, worker: ModelWorker, drain_seconds: float
+) -> None:
     scheduler, serving = worker.scheduler, worker.serving
     watching = asyncio.create_task(scheduler.watch(lambda stalls: server.set_ready(not stalls)))
     await first_of(asyncio.create_task(until_told_to_stop()), serving, watching)
@@ -126,7 +128,7 @@ async def _serve_until_told(server: Server, servicer: WorkerServicer, worker: Wo
     log.info("stopped")
 
 
-async def _drain(server: Server, servicer: WorkerServicer, scheduler: Scheduler, seconds: float) -> None:
+async def _drain(server: Server, servicer: WorkerServicer, scheduler: AsyncLoop, seconds: float) -> None:
     """Takes nothing new, and answers what is held."""
     await server.announce_drain()
     scheduler.refuse()

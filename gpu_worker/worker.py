@@ -15,7 +15,7 @@ import torch
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.async_loop import Scheduler
+from gpu_worker.loop.async_loop import AsyncLoop
 from gpu_worker.loop.loop import Observe, unobserved
 from gpu_worker.loop.watchdog import DeviceLost
 from gpu_worker.model.card import card_of
@@ -33,17 +33,17 @@ log = structlog.get_logger("worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class ModelWorker:
     """`serving` runs the scheduler until it is cancelled; it ends by itself only with DeviceLost."""
 
     model: Model
     card: ModelCard
-    scheduler: Scheduler
+    scheduler: AsyncLoop
     serving: asyncio.Task[None]
     threads: tuple[ThreadPoolExecutor, ...]
 
     @classmethod
-    async def start(cls, settings: WorkerSettings, observe: Observe = unobserved) -> "Worker":
+    async def start(cls, settings: WorkerSettings, observe: Observe = unobserved) -> "ModelWorker":
         """Loads the model and runs every path of it once, so that no request pays for first-time work.
 
         Raises ModelRefused with one line, and DeviceLost.
@@ -57,7 +57,9 @@ class Worker:
             raise
 
     @classmethod
-    async def _start(cls, settings: WorkerSettings, observe: Observe, threads: list[ThreadPoolExecutor]) -> "Worker":
+    async def _start(
+        cls, settings: WorkerSettings, observe: Observe, threads: list[ThreadPoolExecutor]
+    ) -> "ModelWorker":
         host, device = threads
         log.info("loading", model=settings.model, revision=settings.revision or None)
         # Loading shares the thread with computing: OpenMP keeps a pool for every thread that ever used it, and more
@@ -143,10 +145,10 @@ def _failed(event: str, error: Exception, parts: int) -> None:
 
 def _scheduler(
     engine: ModelEngine, host: ThreadPoolExecutor, step_tokens: int, settings: WorkerSettings, observe: Observe
-) -> Scheduler:
+) -> AsyncLoop:
     """What the files and the machine suggest, unless a setting says otherwise."""
     model = engine.model
-    return Scheduler(
+    return AsyncLoop(
         engine,
         host,
         step_tokens=step_tokens,
@@ -158,7 +160,7 @@ def _scheduler(
     )
 
 
-async def _warm_up(scheduler: Scheduler, serving: asyncio.Task[None], model: Model) -> None:
+async def _warm_up(scheduler: AsyncLoop, serving: asyncio.Task[None], model: Model) -> None:
     async def answered() -> None:
         for job in rehearsal(model):
             await scheduler.answer(job)

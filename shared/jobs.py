@@ -120,7 +120,7 @@ class Job:
     traceparent: str = ""
 
 
-Packed = bytes | memoryview
+PackedBytes = bytes | memoryview
 """Bytes of numbers; in the worker a view of where they came to."""
 
 
@@ -129,8 +129,8 @@ class Rows:
     """Packed rows: `data` in the type that was asked for, `scales` one float32 a row for INT8."""
 
     dimensions: int
-    data: Packed
-    scales: Packed = b""
+    data: PackedBytes
+    scales: PackedBytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ class JobResult:
     tokens: Rows | None = None
     row_lengths: tuple[int, ...] = ()
     token_ids: bytes = b""
-    scores: Packed = b""
+    scores: PackedBytes = b""
     winners: bytes = b""
     similarities: bytes = b""
     queue: float = 0.0

@@ -7,7 +7,7 @@ from shared.jobs import Priority
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class RequestTerms:
     """Until when somebody waits, for whom it is (a fairness key), how urgent it is, its name in logs, its trace."""
 
     deadline: Deadline
@@ -17,6 +17,6 @@ class Terms:
     traceparent: str = ""
 
     @classmethod
-    def within(cls, seconds: float) -> "Terms":
+    def within(cls, seconds: float) -> "RequestTerms":
         """For whoever has nothing to say but how long it waits."""
         return cls(deadline=Deadline.after(seconds))

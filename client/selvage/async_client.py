@@ -10,11 +10,11 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import grpc
 
 from selvage import methods
-from selvage.call import Attempt, Flight, Operation
+from selvage.call import Attempt, CallSteps, Operation
 from selvage.connection import TLS, Settings
 from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
 from selvage.progress import shown
-from selvage.retries import Retries
+from selvage.retries import RetryPolicy
 from selvage.rpcs import RPCS
 from selvage.signatures import as_method
 from selvage.streaming import Streaming
@@ -85,7 +85,7 @@ class AsyncClient:
             priority=priority,
             metadata=metadata,
         )
-        self._retries = Retries(retries)
+        self._retries = RetryPolicy(retries)
         self._opened: Any = None
         self._closed = False
 
@@ -130,11 +130,11 @@ class AsyncClient:
     async def _run(self, operation: Operation[R]) -> R:
         seconds = self.settings.timeout if operation.seconds is None else operation.seconds
         with shown(operation.size, operation.progress) as told:
-            flight = Flight(operation, seconds=seconds, retries=self._retries, told=told)
+            flight = CallSteps(operation, seconds=seconds, retries=self._retries, told=told)
             await self._fly(flight)
             return flight.result()
 
-    async def _fly(self, flight: Flight[Any]) -> None:
+    async def _fly(self, flight: CallSteps[Any]) -> None:
         under_way: dict[asyncio.Future[Any], tuple[Attempt, str]] = {}
         try:
             while True:

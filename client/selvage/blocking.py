@@ -13,11 +13,11 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import grpc
 
 from selvage import methods
-from selvage.call import Attempt, Flight, Operation
+from selvage.call import Attempt, CallSteps, Operation
 from selvage.connection import Settings
 from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
 from selvage.progress import shown
-from selvage.retries import Retries
+from selvage.retries import RetryPolicy
 from selvage.rpcs import RPCS
 from selvage.signatures import as_method
 from selvage.streaming import Streaming
@@ -51,7 +51,7 @@ class Blocking:
     def __init__(self, settings: Settings, channel: Any) -> None:
         """`channel`: a `grpc.Channel`, or what calls like one."""
         self.settings = settings
-        self._retries = Retries(settings.retries)
+        self._retries = RetryPolicy(settings.retries)
         self._closed = False
         self._channel = channel
         self._calls = {
@@ -96,11 +96,11 @@ class Blocking:
     def _run(self, operation: Operation[R]) -> R:
         seconds = self.settings.timeout if operation.seconds is None else operation.seconds
         with shown(operation.size, operation.progress) as told:
-            flight = Flight(operation, seconds=seconds, retries=self._retries, told=told)
+            flight = CallSteps(operation, seconds=seconds, retries=self._retries, told=told)
             self._fly(flight)
             return flight.result()
 
-    def _fly(self, flight: Flight[Any]) -> None:
+    def _fly(self, flight: CallSteps[Any]) -> None:
         ended: queue.SimpleQueue[tuple[Attempt, Any, str]] = queue.SimpleQueue()
         under_way: set[Any] = set()
         try:

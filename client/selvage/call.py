@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from selvage.errors import DeadlineExceeded, InvalidInput, SelvageError
-from selvage.parts import Part
-from selvage.retries import Retries
+from selvage.parts import InputPart
+from selvage.retries import RetryPolicy
 
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
@@ -33,19 +33,19 @@ class Operation(Protocol[R_co]):
     def size(self) -> int:
         """Results of all parts."""
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[InputPart]:
         """They cover the input, each place once."""
 
-    def message(self, part: Part) -> Any:
+    def message(self, part: InputPart) -> Any:
         """The request for a part."""
 
-    def take(self, part: Part, reply: Any) -> None:
+    def take(self, part: InputPart, reply: Any) -> None:
         """Keeps what a reply holds; replies come in any order."""
 
     def result(self) -> R_co:
         """Of all replies."""
 
-    def places(self, part: Part) -> Mapping[str, int]:
+    def places(self, part: InputPart) -> Mapping[str, int]:
         """By the name of a list in the request: the place in the input of its first entry."""
 
 
@@ -53,13 +53,13 @@ class Operation(Protocol[R_co]):
 class Attempt:
     """A part to send now. `seconds`: how long its call may take, None for as long as the service lets it."""
 
-    part: Part
+    part: InputPart
     message: Any
     seconds: float | None
     failures: int
 
 
-class Flight(Generic[R]):
+class CallSteps(Generic[R]):
     """An operation on its way. Answers are kept by the operation, in any order."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Flight(Generic[R]):
         operation: Operation[R],
         *,
         seconds: float,
-        retries: Retries,
+        retries: RetryPolicy,
         told: Callable[[int], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -81,7 +81,7 @@ class Flight(Generic[R]):
         self._seconds = seconds
         self._deadline = clock() + seconds
         self._parts = operation.parts()
-        self._again: deque[tuple[Part, int]] = deque()
+        self._again: deque[tuple[InputPart, int]] = deque()
         self._under_way = 0
         self._all_begun = False
         self._resume, self._paused = -math.inf, False
@@ -139,7 +139,7 @@ class Flight(Generic[R]):
         """Once it is done."""
         return self._operation.result()
 
-    def _next_part(self) -> tuple[Part, int] | None:
+    def _next_part(self) -> tuple[InputPart, int] | None:
         if self._again:
             return self._again.popleft()
         part = next(self._parts, None)

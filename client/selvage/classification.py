@@ -8,7 +8,7 @@ import numpy as np
 from selvage.embedding import LETTERS, TEXTS
 from selvage.errors import InvalidInput
 from selvage.inputs import Inputs
-from selvage.parts import Part
+from selvage.parts import InputPart
 from selvage.results import Classes, TokenClasses
 from selvage.v1 import classification_pb2
 from selvage.vectors import parted
@@ -37,21 +37,21 @@ class Classify:
     def size(self) -> int:
         return len(self._inputs)
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[InputPart]:
         prompt = len(self._template.prompt)
         yield from self._inputs.parts(most=TEXTS, letters=LETTERS, common=prompt, beside=self._pairs)
 
-    def message(self, part: Part) -> classification_pb2.ClassifyRequest:
+    def message(self, part: InputPart) -> classification_pb2.ClassifyRequest:
         message = classification_pb2.ClassifyRequest(
             texts=self._inputs.entries[part.rows], text_pairs=self._pairs[part.rows]
         )
         message.MergeFrom(self._template)
         return message
 
-    def places(self, part: Part) -> Mapping[str, int]:
+    def places(self, part: InputPart) -> Mapping[str, int]:
         return {"texts": part.start, "text_pairs": part.start}
 
-    def take(self, part: Part, reply: Any) -> None:
+    def take(self, part: InputPart, reply: Any) -> None:
         self._replies[part.start] = reply
 
     def result(self) -> Classes:
@@ -80,18 +80,18 @@ class ClassifyTokens:
     def size(self) -> int:
         return len(self._inputs)
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[InputPart]:
         yield from self._inputs.parts(most=TEXTS, letters=LETTERS, common=len(self._template.prompt))
 
-    def message(self, part: Part) -> classification_pb2.ClassifyTokensRequest:
+    def message(self, part: InputPart) -> classification_pb2.ClassifyTokensRequest:
         message = classification_pb2.ClassifyTokensRequest(texts=self._inputs.entries[part.rows])
         message.MergeFrom(self._template)
         return message
 
-    def places(self, part: Part) -> Mapping[str, int]:
+    def places(self, part: InputPart) -> Mapping[str, int]:
         return {"texts": part.start}
 
-    def take(self, part: Part, reply: Any) -> None:
+    def take(self, part: InputPart, reply: Any) -> None:
         labels, lengths = tuple(reply.labels), reply.lengths
         scores = np.array(reply.scores, dtype=np.float32).reshape(-1, len(labels))
         columns = (np.array(each, dtype=np.int32) for each in (reply.token_ids, reply.starts, reply.ends))

@@ -12,7 +12,7 @@ from typing import Any
 import daft
 import pyarrow as pa
 
-from selvage.clusters.embedding import Embedding
+from selvage.clusters.embedding import BatchEmbedding
 from selvage.clusters.options import parted
 from selvage.clusters.schema import schema
 
@@ -27,10 +27,10 @@ def embedder(
     **options: Any,
 ) -> Any:
     """A class of Daft: called with a column of texts, and one of ids where there is an `id_column`, it gives one
-    of structs with the fields of `Embedding.table`.
+    of structs with the fields of `BatchEmbedding.table`.
 
-    `concurrency`: processes that have an `Embedding` each, actors where Daft runs on Ray; `gpus`: of each;
-    `batch_size`: rows that one is given at a time; `ray_options`: see `daft.cls`. `options`: as `Embedding` takes them.
+    `concurrency`: processes that have an `BatchEmbedding` each, actors where Daft runs on Ray; `gpus`: of each;
+    `batch_size`: rows that one is given at a time; `ray_options`: see `daft.cls`. `options`: those of `BatchEmbedding`.
     Daft wants to know the type before anybody is asked: vectors have a fixed size where `dimensions` is given, else
     they are lists.
     """
@@ -40,7 +40,7 @@ def embedder(
 
     class Embedder:
         def __init__(self) -> None:
-            self._embedding = Embedding(model, **options)
+            self._embedding = BatchEmbedding(model, **options)
 
         @daft.method.batch(return_dtype=daft.DataType.from_arrow_type(pa.struct(list(fields))), batch_size=batch_size)
         def __call__(self, texts: daft.Series, ids: daft.Series | None = None) -> Any:

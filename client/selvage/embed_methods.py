@@ -9,7 +9,7 @@ from selvage.embedding import Embed, One, Template
 from selvage.errors import InvalidInput
 from selvage.inputs import Inputs, Texts
 from selvage.results import Array, Embeddings
-from selvage.retries import Retries
+from selvage.retries import RetryPolicy
 from selvage.streaming import Streaming
 
 
@@ -186,4 +186,4 @@ def embed_stream(
         pool_factor=pool_factor,
         protected_tokens=protected_tokens,
     )
-    return Streaming(texts, template, output, Retries(self.settings.retries), most=batch_size)
+    return Streaming(texts, template, output, RetryPolicy(self.settings.retries), most=batch_size)

@@ -7,13 +7,13 @@ import numpy as np
 
 from selvage import names, vectors
 from selvage.inputs import Inputs, given
-from selvage.parts import Part
+from selvage.parts import InputPart
 from selvage.results import Array, Embeddings
 from selvage.v1 import embedding_pb2, model_pb2, vectors_pb2
 
 TEXTS, LETTERS = 512, 256 * 1024
 """Of one request at most. A few such requests keep a worker busy, and far larger ones are taken."""
-CARD = Part(start=0, stop=0)
+CARD = InputPart(start=0, stop=0)
 """Asks for the model's card instead: a matrix is as wide as the vocabulary."""
 
 
@@ -82,21 +82,21 @@ class Embed:
     def size(self) -> int:
         return len(self._inputs)
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[InputPart]:
         if self._csr:
             yield CARD
         prompt = len(self._template.message.prompt)
         yield from self._inputs.parts(most=TEXTS, letters=LETTERS, common=prompt)
 
-    def message(self, part: Part) -> Any:
+    def message(self, part: InputPart) -> Any:
         if part is CARD:
             return model_pb2.GetModelRequest(model=self._template.message.model)
         return self._template.request(self._inputs, part.rows)
 
-    def places(self, part: Part) -> Mapping[str, int]:
+    def places(self, part: InputPart) -> Mapping[str, int]:
         return {"texts": part.start, "tokenized": part.start}
 
-    def take(self, part: Part, reply: Any) -> None:
+    def take(self, part: InputPart, reply: Any) -> None:
         if part is CARD:
             self._vocabulary = reply.card.vocabulary_size
             return

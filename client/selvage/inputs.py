@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import Any
 
 from selvage.errors import InvalidInput
-from selvage.parts import Part, runs
+from selvage.parts import InputPart, runs
 from selvage.v1.embedding_pb2 import TokenIds
 
 Texts = str | Sequence[int] | Iterable[str] | Iterable[Sequence[int]]
@@ -55,13 +55,13 @@ class Inputs:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def parts(self, *, most: int, letters: int, common: int = 0, beside: Sequence[str] = ()) -> Iterable[Part]:
+    def parts(self, *, most: int, letters: int, common: int = 0, beside: Sequence[str] = ()) -> Iterable[InputPart]:
         """Of so many entries and letters each; `common`: letters that are added to each, as by a prompt; `beside`: a
         second text of each, or none at all."""
         each = ID_LETTERS if self.tokenized else 1
         both = zip_longest(self.entries, beside, fillvalue="")
         sizes = (len(entry) * each + len(second) + ENTRY_LETTERS + common for entry, second in both)
-        return (Part(start=start, stop=stop) for start, stop in runs(sizes, most=most, room=letters))
+        return (InputPart(start=start, stop=stop) for start, stop in runs(sizes, most=most, room=letters))
 
     def put(self, message: Any, rows: slice) -> None:
         """Into `texts` or `tokenized` of a request."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class InputPart:
     """Rows `start` to `stop` of the whole input; of a matrix of scores, also columns `left` to `right`."""
 
     start: int
@@ -26,7 +26,7 @@ class Part:
         """Results that it brings."""
         return (self.stop - self.start) * (self.right - self.left)
 
-    def halves(self) -> "list[Part]":
+    def halves(self) -> "list[InputPart]":
         """Two parts that make up this one, cut through its longer side; empty where there is but one result."""
         rows, columns = self.stop - self.start, self.right - self.left
         if max(rows, columns) < 2:

@@ -12,7 +12,7 @@ import numpy as np
 from selvage import names, vectors
 from selvage.errors import InvalidInput
 from selvage.inputs import ENTRY_LETTERS
-from selvage.parts import Part, runs
+from selvage.parts import InputPart, runs
 from selvage.results import Array, RankedDocument, TokenMatch
 from selvage.v1 import ranking_pb2, vectors_pb2
 
@@ -44,19 +44,19 @@ class Rerank:
     def size(self) -> int:
         return len(self._documents)
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[InputPart]:
         sizes = (len(each) + ENTRY_LETTERS for each in self._documents)
-        return (Part(start=start, stop=stop) for start, stop in runs(sizes, most=DOCUMENTS, room=LETTERS))
+        return (InputPart(start=start, stop=stop) for start, stop in runs(sizes, most=DOCUMENTS, room=LETTERS))
 
-    def message(self, part: Part) -> ranking_pb2.RerankRequest:
+    def message(self, part: InputPart) -> ranking_pb2.RerankRequest:
         message = ranking_pb2.RerankRequest(documents=self._documents[part.rows])
         message.MergeFrom(self._template)
         return message
 
-    def places(self, part: Part) -> Mapping[str, int]:
+    def places(self, part: InputPart) -> Mapping[str, int]:
         return {"documents": part.start}
 
-    def take(self, part: Part, reply: Any) -> None:
+    def take(self, part: InputPart, reply: Any) -> None:
         for each in reply.results:
             index = part.start + each.index
             document = self._documents[index] if self._return else None
@@ -84,11 +84,11 @@ class Scores:
     def size(self) -> int:
         return self._scores.size
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[InputPart]:
         for (start, stop), (left, right) in product(self._rows, self._columns):
-            yield Part(start=start, stop=stop, left=left, right=right)
+            yield InputPart(start=start, stop=stop, left=left, right=right)
 
-    def take(self, part: Part, reply: Any) -> None:
+    def take(self, part: InputPart, reply: Any) -> None:
         block = np.array(reply.scores, dtype=np.float32).reshape(reply.rows, reply.columns)
         self._scores[part.rows, part.columns] = block
 
@@ -115,13 +115,13 @@ class Score(Scores):
             rows, columns = _text_runs(queries), _text_runs(documents)
         super().__init__(rows, columns, seconds, progress)
 
-    def message(self, part: Part) -> ranking_pb2.ScoreRequest:
+    def message(self, part: InputPart) -> ranking_pb2.ScoreRequest:
         documents = self._documents[part.rows if self._pairs else part.columns]
         message = ranking_pb2.ScoreRequest(queries=self._queries[part.rows], documents=documents)
         message.MergeFrom(self._template)
         return message
 
-    def places(self, part: Part) -> Mapping[str, int]:
+    def places(self, part: InputPart) -> Mapping[str, int]:
         return {"queries": part.start, "documents": part.start if self._pairs else part.left}
 
     def result(self) -> Array:
@@ -155,7 +155,7 @@ class MaxSim(Scores):
             columns = list(runs(map(_bytes, documents), most=ARRAYS, room=DOCUMENT_BYTES))
         super().__init__(rows, columns, seconds, progress)
 
-    def message(self, part: Part) -> ranking_pb2.MaxSimRequest:
+    def message(self, part: InputPart) -> ranking_pb2.MaxSimRequest:
         documents = self._documents[part.rows if self._pairs else part.columns]
         message = ranking_pb2.MaxSimRequest(documents=vectors.to_multi_vectors(documents))
         message.MergeFrom(self._template)
@@ -165,7 +165,7 @@ class MaxSim(Scores):
             message.queries.CopyFrom(vectors.to_multi_vectors(self._queries[part.rows]))
         return message
 
-    def places(self, part: Part) -> Mapping[str, int]:
+    def places(self, part: InputPart) -> Mapping[str, int]:
         documents = part.start if self._pairs else part.left
         return {"queries": part.start, "query_texts": part.start, "documents": documents}
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ray.data.block import BlockAccessor
 
-from selvage.clusters.embedding import Embedding
+from selvage.clusters.embedding import BatchEmbedding
 
 
 class Embedder:
@@ -26,14 +26,14 @@ class Embedder:
     """
 
     def __init__(self, model: str = "", *, column: str = "text", prefix: str = "", **options: Any) -> None:
-        """`column`: of the texts. `prefix`: of the names of new columns. All others as `Embedding` takes them."""
+        """`column`: of the texts. `prefix`: of the names of new columns. All others as `BatchEmbedding` takes them."""
         self._column, self._id, self._prefix = column, options.get("id_column", ""), prefix
-        self._embedding = Embedding(model, column=column, **options)
+        self._embedding = BatchEmbedding(model, column=column, **options)
 
     async def __call__(self, batch: Any) -> Any:
-        """The batch as a pyarrow.Table, with the columns of `Embedding.table` behind its own.
+        """The batch as a pyarrow.Table, with the columns of `BatchEmbedding.table` behind its own.
 
-        Raises ValueError where a column is not there, or there already; and as `Embedding.table` does.
+        Raises ValueError where a column is not there, or there already; and as `BatchEmbedding.table` does.
         """
         table = BlockAccessor.for_block(BlockAccessor.batch_to_block(batch)).to_arrow()
         texts = self._of(table, self._column)

@@ -11,7 +11,7 @@ SPREAD = 0.25
 """Waits are longer by up to so much, so that callers who were refused together do not come back together."""
 
 
-class Retries:
+class RetryPolicy:
     """Up to `most` tries more for each part of an input."""
 
     def __init__(self, most: int, chance: Callable[[], float] = random.random) -> None:

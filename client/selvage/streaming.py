@@ -13,7 +13,7 @@ from typing import Any
 from selvage.embedding import Template, one_of
 from selvage.errors import InvalidInput, SelvageError, from_stream
 from selvage.inputs import ENTRY_LETTERS, ID_LETTERS, Inputs
-from selvage.retries import Retries
+from selvage.retries import RetryPolicy
 from selvage.v1.embedding_pb2 import EmbedStreamRequest, EmbedStreamResponse
 
 LETTERS = 32 * 1024
@@ -41,7 +41,7 @@ class Streaming:
         source: Any,
         template: Template,
         output: str,
-        retries: Retries,
+        retries: RetryPolicy,
         *,
         most: int,
         clock: Callable[[], float] = time.monotonic,

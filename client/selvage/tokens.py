@@ -8,7 +8,7 @@ import numpy as np
 from selvage.embedding import LETTERS, TEXTS
 from selvage.inputs import Inputs
 from selvage.model_card import card_from_pb
-from selvage.parts import Part
+from selvage.parts import InputPart
 from selvage.results import TextTokens
 from selvage.v1 import model_pb2
 
@@ -26,19 +26,19 @@ class InParts:
     def size(self) -> int:
         return len(self._inputs)
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[InputPart]:
         yield from self._inputs.parts(most=TEXTS, letters=LETTERS)
 
-    def message(self, part: Part) -> Any:
+    def message(self, part: InputPart) -> Any:
         message = type(self._template)()
         message.CopyFrom(self._template)
         self._inputs.put(message, part.rows)
         return message
 
-    def places(self, part: Part) -> Mapping[str, int]:
+    def places(self, part: InputPart) -> Mapping[str, int]:
         return {"texts": part.start, "tokenized": part.start}
 
-    def take(self, part: Part, reply: Any) -> None:
+    def take(self, part: InputPart, reply: Any) -> None:
         self._found[part.start] = [_text(each) for each in reply.texts]
 
     def result(self) -> Any:
@@ -54,16 +54,16 @@ class Cards:
         self._request = request
         self._found: Any = None
 
-    def parts(self) -> Iterator[Part]:
-        yield Part(start=0, stop=1)
+    def parts(self) -> Iterator[InputPart]:
+        yield InputPart(start=0, stop=1)
 
-    def message(self, _: Part) -> Any:
+    def message(self, _: InputPart) -> Any:
         return self._request
 
-    def places(self, _: Part) -> Mapping[str, int]:
+    def places(self, _: InputPart) -> Mapping[str, int]:
         return {}
 
-    def take(self, _: Part, reply: Any) -> None:
+    def take(self, _: InputPart, reply: Any) -> None:
         if isinstance(reply, model_pb2.GetModelResponse):
             self._found = card_from_pb(reply.card)
         else:

@@ -39,7 +39,7 @@ def _priority(value: object) -> Priority:
     return PRIORITIES[value]
 
 
-class Entry(BaseModel):
+class KeyEntry(BaseModel):
     """A key as the file has it."""
 
     model_config = ConfigDict(extra="forbid")
@@ -56,14 +56,14 @@ class File(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    keys: list[Entry]
+    keys: list[KeyEntry]
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownKey:
     """A key that may ask."""
 
-    entry: Entry
+    entry: KeyEntry
     quota: Quota | None
 
 
@@ -73,7 +73,7 @@ class ApiKeys:
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises OSError and ValueError, whose message tells what is wrong with the file."""
         self._quotas: dict[str, Quota] = {}
-        self._known: Fresh[Mapping[str, _Known]] = Fresh([path], self._read, self._stays, clock)
+        self._known: Fresh[Mapping[str, _KnownKey]] = Fresh([path], self._read, self._stays, clock)
 
     def identify(self, caller: Caller) -> Caller:
         """The same caller with what belongs to its key; metadata can only make it less urgent.
@@ -94,7 +94,7 @@ class ApiKeys:
             quota=found.quota,
         )
 
-    def _read(self, contents: Sequence[bytes]) -> dict[str, _Known]:
+    def _read(self, contents: Sequence[bytes]) -> dict[str, _KnownKey]:
         try:
             entries = File.model_validate(tomllib.loads(contents[0].decode())).keys
         except ValidationError as error:
@@ -106,9 +106,9 @@ class ApiKeys:
             twice = next((each.name for each in entries if values.count(getattr(each, field)) > 1), None)
             if twice is not None:
                 raise ValueError(f"the {field} of {twice!r} is there twice")
-        return {each.sha256: _Known(each, self._quota(each)) for each in entries}
+        return {each.sha256: _KnownKey(each, self._quota(each)) for each in entries}
 
-    def _quota(self, entry: Entry) -> Quota | None:
+    def _quota(self, entry: KeyEntry) -> Quota | None:
         """The one of that name, so that what is under way still counts when the file is read again."""
         if entry.requests_at_once is None:
             return None

@@ -11,28 +11,28 @@ from frontend_service.api.tei_v1.server import register as register_tei
 from frontend_service.application.frontend import Frontend
 from selvage.v1 import model_pb2
 from shared.errors import SelvageError
-from shared.server.rpc.interceptor import Tell, unchanged
+from shared.server.rpc.interceptor import TellStatus, unchanged
 from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES
 from tei.v1 import tei_pb2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class GrpcApi:
     """A contract. `services`: full names; `known_here`: those of them that wait for no worker; `tell`: its errors."""
 
     services: tuple[str, ...]
     known_here: tuple[str, ...]
     register: Callable[[Frontend, grpc.aio.Server], None]
-    tell: Tell = unchanged
+    tell: TellStatus = unchanged
 
 
 DOORS = {
-    "grpc": Door(
+    "grpc": GrpcApi(
         services=PUBLIC_SERVICES,
         known_here=(model_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name,),
         register=register_selvage,
     ),
-    "tei": Door(
+    "tei": GrpcApi(
         services=TEI_SERVICES,
         known_here=tuple(tei_pb2.DESCRIPTOR.services_by_name[name].full_name for name in ("Info", "Tokenize")),
         register=register_tei,
@@ -41,7 +41,7 @@ DOORS = {
 }
 
 
-class Doors:
+class EnabledApis:
     """Those that were chosen."""
 
     def __init__(self, names: Sequence[str]) -> None:

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import Message
 
-from shared.jobs import Packed
+from shared.jobs import PackedBytes
 from shared.server.rpc.wire import BYTES, FIXED32, VARINT, varint
 
 INDEX_BYTES = 4
 """Of an index that is not shortened, seven bits a byte: 28 bits are more than any vocabulary needs."""
 
 
-def put_floats(message: Message, field: str, data: Packed) -> None:
+def put_floats(message: Message, field: str, data: PackedBytes) -> None:
     """Fills a packed float field with little-endian float32, which on the wire are just these bytes."""
     if len(data):
         message.MergeFromString(b"".join(nested(_number(message, field), data)))
 
 
-def put_rows(message: Message, field: str, inner: str, data: Packed, width: int) -> None:
+def put_rows(message: Message, field: str, inner: str, data: PackedBytes, width: int) -> None:
     """Fills a repeated field with messages: the packed float field `inner` of each has `width` float32 of `data`."""
     kind = message.DESCRIPTOR.fields_by_name[field].message_type
     assert kind is not None
@@ -36,7 +36,7 @@ def put_rows(message: Message, field: str, inner: str, data: Packed, width: int)
     message.MergeFromString(wire.tobytes())
 
 
-def put_pairs(message: Message, field: str, indices: Packed, values: Packed) -> None:
+def put_pairs(message: Message, field: str, indices: PackedBytes, values: PackedBytes) -> None:
     """Fills a repeated field with messages of an index (1, int32 in `indices`) and a value (2, float32 in `values`)."""
     numbers = np.frombuffer(indices, dtype="<u4")
     wire = np.empty(len(numbers), dtype=_PAIR)
@@ -49,7 +49,7 @@ def put_pairs(message: Message, field: str, indices: Packed, values: Packed) -> 
     message.MergeFromString(wire.tobytes())
 
 
-def nested(number: int, *inner: Packed) -> list[Packed]:
+def nested(number: int, *inner: PackedBytes) -> list[PackedBytes]:
     """A field that has `inner`, end to end, as its bytes or as its message: pieces of it, which are not copied."""
     return [varint(number << 3 | BYTES) + varint(sum(map(len, inner))), *inner]
 

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from frontend_service.domain.answer import Answer, Finished, Timing
-from frontend_service.services.pipeline import Service
-from shared.terms import Terms
+from frontend_service.domain.answer import Answer, FinishedAnswer, Timing
+from frontend_service.services.pipeline import Pipeline
+from shared.terms import RequestTerms
 
 Message = TypeVar("Message")
 Request = TypeVar("Request")
-Told = TypeVar("Told", bound=Answer | Finished)
+ReplyTimes = TypeVar("ReplyTimes", bound=Answer | FinishedAnswer)
 Reply = TypeVar("Reply")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange(Generic[Message, Request, Told, Reply]):
+class Exchange(Generic[Message, Request, ReplyTimes, Reply]):
     """One rpc of one door: `read` a message, `ask` a service, `write` a reply. Reading and writing are the door's.
 
     Both run in a thread where they have much to do, so they may touch nothing but their arguments. `weight`: how much
@@ -24,11 +24,11 @@ class Exchange(Generic[Message, Request, Told, Reply]):
     """
 
     read: Callable[[Message], Request]
-    ask: Callable[[Request, Terms], Awaitable[Told]]
-    write: Callable[[Request, Told], Reply]
+    ask: Callable[[Request, RequestTerms], Awaitable[ReplyTimes]]
+    write: Callable[[Request, ReplyTimes], Reply]
     weight: int = 1
 
-    async def run(self, service: Service, message: Message, size: int, terms: Terms) -> tuple[Reply, Timing]:
+    async def run(self, service: Pipeline, message: Message, size: int, terms: RequestTerms) -> tuple[Reply, Timing]:
         """`size`: bytes of the message. Raises SelvageError. Writing is the last thing that the times tell."""
         request = await service.offload(size, self.read, message)
         told = await self.ask(request, terms)

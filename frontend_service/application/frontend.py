@@ -4,19 +4,19 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from frontend_service.application.exchange import Exchange
-from frontend_service.domain.answer import Answer, Finished, Timing
-from frontend_service.services.classification import Classification
-from frontend_service.services.embedding import Embedding
-from frontend_service.services.models import Models
-from frontend_service.services.pipeline import Service
-from frontend_service.services.ranking import Ranking
+from frontend_service.domain.answer import Answer, FinishedAnswer, Timing
+from frontend_service.services.classification import ClassificationService
+from frontend_service.services.embedding import EmbeddingService
+from frontend_service.services.models import ModelService
+from frontend_service.services.pipeline import Pipeline
+from frontend_service.services.ranking import RankingService
 from shared.caller import Caller
 from shared.server.calls import Calls
 from shared.telemetry.figures import TellTimes
 
 M = TypeVar("M")
 Q = TypeVar("Q")
-A = TypeVar("A", bound=Answer | Finished)
+A = TypeVar("A", bound=Answer | FinishedAnswer)
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -24,14 +24,14 @@ T = TypeVar("T")
 class Frontend:
     """A door enters its calls at `calls`, and asks the services by an Exchange each."""
 
-    def __init__(self, service: Service, calls: Calls, tell_times: Sequence[TellTimes] = (), threads: int = 1) -> None:
+    def __init__(self, service: Pipeline, calls: Calls, tell_times: Sequence[TellTimes] = (), threads: int = 1) -> None:
         """`tell_times`: told where the time of each exchange went. `threads`: how many tokenise."""
         self.calls = calls
         self.threads = threads
-        self.embedding = Embedding(service)
-        self.ranking = Ranking(service)
-        self.classification = Classification(service)
-        self.models = Models(service)
+        self.embedding = EmbeddingService(service)
+        self.ranking = RankingService(service)
+        self.classification = ClassificationService(service)
+        self.models = ModelService(service)
         self._service, self._tell_times = service, tell_times
 
     async def exchange(self, exchange: Exchange[M, Q, A, R], message: M, size: int, caller: Caller) -> tuple[R, Timing]:

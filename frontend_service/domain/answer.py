@@ -53,7 +53,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class FinishedAnswer:
     """An answer and what a service made of it; each service adds its own."""
 
     answer: Answer

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from frontend_service.domain.requests import Cut
+from frontend_service.domain.requests import Truncation
 from shared.errors import LimitExceeded, ResultTooLarge
 
 ENVELOPE_BYTES = 64 * 1024
@@ -36,7 +36,7 @@ class Limits:
     pooled_tokens: int = 2048
     auto_truncate: bool = False
 
-    def settled(self, cut: Cut) -> Cut:
+    def settled(self, cut: Truncation) -> Truncation:
         """A cut as it is where the request says whether to cut; else with what this frontend does by itself."""
         return cut if cut.truncate is not None else replace(cut, truncate=self.auto_truncate)
 

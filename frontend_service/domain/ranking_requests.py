@@ -4,12 +4,12 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from frontend_service.domain.requests import Cut
+from frontend_service.domain.requests import Truncation
 from shared.errors import InvalidInput
 from shared.jobs import HybridWeights
 from shared.vectors import Layout, MultiVectors, ScoringMethod
 
-QUERY_CUT, DOCUMENT_CUT = Cut(field="max_tokens_per_query"), Cut(field="max_tokens_per_document")
+QUERY_CUT, DOCUMENT_CUT = Truncation(field="max_tokens_per_query"), Truncation(field="max_tokens_per_document")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,9 @@ class ScoreRequest:
     method: ScoringMethod | None = None
     normalize: bool | None = None
     instruction: str | None = None
-    query_cut: Cut = QUERY_CUT
-    document_cut: Cut = DOCUMENT_CUT
-    sequence_cut: Cut | None = None
+    query_cut: Truncation = QUERY_CUT
+    document_cut: Truncation = DOCUMENT_CUT
+    sequence_cut: Truncation | None = None
     query_entry: str = "queries[{}]"
     weights: HybridWeights | None = None
     explain: bool = False
@@ -81,7 +81,7 @@ class MaxSimRequest:
     query_texts: tuple[str, ...] = ()
     model: str = ""
     instruction: str | None = None
-    query_cut: Cut = QUERY_CUT
+    query_cut: Truncation = QUERY_CUT
 
     @property
     def query_count(self) -> int:

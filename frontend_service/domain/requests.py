@@ -16,7 +16,7 @@ class PromptChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class Truncation:
     """A choice of what is done with texts over the limit. `side` None is the model's own.
 
     `max_tokens` lowers the model's limit; `field` is its name in errors. A `bound` above the model's limit says
@@ -31,7 +31,7 @@ class Cut:
     bound: bool = False
     limited: bool = True
 
-    def within(self, other: "Cut | None") -> "Cut":
+    def within(self, other: "Truncation | None") -> "Truncation":
         """Two cuts at once: the lower of their limits, and a text is cut where either says so."""
         if other is None:
             return self
@@ -40,7 +40,7 @@ class Cut:
         return replace(lower, truncate=self.truncate or other.truncate, side=self.side or other.side)
 
 
-UNPROMPTED, WHOLE = PromptChoice(), Cut()
+UNPROMPTED, WHOLE = PromptChoice(), Truncation()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class TokenizeRequest:
     model: str = ""
     texts: tuple[str, ...]
     prompt: PromptChoice = UNPROMPTED
-    cut: Cut = WHOLE
+    cut: Truncation = WHOLE
 
     def __post_init__(self) -> None:
         if not self.texts:
@@ -67,7 +67,7 @@ class DetokenizeRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pooling:
+class TokenPooling:
     """A choice of fewer token rows for each document: 1 / `factor` of them, but for the first `protected`."""
 
     factor: float
@@ -88,14 +88,14 @@ class EmbedRequest:
     texts: tuple[str, ...] = ()
     tokenized: tuple[tuple[int, ...], ...] = ()
     prompt: PromptChoice = UNPROMPTED
-    cut: Cut = WHOLE
+    cut: Truncation = WHOLE
     outputs: tuple[OutputKind, ...] = ()
     dimensions: int | None = None
     normalize: bool | None = None
     data_type: DataType = DataType.FLOAT32
     return_token_ids: bool = False
     sparse_top_k: int | None = None
-    pooling: Pooling | None = None
+    pooling: TokenPooling | None = None
 
     def __post_init__(self) -> None:
         if self.texts and self.tokenized:
@@ -122,7 +122,7 @@ class ClassifyRequest:
     texts: tuple[str, ...]
     pairs: tuple[str, ...] = ()
     prompt: PromptChoice = UNPROMPTED
-    cut: Cut = WHOLE
+    cut: Truncation = WHOLE
     normalize: bool | None = None
 
     def __post_init__(self) -> None:
@@ -142,7 +142,7 @@ class ClassifyTokensRequest:
     model: str = ""
     texts: tuple[str, ...]
     prompt: PromptChoice = UNPROMPTED
-    cut: Cut = WHOLE
+    cut: Truncation = WHOLE
     token_id: int | None = None
     normalize: bool | None = None
 

@@ -10,7 +10,7 @@ from shared.ragged import RaggedTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenMatch:
+class MatchedToken:
     """Tokens as the vocabulary writes them; `position` is the document's token, from 0."""
 
     query_token: str
@@ -21,7 +21,7 @@ class TokenMatch:
 
 def explain(
     result: JobResult, tokens: RaggedTokens, documents: Sequence[int], written: Callable[[int], str]
-) -> list[list[TokenMatch]]:
+) -> list[list[MatchedToken]]:
     """One list a document, in the order given; empty for a document without a scoreable token.
 
     `tokens` are the one query's, then the documents'; `written` gives a token id as the vocabulary writes it.
@@ -33,7 +33,7 @@ def explain(
     asked = [written(int(identity)) for identity in ids[:query]]
     return [
         [
-            TokenMatch(
+            MatchedToken(
                 query_token=asked[place],
                 document_token=written(int(ids[offsets[1 + document] + winners[document, place]])),
                 position=int(winners[document, place]),

@@ -5,18 +5,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from shared.errors import InvalidInput
-from shared.jobs import Packed
+from shared.jobs import PackedBytes
 from shared.vectors import Activation, DataType, MultiVectors
 
 
-def rank(scores: Packed, top_n: int | None) -> list[tuple[int, float]]:
+def rank(scores: PackedBytes, top_n: int | None) -> list[tuple[int, float]]:
     """float32 scores [S] -> (index, score), best first; equal scores keep their order."""
     values = np.frombuffer(scores, dtype="<f4")
     order = np.argsort(-values, kind="stable")[:top_n]
     return list(zip(order.tolist(), values[order].tolist(), strict=True))
 
 
-def activate(logits: Packed, labels: int, activation: Activation) -> bytes:
+def activate(logits: PackedBytes, labels: int, activation: Activation) -> bytes:
     """float32 logits [N, labels] -> scores of the same shape, computed in float64."""
     values = np.frombuffer(logits, dtype="<f4").astype(np.float64).reshape(-1, labels)
     match activation:

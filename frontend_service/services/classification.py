@@ -3,18 +3,18 @@
 from array import array
 from dataclasses import dataclass
 
-from frontend_service.domain.answer import Answer, Finished
+from frontend_service.domain.answer import Answer, FinishedAnswer
 from frontend_service.domain.requests import ClassifyRequest, ClassifyTokensRequest
 from frontend_service.services import job_options as settling
-from frontend_service.services.pipeline import Service
-from frontend_service.tokenizing.batch import Tokenized
+from frontend_service.services.pipeline import Pipeline
+from frontend_service.tokenizing.batch import TokenizedBatch
 from frontend_service.tokenizing.fair_threads import Slices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
 from shared.errors import InvalidInput
 from shared.jobs import Classify
 from shared.ragged import RaggedTokens
-from shared.terms import Terms
+from shared.terms import RequestTerms
 from shared.vectors import Task
 
 TEXT, PAIR = "texts[{}]", "text_pairs[{}]"
@@ -23,7 +23,7 @@ TOKEN_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Classified(Finished):
+class Classified(FinishedAnswer):
     """Scores, one a label."""
 
     labels: tuple[str, ...]
@@ -38,13 +38,13 @@ class ClassifiedTokens(Classified):
     ends: "array[int]"
 
 
-class Classification:
+class ClassificationService:
     """The rpcs of ClassificationService, on domain types."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Pipeline) -> None:
         self._service = service
 
-    async def texts(self, request: ClassifyRequest, terms: Terms) -> Classified:
+    async def texts(self, request: ClassifyRequest, terms: RequestTerms) -> Classified:
         """Scores [texts x labels] of texts or pairs."""
         service, model = self._service, self._service.model(request.model)
         card = model.card
@@ -61,7 +61,7 @@ class Classification:
         answer = await service.activated(answer, card, request.normalize)
         return Classified(answer=answer, labels=card.labels)
 
-    async def _pairs(self, model: ServedModel, request: ClassifyRequest, terms: Terms) -> Answer:
+    async def _pairs(self, model: ServedModel, request: ClassifyRequest, terms: RequestTerms) -> Answer:
         if not request.pairs:
             raise InvalidInput("the model asks about pairs: text_pairs is empty", field="text_pairs")
         limits = self._service.limits
@@ -77,7 +77,7 @@ class Classification:
         )
         return await self._service.classify_pairs(model, pairs, request.normalize, terms)
 
-    async def tokens(self, request: ClassifyTokensRequest, terms: Terms) -> ClassifiedTokens:
+    async def tokens(self, request: ClassifyTokensRequest, terms: RequestTerms) -> ClassifiedTokens:
         """Scores [tokens x labels], of the tokens of one id where asked so."""
         service, model = self._service, self._service.model(request.model)
         card = model.card
@@ -91,7 +91,7 @@ class Classification:
         start, shown = service.clock(), (array("i"), array("i"), array("i"))
         cut = service.limits.settled(request.cut)
 
-        def slices() -> Slices[Tokenized]:
+        def slices() -> Slices[TokenizedBatch]:
             flat, lengths, truncated = array("i"), [], []
             for some in model.tokenization.each(request.texts, prompt, cut, TEXT):
                 for text in some:
@@ -104,7 +104,7 @@ class Classification:
                                 column.append(value)
                 yield len(flat)
             tokens = RaggedTokens.packed(flat, lengths)
-            return Tokenized(tokens=tokens, truncated=tuple(truncated), prompt_lengths=(0,) * len(lengths))
+            return TokenizedBatch(tokens=tokens, truncated=tuple(truncated), prompt_lengths=(0,) * len(lengths))
 
         tokenized = await service.tokenising(slices(), letters)
         service.limits.check_reply(len(shown[0]) * (4 * len(card.labels) + TOKEN_BYTES), "ask for fewer texts")

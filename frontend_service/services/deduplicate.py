@@ -11,8 +11,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from frontend_service.tokenizing.batch import Tokenized
-from shared.jobs import JobResult, MaxSim, Packed, Rows, Score, SparseRows, Work
+from frontend_service.tokenizing.batch import TokenizedBatch
+from shared.jobs import JobResult, MaxSim, PackedBytes, Rows, Score, SparseRows, Work
 from shared.vectors import Layout, MultiVectors
 
 Places = npt.NDArray[np.int64]
@@ -49,7 +49,7 @@ class Distinct:
         return len(self.first) == len(self.of)
 
 
-def without_repeats(work: Work, tokenized: Tokenized) -> tuple[Work, Tokenized, Repeat | None]:
+def without_repeats(work: Work, tokenized: TokenizedBatch) -> tuple[Work, TokenizedBatch, Repeat | None]:
     """The same request with each input once, and what makes its result whole again; None where nothing is repeated."""
     if isinstance(work, Score):
         return _score(work, tokenized)
@@ -61,7 +61,7 @@ def without_repeats(work: Work, tokenized: Tokenized) -> tuple[Work, Tokenized, 
     return work, tokenized.part(found.first), partial(_of_sequences, found)
 
 
-def _score(work: Score, tokenized: Tokenized) -> tuple[Work, Tokenized, Repeat | None]:
+def _score(work: Score, tokenized: TokenizedBatch) -> tuple[Work, TokenizedBatch, Repeat | None]:
     keys = _sequences(tokenized)
     met = _Meeting.of(work.layout, keys[: work.queries], keys[work.queries :])
     if met is None:
@@ -72,7 +72,7 @@ def _score(work: Score, tokenized: Tokenized) -> tuple[Work, Tokenized, Repeat |
     return replace(work, queries=len(met.queries)), kept, partial(_of_scores, met, widths)
 
 
-def _max_sim(work: MaxSim, tokenized: Tokenized) -> tuple[Work, Tokenized, Repeat | None]:
+def _max_sim(work: MaxSim, tokenized: TokenizedBatch) -> tuple[Work, TokenizedBatch, Repeat | None]:
     queries = _sequences(tokenized) if work.queries is None else _vectors(work.queries)
     met = _Meeting.of(work.layout, queries, _vectors(work.documents))
     if met is None:
@@ -111,7 +111,7 @@ class _Meeting:
         return cls(queries=rows.first, documents=columns.first, rows=rows.of, columns=columns.of)
 
 
-def _sequences(tokenized: Tokenized) -> list[Hashable]:
+def _sequences(tokenized: TokenizedBatch) -> list[Hashable]:
     """What a sequence's rows depend on."""
     tokens, nothing = tokenized.tokens, (0,) * len(tokenized.tokens)
     texts = (tokens.ids[4 * start : 4 * stop] for start, stop in pairwise(tokens.offsets))
@@ -186,7 +186,7 @@ def _sparse(vectors: SparseRows, of: Places, check: Check) -> SparseRows:
     )
 
 
-def _take(data: Packed, total: int, places: Places) -> bytes:
+def _take(data: PackedBytes, total: int, places: Places) -> bytes:
     """Entries of equal size, `total` of them; nothing stays nothing."""
     if not data:
         return b""

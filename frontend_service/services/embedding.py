@@ -8,26 +8,26 @@ import numpy as np
 
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import FEWER_WEIGHTS, TEXT_LETTERS
-from frontend_service.domain.requests import EmbedRequest, Pooling
+from frontend_service.domain.requests import EmbedRequest, TokenPooling
 from frontend_service.postprocess import packing, token_pooling
 from frontend_service.services import job_options as settling
-from frontend_service.services.pipeline import Service
+from frontend_service.services.pipeline import Pipeline
 from shared.jobs import JobResult
-from shared.terms import Terms
+from shared.terms import RequestTerms
 from shared.vectors import DataType
 
 TEXT, TOKENIZED = "texts[{}]", "tokenized[{}]"
 SMALLER = "ask for fewer texts, fewer dimensions or a smaller data type, or use EmbedStream"
 
 
-class Embedding:
+class EmbeddingService:
     """The rpcs of EmbeddingService, on domain types."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Pipeline) -> None:
         self._service = service
         self._clustering = asyncio.Lock()
 
-    async def embed(self, request: EmbedRequest, terms: Terms) -> Answer:
+    async def embed(self, request: EmbedRequest, terms: RequestTerms) -> Answer:
         """The outputs asked for, of all texts."""
         service, model = self._service, self._service.model(request.model)
         encode = settling.encode_of(request, model.card)
@@ -55,7 +55,7 @@ class Embedding:
         service.limits.check_reply(answer.size, FEWER_WEIGHTS)
         return answer
 
-    async def _pooled(self, result: JobResult, request: EmbedRequest, pooling: Pooling) -> JobResult:
+    async def _pooled(self, result: JobResult, request: EmbedRequest, pooling: TokenPooling) -> JobResult:
         """FLOAT32 rows of a worker -> the same with pooled token rows, in the data type asked for.
 
         Requests take turns, a document each: clustering keeps Python's lock, so that two at once would gain nothing,

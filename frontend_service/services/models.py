@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from frontend_service.domain.limits import TEXT_LETTERS, Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
-from frontend_service.services.pipeline import Service
+from frontend_service.services.pipeline import Pipeline
 from frontend_service.tokenizing.fair_threads import Slices
 from frontend_service.tokenizing.tokenizer import TokenizedText
 from shared.card import ModelCard
@@ -19,7 +19,7 @@ ID_LETTERS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
+class ModelDescription:
     """A model, and what requests to it may hold; the worker lets `queued_tokens` wait."""
 
     card: ModelCard
@@ -49,16 +49,16 @@ class Detokenized:
     texts: list[str]
 
 
-class Models:
+class ModelService:
     """The rpcs of ModelService, on domain types."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Pipeline) -> None:
         self._service = service
 
-    def get(self, name: str) -> Description:
+    def get(self, name: str) -> ModelDescription:
         """Raises UnknownModel, WorkerUnavailable."""
         model = self._service.model(name)
-        return Description(card=model.card, limits=self._service.limits, queued_tokens=model.queued_tokens)
+        return ModelDescription(card=model.card, limits=self._service.limits, queued_tokens=model.queued_tokens)
 
     def cards(self) -> tuple[ModelCard, ...]:
         """Of all models. Raises WorkerUnavailable."""

@@ -20,16 +20,16 @@ from frontend_service.domain.results import result_bytes
 from frontend_service.postprocess import ranking as postprocess
 from frontend_service.services import job_options as settling
 from frontend_service.services.deduplicate import without_repeats
-from frontend_service.tokenizing.batch import Tokenized
-from frontend_service.tokenizing.fair_threads import Slices, Turns, finished, once
+from frontend_service.tokenizing.batch import TokenizedBatch
+from frontend_service.tokenizing.fair_threads import FairThreads, Slices, finished, once
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.panics import panics_as
-from frontend_service.workers.interface import ServedModel, Worker
+from frontend_service.workers.interface import ServedModel, Workers
 from shared.card import ModelCard
 from shared.errors import Internal
 from shared.jobs import Classify, Job, MaxSim, Work
 from shared.offload import offload
-from shared.terms import Terms
+from shared.terms import RequestTerms
 
 INLINE_LETTERS = 2048
 """Of texts that are tokenised on the event loop: half a millisecond, about what a thread and back take when busy."""
@@ -46,18 +46,18 @@ def unreserved(size: int) -> None:
     """Refuses nothing."""
 
 
-def _bytes(work: Work, tokenized: Tokenized) -> int:
+def _bytes(work: Work, tokenized: TokenizedBatch) -> int:
     """Of ids and given vectors."""
     given = (work.queries, work.documents) if isinstance(work, MaxSim) else ()
     return len(tokenized.tokens.ids) + sum(len(each.data) for each in given if each is not None)
 
 
-class Service:
+class Pipeline:
     """One worker behind one set of limits and threads."""
 
     def __init__(
         self,
-        worker: Worker,
+        worker: Workers,
         limits: Limits,
         threads: Executor,
         messages: Executor,
@@ -69,7 +69,7 @@ class Service:
         `reserve` is told how many bytes a result will have before it is asked for, and may refuse; see `Admission`.
         """
         self._worker = worker
-        self._turns = Turns(threads)
+        self._turns = FairThreads(threads)
         self._messages = messages
         self._ids = itertools.count(random.getrandbits(62))
         self.limits = limits
@@ -85,7 +85,7 @@ class Service:
         return self._worker.models()
 
     async def classify_pairs(
-        self, model: ServedModel, texts: PairTexts, normalize: bool | None, terms: Terms
+        self, model: ServedModel, texts: PairTexts, normalize: bool | None, terms: RequestTerms
     ) -> Answer:
         """Scores of pairs, row-major, activated; one token count a pair."""
         start = self.clock()
@@ -103,9 +103,9 @@ class Service:
         self,
         model: ServedModel,
         work: Work,
-        tokenized: Tokenized,
+        tokenized: TokenizedBatch,
         tokenize: float,
-        terms: Terms,
+        terms: RequestTerms,
     ) -> Answer:
         """Runs one job. Raises the job's own error."""
         self.limits.check_tokens(tokenized.tokens.total)

@@ -4,20 +4,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from frontend_service.domain.answer import Answer, Finished
+from frontend_service.domain.answer import Answer, FinishedAnswer
 from frontend_service.domain.ranking_requests import MaxSimRequest, RerankRequest, ScoreRequest
-from frontend_service.domain.requests import Cut, PromptChoice
+from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.postprocess import explanation
 from frontend_service.postprocess import ranking as postprocess
-from frontend_service.postprocess.explanation import TokenMatch
+from frontend_service.postprocess.explanation import MatchedToken
 from frontend_service.services import job_options as settling
-from frontend_service.services.pipeline import Service
-from frontend_service.tokenizing.batch import NOTHING, Tokenized
+from frontend_service.services.pipeline import Pipeline
+from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
 from frontend_service.tokenizing.fair_threads import Slices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
 from shared.errors import DimensionMismatch
-from shared.terms import Terms
+from shared.terms import RequestTerms
 from shared.vectors import InputType, Layout, ScoringMethod
 
 DOCUMENT = "documents[{}]"
@@ -33,7 +33,7 @@ Ranked = list[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reranked(Finished):
+class Reranked(FinishedAnswer):
     """Documents in order.
 
     `explanations` are one a document of `ranking`, or none at all; `documents` all texts of the request, where the
@@ -41,7 +41,7 @@ class Reranked(Finished):
     """
 
     ranking: Ranked
-    explanations: Sequence[Sequence[TokenMatch]] = ()
+    explanations: Sequence[Sequence[MatchedToken]] = ()
     documents: Sequence[str] | None = None
 
     @property
@@ -56,14 +56,14 @@ class Reranked(Finished):
         return (None if self.documents is None else self.documents[index] for index, _ in self.ranking)
 
 
-class Ranking:
+class RankingService:
     """The rpcs of selvage.v1.RankingService, on domain types."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Pipeline) -> None:
         self._service = service
         self._limits = service.limits
 
-    async def rerank(self, request: RerankRequest, terms: Terms) -> Reranked:
+    async def rerank(self, request: RerankRequest, terms: RequestTerms) -> Reranked:
         """Best first, with what the request wants to see of each."""
         model, service = self._service.model(request.model), self._service
         texts = 0
@@ -80,12 +80,12 @@ class Ranking:
         explanations = await service.in_thread(work)
         return Reranked(answer=answer, ranking=ranking, documents=documents, explanations=explanations)
 
-    async def score(self, request: ScoreRequest, terms: Terms) -> Answer:
+    async def score(self, request: ScoreRequest, terms: RequestTerms) -> Answer:
         """Scores in the order of the request; the token counts are those of queries, then documents."""
         return await self._score(self._service.model(request.model), request, terms)
 
     async def _score(
-        self, model: ServedModel, request: ScoreRequest, terms: Terms, shown: int = 0, texts: int = 0
+        self, model: ServedModel, request: ScoreRequest, terms: RequestTerms, shown: int = 0, texts: int = 0
     ) -> Answer:
         """`shown`: how many documents will be explained; `texts`: bytes of those that the reply holds beside that."""
         service, request = self._service, self._settled(request)
@@ -102,7 +102,7 @@ class Ranking:
         letters = self._check_sides(request, before_query, before_document)
         start = service.clock()
 
-        def slices() -> Slices[Tokenized]:
+        def slices() -> Slices[TokenizedBatch]:
             read, sides = model.tokenization.texts, (InputType.QUERY, InputType.DOCUMENT)
             query_cut, document_cut = (
                 cut.within(request.sequence_cut) for cut in (request.query_cut, request.document_cut)
@@ -129,14 +129,15 @@ class Ranking:
             sequence_cut=whole and settled(whole),
         )
 
-    async def _score_pairs(self, model: ServedModel, request: ScoreRequest, terms: Terms) -> Answer:
+    async def _score_pairs(self, model: ServedModel, request: ScoreRequest, terms: RequestTerms) -> Answer:
         """Scores of a cross-encoder: every pair is a sequence, and its only logit the score."""
         texts = PairTexts(
             firsts=request.queries,
             seconds=request.documents,
             matrix=request.layout is Layout.MATRIX,
             entry=DOCUMENT,
-            cut=request.sequence_cut or Cut(truncate=request.document_cut.truncate, side=request.document_cut.side),
+            cut=request.sequence_cut
+            or Truncation(truncate=request.document_cut.truncate, side=request.document_cut.side),
             first_cut=request.query_cut,
             second_cut=request.document_cut,
             first_entry=request.query_entry,
@@ -152,7 +153,7 @@ class Ranking:
         queries = limits.check_texts(request.queries, request.query_entry, limits.texts, before_query, "instruction")
         return queries + limits.check_texts(request.documents, DOCUMENT, limits.documents, before_document)
 
-    async def max_sim(self, request: MaxSimRequest, terms: Terms) -> Answer:
+    async def max_sim(self, request: MaxSimRequest, terms: RequestTerms) -> Answer:
         """Scores of given documents, by given queries or by texts; the token counts are those of the texts."""
         service, limits = self._service, self._limits
         model = service.model(request.model)
@@ -184,7 +185,7 @@ class Ranking:
         await service.in_thread(partial(postprocess.check_given, sides))
         return await service.answer(model, settling.max_sim_of(request, model.card), tokenized, tokenize, terms)
 
-    async def _query_texts(self, model: ServedModel, request: MaxSimRequest) -> Tokenized:
+    async def _query_texts(self, model: ServedModel, request: MaxSimRequest) -> TokenizedBatch:
         side = InputType.QUERY
         prompt = model.tokenization.prompt(PromptChoice(literal=request.instruction, input_type=side))
         limits, texts = self._limits, request.query_texts

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokenized:
+class TokenizedBatch:
     """Several texts or pairs, without what only a person would want to see.
 
     `second_segments` are where the second text of a pair begins in each sequence, 0 where token types do not tell.
@@ -24,7 +24,7 @@ class Tokenized:
     second_segments: tuple[int, ...] = ()
     tails: tuple[int, ...] = ()
 
-    def part(self, places: Sequence[int]) -> "Tokenized":
+    def part(self, places: Sequence[int]) -> "TokenizedBatch":
         """The sequences at these places."""
         offsets, ids = self.tokens.offsets, self.tokens.ids
         some = [ids[4 * offsets[place] : 4 * offsets[place + 1]] for place in places]
@@ -33,7 +33,7 @@ class Tokenized:
         def of(values: tuple[T, ...]) -> tuple[T, ...]:
             return tuple(values[place] for place in places) if values else ()
 
-        return Tokenized(
+        return TokenizedBatch(
             tokens=RaggedTokens(ids=b"".join(some), lengths=lengths),
             truncated=of(self.truncated),
             prompt_lengths=of(self.prompt_lengths),
@@ -41,12 +41,12 @@ class Tokenized:
             tails=of(self.tails),
         )
 
-    def __add__(self, other: "Tokenized") -> "Tokenized":
+    def __add__(self, other: "TokenizedBatch") -> "TokenizedBatch":
         """These texts, then those; not of pairs."""
         assert not self.second_segments
         assert not other.second_segments
         ids, lengths = self.tokens.ids + other.tokens.ids, self.tokens.lengths + other.tokens.lengths
-        return Tokenized(
+        return TokenizedBatch(
             tokens=RaggedTokens(ids=ids, lengths=lengths),
             truncated=self.truncated + other.truncated,
             prompt_lengths=self.prompt_lengths + other.prompt_lengths,
@@ -54,4 +54,4 @@ class Tokenized:
         )
 
 
-NOTHING = Tokenized(tokens=NO_TOKENS, truncated=(), prompt_lengths=())
+NOTHING = TokenizedBatch(tokens=NO_TOKENS, truncated=(), prompt_lengths=())

@@ -70,7 +70,7 @@ class _Request(Generic[T]):
             answer()
 
 
-class Turns:
+class FairThreads:
     """Requests that share threads: the next turn is that of the request that had the least time so far.
 
     So a new request waits for no more than the turns that are running, and at times for one more.

@@ -31,7 +31,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class PrefixRead:
     """Tokens of a text: all (`whole`), or at least as many as are needed, of which only those are to be trusted.
 
     `start`: letters before the part that was read; `encoding` tells offsets from there.
@@ -57,7 +57,7 @@ class _Part:
         return self.stop - self.start == len(self.text)
 
 
-class Reader:
+class PrefixReader:
     """Of one tokenizer. May run in several threads at once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -65,12 +65,14 @@ class Reader:
         self._tokenizer = tokenizer
         self._parting = Parting(tokenizer)
 
-    def read(self, text: str, need: Need | None = None, *, offsets: bool = False) -> Read:
+    def read(self, text: str, need: Need | None = None, *, offsets: bool = False) -> PrefixRead:
         """One text; see `batches`."""
         ((read,),) = self.batches([text], need, offsets=offsets)
         return read
 
-    def batches(self, texts: Iterable[str], need: Need | None = None, *, offsets: bool = False) -> Iterator[list[Read]]:
+    def batches(
+        self, texts: Iterable[str], need: Need | None = None, *, offsets: bool = False
+    ) -> Iterator[list[PrefixRead]]:
         """All texts in order, as far as needed, in slices of about SLICE_LETTERS, at least one text each.
 
         `offsets`: also where tokens lie in their text, a fifth more time.
@@ -88,19 +90,19 @@ class Reader:
         if parts:
             yield self._read(parts, need, offsets)
 
-    def _read(self, parts: Sequence[_Part], need: Need | None, offsets: bool) -> list[Read]:
+    def _read(self, parts: Sequence[_Part], need: Need | None, offsets: bool) -> list[PrefixRead]:
         encodings = self._encoded([part.text[part.start : part.stop] for part in parts], offsets)
         return [self._enough(part, need, encoding, offsets) for part, encoding in zip(parts, encodings, strict=True)]
 
-    def _enough(self, part: _Part, need: Need | None, encoding: Encoding, offsets: bool) -> Read:
+    def _enough(self, part: _Part, need: Need | None, encoding: Encoding, offsets: bool) -> PrefixRead:
         """What was read of a text, or what is read next, twice as much again and again, until it has tokens enough."""
         while need and not part.whole:
             doubtful = len(self._encoded([part.text[part.start : part.trusted]])[0]) if part.trusted else 0
             if len(encoding) - doubtful >= need.tokens:
-                return Read(encoding=encoding, whole=False, start=part.start)
+                return PrefixRead(encoding=encoding, whole=False, start=part.start)
             part = self._part(part.text, need, 2 * part.letters)
             (encoding,) = self._encoded([part.text[part.start : part.stop]], offsets)
-        return Read(encoding=encoding)
+        return PrefixRead(encoding=encoding)
 
     def _part(self, text: str, need: Need | None, letters: int) -> _Part:
         """About so many letters of a text; all where it is not much longer, or cannot be parted."""

@@ -1,6 +1,6 @@
 """The number of tokens that a text may have: the model's own limit, which a request may lower. Knows no tokenizer."""
 
-from frontend_service.domain.requests import Cut
+from frontend_service.domain.requests import Truncation
 from shared.card import ModelCard
 from shared.errors import InvalidInput, LimitExceeded
 from shared.vectors import InputType
@@ -17,7 +17,7 @@ class TokenLimits:
         self._card = card
         self._added = added
 
-    def of(self, cut: Cut, side: InputType = InputType.UNSPECIFIED) -> int:
+    def of(self, cut: Truncation, side: InputType = InputType.UNSPECIFIED) -> int:
         """Tokens that a text may have, special ones included. Raises InvalidInput, LimitExceeded."""
         asked = cut.max_tokens
         if not cut.limited:
@@ -31,7 +31,7 @@ class TokenLimits:
             raise InvalidInput(f"{cut.field} is {asked}, the special tokens alone need {least}", field=cut.field)
         return asked
 
-    def check(self, cut: Cut, side: InputType = InputType.UNSPECIFIED) -> None:
+    def check(self, cut: Truncation, side: InputType = InputType.UNSPECIFIED) -> None:
         """Raises LimitExceeded: a request may lower the model's limit, not raise it. A bound may lie above it."""
         own = self._longest(side)
         if cut.max_tokens is not None and cut.max_tokens > own and not cut.bound:

@@ -10,13 +10,13 @@ from functools import lru_cache
 
 from tokenizers import Encoding, Tokenizer
 
-from frontend_service.domain.requests import Cut, PromptChoice
-from frontend_service.tokenizing.batch import Tokenized
+from frontend_service.domain.requests import PromptChoice, Truncation
+from frontend_service.tokenizing.batch import TokenizedBatch
 from frontend_service.tokenizing.fair_threads import Slices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.pairs.tokenizer import PairTokenizer
 from frontend_service.tokenizing.panics import panics_as
-from frontend_service.tokenizing.prefix import Need, Read, Reader
+from frontend_service.tokenizing.prefix import Need, PrefixRead, PrefixReader
 from frontend_service.tokenizing.query_expansion import QueryFiller
 from frontend_service.tokenizing.token_limits import TokenLimits
 from frontend_service.tokenizing.truncation import shortened
@@ -62,7 +62,7 @@ class _Fit:
     """What each text of a request must fit: `limit` tokens, of which the first `prompt` are left out of pooling."""
 
     limit: int
-    cut: Cut
+    cut: Truncation
     side: TruncationSide
     prompt: int
 
@@ -71,7 +71,7 @@ SLICE_IDS = 8192
 """Ids that are checked, or turned back into text, in one slice: a few milliseconds."""
 
 
-class Tokenization:
+class ModelTokenizer:
     """The tokenizer of one model. Its methods may run in several threads at once."""
 
     def __init__(self, tokenizer_json: bytes, card: ModelCard) -> None:
@@ -93,7 +93,7 @@ class Tokenization:
         # no added tokens, and the vocabulary is shared.
         self._framing = Tokenizer(self.tokenizer.model)
         self._framing.post_processor, self.tokenizer.post_processor = self.tokenizer.post_processor, None
-        self._reader = Reader(self.tokenizer)
+        self._reader = PrefixReader(self.tokenizer)
         self._added = self._framing.num_special_tokens_to_add(is_pair=False)
         self._leading = (*self._framed("a").special_tokens_mask, 0).index(0)
         self._limits = TokenLimits(card, self._added)
@@ -114,8 +114,8 @@ class Tokenization:
         return next((prompts[name] for name in names if name in prompts), "")
 
     def texts(
-        self, texts: Sequence[str], prompt: str, cut: Cut, entry: str, side: InputType = InputType.UNSPECIFIED
-    ) -> Slices[Tokenized]:
+        self, texts: Sequence[str], prompt: str, cut: Truncation, entry: str, side: InputType = InputType.UNSPECIFIED
+    ) -> Slices[TokenizedBatch]:
         """Tokenises and packs; see `each`."""
         ids, lengths, prompts, tails = array("i"), [], [], []
         truncated: list[bool] = []
@@ -129,7 +129,7 @@ class Tokenization:
                 prompts.append(text.prompt_length)
                 tails.append(0 if self._expansion.attended else text.expansion)
             yield len(ids)
-        return Tokenized(
+        return TokenizedBatch(
             tokens=RaggedTokens.packed(ids, lengths),
             truncated=tuple(truncated),
             prompt_lengths=tuple(prompts),
@@ -140,7 +140,7 @@ class Tokenization:
         self,
         texts: Sequence[str],
         prompt: str,
-        cut: Cut,
+        cut: Truncation,
         entry: str,
         side: InputType = InputType.UNSPECIFIED,
         *,
@@ -167,7 +167,7 @@ class Tokenization:
             first += len(some)
             yield [self._expanded(text) for text in some] if side is InputType.QUERY else some
 
-    def pairs(self, texts: PairTexts) -> Slices[Tokenized]:
+    def pairs(self, texts: PairTexts) -> Slices[TokenizedBatch]:
         """Pairs for a cross-encoder; see `PairTokenizer`."""
         prompt = self.prompt(texts.prompt)
         chosen = texts.prompt.literal is not None or texts.prompt.name is not None
@@ -180,7 +180,7 @@ class Tokenization:
         """A query with the tokens that its model adds."""
         return replace(text, expansion=self._expansion.expand(text.encoding))
 
-    def _fitted(self, read: Read, fit: _Fit, field: str) -> TokenizedText:
+    def _fitted(self, read: PrefixRead, fit: _Fit, field: str) -> TokenizedText:
         """A text and its prompt, given without special tokens, with them and within the limit, or refused."""
         encoding, limit, prompt_length = read.encoding, fit.limit, fit.prompt
         length = len(encoding) + self._added  # at least, where the text is not read to its end
@@ -207,8 +207,8 @@ class Tokenization:
         )
 
     def given(
-        self, tokenized: Sequence[Sequence[int]], cut: Cut, side: InputType = InputType.UNSPECIFIED
-    ) -> Slices[Tokenized]:
+        self, tokenized: Sequence[Sequence[int]], cut: Truncation, side: InputType = InputType.UNSPECIFIED
+    ) -> Slices[TokenizedBatch]:
         """Checks ids that the caller brought. An expansion that a query has already is known as such."""
         limit, expands, expansions, total, told = self._limits.of(cut, side), side is InputType.QUERY, [], 0, 0
         for index, ids in enumerate(tokenized):
@@ -224,7 +224,7 @@ class Tokenization:
             if total - told >= SLICE_IDS:
                 yield (told := total)
         nothing = (0,) * len(tokenized)
-        return Tokenized(
+        return TokenizedBatch(
             tokens=RaggedTokens.of(tokenized),
             truncated=tuple(map(bool, nothing)),
             prompt_lengths=nothing,

@@ -17,7 +17,7 @@ TIMEOUT = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
+class WorkerDescription:
     """The model, how many tokens may wait for it, and how many seconds a job."""
 
     card: ModelCard
@@ -25,11 +25,11 @@ class Description:
     queue_seconds: float
 
 
-async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> Description:
+async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescription:
     """Raises grpc's AioRpcError, and ValueError where the card holds what this version does not know."""
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
     message = await stub.Describe(pb.DescribeRequest(), timeout=TIMEOUT, metadata=metadata)
-    return Description(
+    return WorkerDescription(
         card=codec.card_from_pb(message.card),
         queued_tokens=message.queued_tokens,
         queue_seconds=message.queue_seconds or inf,

@@ -13,16 +13,16 @@ from frontend_service.workers import split_job as splitting
 from frontend_service.workers.addresses import REFRESH_SECONDS, addresses_of, host_of
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.link import Link
-from frontend_service.workers.transport import Way
+from frontend_service.workers.transport import WorkerTransport
 from shared.card import ModelCard
 from shared.deadline import Deadline
 from shared.errors import GivenBack, Overloaded, UnknownModel, WorkerUnavailable, clip
 from shared.estimate import MARGIN, UNREAD_MARGIN, Estimate, retry_after
 from shared.jobs import Job, JobResult, Priority
-from shared.terms import Terms
+from shared.terms import RequestTerms
 from shared.together import either
 
-PLAIN = Way()
+PLAIN = WorkerTransport()
 
 log = structlog.get_logger("fleet")
 
@@ -39,7 +39,7 @@ class Fleet:
         targets: Sequence[str],
         threads: Executor,
         on_ready: Callable[[bool], Awaitable[None]],
-        way: Way = PLAIN,
+        way: WorkerTransport = PLAIN,
     ) -> None:
         """`targets`: HOST:PORT or dns:///NAME:PORT, each address of the name a worker. `on_ready` is told whether any
         model is served, whenever that changes.
@@ -132,7 +132,7 @@ class Fleet:
             return await _ask(best, job, refusing)
         return await _in_parts(job, head, waits, refusing)
 
-    def check(self, terms: Terms) -> None:
+    def check(self, terms: RequestTerms) -> None:
         """Refuses a request that nobody could answer in time, however small it is. Raises Overloaded."""
         waits = {
             link: link.wait(1, terms.priority, terms.key) for link in self._links.values() if link.serving is not None
@@ -214,7 +214,7 @@ class Fleet:
             self.refused["deadline"] += 1
             raise
 
-    def _check_queue(self, link: Link, wait: float, terms: Terms) -> None:
+    def _check_queue(self, link: Link, wait: float, terms: RequestTerms) -> None:
         """Raises Overloaded where a worker would, whatever the deadline. `wait`: at least that of its class."""
         longest = link.model.queue_seconds if link.model is not None else inf
         if wait > longest and (queue := link.queue(1, terms.priority, terms.key)) > longest:
@@ -265,7 +265,7 @@ async def _in_parts(job: Job, head: int, waits: Mapping[Link, float], refusing: 
     """By several workers. One part that fails fails the job, and cancels the others."""
     lengths = job.tokens.lengths[head:]
     links = sorted(waits, key=waits.__getitem__)[: job.tokens.total // splitting.LEAST_TOKENS]
-    workers = [splitting.Worker(wait=waits[link], speed=link.speed) for link in links]
+    workers = [splitting.SplitWorker(wait=waits[link], speed=link.speed) for link in links]
     runs = splitting.cut(lengths, splitting.shares(sum(lengths), workers))
     asked = [(link, run) for link, run in zip(links, runs, strict=True) if run]
     try:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
-from frontend_service.tokenizing.tokenizer import Tokenization
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from shared.card import ModelCard
 from shared.jobs import Job, JobResult
 
@@ -14,12 +14,12 @@ class ServedModel:
     """A model behind a ready worker, which refuses jobs where so many tokens wait, or that would wait so long."""
 
     card: ModelCard
-    tokenization: Tokenization
+    tokenization: ModelTokenizer
     queued_tokens: int
     queue_seconds: float = inf
 
 
-class Worker(Protocol):
+class Workers(Protocol):
     """Computes jobs, whatever workers and models there are."""
 
     def model(self, name: str) -> ServedModel:

@@ -15,7 +15,7 @@ from frontend_service.workers.description import describe
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.stream import SILENCE, Stream
 from frontend_service.workers.tokenizer import tokenization_of
-from frontend_service.workers.transport import Metadata, Way
+from frontend_service.workers.transport import Metadata, WorkerTransport
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.errors import GivenBack, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult, Priority
@@ -33,7 +33,9 @@ log = structlog.get_logger("worker")
 class Link:
     """`model` is what the worker had when it was last attached, None before; `why` says why it does not serve."""
 
-    def __init__(self, target: str, host: str, way: Way, threads: Executor, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, target: str, host: str, way: WorkerTransport, threads: Executor, on_change: Callable[[], None]
+    ) -> None:
         """`target`: HOST:PORT, found by the name `host`. `on_change` is called whenever `serving` has changed."""
         self.target, self._host, self._way = target, host, way
         self._threads, self._on_change = threads, on_change

@@ -16,7 +16,7 @@ LEAST_TOKENS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class SplitWorker:
     """What a part has to expect there: seconds until its turn, tokens a second."""
 
     wait: float
@@ -36,7 +36,7 @@ def shared_head(job: Job) -> int | None:
     return None
 
 
-def shares(tokens: int, workers: Sequence[Worker]) -> list[float]:
+def shares(tokens: int, workers: Sequence[SplitWorker]) -> list[float]:
     """How much of so many tokens each worker gets, so that all are done at once. 0 for one that is busy until then."""
     if not all(each.speed for each in workers):  # one has not told yet: nothing is known of the time
         return [tokens / len(workers)] * len(workers)

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from frontend_service.tokenizing.tokenizer import Tokenization
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.workers.transport import Metadata
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
@@ -19,9 +19,9 @@ NAME = "tokenizer.json"
 
 async def tokenization_of(
     channel: grpc.aio.Channel, metadata: Metadata, card: ModelCard, threads: Executor
-) -> Tokenization:
+) -> ModelTokenizer:
     """Fetches it in pieces, reads it in a thread. Raises grpc's AioRpcError, and Exception where it is none."""
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
     pieces = stub.GetTokenizer(pb.GetTokenizerRequest(), timeout=TIMEOUT, metadata=metadata)
     content = b"".join([piece.data async for piece in pieces if piece.name == NAME])
-    return await asyncio.get_running_loop().run_in_executor(threads, Tokenization, content, card)
+    return await asyncio.get_running_loop().run_in_executor(threads, ModelTokenizer, content, card)

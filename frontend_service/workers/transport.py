@@ -13,7 +13,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class WorkerTransport:
     """Of every link. The files, of PEM, are read anew for each channel.
 
     `ca`: who signs for workers; without it they are spoken to in plain text. `certificate` and `key`: what the

@@ -14,15 +14,15 @@ import torch
 
 from gpu_worker.device.inline import Inline
 from gpu_worker.device.memory import ran_out
-from gpu_worker.engine.jobs.create import Opening
+from gpu_worker.engine.jobs.create import JobFactory
 from gpu_worker.engine.jobs.texts import Deliver, Launch, StepJob
-from gpu_worker.engine.step.download import Shipment
+from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import Member, Step
-from gpu_worker.loop.interface import OutOfMemory, Part
+from gpu_worker.loop.interface import JobSlice, OutOfMemory
 from gpu_worker.model.loading import Model
 from gpu_worker.ragged.batch import Counts
-from gpu_worker.ragged.upload import Staging
+from gpu_worker.ragged.upload import Upload
 from shared.jobs import Job
 
 DROPPED_ROLES = ("cls", "eos", "pad", "unk")
@@ -40,10 +40,10 @@ def _memory_told() -> Iterator[None]:
         raise
 
 
-class ModelFlight:
+class ModelStepHandle:
     """A step under way; see `flight.Flight`."""
 
-    def __init__(self, launched: "Future[tuple[Shipment, list[Deliver]]]", arrived: "Future[Any]") -> None:
+    def __init__(self, launched: "Future[tuple[StepDownload, list[Deliver]]]", arrived: "Future[Any]") -> None:
         self._launched, self.arrived = launched, arrived
 
     def collect(self) -> None:
@@ -64,7 +64,7 @@ class ModelEngine:
         """
         self.model = model
         self._device, self._arrivals = device or Inline(), arrivals
-        self._open = Opening(model)
+        self._open = JobFactory(model)
         special = model.tokenizer.special_tokens
         self._dropped = np.array([special[role] for role in DROPPED_ROLES if role in special], dtype=np.int32)
 
@@ -77,10 +77,10 @@ class ModelEngine:
         self.model.placement.reclaim()
 
     @_memory_told()
-    def launch(self, parts: Sequence[Part]) -> ModelFlight:
+    def launch(self, parts: Sequence[JobSlice]) -> ModelStepHandle:
         """See `flight.Engine`."""
         placement, encoder = self.model.placement, self.model.encoder
-        staging = Staging(placement.device)
+        staging = Upload(placement.device)
         jobs = [cast(StepJob, part.progress) for part in parts]
         chosen = [job.chosen(part.start, part.stop) for job, part in zip(jobs, parts, strict=True)]
         packed = [(job.sequences, numbers) for job, numbers in zip(jobs, chosen, strict=True) if len(numbers)]
@@ -94,13 +94,13 @@ class ModelEngine:
         ]
         outputs.stage(staging)
         launched = self._device.submit(self._compute, step, staging, outputs, launches)
-        return ModelFlight(launched, self._arrivals.submit(_arrive, launched) if self._arrivals else launched)
+        return ModelStepHandle(launched, self._arrivals.submit(_arrive, launched) if self._arrivals else launched)
 
     def _compute(
-        self, step: Step | None, staging: Staging, outputs: Outputs, launches: list[Launch]
-    ) -> tuple[Shipment, list[Deliver]]:
+        self, step: Step | None, staging: Upload, outputs: Outputs, launches: list[Launch]
+    ) -> tuple[StepDownload, list[Deliver]]:
         """In the device's thread."""
-        shipment = Shipment()
+        shipment = StepDownload()
         with torch.inference_mode():
             staging.send()
             if step is not None:
@@ -111,7 +111,7 @@ class ModelEngine:
         return shipment, deliveries
 
 
-def _arrive(launched: "Future[tuple[Shipment, list[Deliver]]]") -> None:
+def _arrive(launched: "Future[tuple[StepDownload, list[Deliver]]]") -> None:
     shipment, _ = launched.result()
     shipment.wait()
 

@@ -13,7 +13,7 @@ import structlog
 
 from gpu_worker.link.attachment import Attachment, another_model
 from gpu_worker.link.unread import Unread
-from gpu_worker.loop.async_loop import Scheduler
+from gpu_worker.loop.async_loop import AsyncLoop
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
 from shared.card import ModelCard
@@ -37,7 +37,7 @@ class Ready:
 
     card: ModelCard
     tokenizer: bytes
-    scheduler: Scheduler
+    scheduler: AsyncLoop
     queued_tokens: int
     queue_seconds: float
 

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import structlog
 
-from gpu_worker.loop.interface import Engine
+from gpu_worker.loop.interface import StepEngine
 from gpu_worker.loop.loop import Loop, Observe, unobserved
-from gpu_worker.loop.steps import Answer, Outcome
+from gpu_worker.loop.steps import JobAnswer, JobOutcome
 from gpu_worker.loop.watchdog import LOST_SECONDS, DeviceLost, overdue, stalled
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult
@@ -20,19 +20,19 @@ from shared.load import Load
 from shared.telemetry.figures import WorkerFigures
 
 T = TypeVar("T")
-Tell = Callable[[Outcome], None]
+TellOutcome = Callable[[JobOutcome], None]
 WATCH_SECONDS = 0.5
 """Between two looks at the running step."""
 
 log = structlog.get_logger("scheduler")
 
 
-class Scheduler:
+class AsyncLoop:
     """Accepts jobs and answers each exactly once: with a result or with one error."""
 
     def __init__(
         self,
-        engine: Engine,
+        engine: StepEngine,
         host: Executor,
         *,
         step_tokens: int,
@@ -59,11 +59,11 @@ class Scheduler:
         self._lost = ""
         self.stalled = ""
         self._host = host
-        self._tells: dict[int, Tell] = {}
+        self._tells: dict[int, TellOutcome] = {}
         self._event = asyncio.Event()
         self._draining = False
 
-    def submit(self, job: Job, tell: Tell) -> None:
+    def submit(self, job: Job, tell: TellOutcome) -> None:
         """Takes a job; `tell` gets its one answer, unless it is cancelled. Raises what is known at once."""
         if self._draining:
             raise GivenBack("the worker is draining", retry_after=1.0)
@@ -76,9 +76,9 @@ class Scheduler:
 
     async def answer(self, job: Job) -> JobResult:
         """A job's result. Raises its error."""
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[JobOutcome] = asyncio.get_running_loop().create_future()
 
-        def tell(outcome: Outcome) -> None:
+        def tell(outcome: JobOutcome) -> None:
             with suppress(asyncio.InvalidStateError):  # whoever asked has gone
                 future.set_result(outcome)
 
@@ -195,7 +195,7 @@ class Scheduler:
                 self._loop.submit(self._probe)
                 self._tells[self._probe.id], self._probing = self._probed, True
 
-    def _probed(self, outcome: Outcome) -> None:
+    def _probed(self, outcome: JobOutcome) -> None:
         """A device that fails at what it could do before is lost: CUDA repeats some errors at every later call."""
         self._probing = False
         if isinstance(outcome, Internal):
@@ -207,7 +207,7 @@ class Scheduler:
             return work(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._host, work, *arguments)
 
-    def _tell(self, answers: Sequence[Answer]) -> None:
+    def _tell(self, answers: Sequence[JobAnswer]) -> None:
         for answer in answers:
             tell = self._tells.pop(answer.id, None)
             if tell is not None:

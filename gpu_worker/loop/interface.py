@@ -12,7 +12,7 @@ class OutOfMemory(Exception):
     """The device had no room for a step; nothing of it was delivered."""
 
 
-class Progress(Protocol):
+class RunningJob(Protocol):
     """A job on its way: how its units are to be served, and what came of them.
 
     `costs` are in tokens, in the order in which the units want to be served.
@@ -25,10 +25,10 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class JobSlice:
     """Places `start` to `stop` of a job's order, to be computed in one step."""
 
-    progress: Progress
+    progress: RunningJob
     start: int
     stop: int
 
@@ -37,14 +37,14 @@ class Part:
         """Whether the job ends with it."""
         return self.stop == len(self.progress.costs)
 
-    def halves(self) -> list["Part"]:
+    def halves(self) -> list["JobSlice"]:
         """The same in two parts, in order."""
         middle = (self.start + self.stop) // 2
         ranges = ((self.start, middle), (middle, self.stop))
-        return [Part(progress=self.progress, start=start, stop=stop) for start, stop in ranges]
+        return [JobSlice(progress=self.progress, start=start, stop=stop) for start, stop in ranges]
 
 
-class Flight(Protocol):
+class StepHandle(Protocol):
     """A step that was launched. `arrived` is done when its shipment is on the host, or when it failed."""
 
     arrived: "Future[Any]"
@@ -55,13 +55,13 @@ class Flight(Protocol):
         """
 
 
-class Engine(Protocol):
+class StepEngine(Protocol):
     """What computes. Steps are computed in the order of their launches."""
 
-    def open(self, job: Job) -> Progress:
+    def open(self, job: Job) -> RunningJob:
         """Checks a job and lays out its order. Raises the job's own error."""
 
-    def launch(self, parts: Sequence[Part]) -> Flight:
+    def launch(self, parts: Sequence[JobSlice]) -> StepHandle:
         """Packs a step, hands it to the device, and waits for nothing. Raises OutOfMemory."""
 
     def reclaim(self) -> None:

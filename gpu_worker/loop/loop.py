@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
 from gpu_worker.loop.deadlines import Deadlines
-from gpu_worker.loop.interface import Engine, Flight, Part
-from gpu_worker.loop.retries import Report, Retries, silent
-from gpu_worker.loop.steps import Answer, Held, Launched, NotLaunched, Outcome, Planned
-from gpu_worker.queue.admission import Admission, Limits
+from gpu_worker.loop.interface import JobSlice, StepEngine, StepHandle
+from gpu_worker.loop.retries import Report, StepRetries, silent
+from gpu_worker.loop.steps import FailedLaunch, HeldJob, JobAnswer, JobOutcome, LaunchedStep, PlannedStep
+from gpu_worker.queue.admission import QueueAdmission, QueueLimits
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.queue.pace import Pace
 from shared.errors import DeadlineExceeded, Internal, InvalidInput, SelvageError
@@ -39,7 +39,7 @@ class Loop:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: StepEngine,
         *,
         step_tokens: int,
         queued_tokens: int,
@@ -51,16 +51,16 @@ class Loop:
     ) -> None:
         """`step_tokens`: most tokens of a step; `step_seconds`: how long it should take at most, 0 for no bound.
 
-        `queued_tokens`, `queue_seconds`: above them further jobs are refused, see `Limits`.
+        `queued_tokens`, `queue_seconds`: above them further jobs are refused, see `QueueLimits`.
         """
         self._engine, self._report, self._observe, self._clock = engine, report, observe, clock
         self._step_tokens, self._step_seconds = step_tokens, step_seconds
         self._queue = FairQueue(quantum=max(1, step_tokens // 8))
-        self._admission = Admission(Limits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
-        self._retries, self._pace = Retries(engine, report), Pace()
-        self._held: dict[int, Held] = {}
+        self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
+        self._retries, self._pace = StepRetries(engine, report), Pace()
+        self._held: dict[int, HeldJob] = {}
         self._deadlines = Deadlines()
-        self._under_way: list[Launched] = []
+        self._under_way: list[LaunchedStep] = []
         self._ended, self._budget = 0.0, min(step_tokens, LEAST_TOKENS) if step_seconds else step_tokens
         self.cancelled_waiting = 0
         """Jobs that were cancelled before anything of them was computed."""
@@ -74,7 +74,7 @@ class Loop:
         self._admission.check(job, sum(progress.costs), self.load, own=own)
         deadline = inf if job.remaining is None else now + job.remaining
         self._queue.add(job.id, progress.costs, key=job.key, priority=job.priority, deadline=deadline)
-        self._held[job.id] = Held(job=job, progress=progress, submitted=now)
+        self._held[job.id] = HeldJob(job=job, progress=progress, submitted=now)
         if deadline < inf:
             self._deadlines.add(job.id, deadline)
 
@@ -92,12 +92,12 @@ class Loop:
         """Goes on with a job that was set aside."""
         self._queue.bring_back(identity)
 
-    def drop_expired(self) -> list[Answer]:
+    def drop_expired(self) -> list[JobAnswer]:
         """Answers jobs whose deadline passed."""
         passed = [self._held[each] for each in self._deadlines.passed(self._clock())]
         return [self._answer(each, DeadlineExceeded("the deadline passed while the job waited")) for each in passed]
 
-    def drop_all(self, error: SelvageError) -> list[Answer]:
+    def drop_all(self, error: SelvageError) -> list[JobAnswer]:
         """Answers all jobs that are held with one error."""
         return [self._answer(each, error) for each in list(self._held.values())]
 
@@ -125,7 +125,7 @@ class Loop:
         return self._admission.refused
 
     @property
-    def under_way(self) -> list[Launched]:
+    def under_way(self) -> list[LaunchedStep]:
         """Steps that are launched and not gathered, the older first; two at most."""
         return self._under_way
 
@@ -161,7 +161,7 @@ class Loop:
         """Whether there is room for another step: two at most, and none behind one that is run again."""
         return len(self._under_way) < 2 and not any(each.suspect for each in self._under_way)
 
-    def plan(self) -> Planned | None:
+    def plan(self) -> PlannedStep | None:
         """Takes what the next step is made of; None where nothing waits."""
         shares = self._queue.next_step(self._budget)
         if not shares:
@@ -170,29 +170,29 @@ class Loop:
         for held in jobs:
             held.planned = True
         parts = [
-            Part(progress=held.progress, start=share.start, stop=share.stop)
+            JobSlice(progress=held.progress, start=share.start, stop=share.stop)
             for held, share in zip(jobs, shares, strict=True)
         ]
-        return Planned(jobs=jobs, parts=parts)
+        return PlannedStep(jobs=jobs, parts=parts)
 
-    def launch(self, planned: Planned) -> None:
+    def launch(self, planned: PlannedStep) -> None:
         """Hands a step to the engine, behind what is under way."""
         assert len(self._under_way) < 2
         start = self._clock()
         try:
-            flight: Flight = self._engine.launch(planned.parts)
+            flight: StepHandle = self._engine.launch(planned.parts)
         except Exception as error:  # told when it is gathered, like what fails on the device
-            flight = NotLaunched(error)
-        self._under_way.append(Launched(planned=planned, flight=flight, start=start, tokens=planned.tokens))
+            flight = FailedLaunch(error)
+        self._under_way.append(LaunchedStep(planned=planned, flight=flight, start=start, tokens=planned.tokens))
 
-    def gather(self) -> list[tuple[Held, Outcome]]:
+    def gather(self) -> list[tuple[HeldJob, JobOutcome]]:
         """Waits for the older step, gives its jobs their shares, and makes the results of those that end with it.
 
         A step that failed is run again in parts, so that only the guilty job fails.
         """
         launched = self._under_way[0]
         failures = dict(self._serve(launched))
-        ended: list[tuple[Held, Outcome]] = []
+        ended: list[tuple[HeldJob, JobOutcome]] = []
         for held, part in zip(launched.planned.jobs, launched.planned.parts, strict=True):
             error = failures.get(part)
             if error is not None:
@@ -201,7 +201,7 @@ class Loop:
                 ended.append((held, self._result(held)))
         return ended
 
-    def settle(self, ended: list[tuple[Held, Outcome]]) -> list[Answer]:
+    def settle(self, ended: list[tuple[HeldJob, JobOutcome]]) -> list[JobAnswer]:
         """After `gather`: forgets the step, and answers the jobs that ended with it."""
         launched = self._under_way.pop(0)
         begin, end = max(launched.start, self._ended), self._clock()  # it was computed after the one before it
@@ -216,7 +216,7 @@ class Loop:
             if self._held.get(held.job.id) is held  # else it was cancelled, or another job has taken the id since
         ]
 
-    def turn(self) -> list[Answer]:
+    def turn(self) -> list[JobAnswer]:
         """One turn: launches the next step if any work waits, then answers the one before it."""
         answers = self.drop_expired()
         before = bool(self._under_way)
@@ -227,12 +227,12 @@ class Loop:
             answers += self.settle(self.gather())
         return answers
 
-    def until_idle(self) -> Iterator[Answer]:
+    def until_idle(self) -> Iterator[JobAnswer]:
         """Turns until every job is answered."""
         while self._held or self._under_way:
             yield from self.turn()
 
-    def _serve(self, launched: Launched) -> list[tuple[Part, SelvageError]]:
+    def _serve(self, launched: LaunchedStep) -> list[tuple[JobSlice, SelvageError]]:
         parts = launched.planned.parts
         if launched.suspect:
             concurrent.futures.wait([launched.flight.arrived])
@@ -247,7 +247,7 @@ class Loop:
             return self._retries.smaller(parts[0], failure)
         return self._one_by_one(launched)
 
-    def _one_by_one(self, launched: Launched) -> list[tuple[Part, SelvageError]]:
+    def _one_by_one(self, launched: LaunchedStep) -> list[tuple[JobSlice, SelvageError]]:
         """Each part alone, whose job somebody still waits for; what failed. Each has the watchdog's time anew."""
         found = []
         for held, part in zip(launched.planned.jobs, launched.planned.parts, strict=True):
@@ -256,13 +256,13 @@ class Loop:
                 found += self._retries.again(part)
         return found
 
-    def _suspect_the_later(self, failed: Sequence[Part]) -> None:
+    def _suspect_the_later(self, failed: Sequence[JobSlice]) -> None:
         """Of the steps behind a failed one those that go on with its jobs."""
         jobs = {id(part.progress) for part in failed}
         for later in self._under_way[1:]:
             later.suspect = any(id(part.progress) in jobs for part in later.planned.parts)
 
-    def _result(self, held: Held) -> Outcome:
+    def _result(self, held: HeldJob) -> JobOutcome:
         try:
             return held.progress.result()
         except SelvageError as error:
@@ -271,16 +271,16 @@ class Loop:
             self._report("result failed", error, 1)
             return Internal("the result could not be made; the log of the worker has it")
 
-    def _answer(self, held: Held, outcome: Outcome) -> Answer:
+    def _answer(self, held: HeldJob, outcome: JobOutcome) -> JobAnswer:
         self._forget(held.job.id)
-        return Answer(id=held.job.id, outcome=outcome)
+        return JobAnswer(id=held.job.id, outcome=outcome)
 
-    def _forget(self, identity: int) -> Held | None:
+    def _forget(self, identity: int) -> HeldJob | None:
         self._queue.remove(identity)
         self._deadlines.forget(identity)
         return self._held.pop(identity, None)
 
-    def _learn(self, launched: Launched, seconds: float) -> None:
+    def _learn(self, launched: LaunchedStep, seconds: float) -> None:
         """From a step that ended: how fast they are, and how much the next one may hold."""
         self._pace.learn(launched.tokens, seconds)
         self._observe(seconds, launched.tokens, sum(part.stop - part.start for part in launched.planned.parts))

@@ -3,8 +3,8 @@
 import traceback
 from collections.abc import Callable
 
-from gpu_worker.loop.interface import Engine, Flight, OutOfMemory, Part
-from gpu_worker.loop.steps import NotLaunched
+from gpu_worker.loop.interface import JobSlice, OutOfMemory, StepEngine, StepHandle
+from gpu_worker.loop.steps import FailedLaunch
 from shared.errors import InputTooLarge, Internal, SelvageError
 
 Report = Callable[[str, Exception, int], None]
@@ -15,20 +15,20 @@ def silent(event: str, error: Exception, parts: int) -> None:
     """Tells nobody."""
 
 
-class Retries:
+class StepRetries:
     """Collects flights, and runs parts again without anything beside them."""
 
-    def __init__(self, engine: Engine, report: Report) -> None:
+    def __init__(self, engine: StepEngine, report: Report) -> None:
         self._engine, self._report = engine, report
 
-    def launch(self, part: Part) -> Flight:
+    def launch(self, part: JobSlice) -> StepHandle:
         """A part by itself; what fails of that is told when it is collected."""
         try:
             return self._engine.launch([part])
         except Exception as error:
-            return NotLaunched(error)
+            return FailedLaunch(error)
 
-    def collect(self, flight: Flight, parts: int) -> SelvageError | None:
+    def collect(self, flight: StepHandle, parts: int) -> SelvageError | None:
         """Waits for a flight; the error that its jobs get, or None."""
         try:
             flight.collect()
@@ -44,12 +44,12 @@ class Retries:
             return Internal("the step failed; the log of the worker has it")
         return None
 
-    def again(self, part: Part) -> list[tuple[Part, SelvageError]]:
+    def again(self, part: JobSlice) -> list[tuple[JobSlice, SelvageError]]:
         """A part by itself; what failed of it."""
         failure = self.collect(self.launch(part), 1)
         return [] if failure is None else self.smaller(part, failure)
 
-    def smaller(self, part: Part, failure: SelvageError) -> list[tuple[Part, SelvageError]]:
+    def smaller(self, part: JobSlice, failure: SelvageError) -> list[tuple[JobSlice, SelvageError]]:
         """After a part failed by itself: by halves, where memory was what was missing."""
         if isinstance(failure, InputTooLarge) and part.stop - part.start > 1:
             for half in part.halves():

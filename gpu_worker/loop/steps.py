@@ -3,36 +3,36 @@
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from gpu_worker.loop.interface import Flight, Part, Progress
+from gpu_worker.loop.interface import JobSlice, RunningJob, StepHandle
 from shared.errors import SelvageError
 from shared.jobs import Job, JobResult
 
 BRIEF_TOKENS, BRIEF_UNITS = 4096, 128
-Outcome = JobResult | SelvageError
+JobOutcome = JobResult | SelvageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class JobAnswer:
     """The one answer of a job, by its id."""
 
     id: int
-    outcome: Outcome
+    outcome: JobOutcome
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Held:
+class HeldJob:
     """A job that was taken and has no answer yet; times by the loop's clock, in seconds.
 
     `planned`: something of it was launched; `started`: when the first step that it was in began.
     """
 
     job: Job
-    progress: Progress
+    progress: RunningJob
     submitted: float
     planned: bool = False
     started: float | None = None
 
-    def timed(self, outcome: Outcome, end: float) -> Outcome:
+    def timed(self, outcome: JobOutcome, end: float) -> JobOutcome:
         """With how long it waited and was computed, if it did not fail."""
         if isinstance(outcome, SelvageError):
             return outcome
@@ -41,11 +41,11 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedStep:
     """What is to be computed in one step."""
 
-    jobs: list[Held]
-    parts: list[Part]
+    jobs: list[HeldJob]
+    parts: list[JobSlice]
 
     @property
     def tokens(self) -> int:
@@ -61,14 +61,14 @@ class Planned:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Launched:
+class LaunchedStep:
     """A step that is under way. `suspect`: one before it failed, whose rows it may have missed, so it is run again.
 
     `failed`: its time tells nothing of its tokens. `retried`: when the part that is run alone now began.
     """
 
-    planned: Planned
-    flight: Flight
+    planned: PlannedStep
+    flight: StepHandle
     start: float
     tokens: int
     suspect: bool = False
@@ -81,7 +81,7 @@ class Launched:
         return self.flight.arrived.done() and not self.suspect and self.flight.arrived.exception() is None
 
 
-class NotLaunched:
+class FailedLaunch:
     """A step that could not be launched."""
 
     def __init__(self, error: Exception) -> None:

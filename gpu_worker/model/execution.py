@@ -17,7 +17,7 @@ from gpu_worker.device.timing import device_seconds
 from gpu_worker.kernels.attention import choice as attention_choice
 from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention import llama4, relative
-from gpu_worker.kernels.attention.choice import Shape
+from gpu_worker.kernels.attention.choice import AttentionShape
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, Ways
 from gpu_worker.kernels.attention.hopper import Hopper
 from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
@@ -25,7 +25,7 @@ from gpu_worker.model.encoder.equal_length import EqualLengthEncoder
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.tune.encoder_forms import FormChoice, Judge
 from gpu_worker.model.tune.linear import packed_layers
-from gpu_worker.model.tune.linear_choice import STOCK, Plan
+from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan
 from gpu_worker.model.tune.merged import merge, saved
 from gpu_worker.model.verify import reference_attention as own_attention
 from gpu_worker.model.verify.gate import Reference
@@ -41,7 +41,7 @@ LENGTHS = range(8, 40, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class ExecutionMode:
     """An encoder that passed the gate; `unpacked`: why it is not packed.
 
     `times`: how much longer a step takes whose texts all differ in length than one whose texts do not. `told`: what was
@@ -69,10 +69,10 @@ def choose(
     uncounted: int | None,
     token_types: TokenTypes | None,
     positions: int,
-    plan: Plan = STOCK,
+    plan: LinearPlan = STOCK,
     *,
     merging: bool = True,
-) -> Way:
+) -> ExecutionMode:
     """Changes the model in place into what serves. Raises ModelRefused with the reasons of both ways.
 
     `plan`: how linear layers run on a processor, also those that an encoder of ours sets free. `merging`: whether they
@@ -98,7 +98,7 @@ def choose(
         except Exception as error:
             last = _reason(error)
             continue
-        return Way(encoder=encoder, unpacked=unpacked, times=_cost(encoder, reference, positions))
+        return ExecutionMode(encoder=encoder, unpacked=unpacked, times=_cost(encoder, reference, positions))
     raise ModelRefused(f"{type(base).__name__} runs neither packed ({unpacked}) nor by equal length ({last})")
 
 
@@ -119,7 +119,7 @@ def _checked(packed: PackedEncoder, reference: Reference) -> list[str]:
     return []
 
 
-def formed(way: Way, judge: Judge, faster: Faster | None) -> Way:
+def formed(way: ExecutionMode, judge: Judge, faster: Faster | None) -> ExecutionMode:
     """The same in the fastest form that passes. `faster` finds it; None where the device has no forms."""
     packed = way.encoder
     if faster is None or not isinstance(packed, PackedEncoder) or not packed.attention.capturable:
@@ -128,9 +128,9 @@ def formed(way: Way, judge: Judge, faster: Faster | None) -> Way:
     return replace(way, encoder=form.encoder, told=(*way.told, *form.told))
 
 
-def _attending_fastest(packed: PackedEncoder, reference: Reference, placement: Placement) -> Way:
+def _attending_fastest(packed: PackedEncoder, reference: Reference, placement: Placement) -> ExecutionMode:
     """With FlashAttention 3 in place of PyTorch's, on a Hopper that has it, where it is clearly faster and passes."""
-    usual, way = packed.attention, Way(encoder=packed)
+    usual, way = packed.attention, ExecutionMode(encoder=packed)
     if not usual.capturable:
         return way
     shape = _shape(packed.model)
@@ -149,11 +149,11 @@ def _attending_fastest(packed: PackedEncoder, reference: Reference, placement: P
     return replace(way, told=(f"no {Hopper.name}: {why}",))
 
 
-def _shape(base: Any) -> Shape:
+def _shape(base: Any) -> AttentionShape:
     """What attention is measured with."""
     config = base.config.get_text_config()
     heads = int(config.num_attention_heads)
-    return Shape(
+    return AttentionShape(
         head=_head_width(base),
         heads=heads,
         shared=int(getattr(config, "num_key_value_heads", None) or heads),
@@ -167,7 +167,7 @@ def _packed(
     uncounted: int | None,
     token_types: TokenTypes | None,
     width: int,
-    plan: Plan,
+    plan: LinearPlan,
     *,
     merging: bool,
 ) -> PackedEncoder:
@@ -238,7 +238,7 @@ def _by_equal_length(base: Any, token_types: TokenTypes | None, reference: Refer
 
 
 def _cost(encoder: Encoder, reference: Reference, positions: int) -> float:
-    """See `Way`; both steps have as many tokens."""
+    """See `ExecutionMode`; both steps have as many tokens."""
     several = [min(length, positions) for length in LENGTHS]
     equal = [sum(several) // len(several)] * len(several)
     return _seconds(encoder, several, reference) / _seconds(encoder, equal, reference)

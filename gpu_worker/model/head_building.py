@@ -17,14 +17,14 @@ from gpu_worker.model.heads.classifier import (
 )
 from gpu_worker.model.heads.dense import DenseHead
 from gpu_worker.model.heads.heads import Heads
-from gpu_worker.model.heads.layers import Cut, Dense, Unit
+from gpu_worker.model.heads.layers import CutRows, Dense, Unit
 from gpu_worker.model.heads.multi_vector import MultiVectorHead
 from gpu_worker.model.heads.sparse import LexicalHead, SpladeHead
-from gpu_worker.model.heads.transformers_head import Head
-from gpu_worker.repository.recipe import DenseRecipe, Layer, Recipe
+from gpu_worker.model.heads.transformers_head import TransformersHead
+from gpu_worker.repository.recipe import DenseRecipe, LayerRecipe, Recipe
 from shared.errors import ModelRefused
 
-Read = Callable[[Layer], dict[str, Tensor]]
+Read = Callable[[LayerRecipe], dict[str, Tensor]]
 """Tensors of a layer by role: weight [out, in], bias [out], residual [out, in]."""
 
 
@@ -69,7 +69,7 @@ class HeadBuilder:
                 raise ModelRefused(f"{sparse.layer.weights} gives {width} numbers a token, lexical weights are one")
             return LexicalHead(layers)
         vocabulary = int(self._model.config.vocab_size)
-        return SpladeHead(Head(self._model), vocabulary, strategy=sparse.strategy, logs=sparse.logs)
+        return SpladeHead(TransformersHead(self._model), vocabulary, strategy=sparse.strategy, logs=sparse.logs)
 
     def _classifier(self) -> SequenceClassifier | TokenClassifier | None:
         classifier = self._recipe.classifier
@@ -83,14 +83,14 @@ class HeadBuilder:
             return YesNoClassifier(self._model.get_output_embeddings().weight.detach()[ids].clone(), softcap)
         if classifier.layers:
             return TokenClassifier(self._chain(classifier.layers, self._width, self._placement.dtype)[0])
-        head = Head(self._model)
+        head = TransformersHead(self._model)
         return (
             TokenClassifier(head)
             if classifier.kind == "tokens"
             else HeadClassifier(head, "cls", self._model.config.get_text_config().pad_token_id)
         )
 
-    def _chain(self, layers: Sequence[Layer], width: int, dtype: torch.dtype) -> tuple[nn.Sequential, int]:
+    def _chain(self, layers: Sequence[LayerRecipe], width: int, dtype: torch.dtype) -> tuple[nn.Sequential, int]:
         """Layers one after the other, and the width of what comes out."""
         built: list[nn.Module] = []
         for layer in layers:
@@ -98,12 +98,12 @@ class HeadBuilder:
             built.append(module.to(self._placement.device, dtype))
         return nn.Sequential(*built).eval(), width
 
-    def _layer(self, layer: Layer, width: int) -> tuple[nn.Module, int]:
+    def _layer(self, layer: LayerRecipe, width: int) -> tuple[nn.Module, int]:
         if layer.kind == "unit":
             return Unit(), width
         if layer.kind == "cut":
             kept = min(layer.outputs, width)
-            return Cut(kept), kept
+            return CutRows(kept), kept
         tensors = self._read(layer)
         shape = tensors["weight"].shape
         if layer.kind == "layer-norm":
@@ -132,12 +132,12 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     return linear
 
 
-def _told_by(layer: Layer) -> str:
+def _told_by(layer: LayerRecipe) -> str:
     """The file that describes a layer."""
     return f"{layer.weights.rpartition('/')[0]}/config.json"
 
 
-def _activation(layer: Layer) -> nn.Module:
+def _activation(layer: LayerRecipe) -> nn.Module:
     """A class of torch.nn by its dotted name, without arguments. Raises ModelRefused."""
     named, told = layer.activation, f"{_told_by(layer)}: activation_function {layer.activation}"
     found = getattr(nn, named.rpartition(".")[2], None)

@@ -16,7 +16,7 @@ from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
 from gpu_worker.model import execution as ways
 from gpu_worker.model import longformer
 from gpu_worker.model.encoder.encoder import ENDLESS, Encoder, positions_of, uncounted_by
-from gpu_worker.model.execution import Faster, Way
+from gpu_worker.model.execution import ExecutionMode, Faster
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.quiet import quiet
@@ -200,7 +200,7 @@ def _prepare(
     feeding: Feeding,
     faster: Faster | None,
     asked: Linear,
-) -> tuple[Way, Heads, str, str]:
+) -> tuple[ExecutionMode, Heads, str, str]:
     """Takes references, takes the model apart, makes it fast, and compares. Also how linear layers run, and what a user
     should know of the reference."""
     model, base, placement = source.model, source.model.base_model, source.placement
@@ -239,13 +239,13 @@ def _prepare(
 
 
 def _rounded(
-    way: Way,
+    way: ExecutionMode,
     base: nn.Module,
     heads: Heads,
     reference: Reference,
     head_reference: HeadReference | None,
     faster: Faster | None,
-) -> Way:
+) -> ExecutionMode:
     """The same with fp8 layers: judged exactly before they are rounded, and by cosines afterwards."""
     if head_reference is not None:
         head_reference.check(way.encoder, heads)

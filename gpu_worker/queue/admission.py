@@ -11,17 +11,17 @@ from shared.load import Load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class QueueLimits:
     """`queued_tokens`: most that may wait. `queue_seconds`: longest wait for a job of the same size and class."""
 
     queued_tokens: int
     queue_seconds: float = inf
 
 
-class Admission:
+class QueueAdmission:
     """Refuses jobs, and counts them by reason. Where nothing waits or is being computed, every job is taken."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
         self.refused: Counter[str] = Counter()
 

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from gpu_worker.ragged.launches import launches
 from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
-from gpu_worker.ragged.upload import Staged, Staging
+from gpu_worker.ragged.upload import Staged, Upload
 
-__all__ = ["Counts", "Ids", "Keys", "RaggedBatch", "Run", "Span", "row_ranges"]
+__all__ = ["Counts", "Ids", "Keys", "LengthRun", "RaggedBatch", "Span", "row_ranges"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class LengthRun:
     """`count` neighbouring sequences of the same `length`, beginning at token `start`.
 
     Their first `attended` tokens are attended to, by all of them.
@@ -48,7 +48,7 @@ class Keys:
     staged_ends: Staged
 
     @classmethod
-    def of(cls, offsets: Counts, tails: Counts, staging: Staging) -> "Keys":
+    def of(cls, offsets: Counts, tails: Counts, staging: Upload) -> "Keys":
         """Without the last `tails` [S] of each sequence."""
         lengths = np.diff(offsets) - tails
         ends = np.concatenate([[0], np.cumsum(lengths)])
@@ -91,7 +91,7 @@ class Span:
         return self.staged_ends.tensor
 
     @classmethod
-    def of(cls, offsets: Counts, tails: Counts, staging: Staging) -> "Span":
+    def of(cls, offsets: Counts, tails: Counts, staging: Upload) -> "Span":
         """Of sequences that begin at `offsets` [n], the end of the last included, but for their last `tails` [n]."""
         return cls(
             start=int(offsets[0]),
@@ -130,7 +130,7 @@ class RaggedBatch:
         types: TokenTypes | None = None,
         second_segments: Sequence[int] = (),
         tails: Sequence[int] = (),
-        staging: Staging | None = None,
+        staging: Upload | None = None,
     ) -> "RaggedBatch":
         """Lays sequences end to end; positions start anew in each of them.
 
@@ -140,7 +140,7 @@ class RaggedBatch:
         `tails` are the tokens at the end of each sequence that nobody attends to, themselves included; empty: none.
         `staging` sends it to the device later; None: now.
         """
-        sending = staging or Staging(device)
+        sending = staging or Upload(device)
         left_out = np.array(tails if any(tails) else [0] * len(sequences), dtype=np.int64)
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
@@ -197,11 +197,11 @@ class RaggedBatch:
         """Rows that belong to the sequences at these places, one sequence after the other."""
         return row_ranges(self.offsets[places], np.diff(self.offsets)[places])
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[LengthRun]:
         """Neighbours that are equally long and attended to; few where the batch is sorted by both."""
         runs, start = [], 0
         for (length, keys), group in groupby(zip(self.lengths, self.attended.tolist(), strict=True)):
-            run = Run(start=start, count=len(list(group)), length=length, attended=keys)
+            run = LengthRun(start=start, count=len(list(group)), length=length, attended=keys)
             runs.append(run)
             start = run.stop
         return runs

@@ -23,7 +23,7 @@ def aligned(size: int) -> int:
 
 
 class Staged:
-    """An array of the host, and from `Staging.send` on the same as a `tensor` of the device."""
+    """An array of the host, and from `Upload.send` on the same as a `tensor` of the device."""
 
     __slots__ = ("_tensor", "array")
 
@@ -48,7 +48,7 @@ class Staged:
         self._tensor = tensor
 
 
-class Staging:
+class Upload:
     """Collects arrays until `send`. A processor's own memory is the device's: there nothing is copied."""
 
     def __init__(self, device: torch.device) -> None:

@@ -8,7 +8,7 @@ from gpu_worker.repository.recipe import (
     DenseRecipe,
     Expansion,
     LateInteractionRecipe,
-    Layer,
+    LayerRecipe,
     MultiVectorRecipe,
     SparseRecipe,
 )
@@ -129,7 +129,7 @@ PLAIN = {"weight": "weight"}
 
 def _colbert(strategy: Any, inputs: int, outputs: int, attend: bool) -> dict[str, Any]:
     """A late-interaction model that expands queries to 32 tokens and skips punctuation; its markers are words."""
-    linear = Layer(kind="dense", inputs=inputs, outputs=outputs, keys=PLAIN)
+    linear = LayerRecipe(kind="dense", inputs=inputs, outputs=outputs, keys=PLAIN)
     expansion = Expansion(strategy=strategy, length=32, attend=attend, told_by="its shape")
     return {
         "multi_vector": MultiVectorRecipe(layers=(linear,)),
@@ -140,7 +140,7 @@ def _colbert(strategy: Any, inputs: int, outputs: int, attend: bool) -> dict[str
 
 def _bge_m3(width: int) -> dict[str, Any]:
     """Dense vectors of [CLS], token vectors of the encoder's width without [CLS], and one weight a token."""
-    colbert, sparse = (Layer(kind="dense", inputs=width, outputs=outputs, keys=LINEAR) for outputs in (width, 1))
+    colbert, sparse = (LayerRecipe(kind="dense", inputs=width, outputs=outputs, keys=LINEAR) for outputs in (width, 1))
     return {
         "dense": DenseRecipe(poolings=("cls",), normalize=True),
         "multi_vector": MultiVectorRecipe(layers=(colbert,), skip_first=True, mean=True),

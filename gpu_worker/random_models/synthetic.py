@@ -16,7 +16,7 @@ from transformers import __version__ as installed
 from gpu_worker.device.placement import Placement
 from gpu_worker.random_models.shapes import ALL_SHAPES, HEADED
 from gpu_worker.repository import weights
-from gpu_worker.repository.recipe import DenseRecipe, Layer, MultiVectorRecipe, Recipe, WeightsOf
+from gpu_worker.repository.recipe import DenseRecipe, LayerRecipe, MultiVectorRecipe, Recipe, WeightsOf
 from gpu_worker.repository.tokenizer import TokenizerFile, finish
 from shared.errors import ModelRefused
 
@@ -57,7 +57,7 @@ def build(config: PretrainedConfig, weights_of: WeightsOf, placement: Placement)
     return model
 
 
-def tensors_of(layer: Layer) -> dict[str, Tensor]:
+def tensors_of(layer: LayerRecipe) -> dict[str, Tensor]:
     """Seeded random tensors for a head's layer, by role."""
     generator = torch.Generator().manual_seed(SEED + layer.outputs)
     shapes = dict.fromkeys(("weight", "residual"), (layer.outputs, layer.inputs)) | {"bias": (layer.outputs,)}

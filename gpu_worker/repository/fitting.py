@@ -5,7 +5,7 @@ Where nothing of a text is left, all texts get one vector or one score.
 
 from gpu_worker.repository.late_reading import Room
 from gpu_worker.repository.recipe import ClassifierRecipe, Recipe
-from gpu_worker.repository.tokenizer import Reader
+from gpu_worker.repository.tokenizer import TokenizerReader
 from shared.card import LateInteraction
 from shared.errors import ModelRefused
 
@@ -13,7 +13,7 @@ WORD = "a"
 """A text as short as texts may be."""
 
 
-def check(recipe: Recipe, reader: Reader, room: Room, late: LateInteraction | None) -> None:
+def check(recipe: Recipe, reader: TokenizerReader, room: Room, late: LateInteraction | None) -> None:
     """Looks for a limit that leaves no token of a text.
 
     Raises ModelRefused, naming what takes too much, how much, the limit, and the setting that raises it.
@@ -34,7 +34,7 @@ def check(recipe: Recipe, reader: Reader, room: Room, late: LateInteraction | No
         _check(special + len(reader.ids(prompt + WORD)) + second, f"the prompt {name!r} and a word", limit, told)
 
 
-def _check_templates(classifier: ClassifierRecipe, reader: Reader, room: Room) -> None:
+def _check_templates(classifier: ClassifierRecipe, reader: TokenizerReader, room: Room) -> None:
     for what, template in (
         ("its template", classifier.template),
         ("its template with an instruction", classifier.instructed_template),

@@ -17,7 +17,7 @@ PAIRS = (("a", "b"), ("what is it?", "It has several words, and 333 more."), ("o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenInputs:
     """A text or a pair as transformers' tokenizer gives it: `inputs` [L] by name.
 
     Of a pair, the second text begins at `second_segment` as the frontend tells it: at the first token of type 1.
@@ -33,23 +33,23 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
+class TokenizerInputs:
     """`types`: the rule of token types, None where the tokenizer gives none; `texts`, `pairs`: what it makes of a few.
 
     `pairs_told`: the rule holds for pairs too, given where the second text begins.
     """
 
     types: TokenTypes | None
-    texts: tuple[Written, ...] = ()
-    pairs: tuple[Written, ...] = ()
+    texts: tuple[WrittenInputs, ...] = ()
+    pairs: tuple[WrittenInputs, ...] = ()
     pairs_told: bool = True
 
 
-PLAIN = Inputs(types=TokenTypes())
+PLAIN = TokenizerInputs(types=TokenTypes())
 """Of a tokenizer that tells the second text of a pair, and nothing else."""
 
 
-def read(tokenizer: Any) -> Inputs:
+def read(tokenizer: Any) -> TokenizerInputs:
     """Asks transformers' tokenizer. Raises ModelRefused where types do not follow from where special tokens stand."""
     try:
         texts = [tokenizer(text) for text in TEXTS]
@@ -61,20 +61,20 @@ def read(tokenizer: Any) -> Inputs:
         ) from error
     written, paired = (tuple(_written(each) for each in some if len(each[IDS])) for some in (texts, pairs))
     if TYPES not in texts[0]:
-        return Inputs(types=None, texts=written)
+        return TokenizerInputs(types=None, texts=written)
     types = TokenTypes(text=frames[0], pair=frames[1])
     if not all(_holds(types, each) for each in written):
         raise ModelRefused(f"{type(tokenizer).__name__} gives token types that do not follow from its special tokens")
     told = all(_holds(types, each) for each in paired)
-    return Inputs(types=types, texts=written, pairs=paired if told else (), pairs_told=told)
+    return TokenizerInputs(types=types, texts=written, pairs=paired if told else (), pairs_told=told)
 
 
-def _written(encoding: Any) -> Written:
+def _written(encoding: Any) -> WrittenInputs:
     inputs = {name: np.array(each, dtype=np.int64) for name, each in encoding.items()}
     if TYPES not in inputs or 1 not in encoding.sequence_ids(0):
-        return Written(inputs=inputs)
+        return WrittenInputs(inputs=inputs)
     of_the_second = np.flatnonzero(inputs[TYPES] == 1)
-    return Written(inputs=inputs, second_segment=int(of_the_second[0]) if len(of_the_second) else 0)
+    return WrittenInputs(inputs=inputs, second_segment=int(of_the_second[0]) if len(of_the_second) else 0)
 
 
 def _frame(encodings: list[Any]) -> Frame:
@@ -90,7 +90,7 @@ def _frame(encodings: list[Any]) -> Frame:
     return Frame(before=tuple(tokens[: own[0]]), body=tokens[own[0]][1], after=tuple(tokens[own[-1] + 1 :]))
 
 
-def _holds(types: TokenTypes, written: Written) -> bool:
+def _holds(types: TokenTypes, written: WrittenInputs) -> bool:
     """Whether the rule gives what the tokenizer gave."""
     ids: npt.NDArray[np.int32] = written.ids
     ends, second = np.array([0, len(ids)]), np.array([written.second_segment])

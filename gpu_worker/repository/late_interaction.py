@@ -28,7 +28,7 @@ EXPANSION_KEYS = {"strategy", "attend", "token", "length"}
 STRATEGIES: dict[str, Strategy] = {"fixed": QueryExpansion.FIXED, "min": QueryExpansion.MIN}
 
 
-class Form(Enum):
+class LateInteractionForm(Enum):
     """Who wrote modules.json; PyLate's models are masked and normalised without saying so."""
 
     NATIVE = auto()
@@ -37,7 +37,7 @@ class Form(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mask:
+class MaskToken:
     """A MultiVectorMask: which tokens get no vector, on which side."""
 
     words: tuple[str, ...] = ()
@@ -45,15 +45,15 @@ class Mask:
     documents: bool = True
 
 
-def form_of(described: dict[str, Any], config: Path, pylate: bool) -> Form | None:
+def form_of(described: dict[str, Any], config: Path, pylate: bool) -> LateInteractionForm | None:
     """None for a model of another kind. `config` lies beside modules.json; `pylate`: a module is of PyLate."""
     kind = described.get("model_type")
     if kind == "ColBERT":
-        return Form.PYLATE
+        return LateInteractionForm.PYLATE
     if kind == "MultiVectorEncoder" or (kind is None and is_stanford(read_object(config, missing={}))):
-        return Form.NATIVE
+        return LateInteractionForm.NATIVE
     if kind is None and (pylate or any(key in described for key in PYLATE_KEYS)):
-        return Form.OLD_PYLATE
+        return LateInteractionForm.OLD_PYLATE
     return None
 
 
@@ -63,7 +63,7 @@ def is_stanford(config: dict[str, Any]) -> bool:
 
 
 def of_modules(
-    form: Form, file: Path, described: dict[str, Any], texts: TextSettings, masks: list[Mask]
+    form: LateInteractionForm, file: Path, described: dict[str, Any], texts: TextSettings, masks: list[MaskToken]
 ) -> LateInteractionRecipe:
     """`described` is the content of `file`; what is said beside the Transformer wins over it. Raises ModelRefused."""
     said = _of_pylate(file, described)
@@ -117,7 +117,7 @@ def of_stanford(file: Path) -> LateInteractionRecipe:
     )
 
 
-def mask_of(file: Path) -> Mask:
+def mask_of(file: Path) -> MaskToken:
     """The MultiVectorMask whose config is `file`. Raises ModelRefused."""
     config = read_object(file, missing={})
     if config.get("keep_only_token_ids"):
@@ -126,7 +126,7 @@ def mask_of(file: Path) -> Mask:
     tasks = ["document"] if tasks is None else [tasks] if isinstance(tasks, str) else tasks
     words = _words(config.get("skiplist_words"), f"{file}: skiplist_words")
     tasks = _words(tasks, f"{file}: skiplist_tasks") or ()
-    return Mask(words=words or (), queries="query" in tasks, documents="document" in tasks)
+    return MaskToken(words=words or (), queries="query" in tasks, documents="document" in tasks)
 
 
 def with_markers(prompts: dict[str, str], markers: dict[str, str]) -> dict[str, str]:
@@ -153,19 +153,21 @@ def _of_pylate(file: Path, described: dict[str, Any]) -> dict[str, tuple[Any, st
     }
 
 
-def _added_mask(form: Form, file: Path, described: dict[str, Any], markers: dict[str, str]) -> list[Mask]:
+def _added_mask(
+    form: LateInteractionForm, file: Path, described: dict[str, Any], markers: dict[str, str]
+) -> list[MaskToken]:
     """The mask that PyLate's models have without saying so: by default it skips punctuation."""
-    if form is Form.NATIVE:
+    if form is LateInteractionForm.NATIVE:
         return []
     words = _words(described.get("skiplist_words"), f"{file}: skiplist_words")
     if words is None:
-        words = PUNCTUATION if form is Form.PYLATE or markers else ()
-    return [Mask(words=words)]
+        words = PUNCTUATION if form is LateInteractionForm.PYLATE or markers else ()
+    return [MaskToken(words=words)]
 
 
-def _skiplist(file: Path, masks: list[Mask]) -> dict[str, Any]:
+def _skiplist(file: Path, masks: list[MaskToken]) -> dict[str, Any]:
     """What all masks skip together."""
-    told = [mask for mask in masks if mask.words] or masks or [Mask()]
+    told = [mask for mask in masks if mask.words] or masks or [MaskToken()]
     queries = {word: None for mask in told if mask.queries for word in mask.words}
     documents = {word: None for mask in told if mask.documents for word in mask.words}
     if queries and documents and queries.keys() != documents.keys():

@@ -11,9 +11,9 @@ from typing import Any
 
 from gpu_worker.repository import adapters, late_interaction, text_settings
 from gpu_worker.repository.files import read_object
-from gpu_worker.repository.late_interaction import Form, Mask
+from gpu_worker.repository.late_interaction import LateInteractionForm, MaskToken
 from gpu_worker.repository.numbers import whole
-from gpu_worker.repository.recipe import POOLINGS, DenseRecipe, Layer, SparseRecipe, WeightsOf
+from gpu_worker.repository.recipe import POOLINGS, DenseRecipe, LayerRecipe, SparseRecipe, WeightsOf
 from gpu_worker.repository.text_settings import TextSettings
 from shared.errors import ModelRefused
 
@@ -41,7 +41,7 @@ CHAINS = ((TOKENS, TOKENS), (SENTENCE, SENTENCE), (SENTENCE, SCORES), (SCORES, S
 
 
 @dataclass(slots=True)
-class Reading:
+class ModuleReading:
     """What the modules said so far. Layers are collected by the feature that they write; `written` are the features
     that a module behind may read."""
 
@@ -54,12 +54,12 @@ class Reading:
     pooling: DenseRecipe | None = None
     splade: SparseRecipe | None = None
     yes_no: tuple[int, int | None] | None = None
-    masks: list[Mask] = field(default_factory=list)
-    layers: dict[str, list[Layer]] = field(default_factory=lambda: {TOKENS: [], SENTENCE: [], SCORES: []})
+    masks: list[MaskToken] = field(default_factory=list)
+    layers: dict[str, list[LayerRecipe]] = field(default_factory=lambda: {TOKENS: [], SENTENCE: [], SCORES: []})
     written: set[str] = field(default_factory=set)
 
     @property
-    def late(self) -> Form | None:
+    def late(self) -> LateInteractionForm | None:
         """The form in which late interaction is written down; None for other models."""
         return late_interaction.form_of(self.described, self.path / "config.json", self.pylate)
 
@@ -76,7 +76,7 @@ class Reading:
             raise ModelRefused(f"{self.modules}: {folder} works on {feature} behind the module that makes scores of it")
 
 
-def transformer(reading: Reading, folder: str) -> None:
+def transformer(reading: ModuleReading, folder: str) -> None:
     """An encoder and how it reads texts; only the first module may be one."""
     path = reading.path / folder
     if reading.encoder is not None:
@@ -94,13 +94,13 @@ def transformer(reading: Reading, folder: str) -> None:
     read_object(path / "config.json")
 
 
-def masked_lm(reading: Reading, folder: str) -> None:
+def masked_lm(reading: ModuleReading, folder: str) -> None:
     """An encoder of a masked language model, under its older name."""
     transformer(reading, folder)
     reading.weights_of = "masked-lm"
 
 
-def pooling(reading: Reading, folder: str) -> None:
+def pooling(reading: ModuleReading, folder: str) -> None:
     """One row a text. A second one makes it anew, so that what stood between them is lost."""
     file = reading.path / folder / "config.json"
     config = read_object(file)
@@ -131,13 +131,13 @@ def _modes(file: Path, config: dict[str, Any]) -> tuple[str, ...]:
     return tuple(modes)
 
 
-def dense(reading: Reading, folder: str) -> None:
+def dense(reading: ModuleReading, folder: str) -> None:
     """A linear layer with its activation."""
     file = reading.path / folder / "config.json"
     config = read_object(file)
     source = config.get("module_input_name") or (TOKENS if reading.late else SENTENCE)
     target = config.get("module_output_name") or source
-    if reading.late is Form.OLD_PYLATE:
+    if reading.late is LateInteractionForm.OLD_PYLATE:
         source = target = TOKENS  # where PyLate's Dense works, whatever its file says
     if (source, target) not in CHAINS:
         raise ModelRefused(f"{file}: module_input_name {source} with module_output_name {target} is not supported")
@@ -149,7 +149,7 @@ def dense(reading: Reading, folder: str) -> None:
     if residual and inputs != outputs:
         keys["residual"] = "residual.weight"
     reading.layers[target].append(
-        Layer(
+        LayerRecipe(
             kind="dense",
             inputs=inputs,
             outputs=outputs,
@@ -168,17 +168,17 @@ def _activation(file: Path, config: dict[str, Any]) -> str:
     return named
 
 
-def layer_norm(reading: Reading, folder: str) -> None:
+def layer_norm(reading: ModuleReading, folder: str) -> None:
     """A layer normalisation of pooled rows."""
     file = reading.path / folder / "config.json"
     reading.need(SENTENCE, folder)
     width = whole(read_object(file).get("dimension"), f"{file}: dimension")
     keys = {"weight": "norm.weight", "bias": "norm.bias"}
-    layer = Layer(kind="layer-norm", inputs=width, outputs=width, weights=f"{folder}/model", keys=keys)
+    layer = LayerRecipe(kind="layer-norm", inputs=width, outputs=width, weights=f"{folder}/model", keys=keys)
     reading.layers[SENTENCE].append(layer)
 
 
-def normalize(reading: Reading, folder: str) -> None:
+def normalize(reading: ModuleReading, folder: str) -> None:
     """Rows of unit length. Before its feature is there it does nothing, as in sentence-transformers."""
     config = read_object(reading.path / folder / "config.json", missing={})
     source = config.get("module_input_name") or SENTENCE
@@ -186,15 +186,15 @@ def normalize(reading: Reading, folder: str) -> None:
         raise ModelRefused(f"{reading.path / folder / 'config.json'}: module_input_name {source} is not supported")
     if source in reading.written:
         reading.need(source, folder)
-        reading.layers[source].append(Layer(kind="unit"))
+        reading.layers[source].append(LayerRecipe(kind="unit"))
 
 
-def dropout(reading: Reading, folder: str) -> None:
+def dropout(reading: ModuleReading, folder: str) -> None:
     """A module that does nothing to vectors at inference, but wants them to be there."""
     reading.need(SENTENCE, folder)
 
 
-def splade(reading: Reading, folder: str) -> None:
+def splade(reading: ModuleReading, folder: str) -> None:
     """Weights of vocabulary ids."""
     file = reading.path / folder / "config.json"
     config = read_object(file)
@@ -209,7 +209,7 @@ def splade(reading: Reading, folder: str) -> None:
     reading.written.add(SENTENCE)
 
 
-def logit_score(reading: Reading, folder: str) -> None:
+def logit_score(reading: ModuleReading, folder: str) -> None:
     """The score of a yes/no reranker."""
     file = reading.path / folder / "config.json"
     config = read_object(file)
@@ -224,12 +224,12 @@ def logit_score(reading: Reading, folder: str) -> None:
     reading.written.add(SCORES)
 
 
-def mask(reading: Reading, folder: str) -> None:
+def mask(reading: ModuleReading, folder: str) -> None:
     """A choice of the tokens that late interaction scores."""
     reading.masks.append(late_interaction.mask_of(reading.path / folder / "config.json"))
 
 
-def token_pooling(reading: Reading, folder: str) -> None:
+def token_pooling(reading: ModuleReading, folder: str) -> None:
     """A module that makes fewer rows of a document's tokens. Raises ModelRefused."""
     named = f"{reading.modules}: HierarchicalTokenPooling"
     raise ModelRefused(f"{named}: documents whose token vectors are pooled could not be scored on the worker")

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_worker.repository import late_interaction, requirements, sentence_transformers_form, transformers_form
 from gpu_worker.repository.files import first_line, read_json, read_object
-from gpu_worker.repository.recipe import LateInteractionRecipe, Layer, MultiVectorRecipe, Recipe, SparseRecipe
+from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, MultiVectorRecipe, Recipe, SparseRecipe
 from shared.errors import ModelRefused
 
 EMPTY = ("query", "document")
@@ -62,9 +62,9 @@ def _with_bge_m3(path: Path, recipe: Recipe) -> Recipe:
     changes: dict[str, Any] = {}
     keys = {"weight": "weight", "bias": "bias"}
     if (path / "colbert_linear.pt").is_file():
-        linear = Layer(kind="dense", weights="colbert_linear", keys=keys)
+        linear = LayerRecipe(kind="dense", weights="colbert_linear", keys=keys)
         changes["multi_vector"] = MultiVectorRecipe(layers=(linear,), skip_first=True, mean=True)
     if (path / "sparse_linear.pt").is_file():
-        linear = Layer(kind="dense", outputs=1, weights="sparse_linear", keys=keys)
+        linear = LayerRecipe(kind="dense", outputs=1, weights="sparse_linear", keys=keys)
         changes["sparse"] = SparseRecipe(kind="lexical", layer=linear)
     return replace(recipe, **changes)

@@ -13,7 +13,7 @@ POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lastt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class LayerRecipe:
     """One layer of a head, over rows.
 
     `kind` dense: activation(x W^T + b), plus x or x R^T where `residual`. unit: rows of unit length. layer-norm. cut:
@@ -37,7 +37,7 @@ class DenseRecipe:
 
     poolings: tuple[str, ...] = ("mean",)
     include_prompt: bool = True
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[LayerRecipe, ...] = ()
     normalize: bool = False
     allowed_dimensions: tuple[int, ...] = ()
 
@@ -49,7 +49,7 @@ class MultiVectorRecipe:
     `mean`: a score is the mean over query rows unless a request says otherwise; else the sum.
     """
 
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[LayerRecipe, ...] = ()
     skip_first: bool = False
     mean: bool = False
     normalize: bool = True
@@ -100,7 +100,7 @@ class SparseRecipe:
     kind: Literal["splade", "lexical"]
     strategy: Literal["max", "sum"] = "max"
     logs: int = 1
-    layer: Layer | None = None
+    layer: LayerRecipe | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class ClassifierRecipe:
     activation: Activation
     labels: tuple[str, ...] = ()
     pooled: DenseRecipe | None = None
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[LayerRecipe, ...] = ()
     yes_no: tuple[int, int | None] | None = None
     template: str = ""
     builtin_template: bool = False

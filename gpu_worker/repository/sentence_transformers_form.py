@@ -11,10 +11,10 @@ from typing import Any
 
 from gpu_worker.repository import late_interaction, transformers_form
 from gpu_worker.repository.files import check_inside, read_object
-from gpu_worker.repository.late_interaction import Form
-from gpu_worker.repository.module_reading import READERS, SCORES, SENTENCE, TOKENS, Reading
+from gpu_worker.repository.late_interaction import LateInteractionForm
+from gpu_worker.repository.module_reading import READERS, SCORES, SENTENCE, TOKENS, ModuleReading
 from gpu_worker.repository.numbers import whole
-from gpu_worker.repository.recipe import ClassifierRecipe, DenseRecipe, Layer, MultiVectorRecipe, Recipe
+from gpu_worker.repository.recipe import ClassifierRecipe, DenseRecipe, LayerRecipe, MultiVectorRecipe, Recipe
 from shared.errors import ModelRefused
 from shared.vectors import Activation
 
@@ -34,7 +34,7 @@ class _Module:
 
 def read(path: Path, modules: Any, described: dict[str, Any]) -> Recipe:
     """`described` is config_sentence_transformers.json. Raises ModelRefused, naming file and key."""
-    reading = Reading(path, described)
+    reading = ModuleReading(path, described)
     for module in _listed(reading.modules, modules):
         if reading.encoder is None and module.kind not in ("Transformer", "MLMTransformer"):
             raise ModelRefused(f"{reading.modules}: {module.kind} stands where the Transformer must, at the beginning")
@@ -93,7 +93,7 @@ def _notice(described: dict[str, Any]) -> str:
     )
 
 
-def _heads(reading: Reading) -> dict[str, Any]:
+def _heads(reading: ModuleReading) -> dict[str, Any]:
     """Which heads the modules make up."""
     path = reading.path / (reading.encoder or "")
     config = read_object(path / "config.json")
@@ -121,7 +121,7 @@ def _heads(reading: Reading) -> dict[str, Any]:
     return {"dense": _with_layers(dense, layers), "multi_vector": MultiVectorRecipe()}
 
 
-def _check_ends(reading: Reading) -> None:
+def _check_ends(reading: ModuleReading) -> None:
     """Raises ModelRefused for modules whose work nothing of what is served would show."""
     behind = reading.yes_no is not None or reading.weights_of == "sequence-classification"
     if behind and reading.layers[SCORES]:
@@ -138,22 +138,22 @@ def _check_ends(reading: Reading) -> None:
         raise ModelRefused(f"{reading.modules}: a MultiVectorMask needs a MultiVectorEncoder")
 
 
-def _cut(reading: Reading) -> list[Layer]:
+def _cut(reading: ModuleReading) -> list[LayerRecipe]:
     """truncate_dim: so many numbers of each vector, after all modules, and not brought to unit length again."""
     said = reading.described.get("truncate_dim")
     if said is None:
         return []
-    return [Layer(kind="cut", outputs=whole(said, f"{reading.path / DESCRIBED}: truncate_dim"))]
+    return [LayerRecipe(kind="cut", outputs=whole(said, f"{reading.path / DESCRIBED}: truncate_dim"))]
 
 
-def _late(reading: Reading, form: Form) -> dict[str, Any]:
+def _late(reading: ModuleReading, form: LateInteractionForm) -> dict[str, Any]:
     """A last Normalize becomes the recipe's own; PyLate's models have one without saying so."""
     modules, layers = reading.modules, list(reading.layers[TOKENS])
     if any(layer.kind != "unit" for layer in reading.layers[SENTENCE]):
         raise ModelRefused(f"{modules}: layers over sentence_embedding make no token vectors")
-    if form is Form.OLD_PYLATE and not layers:
+    if form is LateInteractionForm.OLD_PYLATE and not layers:
         raise ModelRefused(f"{modules}: there is no Dense, and a projection of token vectors is wanted")
-    normalize = form is not Form.NATIVE
+    normalize = form is not LateInteractionForm.NATIVE
     if layers and layers[-1].kind == "unit":
         normalize = True
         layers.pop()
@@ -165,13 +165,13 @@ def _late(reading: Reading, form: Form) -> dict[str, Any]:
     }
 
 
-def _with_layers(dense: DenseRecipe, layers: list[Layer]) -> DenseRecipe:
+def _with_layers(dense: DenseRecipe, layers: list[LayerRecipe]) -> DenseRecipe:
     """A last Normalize becomes the recipe's own, which a request may switch off and a cut repeats."""
     normalize = bool(layers) and layers[-1].kind == "unit"
     return replace(dense, layers=tuple(layers[:-1] if normalize else layers), normalize=normalize)
 
 
-def _pooled_classifier(reading: Reading) -> ClassifierRecipe:
+def _pooled_classifier(reading: ModuleReading) -> ClassifierRecipe:
     """A CrossEncoder whose scores come from pooled rows through Dense layers."""
     assert reading.pooling is not None  # scores are made of what it pools
     layers = reading.layers[SENTENCE] + reading.layers[SCORES]
@@ -185,7 +185,7 @@ def _pooled_classifier(reading: Reading) -> ClassifierRecipe:
     )
 
 
-def _activation(reading: Reading, fallback: Activation) -> Activation:
+def _activation(reading: ModuleReading, fallback: Activation) -> Activation:
     """A CrossEncoder's own, where its files name one."""
     named = reading.described.get("activation_fn")
     if named:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_worker.repository import inputs
 from gpu_worker.repository.files import check_fetched, first_line
-from gpu_worker.repository.inputs import Inputs
+from gpu_worker.repository.inputs import TokenizerInputs
 from shared.errors import ModelRefused
 from shared.vectors import TruncationSide
 
@@ -28,7 +28,7 @@ class TokenizerFile:
 
     content: bytes
     special_tokens: dict[str, int]
-    inputs: Inputs = inputs.PLAIN
+    inputs: TokenizerInputs = inputs.PLAIN
     truncation_side: TruncationSide = TruncationSide.RIGHT
 
     @property
@@ -66,7 +66,7 @@ class TokenizerFile:
         return [tuple(within[len(before) :]), tuple(ids(text))]
 
 
-class Reader:
+class TokenizerReader:
     """A TokenizerFile opened as a frontend opens it."""
 
     def __init__(self, file: TokenizerFile) -> None:

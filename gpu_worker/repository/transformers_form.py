@@ -16,7 +16,7 @@ from gpu_worker.repository.numbers import whole
 from gpu_worker.repository.recipe import (
     ClassifierRecipe,
     DenseRecipe,
-    Layer,
+    LayerRecipe,
     MultiVectorRecipe,
     Recipe,
     SparseRecipe,
@@ -65,7 +65,7 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSet
         if architecture.endswith(suffix):
             return {"weights_of": weights_of, "classifier": classifier(path, config, kind, texts)}
     if late_interaction.is_stanford(config):
-        linear = Layer(kind="dense", weights="model", keys={"weight": "linear.weight"})
+        linear = LayerRecipe(kind="dense", weights="model", keys={"weight": "linear.weight"})
         late = late_interaction.of_stanford(path / "artifact.metadata")
         return {"multi_vector": MultiVectorRecipe(layers=(linear,)), "late_interaction": late}
     if "gritlm" in str(config.get("auto_map", "")).lower():
@@ -128,7 +128,7 @@ def yes_no(config: dict[str, Any], texts: TextSettings, ids: tuple[int, int | No
 def _process_rewards(path: Path, config: dict[str, Any], texts: TextSettings) -> ClassifierRecipe:
     """Two layers over every token; its own code adds them to Qwen2, which transformers has."""
     layers = tuple(
-        Layer(
+        LayerRecipe(
             kind="dense",
             activation=f"torch.nn.{activation}",
             weights="model",

@@ -5,7 +5,7 @@ Matrices are padded: of public models the emptiest are ESM C (33 tokens, 64 rows
 """
 
 from gpu_worker.repository.recipe import Recipe
-from gpu_worker.repository.tokenizer import REMEDY, Reader, TokenizerFile
+from gpu_worker.repository.tokenizer import REMEDY, TokenizerFile, TokenizerReader
 from shared.card import LateInteraction
 from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
@@ -32,7 +32,7 @@ SHOWN = 3
 """Tokens that a notice names."""
 
 
-def check(file: TokenizerFile, reader: Reader, rows: int) -> str:
+def check(file: TokenizerFile, reader: TokenizerReader, rows: int) -> str:
     """What a user should know of this tokenizer beside a matrix of `rows` embeddings; usually nothing.
 
     Raises ModelRefused.
@@ -81,7 +81,7 @@ def _beyond(vocabulary: dict[str, int], rows: int) -> str:
     )
 
 
-def _unknown(file: TokenizerFile, reader: Reader) -> str:
+def _unknown(file: TokenizerFile, reader: TokenizerReader) -> str:
     """Tells of a tokenizer to which every language is mostly unknown; one of proteins and the like has its reasons."""
     unknown = file.unknown
     shares = {language: _share(unknown, reader.ids(text)) for language, text in SENTENCES.items()}

@@ -8,8 +8,8 @@ from itertools import accumulate
 
 from gpu_worker.device.memory import Memory
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.interface import Flight, Part, Progress
-from gpu_worker.loop.retries import Report, Retries
+from gpu_worker.loop.interface import JobSlice, RunningJob, StepHandle
+from gpu_worker.loop.retries import Report, StepRetries
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.loading import Model
 from gpu_worker.queue.step_size import Trial, settle
@@ -36,7 +36,7 @@ def settled(engine: ModelEngine, memory: Memory | None, asked: int, report: Repo
 def measured(engine: ModelEngine, memory: Memory, report: Report, tokens: int) -> Trial:
     """Runs the largest steps of so many tokens."""
     memory.forget()
-    ran = _run(engine, Retries(engine, report), tokens)
+    ran = _run(engine, StepRetries(engine, report), tokens)
     return Trial(tokens=tokens, taken=memory.peak if ran else None, room=memory.room)
 
 
@@ -66,9 +66,9 @@ def _dearest(abilities: Abilities) -> Iterator[Work]:
         yield Classify(tokens=True)
 
 
-def _run(engine: ModelEngine, retries: Retries, tokens: int) -> bool:
+def _run(engine: ModelEngine, retries: StepRetries, tokens: int) -> bool:
     """Whether memory held."""
-    under_way, sound = deque[Flight](), True
+    under_way, sound = deque[StepHandle](), True
     for job in largest_jobs(engine.model, tokens):
         under_way.append(retries.launch(_first_step(engine.open(job), tokens)))
         if len(under_way) == UNDER_WAY:
@@ -78,13 +78,13 @@ def _run(engine: ModelEngine, retries: Retries, tokens: int) -> bool:
     return all([sound, *(_sound(retries, each) for each in under_way)])
 
 
-def _first_step(progress: Progress, tokens: int) -> Part:
+def _first_step(progress: RunningJob, tokens: int) -> JobSlice:
     """As many units of a job as the queue gives to a step."""
     ends = list(accumulate(progress.costs))
-    return Part(progress=progress, start=0, stop=max(1, bisect_right(ends, tokens)))
+    return JobSlice(progress=progress, start=0, stop=max(1, bisect_right(ends, tokens)))
 
 
-def _sound(retries: Retries, flight: Flight) -> bool:
+def _sound(retries: StepRetries, flight: StepHandle) -> bool:
     """Whether a step had memory enough. Raises what else it failed by."""
     failure = retries.collect(flight, 1)
     if failure is None or isinstance(failure, InputTooLarge):

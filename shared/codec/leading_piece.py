@@ -8,7 +8,7 @@ makes of the whole message is the same. Format: protobuf.dev/programming-guides/
 from dataclasses import dataclass
 
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.jobs import Packed
+from shared.jobs import PackedBytes
 from shared.server.rpc.wire import BYTES, VARINT, read_varint, varint
 
 ANSWER = varint(pb.AttachResponse.ANSWERS_FIELD_NUMBER << 3 | BYTES)
@@ -24,7 +24,7 @@ class LeadingPiece:
 
     job_id: int
     kind: int
-    data: Packed
+    data: PackedBytes
 
 
 def led_by(piece: LeadingPiece, rest: bytes) -> bytes:

@@ -7,7 +7,7 @@ from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.fields import duration_from_pb, duration_to_pb, error_from_pb, error_to_pb
 from shared.codec.leading_piece import LeadingPiece
 from shared.errors import Internal, SelvageError
-from shared.jobs import JobResult, Packed, Rows, SparseRows
+from shared.jobs import JobResult, PackedBytes, Rows, SparseRows
 
 
 class Sending:
@@ -40,7 +40,7 @@ class Sending:
         return LeadingPiece(job_id=self._job_id, kind=kind, data=piece)
 
 
-def _chunks(result: JobResult) -> Iterator[tuple[int, Packed]]:
+def _chunks(result: JobResult) -> Iterator[tuple[int, PackedBytes]]:
     dense, sparse, tokens = result.dense, result.sparse, result.tokens
     if dense is not None:
         yield pb.CHUNK_KIND_DENSE, dense.data
@@ -73,7 +73,7 @@ def _end(end: pb.JobEnd, outcome: JobResult | SelvageError) -> None:
 class ResultAssembly:
     """The parts of one job's answer as they come; the other direction of `Sending`. `size` is in bytes."""
 
-    chunks: dict[int, list[Packed]] = field(default_factory=dict)
+    chunks: dict[int, list[PackedBytes]] = field(default_factory=dict)
     end: pb.JobEnd | None = None
     size: int = 0
 
@@ -88,7 +88,7 @@ class ResultAssembly:
         self.end = part.end
         return True
 
-    def append(self, kind: int, data: Packed) -> None:
+    def append(self, kind: int, data: PackedBytes) -> None:
         """Takes a piece of the bytes of a kind."""
         self.chunks.setdefault(kind, []).append(data)
         self.size += len(data)

@@ -20,7 +20,7 @@ from shared.jobs import Priority
 from shared.server.admission import Admission, Bounds
 from shared.server.admission.streams import OpenStream
 from shared.telemetry import traceparent as trace
-from shared.terms import Terms
+from shared.terms import RequestTerms
 
 SLACK = 1.0
 """Seconds by which a call may outlast its caller's own deadline, so that the transport or the worker tells it first."""
@@ -31,7 +31,7 @@ T = TypeVar("T")
 log = structlog.get_logger("calls")
 
 
-class Span(Protocol):
+class CallSpan(Protocol):
     """A call as a trace shows it. `traceparent`: what is asked of others on its behalf comes below it."""
 
     traceparent: str
@@ -50,7 +50,7 @@ class Calls:
         check: Callable[[Caller], None] | None = None,
         identify: Callable[[Caller], Caller] | None = None,
         log_calls: bool = False,
-        begin_span: Callable[[Caller], Span] | None = None,
+        begin_span: Callable[[Caller], CallSpan] | None = None,
     ) -> None:
         """`timeout`: seconds for a call that brings no deadline; None: calls take as long as they take.
 
@@ -89,12 +89,12 @@ class Calls:
             self.admission.refused["unauthenticated"] += 1
             raise
 
-    def terms(self, caller: Caller) -> Terms:
+    def terms(self, caller: Caller) -> RequestTerms:
         """On what terms a call is served; whoever did not say how long it waits gets the default."""
         seconds = self._timeout if caller.remaining is None else caller.remaining
         assert seconds is not None, "only a process with a default timeout asks"
         deadline = Deadline.after(seconds)
-        return Terms(
+        return RequestTerms(
             deadline=deadline,
             key=caller.key,
             priority=caller.priority or Priority.DEFAULT,

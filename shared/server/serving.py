@@ -16,7 +16,7 @@ from shared.security.tls import Identity
 from shared.server.calls import Calls
 from shared.server.rpc import server_options
 from shared.server.rpc.credentials import server_credentials
-from shared.server.rpc.interceptor import Interceptor, Tell, unchanged
+from shared.server.rpc.interceptor import Interceptor, TellStatus, unchanged
 from shared.telemetry.figures import Rpcs
 
 LAST_WORDS = 0.2
@@ -39,7 +39,7 @@ class Server:
         reflect: bool,
         connection_age: bool,
         rpcs: Rpcs | None = None,
-        tell: Tell = unchanged,
+        tell: TellStatus = unchanged,
         tls: Fresh[Identity] | None = None,
     ) -> None:
         """`services`: full names; `calls`: of the process, shared with its other doors; others as in `rpc`.

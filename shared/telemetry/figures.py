@@ -16,7 +16,7 @@ TellStep = Callable[[float, int, int], None]
 """Told of each step that ended: seconds, tokens, sequences."""
 
 
-class Times(Protocol):
+class RequestTimes(Protocol):
     """Where the time of a request went, in seconds; see `frontend_service.domain.answer.Timing`."""
 
     @property
@@ -31,7 +31,7 @@ class Times(Protocol):
     def postprocess(self) -> float: ...
 
 
-TellTimes = Callable[[Times], None]
+TellTimes = Callable[[RequestTimes], None]
 
 
 class Rpcs(Protocol):

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from shared.errors import SelvageError
 from shared.jobs import Job, JobResult, MaxSim, Priority
-from shared.telemetry.figures import FrontendFigures, Times, WorkerFigures
+from shared.telemetry.figures import FrontendFigures, RequestTimes, WorkerFigures
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 262144)
@@ -128,7 +128,7 @@ class FrontendMetrics:
         self._http_of: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._registry = registry
 
-    def times(self, times: Times) -> None:
+    def times(self, times: RequestTimes) -> None:
         """Of a request that was answered."""
         self._tokenize.observe(times.tokenize)
         self._transfer.observe(times.transfer)

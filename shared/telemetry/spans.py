@@ -17,7 +17,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from shared.caller import Caller
 from shared.errors import SelvageError
 from shared.jobs import Job, JobResult, Priority
-from shared.telemetry.figures import Times
+from shared.telemetry.figures import RequestTimes
 
 HEADERS = TraceContextTextMapPropagator()
 CURRENT: ContextVar[trace.Span] = ContextVar("span", default=trace.INVALID_SPAN)
@@ -70,7 +70,7 @@ class Spans:
         CURRENT.set(span)
         return CallSpan(span)
 
-    def times(self, times: Times) -> None:
+    def times(self, times: RequestTimes) -> None:
         """Of the call that is being served."""
         CURRENT.get().set_attributes(
             {

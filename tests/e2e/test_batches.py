@@ -7,7 +7,7 @@ import pytest
 
 from harness.stack import Stack
 from selvage import Client
-from selvage.clusters.embedding import Embedding
+from selvage.clusters.embedding import BatchEmbedding
 
 TEXTS = [f"w{i % 97} w{i * 7 % 90} " * (1 + i % 9) for i in range(150)]
 
@@ -20,7 +20,7 @@ def test_a_table_holds_what_the_client_gets(tiny: Stack, data_type: str, dimensi
     target = tiny.frontends[0].address
     with Client(target) as client:
         expected = client.embed(TEXTS, **asked)
-    embedding = Embedding(target=target, message_texts=16, on_error="null", **asked)
+    embedding = BatchEmbedding(target=target, message_texts=16, on_error="null", **asked)
     table = embedding.table([*TEXTS, ""])
     embedding.close()
     assert table.schema == embedding.schema

@@ -18,13 +18,12 @@ from pyarrow import parquet
 from embedded.options import EngineOptions
 from gpu_worker.kernels.attention import choice as attention_choice
 from gpu_worker.kernels.attention.choice import exact_ways
-from gpu_worker.kernels.attention.equal_runs import Way, Ways
+from gpu_worker.kernels.attention.equal_runs import RunKernel, Ways
 from gpu_worker.kernels.maxsim import choice as maxsim_choice
 from gpu_worker.kernels.maxsim.packed import PackedMaxSim, Product, onednn, plain
-from gpu_worker.loop.async_loop import Scheduler
+from gpu_worker.loop.async_loop import AsyncLoop
 from gpu_worker.model.tune import linear_choice as linear_ways
-from gpu_worker.model.tune.linear_choice import ROWS, Plan
-from gpu_worker.model.tune.linear_choice import Way as LinearWay
+from gpu_worker.model.tune.linear_choice import ROWS, LinearKernel, LinearPlan
 from gpu_worker.settings import WorkerSettings
 from harness.environment import ROOT, python_path
 from harness.stack import Stack, stack
@@ -40,7 +39,7 @@ MEASURED = {"attention", "linear", "max_sim", "weight_bytes"}
 """Fields of a card that tell what was chosen by measuring at load; where linear layers run two ways, weights are kept
 twice."""
 ATTENTIONS = {way.value for way in exact_ways(torch.float32, 16)}
-LINEARS = {str(Plan(way, most)) for way in LinearWay for most in (None, *ROWS)}
+LINEARS = {str(LinearPlan(way, most)) for way in LinearKernel for most in (None, *ROWS)}
 MAX_SIMS = {PackedMaxSim(product).name for product in (onednn, plain)}
 OF_A_SERVER = {*ServiceSettings.model_fields, "model", "listen", "check", "max_unsent_bytes", "queue_seconds"}
 
@@ -118,9 +117,9 @@ async def test_it_gives_what_the_services_give(
     alike(await asyncio.to_thread(getattr(engine, method), *arguments, **options), expected)
 
 
-CHOICES: list[tuple[Ways, Plan, Product]] = [
-    (Ways((Way.SOFTMAX,)), Plan(), plain),
-    (Ways((Way.POWERS, Way.FUSED), (16,)), Plan(LinearWay.PACKED, 8), onednn),
+CHOICES: list[tuple[Ways, LinearPlan, Product]] = [
+    (Ways((RunKernel.SOFTMAX,)), LinearPlan(), plain),
+    (Ways((RunKernel.POWERS, RunKernel.FUSED), (16,)), LinearPlan(LinearKernel.PACKED, 8), onednn),
 ]
 
 
@@ -214,9 +213,9 @@ def test_threads_share_one(engine: Engine) -> None:
 
 def test_the_next_texts_are_prepared_while_some_are_computed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of a large input wait at the scheduler, with their token ids, before the first of them is answered."""
-    there, most, answer = 0, 0, Scheduler.answer
+    there, most, answer = 0, 0, AsyncLoop.answer
 
-    async def counted(self: Scheduler, job: Any) -> Any:
+    async def counted(self: AsyncLoop, job: Any) -> Any:
         nonlocal there, most
         there += 1
         most = max(most, there)
@@ -225,7 +224,7 @@ def test_the_next_texts_are_prepared_while_some_are_computed(engine: Engine, mon
         finally:
             there -= 1
 
-    monkeypatch.setattr(Scheduler, "answer", counted)
+    monkeypatch.setattr(AsyncLoop, "answer", counted)
     engine.embed([f"w{number} " * 20 for number in range(2000)])
     assert most >= 2
 

@@ -17,7 +17,7 @@ import pytest
 
 from embedded import pair
 from embedded.channel import local_channel
-from gpu_worker.loop.async_loop import Scheduler
+from gpu_worker.loop.async_loop import AsyncLoop
 from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.watchdog import DeviceLost
 from harness.environment import python_path
@@ -70,15 +70,15 @@ def test_closing_ends_a_stream() -> None:
 
 def test_a_lost_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """To what is held, and to each later call at once: nobody waits for ever."""
-    runs, lost = Scheduler.run, asyncio.Event()
+    runs, lost = AsyncLoop.run, asyncio.Event()
 
-    async def run(self: Scheduler) -> None:
+    async def run(self: AsyncLoop) -> None:
         running = asyncio.create_task(runs(self))
         await lost.wait()
         running.cancel()
         raise DeviceLost("a small step failed")
 
-    monkeypatch.setattr(Scheduler, "run", run)
+    monkeypatch.setattr(AsyncLoop, "run", run)
     with Engine("random:tiny-bert", timeout=60) as engine, ThreadPoolExecutor(1) as threads:
         held = threads.submit(engine.embed, [f"w{number} " * 400 for number in range(5000)], truncate=True)
         pair = engine._channel._pair
@@ -157,7 +157,7 @@ def test_a_bug_while_it_starts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(pair, "Tokenization", broken)
+    monkeypatch.setattr(pair, "ModelTokenizer", broken)
     with pytest.raises(AssertionError, match="a bug"):
         Engine("random:tiny-bert")
     while threading.active_count() > before:

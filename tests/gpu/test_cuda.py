@@ -11,9 +11,9 @@ from transformers import PretrainedConfig
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.kernels.attention.interface import OneByOne, Terms
+from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.varlen import Varlen
-from gpu_worker.loop.interface import Part
+from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.random_models import synthetic
@@ -37,17 +37,17 @@ HEADED = [name for name in synthetic.HEADED if name.startswith("tiny-")]
 @pytest.mark.parametrize(
     "terms",
     [
-        Terms(scale=0.125),
-        Terms(scale=0.125, causal=True),
-        Terms(scale=0.125, causal=True, window=16),
-        Terms(scale=0.125, window=16),
+        AttentionTerms(scale=0.125),
+        AttentionTerms(scale=0.125, causal=True),
+        AttentionTerms(scale=0.125, causal=True, window=16),
+        AttentionTerms(scale=0.125, window=16),
     ],
     ids=["full", "causal", "causal window", "window"],
 )
 @pytest.mark.parametrize("tails", [(), (0, 3, 40, 0, 10, 11)], ids=["whole", "tails"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_varlen_equals_one_by_one(
-    cuda: torch.device, dtype: torch.dtype, terms: Terms, groups: int, tails: tuple[int, ...]
+    cuda: torch.device, dtype: torch.dtype, terms: AttentionTerms, groups: int, tails: tuple[int, ...]
 ) -> None:
     """On the same rounded inputs, within the rounding of the output; with and without tails that nobody attends to."""
     batch = RaggedBatch.pack([np.zeros(each, dtype=np.int32) for each in LENGTHS], cuda, tails=tails)
@@ -107,7 +107,7 @@ def jobs() -> list[Job]:
 
 def run(engine: ModelEngine) -> list[JobResult]:
     progresses = [engine.open(job) for job in jobs()]
-    engine.launch([Part(progress=each, start=0, stop=len(each.costs)) for each in progresses]).collect()
+    engine.launch([JobSlice(progress=each, start=0, stop=len(each.costs)) for each in progresses]).collect()
     return [each.result() for each in progresses]
 
 
@@ -177,7 +177,7 @@ def test_a_step_waits_for_its_results_only(cuda: torch.device, name: str) -> Non
 def rehearse(engine: ModelEngine) -> list[JobResult]:
     """The results of one job of every kind, all in one step."""
     progresses = [engine.open(job) for job in rehearsal(engine.model)]
-    engine.launch([Part(progress=each, start=0, stop=len(each.costs)) for each in progresses]).collect()
+    engine.launch([JobSlice(progress=each, start=0, stop=len(each.costs)) for each in progresses]).collect()
     return [each.result() for each in progresses]
 
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.attention import hopper
-from gpu_worker.kernels.attention.choice import Shape, faster_than, hopper_refusal
+from gpu_worker.kernels.attention.choice import AttentionShape, faster_than, hopper_refusal
 from gpu_worker.kernels.attention.hopper import Hopper
-from gpu_worker.kernels.attention.interface import OneByOne, Terms
+from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.varlen import Varlen
-from gpu_worker.loop.interface import Part
+from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.card import card_of
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
@@ -91,7 +91,7 @@ def dense(model: Model) -> np.ndarray:
     work = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
     engine = ModelEngine(model)
     progress = engine.open(Job(id=1, work=work, tokens=tokens))
-    engine.launch([Part(progress=progress, start=0, stop=3)]).collect()
+    engine.launch([JobSlice(progress=progress, start=0, stop=3)]).collect()
     result = progress.result().dense
     assert result is not None
     return np.frombuffer(result.data, dtype="<f4").reshape(3, -1)
@@ -118,7 +118,7 @@ def test_a_step_in_fp8_waits_for_its_results_only() -> None:
         progresses = [engine.open(job) for job in rehearsal(engine.model)]
         torch.cuda.set_sync_debug_mode(mode)
         try:
-            engine.launch([Part(progress=each, start=0, stop=len(each.costs)) for each in progresses]).collect()
+            engine.launch([JobSlice(progress=each, start=0, stop=len(each.costs)) for each in progresses]).collect()
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
@@ -135,7 +135,7 @@ def test_a_device_without_fp8_says_so(cuda: torch.device) -> None:
 @pytest.fixture
 def on_hopper(cuda: torch.device) -> torch.device:
     """A Hopper on which the package is installed."""
-    refusal = hopper_refusal(cuda, BFLOAT16, Shape(head=64, heads=8, shared=8, causal=False))
+    refusal = hopper_refusal(cuda, BFLOAT16, AttentionShape(head=64, heads=8, shared=8, causal=False))
     if refusal != "":
         pytest.skip(f"FlashAttention 3: {refusal or 'this is no Hopper'}")
     return cuda
@@ -151,7 +151,11 @@ def states(batch: RaggedBatch, head: int, groups: int, device: torch.device) -> 
 
 
 LENGTHS, TAILS = (1, 7, 64, 65, 300, 12, 129, 1000), (0, 3, 40, 0, 10, 11, 0, 1)
-TERMS = [Terms(scale=0.125, causal=causal, window=window) for causal in (False, True) for window in (None, 1, 16, 200)]
+TERMS = [
+    AttentionTerms(scale=0.125, causal=causal, window=window)
+    for causal in (False, True)
+    for window in (None, 1, 16, 200)
+]
 
 
 @pytest.mark.parametrize("terms", TERMS, ids=lambda each: f"causal {each.causal}, window {each.window}")
@@ -159,7 +163,7 @@ TERMS = [Terms(scale=0.125, causal=causal, window=window) for causal in (False, 
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("head", hopper.HEADS)
 def test_flash_attention_3_equals_one_by_one(
-    on_hopper: torch.device, head: int, groups: int, tails: tuple[int, ...], terms: Terms
+    on_hopper: torch.device, head: int, groups: int, tails: tuple[int, ...], terms: AttentionTerms
 ) -> None:
     """On the same rounded inputs, within the rounding of the output."""
     terms = replace(terms, scale=head**-0.5)
@@ -173,7 +177,7 @@ def test_flash_attention_3_equals_one_by_one(
 
 @pytest.mark.parametrize("head", hopper.HEADS)
 @pytest.mark.parametrize("terms", [TERMS[0], TERMS[4], TERMS[2]], ids=["full", "causal", "window"])
-def test_numbers_behind_a_text_reach_nobody(on_hopper: torch.device, terms: Terms, head: int) -> None:
+def test_numbers_behind_a_text_reach_nobody(on_hopper: torch.device, terms: AttentionTerms, head: int) -> None:
     """The kernel's tiles read on into the next text: what is not finite there stays there."""
     batch = RaggedBatch.pack([np.zeros(each, dtype=np.int32) for each in (9, 70, 300)], on_hopper)
     query, key, value = states(batch, head, 1, on_hopper)
@@ -205,7 +209,7 @@ def test_flash_attention_3_is_captured(on_hopper: torch.device) -> None:
 
 def test_flash_attention_3_is_measured(on_hopper: torch.device) -> None:
     """With either answer, for the heads of a real model; the load tells which."""
-    shape = Shape(head=64, heads=16, shared=8, causal=True)
+    shape = AttentionShape(head=64, heads=16, shared=8, causal=True)
     assert faster_than(Varlen(), on_hopper, BFLOAT16, shape) in (False, True)
 
 

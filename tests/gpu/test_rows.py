@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.rows import choice
-from gpu_worker.kernels.rows.interface import Packed, Pool, Segments
+from gpu_worker.kernels.rows.interface import PackedRows, PoolRows, Segments
 from gpu_worker.kernels.rows.packing import TORCH_TYPES
 from gpu_worker.kernels.rows.plain import PlainRows
 from gpu_worker.model.heads import pooling
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.upload import Staging
+from gpu_worker.ragged.upload import Upload
 from gpu_worker.repository.recipe import POOLINGS
 from shared.vectors import DataType
 
@@ -55,8 +55,8 @@ def segments(lengths: list[int]) -> Segments:
     )
 
 
-def summing(lengths: list[int], device: torch.device) -> Pool:
-    staging = Staging(device)
+def summing(lengths: list[int], device: torch.device) -> PoolRows:
+    staging = Upload(device)
     summed = TritonRows().weighted_sum(segments(lengths), staging)
     staging.send()
     return summed
@@ -89,7 +89,7 @@ def test_pooling_equals_the_twin(cuda: torch.device, mode: str, dtype: torch.dty
         assert ((ours - expected).abs() <= 1e-5 * expected.abs().amax(dim=1, keepdim=True).clamp(min=1)).all()
 
 
-def near(ours: Packed, theirs: Packed, data_type: DataType) -> None:
+def near(ours: PackedRows, theirs: PackedRows, data_type: DataType) -> None:
     """Within the last bits of the type, for rows that consist of numbers."""
     assert torch.equal(ours.finite.cpu(), theirs.finite)
     sound = theirs.finite
@@ -152,9 +152,9 @@ def test_rows_beyond_two_billion_numbers(cuda: torch.device) -> None:
     last = some_rows(9, 1024, torch.bfloat16)
     rows[-9:] = last.to(cuda)
     found = TritonRows().packed(rows, None, 0, True, DataType.BFLOAT16)
-    own = Packed(values=found.values[-9:], scales=None, finite=found.finite[-9:])
+    own = PackedRows(values=found.values[-9:], scales=None, finite=found.finite[-9:])
     near(own, PlainRows().packed(last, None, 0, True, DataType.BFLOAT16), DataType.BFLOAT16)
-    staging, one = Staging(cuda), np.ones(1, dtype=np.int64)
+    staging, one = Upload(cuda), np.ones(1, dtype=np.int64)
     there = Segments(starts=one * (count - 9), lengths=one * 9, first=one, growth=0, divisors=one * 9.0)
     summed = TritonRows().weighted_sum(there, staging)
     staging.send()

@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.engine.step.download import Shipment
-from gpu_worker.ragged.upload import Staging
+from gpu_worker.engine.step.download import StepDownload
+from gpu_worker.ragged.upload import Upload
 
 CPU = torch.device("cpu")
 READING_METHODS = {
@@ -105,7 +105,7 @@ def _weights(engine: ModelEngine) -> Iterator[Tensor]:
 
 @contextmanager
 def watched(engine: ModelEngine, patch: pytest.MonkeyPatch) -> Iterator[Device]:
-    """Steps of this engine fail with ReadBack where they read from the device outside of `Shipment.wait`."""
+    """Steps of this engine fail with ReadBack where they read from the device outside of `StepDownload.wait`."""
     device = Device(_weights(engine))
 
     def sent(host: Tensor, _: torch.device) -> Tensor:
@@ -116,15 +116,15 @@ def watched(engine: ModelEngine, patch: pytest.MonkeyPatch) -> Iterator[Device]:
     for name, module in list(sys.modules.items()):
         if name.startswith("gpu_worker.") and hasattr(module, "to_device"):
             patch.setattr(module, "to_device", sent)
-    send, wait = Staging.send, Shipment.wait
+    send, wait = Upload.send, StepDownload.wait
 
-    def stage(staging: Staging) -> None:
+    def stage(staging: Upload) -> None:
         staged = list(staging._staged)
         send(staging)
         for each in staged:
             each.arrive(sent(each.tensor, CPU))
 
-    def ship(shipment: Shipment) -> Shipment:
+    def ship(shipment: StepDownload) -> StepDownload:
         device.shipping = True
         try:
             wait(shipment)
@@ -133,7 +133,7 @@ def watched(engine: ModelEngine, patch: pytest.MonkeyPatch) -> Iterator[Device]:
             device.shipping = False
         return shipment
 
-    patch.setattr(Staging, "send", stage)
-    patch.setattr(Shipment, "wait", ship)
+    patch.setattr(Upload, "send", stage)
+    patch.setattr(StepDownload, "wait", ship)
     with _Methods(device), _Operators(device):
         yield device

@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 from torch import Tensor
 
-from gpu_worker.kernels.attention.interface import OneByOne, Terms
+from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.upload import Staging
+from gpu_worker.ragged.upload import Upload
 
 
 def inside(bias: Callable[[Tensor, Tensor], Tensor], batch: RaggedBatch, query: Tensor, key: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class Flawed:
     def __init__(self, flaw: str) -> None:
         self._flaw = flaw
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         if self._flaw == "mixes sequences":
             if terms.bias is not None:
                 terms = replace(terms, bias=partial(inside, terms.bias, batch))
@@ -51,7 +51,7 @@ class Flawed:
 
 def counted_on(batch: RaggedBatch) -> RaggedBatch:
     """The batch with positions that do not start anew in each sequence."""
-    staging, rows = Staging(batch.ids.device), batch.staged.array.copy()
+    staging, rows = Upload(batch.ids.device), batch.staged.array.copy()
     rows[1] = np.arange(batch.total) % 600
     staged = staging.add(rows)
     staging.send()

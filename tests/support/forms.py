@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention.hopper import PACKAGE, Hopper
-from gpu_worker.kernels.attention.launched import Launched
+from gpu_worker.kernels.attention.launched import LaunchedAttention
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution as ways
 from gpu_worker.model import loading
@@ -45,7 +45,7 @@ KINDS = {"tiny-modernbert": 2, "tiny-gemma3": 2, "tiny-embeddinggemma": 2}
 SIZES = ([3, 5, 9], [2, 7], [1, 1, 4, 30], [17], [40, 50, 60, 70], [2] * 9, [33, 34])
 
 
-def families(*quick: tuple[str, type[Launched]]) -> pytest.MarkDecorator:
+def families(*quick: tuple[str, type[LaunchedAttention]]) -> pytest.MarkDecorator:
     """Every packed family by both kernels, these at every run; all by `make test-slow`."""
     cells = product(PACKED, (Varlen, Hopper))
     marked = [pytest.param(*each, marks=[] if each in quick else pytest.mark.slow) for each in cells]
@@ -102,7 +102,7 @@ class Playing:
         return work
 
 
-def loaded(name: str, forms: Forms | None = None, kernel: type[Launched] = Varlen, **device: Any) -> Model:
+def loaded(name: str, forms: Forms | None = None, kernel: type[LaunchedAttention] = Varlen, **device: Any) -> Model:
     """With the attention that an accelerator has; `device`: what stands for it where forms are chosen."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ways.attention_choice, "choose", lambda *_, **__: kernel())
@@ -111,7 +111,7 @@ def loaded(name: str, forms: Forms | None = None, kernel: type[Launched] = Varle
 
 
 @cache
-def packed_encoder(name: str, kernel: type[Launched] = Varlen) -> PackedEncoder:
+def packed_encoder(name: str, kernel: type[LaunchedAttention] = Varlen) -> PackedEncoder:
     encoder = loaded(name, kernel=kernel).encoder
     assert isinstance(encoder, PackedEncoder)
     return encoder

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_worker.kernels.attention.interface import OneByOne, Terms
-from gpu_worker.kernels.attention.launched import Launched
+from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
+from gpu_worker.kernels.attention.launched import LaunchedAttention
 from gpu_worker.ragged.batch import RaggedBatch
 
 CPU = torch.device("cpu")
@@ -19,12 +19,12 @@ batches = pytest.mark.parametrize(
 )
 grouped = pytest.mark.parametrize("groups", [1, 4])
 terms = pytest.mark.parametrize(
-    "terms", [Terms(scale=0.5, causal=c, window=w) for c in (True, False) for w in (None, 1, 4)]
+    "terms", [AttentionTerms(scale=0.5, causal=c, window=w) for c in (True, False) for w in (None, 1, 4)]
 )
 
 
 def equals_the_twin(
-    attention: Launched, terms: Terms, groups: int, lengths: tuple[int, ...], tails: tuple[int, ...]
+    attention: LaunchedAttention, terms: AttentionTerms, groups: int, lengths: tuple[int, ...], tails: tuple[int, ...]
 ) -> None:
     """Wherever something is attended to at all."""
     batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in lengths], CPU, tails=tails)

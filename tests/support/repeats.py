@@ -6,14 +6,14 @@ from typing import Any
 import torch
 
 from frontend_service.services.deduplicate import without_repeats
-from frontend_service.tokenizing.batch import Tokenized
+from frontend_service.tokenizing.batch import TokenizedBatch
 from gpu_worker.kernels.rows import packing
 from shared.jobs import JobResult, Work
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 from support.tiny import random_ids
 
-Computing = Callable[[Work, Tokenized], JobResult]
+Computing = Callable[[Work, TokenizedBatch], JobResult]
 LATE, PAIRS, MATRIX = ScoringMethod.LATE_INTERACTION, Layout.PAIRS, Layout.MATRIX
 EXCLAMATION = 41
 """On the skiplist of tiny-colbert."""
@@ -22,10 +22,10 @@ ORDER = [0, 1, 2, 0, 3, 4, 1, 5, 0, 5, 4, 4, 2]
 """Which of them each input is."""
 
 
-def tokenized(texts: Sequence[Sequence[int]], **options: Sequence[int]) -> Tokenized:
+def tokenized(texts: Sequence[Sequence[int]], **options: Sequence[int]) -> TokenizedBatch:
     """As a tokenization makes it; prompts of no tokens unless told."""
     own: dict[str, Any] = {"prompt_lengths": (0,) * len(texts)} | {name: tuple(each) for name, each in options.items()}
-    return Tokenized(tokens=RaggedTokens.of(texts), truncated=(False,) * len(texts), **own)
+    return TokenizedBatch(tokens=RaggedTokens.of(texts), truncated=(False,) * len(texts), **own)
 
 
 def given_vectors(data_type: DataType, lengths: Sequence[int], order: Sequence[int], seed: int) -> MultiVectors:
@@ -42,7 +42,7 @@ def given_vectors(data_type: DataType, lengths: Sequence[int], order: Sequence[i
     return some.chosen(order)
 
 
-def both(compute: Computing, work: Work, some: Tokenized) -> tuple[JobResult, JobResult]:
+def both(compute: Computing, work: Work, some: TokenizedBatch) -> tuple[JobResult, JobResult]:
     """The result of the request without its repeats, made whole, and that of the request as it is."""
     once, kept, repeat = without_repeats(work, some)
     if repeat is None:

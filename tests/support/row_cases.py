@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.rows.interface import RowKernels, Segments
-from gpu_worker.ragged.upload import Staging
+from gpu_worker.ragged.upload import Upload
 from support.interpreted import interpreted
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -31,7 +31,7 @@ def some_rows(count: int, width: int, dtype: torch.dtype = torch.float32, seed: 
 
 
 def total(kernels: RowKernels, segments: Segments, rows: Tensor) -> Tensor:
-    staging = Staging(rows.device)
+    staging = Upload(rows.device)
     summed = kernels.weighted_sum(segments, staging)
     staging.send()
     return summed(rows)

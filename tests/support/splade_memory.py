@@ -7,7 +7,7 @@ import json
 import sys
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.interface import Part
+from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.heads import sparse
 from gpu_worker.model.loading import load
 from gpu_worker.queue.fair_queue import FairQueue
@@ -43,14 +43,14 @@ def main(length: int, elements: int) -> None:
     progress = engine.open(Job(id=1, work=encode(SPARSE, sparse_top_k=64), tokens=texts))
     before, steps = memory("VmRSS"), 0
     if length > 1:
-        engine.launch([Part(progress=progress, start=0, stop=len(texts))]).collect()
+        engine.launch([JobSlice(progress=progress, start=0, stop=len(texts))]).collect()
         steps = 1
     else:
         queue = FairQueue(quantum=TOKENS)
         queue.add(1, progress.costs)
         while queue.waiting:
             for share in queue.next_step(TOKENS):
-                engine.launch([Part(progress=progress, start=share.start, stop=share.stop)]).collect()
+                engine.launch([JobSlice(progress=progress, start=share.start, stop=share.stop)]).collect()
                 steps += 1
     found = progress.result().sparse
     assert found is not None

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from gpu_worker.loop.interface import OutOfMemory, Part
-from gpu_worker.loop.steps import Answer
+from gpu_worker.loop.interface import JobSlice, OutOfMemory
+from gpu_worker.loop.steps import JobAnswer
 from shared.jobs import Encode, Job, JobResult, Priority
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind
@@ -40,7 +40,7 @@ class FakeEngine:
     def reclaim(self) -> None:
         self.events.append(("reclaim", self.launched))
 
-    def launch(self, parts: Sequence[Part]) -> "FakeFlight":
+    def launch(self, parts: Sequence[JobSlice]) -> "FakeFlight":
         self.launched += 1
         self.events.append(("launch", self.launched))
         chosen: list[tuple[FakeProgress, range]] = [(part.progress, range(part.start, part.stop)) for part in parts]
@@ -79,6 +79,6 @@ def job(
     return Job(id=identity, work=WORK, tokens=tokens, remaining=remaining, priority=priority, key=key)
 
 
-def shown(answer: Answer) -> tuple[int, object]:
+def shown(answer: JobAnswer) -> tuple[int, object]:
     outcome = answer.outcome
     return answer.id, outcome.row_lengths if isinstance(outcome, JobResult) else type(outcome)

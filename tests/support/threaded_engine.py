@@ -7,9 +7,9 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
-from gpu_worker.loop.async_loop import Scheduler
-from gpu_worker.loop.interface import OutOfMemory, Part
-from gpu_worker.loop.steps import Outcome
+from gpu_worker.loop.async_loop import AsyncLoop
+from gpu_worker.loop.interface import JobSlice, OutOfMemory
+from gpu_worker.loop.steps import JobOutcome
 from shared.errors import (
     InvalidInput,
     SelvageError,
@@ -61,7 +61,7 @@ class FakeEngine:
     def reclaim(self) -> None:
         """There is nothing to give back."""
 
-    def launch(self, parts: Sequence[Part]) -> FakeFlight:
+    def launch(self, parts: Sequence[JobSlice]) -> FakeFlight:
         chosen = [(part.progress, part.progress.costs[part.start : part.stop]) for part in parts]
         return FakeFlight(chosen, self.device.submit(self.compute, chosen))
 
@@ -80,9 +80,9 @@ def job(identity: int, *lengths: int, remaining: float | None = None) -> Job:
 
 
 @asynccontextmanager
-async def scheduler(engine: FakeEngine, **options: Any) -> AsyncIterator[Scheduler]:
+async def scheduler(engine: FakeEngine, **options: Any) -> AsyncIterator[AsyncLoop]:
     with ThreadPoolExecutor(1) as host:
-        made = Scheduler(engine, host, **{"step_tokens": 100, "queued_tokens": 10_000} | options)
+        made = AsyncLoop(engine, host, **{"step_tokens": 100, "queued_tokens": 10_000} | options)
         running = asyncio.create_task(made.run())
         yield made
         engine.gate.set()
@@ -90,13 +90,13 @@ async def scheduler(engine: FakeEngine, **options: Any) -> AsyncIterator[Schedul
         made.close()
 
 
-def ask(running: Scheduler, asked: Job) -> asyncio.Future[Outcome]:
+def ask(running: AsyncLoop, asked: Job) -> asyncio.Future[JobOutcome]:
     """Raises what is known at once."""
-    future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    future: asyncio.Future[JobOutcome] = asyncio.get_running_loop().create_future()
     running.submit(asked, future.set_result)
     return future
 
 
-async def outcome(future: asyncio.Future[Outcome]) -> tuple[int, ...] | type[SelvageError]:
+async def outcome(future: asyncio.Future[JobOutcome]) -> tuple[int, ...] | type[SelvageError]:
     told = await future
     return type(told) if isinstance(told, SelvageError) else told.row_lengths

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.interface import Part
+from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model import execution as ways
 from gpu_worker.model.encoder.encoder import positions_of, uncounted_by
 from gpu_worker.model.loading import Model, load
@@ -67,7 +67,7 @@ def run(engine: ModelEngine, jobs: Sequence[Job], width: int | None = None) -> l
         stop = start + (width or longest)
         engine.launch(
             [
-                Part(progress=each, start=start, stop=min(stop, len(each.costs)))
+                JobSlice(progress=each, start=start, stop=min(stop, len(each.costs)))
                 for each in progresses
                 if start < len(each.costs)
             ]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from frontend_service.tokenizing.batch import NOTHING, Tokenized
+from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.rows import packing
 from gpu_worker.model.loading import load
@@ -28,7 +28,7 @@ def engine(name: str) -> ModelEngine:
 def computed_by(name: str) -> Computing:
     """The engine of a tiny model."""
 
-    def compute(work: Work, some: Tokenized) -> JobResult:
+    def compute(work: Work, some: TokenizedBatch) -> JobResult:
         beside = {"second_segments": some.second_segments, "unattended_tails": some.tails}
         job = Job(id=1, work=work, tokens=some.tokens, prompt_lengths=some.prompt_lengths, **beside)
         return run(engine(name), [job])[0]

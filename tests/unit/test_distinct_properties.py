@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontend_service.services.deduplicate import without_repeats
-from frontend_service.tokenizing.batch import NOTHING, Tokenized
+from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
 from shared.errors import ResultTooLarge
 from shared.jobs import Classify, Encode, JobResult, MaxSim, Rows, Score, SparseRows, Work
 from shared.vectors import DataType, Layout, MultiVectors
@@ -34,7 +34,7 @@ def keys(vectors: MultiVectors) -> list[tuple[int, bytes]]:
     return [(each.rows, each.data + b"|" + each.scales) for each in singles]
 
 
-def telling(work: Work, some: Tokenized) -> JobResult:
+def telling(work: Work, some: TokenizedBatch) -> JobResult:
     """A worker whose every number says of which input it is, and which of its numbers."""
     own = [
         (
@@ -74,7 +74,7 @@ FEW = st.integers(0, 1)
 INPUTS = st.lists(st.tuples(st.lists(st.integers(1, 2), min_size=1, max_size=3), FEW, FEW, FEW), min_size=1, max_size=9)
 
 
-def read(inputs: list[tuple[list[int], int, int, int]]) -> Tokenized:
+def read(inputs: list[tuple[list[int], int, int, int]]) -> TokenizedBatch:
     texts, prompts, seconds, tails = zip(*inputs, strict=True)
     return tokenized(texts, prompt_lengths=prompts, second_segments=seconds, tails=tails)
 
@@ -166,7 +166,7 @@ def test_a_request_without_repeats_is_passed_on_as_it_is() -> None:
     given_work = MaxSim(queries=documents, documents=documents, layout=MATRIX, unit_rows=True, mean=False)
     works = [encode(DENSE), Classify(), score(LATE, 3), score(LATE, 3, PAIRS)]
     names = ("prompt_lengths", "second_segments", "tails")
-    cases: list[tuple[Work, Tokenized]] = [
+    cases: list[tuple[Work, TokenizedBatch]] = [
         *((work, different) for work in works),
         *((encode(DENSE), tokenized([TEXTS[0]] * 3, **{name: [0, 1, 2]})) for name in names),
         (score(LATE, 1), tokenized([TEXTS[0]] * 2)),  # a query is no document

@@ -9,9 +9,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
-from frontend_service.domain.requests import Cut, PromptChoice
+from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing.fair_threads import finished
-from frontend_service.tokenizing.tokenizer import Tokenization
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
@@ -48,9 +48,9 @@ def tell(folder: Path, prompts: dict[str, str], default: str | None = None) -> S
 def ours(folder: Path, side: InputType) -> np.ndarray:
     """Vectors of `TEXTS` as that input type, by a frontend and an engine."""
     model = load(str(folder), CPU)
-    tokenization = Tokenization(model.tokenizer.content, card_of(model))
+    tokenization = ModelTokenizer(model.tokenizer.content, card_of(model))
     prompt = tokenization.prompt(PromptChoice(input_type=side))
-    tokens = finished(tokenization.texts(TEXTS, prompt, Cut(), "texts[{}]", side)).tokens
+    tokens = finished(tokenization.texts(TEXTS, prompt, Truncation(), "texts[{}]", side)).tokens
     ids = np.split(np.frombuffer(tokens.ids, dtype="<i4"), tokens.offsets[1:-1])
     return dense_rows(ask(ModelEngine(model), raw(DENSE), [each.tolist() for each in ids]))
 

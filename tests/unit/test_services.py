@@ -7,10 +7,10 @@ from typing import Any, get_args
 
 import pytest
 
-from frontend_service.api.enabled import DOORS, Doors
+from frontend_service.api.enabled import DOORS, EnabledApis
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
-from frontend_service.services.pipeline import Service
+from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import Door, FrontendSettings
 from frontend_service.workers import link, stream
 from gpu_worker.link import outbox
@@ -56,7 +56,7 @@ async def test_the_frontend_registers_just_these(chosen: list[str]) -> None:
     """A service that health tells of answers."""
     server, threads = Registrar(), ThreadPoolExecutor(1)
     worker: Any = None
-    frontend, doors = Frontend(Service(worker, Limits(), threads, threads), Calls(timeout=1)), Doors(chosen)
+    frontend, doors = Frontend(Pipeline(worker, Limits(), threads, threads), Calls(timeout=1)), EnabledApis(chosen)
     doors.register(frontend, server)  # type: ignore[arg-type]
     assert server.names == list(doors.services) == [name for each in chosen for name in DOORS[each].services]
 
@@ -79,7 +79,7 @@ def test_every_door_can_be_chosen() -> None:
 )
 def test_what_a_frontend_knows_by_itself_waits_for_no_worker(method: str, needed: bool) -> None:
     """So it is not refused where no worker could answer in time."""
-    assert Doors(["grpc", "tei"]).known_here(method) is not needed
+    assert EnabledApis(["grpc", "tei"]).known_here(method) is not needed
 
 
 def test_a_worker_speaks_more_often_than_it_is_given_up() -> None:

@@ -12,7 +12,7 @@ from shared.ragged import RaggedTokens
 from shared.server.calls import Calls
 from shared.server.rpc.metadata import caller_in
 from shared.telemetry import traceparent
-from shared.terms import Terms
+from shared.terms import RequestTerms
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 GOOD = f"00-{TRACE}-{SPAN}-01"
@@ -77,7 +77,7 @@ def test_a_state_without_a_trace_is_nothing(state: str) -> None:
 
 async def test_a_call_passes_its_trace_on() -> None:
     """To what is asked on its behalf, and to no later call."""
-    calls, seen = Calls(timeout=60), list[Terms]()
+    calls, seen = Calls(timeout=60), list[RequestTerms]()
 
     async def one(given: str) -> None:
         caller = Caller(method="m", request_id="id", traceparent=given)

@@ -11,11 +11,11 @@ from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTran
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
-from frontend_service.domain.requests import Cut
-from frontend_service.tokenizing.batch import Tokenized
+from frontend_service.domain.requests import Truncation
+from frontend_service.tokenizing.batch import TokenizedBatch
 from frontend_service.tokenizing.fair_threads import finished
 from frontend_service.tokenizing.pairs.pairs import PairTexts
-from frontend_service.tokenizing.tokenizer import Tokenization
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
@@ -47,14 +47,14 @@ def change(folder: Path, **files: dict[str, Any]) -> None:
         write_json(folder, **{name: json.loads((folder / f"{name}.json").read_text()) | added})
 
 
-def ids_of(tokenized: Tokenized) -> list[list[int]]:
+def ids_of(tokenized: TokenizedBatch) -> list[list[int]]:
     ids, offsets = np.frombuffer(tokenized.tokens.ids, dtype="<i4"), tokenized.tokens.offsets
     return [each.tolist() for each in np.split(ids, offsets[1:-1])]
 
 
-def read(model: Model, texts: list[str], cut: Cut, side: InputType = InputType.UNSPECIFIED) -> list[list[int]]:
+def read(model: Model, texts: list[str], cut: Truncation, side: InputType = InputType.UNSPECIFIED) -> list[list[int]]:
     """Ids as a frontend makes them."""
-    tokenization = Tokenization(model.tokenizer.content, card_of(model))
+    tokenization = ModelTokenizer(model.tokenizer.content, card_of(model))
     return ids_of(finished(tokenization.texts(texts, "", cut, "texts[{}]", side)))
 
 
@@ -70,7 +70,7 @@ def test_vectors_of_long_texts(tmp_path: Path, told: str) -> None:
     engine, own = ModelEngine(model), card_of(model).truncation_side
 
     def embed(side: TruncationSide | None) -> np.ndarray:
-        texts = read(model, TEXTS, Cut(truncate=True, side=side))
+        texts = read(model, TEXTS, Truncation(truncate=True, side=side))
         return dense_rows(ask(engine, encode(DENSE, normalize=False), texts))
 
     near(embed(None), expected)
@@ -85,10 +85,10 @@ def test_queries_and_documents_of_late_interaction(tmp_path: Path) -> None:
     change(folder, tokenizer_config=LEFT)
     oracle, model = MultiVectorEncoder(str(folder), device="cpu"), load(str(folder), CPU)
     for task, side, length in (("query", InputType.QUERY, 8), ("document", InputType.DOCUMENT, 14)):
-        ours = read(model, TEXTS, Cut(truncate=True), side)
+        ours = read(model, TEXTS, Truncation(truncate=True), side)
         assert ours == [oracle.preprocess([text], task=task)["input_ids"][0].tolist() for text in TEXTS]
         assert [len(each) for each in ours] == [length] * len(TEXTS)
-        assert ours != read(model, TEXTS, Cut(truncate=True, side=TruncationSide.RIGHT), side)
+        assert ours != read(model, TEXTS, Truncation(truncate=True, side=TruncationSide.RIGHT), side)
 
 
 def test_pairs_of_a_cross_encoder(tmp_path: Path) -> None:
@@ -100,12 +100,12 @@ def test_pairs_of_a_cross_encoder(tmp_path: Path) -> None:
     model = load(str(tmp_path / "saved"), CPU)
     firsts, seconds = [TEXTS[0], "w1 w2", TEXTS[0]], [TEXTS[1], TEXTS[0], "w3"]
 
-    def ids(side: TruncationSide | None) -> Tokenized:
-        cut = Cut(truncate=True, side=side)
+    def ids(side: TruncationSide | None) -> TokenizedBatch:
+        cut = Truncation(truncate=True, side=side)
         texts = PairTexts(firsts=firsts, seconds=seconds, matrix=False, entry="text_pairs[{}]", cut=cut)
-        return finished(Tokenization(model.tokenizer.content, card_of(model)).pairs(texts))
+        return finished(ModelTokenizer(model.tokenizer.content, card_of(model)).pairs(texts))
 
-    def logits(tokenized: Tokenized) -> np.ndarray:
+    def logits(tokenized: TokenizedBatch) -> np.ndarray:
         segments = tokenized.second_segments
         return scores(ask(ModelEngine(model), Classify(), ids_of(tokenized), second_segments=segments))[:, 0]
 

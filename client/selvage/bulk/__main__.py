@@ -10,8 +10,8 @@ from selvage.bulk.failures import Failed
 from selvage.bulk.flags import parse
 from selvage.bulk.job import Summary, run
 from selvage.bulk.meter import Meter, clock_time
-from selvage.bulk.options import Options
-from selvage.bulk.service import ChannelService, Service
+from selvage.bulk.options import BulkOptions
+from selvage.bulk.service import BulkService, ChannelService
 
 BY_CTRL_C = 130
 
@@ -35,14 +35,14 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def services(options: Options) -> list[Service]:
+def services(options: BulkOptions) -> list[BulkService]:
     """All targets, or the model in this process."""
     if options.engine:
         return [EngineService(options.services[0], options.engine, options.engine_options)]
     return [ChannelService(each, each.channel(grpc)) for each in options.services]
 
 
-def told(options: Options, summary: Summary) -> str:
+def told(options: BulkOptions, summary: Summary) -> str:
     """What became of all."""
     rate = summary.texts / summary.seconds
     lines = [f"{summary.rows:,} vectors in {summary.shards:,} shards of {options.output}"]

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from selvage import names
 from selvage.bulk.files import FORMATS
-from selvage.bulk.options import Options
+from selvage.bulk.options import BulkOptions
 from selvage.bulk.rows import Columns
 from selvage.connection import TLS, Settings
 from selvage.streaming import WINDOW
@@ -33,7 +33,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (--help explains)\n")
 
 
-def parse(arguments: Sequence[str]) -> Options:
+def parse(arguments: Sequence[str]) -> BulkOptions:
     """Exits with status 2 and a line that names the flag where something makes no sense."""
     parser = _parser()
     given = parser.parse_args(arguments)
@@ -47,7 +47,7 @@ def parse(arguments: Sequence[str]) -> Options:
     if given.prompt is not None and given.prompt_name is not None:
         parser.error("--prompt and --prompt-name exclude each other")
     index, count = _share(parser, given.shard)
-    return Options(
+    return BulkOptions(
         inputs=given.input,
         input_format=given.input_format,
         columns=columns,

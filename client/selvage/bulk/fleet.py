@@ -6,14 +6,14 @@ from contextlib import contextmanager
 
 from selvage.bulk.board import FIRST, LONGEST, Board
 from selvage.bulk.failures import Failed
-from selvage.bulk.service import Service
-from selvage.bulk.target import PASSING, Target
+from selvage.bulk.service import BulkService
+from selvage.bulk.target import PASSING, TargetThread
 from selvage.embedding import Template
 from selvage.errors import SelvageError
 from selvage.model_card import ModelCard
 
 
-def card_of(services: Sequence[Service], patience: float) -> ModelCard:
+def card_of(services: Sequence[BulkService], patience: float) -> ModelCard:
     """Of the first that answers, within `patience` seconds. Raises Failed."""
     waited = threading.Event()
     rest, left = FIRST, patience
@@ -32,9 +32,9 @@ def card_of(services: Sequence[Service], patience: float) -> ModelCard:
 
 
 @contextmanager
-def targets(services: Sequence[Service], template: Template, fingerprint: str, board: Board) -> Iterator[None]:
+def targets(services: Sequence[BulkService], template: Template, fingerprint: str, board: Board) -> Iterator[None]:
     """Their threads run as long as this is open."""
-    threads = [Target(each, board, template, fingerprint) for each in services]
+    threads = [TargetThread(each, board, template, fingerprint) for each in services]
     for each in threads:
         each.start()
     try:

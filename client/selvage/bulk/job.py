@@ -12,10 +12,10 @@ from selvage.bulk.fleet import card_of, targets
 from selvage.bulk.manifest import Manifest, lock
 from selvage.bulk.meter import EVERY, Meter
 from selvage.bulk.npy import NpyShard
-from selvage.bulk.options import Options
-from selvage.bulk.plan import Plan
-from selvage.bulk.reading import Reading, check
-from selvage.bulk.service import Service
+from selvage.bulk.options import BulkOptions
+from selvage.bulk.plan import RowPlan
+from selvage.bulk.reading import InputReading, check
+from selvage.bulk.service import BulkService
 from selvage.bulk.shards import Output, Shards, published, sweep
 from selvage.bulk.windows import windows
 from selvage.model_card import ModelCard
@@ -33,7 +33,7 @@ class Summary:
     seconds: float
 
 
-def run(options: Options, services: Sequence[Service], meter: Meter) -> Summary:
+def run(options: BulkOptions, services: Sequence[BulkService], meter: Meter) -> Summary:
     """Does what is left to do. Raises Failed; what is finished stays."""
     files = find(options.inputs, options.input_format, options.output)
     check(files, options.columns)
@@ -69,15 +69,15 @@ def run(options: Options, services: Sequence[Service], meter: Meter) -> Summary:
 
 
 def _embed(
-    options: Options,
+    options: BulkOptions,
     files: list[InputFile],
-    services: Sequence[Service],
+    services: Sequence[BulkService],
     fingerprint_: str,
     shards: Shards,
     meter: Meter,
 ) -> int:
     """Texts that were answered."""
-    plan = Plan(
+    plan = RowPlan(
         rows_per_shard=options.rows_per_shard,
         index=options.index,
         count=options.count,
@@ -90,7 +90,7 @@ def _embed(
         patience=options.patience,
         has_ids=bool(options.columns.id),
     )
-    reading = Reading(files, options.columns, plan, lambda: meter.tell(board.answered, reading.share))
+    reading = InputReading(files, options.columns, plan, lambda: meter.tell(board.answered, reading.share))
     flow = _Flow(board, shards, reading, meter)
     with targets(services, options.template, fingerprint_, board), _cleaned(shards):
         for window in windows(reading, plan, most=options.window_rows, keep_empty=options.keep_empty):
@@ -107,7 +107,7 @@ def _embed(
 class _Flow:
     """Windows that are under way, and how far they are."""
 
-    def __init__(self, board: Board, shards: Shards, reading: Reading, meter: Meter) -> None:
+    def __init__(self, board: Board, shards: Shards, reading: InputReading, meter: Meter) -> None:
         self._board, self._shards, self._reading, self._meter = board, shards, reading, meter
         self._begun = False
 
@@ -137,7 +137,7 @@ def _cleaned(shards: Shards) -> Iterator[None]:
         shards.discard()
 
 
-def _begin(options: Options, files: list[InputFile], card: ModelCard) -> Manifest:
+def _begin(options: BulkOptions, files: list[InputFile], card: ModelCard) -> Manifest:
     """What an earlier command has finished; a manifest is there from now on. Raises Failed."""
 
     def mine(shard: int) -> bool:
@@ -177,7 +177,7 @@ def _publish(manifest: Manifest) -> None:
         raise
 
 
-def _types(options: Options, files: list[InputFile]) -> dict[str, object]:
+def _types(options: BulkOptions, files: list[InputFile]) -> dict[str, object]:
     """Of columns beside the texts, where Parquet tells them; by their name in the output."""
     if options.format != "parquet" or any(each.format != "parquet" for each in files):
         return {}

@@ -16,7 +16,7 @@ MOST = {"dense": 4096, "sparse": 4096, "multi_vector": 512}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class BulkOptions:
     """`vectors`: what the service is asked for, as `Client.embed` takes it. `services`: one a target; `engine`: a model
     that runs in this process instead, with `engine_options`."""
 

@@ -7,7 +7,7 @@ from selvage.bulk.arrow import pyarrow
 from selvage.bulk.failures import Failed
 from selvage.bulk.files import InputFile
 from selvage.bulk.parquet_footer import without_arrow
-from selvage.bulk.plan import Plan
+from selvage.bulk.plan import RowPlan
 from selvage.bulk.rows import Columns, Entry, bad, column_index, entry
 
 ROWS = 128
@@ -38,7 +38,7 @@ class ParquetInput:
         rows: int = self._parquet.metadata.num_rows
         return self._file.size * self._done // max(rows, 1)
 
-    def rows(self, plan: Plan, first: int) -> Iterator[Entry | int]:
+    def rows(self, plan: RowPlan, first: int) -> Iterator[Entry | int]:
         for group in range(self._parquet.num_row_groups):
             size = self._parquet.metadata.row_group(group).num_rows
             if plan.wants_any(first + self._done, first + self._done + size):
@@ -59,7 +59,7 @@ class ParquetInput:
             holds(kind) for holds in (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
         )
 
-    def _group(self, plan: Plan, first: int, group: int) -> Iterator[Entry | int]:
+    def _group(self, plan: RowPlan, first: int, group: int) -> Iterator[Entry | int]:
         names = (self._columns.text, *self._columns.beside)
         for columns in self._batches(group, names):
             start, self._done = self._done, self._done + len(columns[0])

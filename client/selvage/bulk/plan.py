@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RowPlan:
     """`rows_per_shard` is R. `finished`: shards that need not be read again."""
 
     rows_per_shard: int

@@ -12,7 +12,7 @@ from typing import IO, Any, Protocol
 
 from selvage.bulk.failures import Failed
 from selvage.bulk.files import InputFile
-from selvage.bulk.plan import Plan
+from selvage.bulk.plan import RowPlan
 from selvage.bulk.rows import Columns, Entry, bad, column_index, entry
 
 LINE_BYTES = 64 * 1024 * 1024
@@ -30,7 +30,7 @@ Parse = Callable[[Columns, Place, str], Entry]
 class Opened(Protocol):
     """One file that is being read."""
 
-    def rows(self, plan: Plan, first: int) -> Iterator[Entry | int]:
+    def rows(self, plan: RowPlan, first: int) -> Iterator[Entry | int]:
         """Its rows that `plan` wants, where its first is row `first` of the input; at the end how many it has. While it
         passes others, 0 now and then."""
 
@@ -39,11 +39,11 @@ class Opened(Protocol):
         """Bytes of the file that have been read."""
 
 
-class Reading:
+class InputReading:
     """All rows of all files that a plan wants; `total` rows have been met, wanted or not."""
 
     def __init__(
-        self, files: list[InputFile], columns: Columns, plan: Plan, passed: Callable[[], None] = lambda: None
+        self, files: list[InputFile], columns: Columns, plan: RowPlan, passed: Callable[[], None] = lambda: None
     ) -> None:
         """`passed` is called now and then while rows are passed that nobody wants."""
         self._files, self._columns, self._plan, self._passed = files, columns, plan, passed
@@ -90,7 +90,7 @@ class _Lines:
     def position(self) -> int:
         return self._raw.tell()
 
-    def rows(self, plan: Plan, first: int) -> Iterator[Entry | int]:
+    def rows(self, plan: RowPlan, first: int) -> Iterator[Entry | int]:
         count = 0
         for line, found in enumerate(_lines(_unzipped(self._file, self._raw)), 1):
             number = first + count
@@ -136,7 +136,7 @@ class _Cells:
     def position(self) -> int:
         return self._raw.tell()
 
-    def rows(self, plan: Plan, first: int) -> Iterator[Entry | int]:
+    def rows(self, plan: RowPlan, first: int) -> Iterator[Entry | int]:
         count = 0
         while True:
             line = self._reader.line_num + 1

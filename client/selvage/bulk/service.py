@@ -15,7 +15,7 @@ from selvage.v1.model_pb2 import GetModelRequest
 CARD_SECONDS = 10.0
 
 
-class Service(Protocol):
+class BulkService(Protocol):
     """What a target needs; tests have one of their own."""
 
     name: str

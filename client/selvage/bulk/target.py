@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from selvage.bulk.board import FIRST, LONGEST, Board, Session
 from selvage.bulk.failures import Failed
-from selvage.bulk.service import Service
+from selvage.bulk.service import BulkService
 from selvage.bulk.values import of_reply
 from selvage.embedding import Template
 from selvage.errors import Cancelled, DeadlineExceeded, Overloaded, SelvageError, Unavailable, from_stream
@@ -16,10 +16,10 @@ PASSING = (Unavailable, DeadlineExceeded, Overloaded, Cancelled)
 """Ends of a stream after which another one may go on; whether any answers at all is for the board to watch."""
 
 
-class Target(threading.Thread):
+class TargetThread(threading.Thread):
     """Goes on until the board has no more work. A service that comes back with another model ends the work."""
 
-    def __init__(self, service: Service, board: Board, template: Template, fingerprint: str) -> None:
+    def __init__(self, service: BulkService, board: Board, template: Template, fingerprint: str) -> None:
         super().__init__(name=f"selvage-bulk-{service.name}", daemon=True)
         self._service, self._board, self._template, self._fingerprint = service, board, template, fingerprint
         self._losses = 0

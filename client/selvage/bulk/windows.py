@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from selvage.bulk.plan import Plan
+from selvage.bulk.plan import RowPlan
 from selvage.bulk.rows import BadRow, Entry, Row
 from selvage.inputs import ENTRY_LETTERS
 
@@ -56,7 +56,7 @@ class Window:
         }
 
 
-def windows(entries: Iterable[Entry], plan: Plan, *, most: int, keep_empty: bool) -> Iterator[Window]:
+def windows(entries: Iterable[Entry], plan: RowPlan, *, most: int, keep_empty: bool) -> Iterator[Window]:
     """Of `most` entries each; `keep_empty`: texts without a letter are embedded too."""
     window: Window | None = None
     count = letters = 0

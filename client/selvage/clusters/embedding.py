@@ -11,7 +11,7 @@ from selvage.bulk.arrow import arrays, pyarrow
 from selvage.bulk.board import Board
 from selvage.bulk.failures import Failed
 from selvage.bulk.fleet import card_of, targets
-from selvage.bulk.plan import Plan
+from selvage.bulk.plan import RowPlan
 from selvage.bulk.rows import BadRow, Columns, Row, entry
 from selvage.bulk.values import columns
 from selvage.bulk.windows import windows
@@ -24,7 +24,7 @@ EMPTY = "EMPTY"
 """The reason of a row whose text is null, or has no letter."""
 
 
-class Embedding:
+class BatchEmbedding:
     """A model as a batch sees it: in this process, or behind targets. Threads may share it, and should: while one waits
     for its batch, those of others are prepared and computed."""
 
@@ -108,7 +108,7 @@ class Embedding:
 
     def _answered(self, entries: Any) -> tuple[list[Row], dict[str, list[Any]], list[BadRow]]:
         """Rows with their values, and those at fault; empty ones are in neither."""
-        one = Plan(rows_per_shard=sys.maxsize)
+        one = RowPlan(rows_per_shard=sys.maxsize)
         found = list(windows(entries, one, most=sys.maxsize, keep_empty=self._keep_empty))
         rows: list[Row] = []
         values: dict[str, list[Any]] = {}

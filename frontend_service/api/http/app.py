@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from frontend_service.api.http import head
 from frontend_service.api.http.arrival import Gone, Headers, Receive, arrived, check_head
 from frontend_service.api.http.cors import Cors
-from frontend_service.api.http.errors import NotHere, Shape, shape_of
+from frontend_service.api.http.errors import ErrorDialect, NotHere, shape_of
 from frontend_service.api.http.head import TIMEOUT, Hosts
-from frontend_service.api.http.reply import Reply
-from frontend_service.api.http.route import Call, Route
+from frontend_service.api.http.reply import HttpReply
+from frontend_service.api.http.route import HttpCall, Route
 from frontend_service.application.frontend import Frontend
 from shared.caller import REQUEST_ID, Caller, caller_of, chosen_id, host_of
 from shared.errors import InvalidInput, SelvageError
@@ -85,12 +85,12 @@ class App:
         finally:
             is_read()
 
-    def _shape(self, path: str) -> Shape:
+    def _shape(self, path: str) -> ErrorDialect:
         """The shape in whose words errors of a path are told, whatever the method."""
         methods = self._paths.get(path)
         return next(iter(methods.values())).shape if methods else shape_of(path)
 
-    def _before_routes(self, scope: Mapping[str, Any], path: str, headers: Headers) -> Reply | None:
+    def _before_routes(self, scope: Mapping[str, Any], path: str, headers: Headers) -> HttpReply | None:
         """What any path says of such a head; None: nothing. Raises NotHere."""
         head.check(scope["method"], scope["http_version"], headers)
         if path not in PROBES:
@@ -113,10 +113,10 @@ class App:
 
     async def _answered(
         self, route: Route, rest: str, scope: Mapping[str, Any], headers: Headers, name: str, receive: Receive
-    ) -> Reply:
+    ) -> HttpReply:
         calls = self._frontend.calls
         if route.open:
-            return await route.serve(Call(caller=Caller(method=route.name, request_id=name)))
+            return await route.serve(HttpCall(caller=Caller(method=route.name, request_id=name)))
         client = scope.get("client")
         caller = caller_of(
             route.name, name, headers, host=host_of(client[0]) if client else "", remaining=_remaining(headers)
@@ -126,21 +126,21 @@ class App:
             return await self._work(route, rest, caller, headers, receive)
         return await calls.answer(caller, lambda: self._work(route, rest, caller, headers, receive))
 
-    async def _work(self, route: Route, rest: str, caller: Caller, headers: Headers, receive: Receive) -> Reply:
+    async def _work(self, route: Route, rest: str, caller: Caller, headers: Headers, receive: Receive) -> HttpReply:
         if route.takes is None:
-            return await route.serve(Call(caller=caller, rest=rest))
+            return await route.serve(HttpCall(caller=caller, rest=rest))
         check_head(headers)
         admission = self._frontend.calls.admission
         with admission.holding() as holding:
             body = await arrived(receive, admission, holding)
-            return await _while_there(receive, route.serve(Call(caller=caller, body=body, rest=rest)))
+            return await _while_there(receive, route.serve(HttpCall(caller=caller, body=body, rest=rest)))
 
-    def _held(self, reply: Reply) -> Callable[[], None]:
+    def _held(self, reply: HttpReply) -> Callable[[], None]:
         """A large reply counts until this is called. Raises Overloaded."""
         size = len(reply.body)
         return self._frontend.calls.admission.hold_reply(size) if size > LARGE_REPLY else _nothing
 
-    async def _sent(self, reply: Reply, name: str, scope: Mapping[str, Any], send: Send) -> None:
+    async def _sent(self, reply: HttpReply, name: str, scope: Mapping[str, Any], send: Send) -> None:
         """Returns when most of it has left. A caller that takes too long is let go."""
         try:
             async with asyncio.timeout(self._frontend.calls.admission.bounds.read_seconds):
@@ -155,7 +155,7 @@ def plain(path: str) -> str:
     return re.sub("/{2,}", "/", path).rstrip("/") or "/"
 
 
-async def _written(reply: Reply, name: str, send: Send) -> None:
+async def _written(reply: HttpReply, name: str, send: Send) -> None:
     described = [(b"content-type", reply.content_type.encode()), (b"content-length", b"%d" % len(reply.body))]
     headers = [
         *(described if reply.status != NO_CONTENT else ()),

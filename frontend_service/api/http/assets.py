@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 from frontend_service.api.http.errors import TEI
-from frontend_service.api.http.reply import HTML, Reply
-from frontend_service.api.http.route import Call, Route, Serve
+from frontend_service.api.http.reply import HTML, HttpReply
+from frontend_service.api.http.route import HttpCall, Route, ServeRoute
 
 PACKAGE = "frontend_service.api.http.playground"
 PAGE = "index.html"
@@ -25,7 +25,7 @@ def routes() -> Iterator[Route]:
         kind = TYPES.get("." + file.name.rpartition(".")[2])
         if kind is not None:
             path = "/" if file.name == PAGE else f"/playground/{file.name}"
-            serve = _gives(Reply(body=file.read_bytes(), content_type=kind, headers=HEADERS))
+            serve = _gives(HttpReply(body=file.read_bytes(), content_type=kind, headers=HEADERS))
             yield Route(
                 method="GET",
                 path=path,
@@ -37,8 +37,8 @@ def routes() -> Iterator[Route]:
             )
 
 
-def _gives(reply: Reply) -> Serve:
-    async def serve(_: Call) -> Reply:
+def _gives(reply: HttpReply) -> ServeRoute:
+    async def serve(_: HttpCall) -> HttpReply:
         return reply
 
     return serve

@@ -7,7 +7,7 @@ import msgspec
 
 from frontend_service.api.http.choices import choices
 from frontend_service.api.http.leniency import MENDED, Mending, without_mark
-from frontend_service.api.http.refusing import Refusals
+from frontend_service.api.http.refusing import RefusedFields
 from shared.errors import InvalidInput, LimitExceeded
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -55,7 +55,7 @@ class Body(Generic[T]):
         self.kind = kind
         self._decoder = msgspec.json.Decoder(kind)
         self._mending = Mending(kind)
-        self._refusals = Refusals(kind)
+        self._refusals = RefusedFields(kind)
 
     def read(self, raw: bytes) -> T:
         """Raises InvalidInput, with the place in the body as its field, and LimitExceeded."""

@@ -10,7 +10,7 @@ import structlog
 
 from frontend_service.api.http.app import ABORT
 from frontend_service.api.http.cycle import Cycle, refusal
-from frontend_service.api.http.parser import Head, NoRequest, Parser
+from frontend_service.api.http.parser import NoRequest, Parser, RequestHead
 from frontend_service.api.http.present import Present
 
 CONNECTIONS = 4096
@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
 
     # Called by the parser.
 
-    def on_head(self, head: Head) -> None:
+    def on_head(self, head: RequestHead) -> None:
         """Puts the request behind those that are to be answered."""
         if self._is_last:
             return
@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
             cycle.keep_alive = cycle.keep_alive and keep_alive
             cycle.end()
 
-    def _scope(self, head: Head) -> dict[str, Any]:
+    def _scope(self, head: RequestHead) -> dict[str, Any]:
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},

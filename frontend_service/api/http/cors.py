@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from frontend_service.api.http.arrival import Headers
 from frontend_service.api.http.head import ANY, TIMEOUT
-from frontend_service.api.http.reply import Reply
+from frontend_service.api.http.reply import HttpReply
 from shared.caller import AUTHORIZATION, KEY, PRIORITY, REQUEST_ID, TRACEPARENT, TRACESTATE
 
 ORIGIN, METHOD, HEADERS = "origin", "access-control-request-method", "access-control-request-headers"
@@ -37,7 +37,7 @@ class Cors:
             return vary
         return (("access-control-allow-origin", allowed), ("access-control-expose-headers", SHOWN), *vary)
 
-    def preflight(self, method: str, headers: Headers) -> Reply | None:
+    def preflight(self, method: str, headers: Headers) -> HttpReply | None:
         """The reply to a browser that asks what a page may send, for which no key is needed; None: this is no such
         question.
         """
@@ -46,7 +46,7 @@ class Cors:
             return None
         wanted = [name.strip().lower() for name in names.get(HEADERS, "").split(",")][:MOST]
         others = [name for name in wanted if name not in SENT and TOKEN.fullmatch(name)]
-        return Reply(
+        return HttpReply(
             status=204,
             headers=(
                 ("access-control-allow-methods", "GET, HEAD, POST"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from frontend_service.api.http.body import NoJson
-from frontend_service.api.http.reply import Reply, written
+from frontend_service.api.http.reply import HttpReply, written
 from frontend_service.api.renaming import Names, renamed
 from shared.errors import (
     DeadlineExceeded,
@@ -65,7 +65,7 @@ TOLD = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ErrorDialect:
     """Errors as one family of clients reads them: `body` makes one of an error, its status, message and field.
 
     `name`: by which the OpenAPI document has it; `schema`: of that body; `own`: statuses that only this shape has.
@@ -82,11 +82,11 @@ class Shape:
         """Statuses that errors of a path may have, each with what it says."""
         return dict(sorted((TOLD | self.own).items()))
 
-    def told(self, error: SelvageError, names: Names) -> Reply:
+    def told(self, error: SelvageError, names: Names) -> HttpReply:
         """`names`: what ours are called here."""
         status = self.status(error)
         field, message = renamed(error.field, names), renamed(error.message, names)
-        return Reply(status=status, body=written(self.body(error, status, message, field)), headers=_headers(error))
+        return HttpReply(status=status, body=written(self.body(error, status, message, field)), headers=_headers(error))
 
 
 def _headers(error: SelvageError) -> tuple[tuple[str, str], ...]:
@@ -146,14 +146,14 @@ def _object(**properties: Any) -> dict[str, Any]:
 
 
 _STRING = {"type": "string"}
-OPENAI = Shape(
+OPENAI = ErrorDialect(
     "OpenAI",
     status_of,
     _openai,
     _object(error=_object(message=_STRING, type=_STRING, param={"type": ["string", "null"]}, code=_STRING)),
 )
-COHERE = Shape("Cohere", status_of, _cohere, _object(message=_STRING))
-TEI = Shape(
+COHERE = ErrorDialect("Cohere", status_of, _cohere, _object(message=_STRING))
+TEI = ErrorDialect(
     "TEI",
     _tei_status,
     _tei,
@@ -162,6 +162,6 @@ TEI = Shape(
 )
 
 
-def shape_of(path: str) -> Shape:
+def shape_of(path: str) -> ErrorDialect:
     """The shape of errors about a path that there is not."""
     return OPENAI if path.startswith("/v1/") else COHERE if path.startswith("/v2/") else TEI

@@ -6,8 +6,8 @@ from typing import Any
 from frontend_service.api.http import assets, manual
 from frontend_service.api.http.errors import TEI
 from frontend_service.api.http.openapi import openapi
-from frontend_service.api.http.reply import HTML, Reply, written
-from frontend_service.api.http.route import Call, Route, Serve
+from frontend_service.api.http.reply import HTML, HttpReply, written
+from frontend_service.api.http.route import HttpCall, Route, ServeRoute
 from frontend_service.application.frontend import Frontend
 from shared.errors import WorkerUnavailable
 
@@ -22,23 +22,23 @@ def routes(
 ) -> list[Route]:
     """`answered`: what else is documented; `metrics`: the page for Prometheus, and its content type."""
 
-    async def tells(_: Call) -> Reply:
-        return Reply(body=document)
+    async def tells(_: HttpCall) -> HttpReply:
+        return HttpReply(body=document)
 
-    async def shows(_: Call) -> Reply:
-        return Reply(body=docs, content_type=HTML, headers=manual.HEADERS)
+    async def shows(_: HttpCall) -> HttpReply:
+        return HttpReply(body=docs, content_type=HTML, headers=manual.HEADERS)
 
-    async def health(_: Call) -> Reply:
+    async def health(_: HttpCall) -> HttpReply:
         if is_draining():
             raise WorkerUnavailable("the service is draining", retry_after=1.0)
         frontend.models.cards()
-        return Reply(body=b"{}")
+        return HttpReply(body=b"{}")
 
-    async def measured(_: Call) -> Reply:
+    async def measured(_: HttpCall) -> HttpReply:
         body, kind = metrics()
-        return Reply(body=body, content_type=kind)
+        return HttpReply(body=body, content_type=kind)
 
-    def get(path: str, summary: str, serve: Serve, **options: Any) -> Route:
+    def get(path: str, summary: str, serve: ServeRoute, **options: Any) -> Route:
         return Route(method="GET", path=path, shape=TEI, summary=summary, serve=serve, **options)
 
     playground = {route.path: route for route in assets.routes()}

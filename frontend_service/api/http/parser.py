@@ -31,7 +31,7 @@ class NoRequest(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class RequestHead:
     """The head of a request. `path` is unquoted; `headers`: their names in small letters; `length`: its body's or 0;
     `keep_alive`: another request may follow.
     """
@@ -45,10 +45,10 @@ class Head:
     keep_alive: bool
 
 
-class Reader(Protocol):
+class RequestReader(Protocol):
     """The object that a Parser calls with requests: a head, any number of parts, an end, and the next head."""
 
-    def on_head(self, head: Head) -> None: ...
+    def on_head(self, head: RequestHead) -> None: ...
 
     def on_part(self, part: bytes) -> None:
         """Takes the next bytes of the body."""
@@ -62,7 +62,7 @@ class Parser:
     behind a request until the next one is whole.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: RequestReader) -> None:
         self._reader = reader
         self._parser = self._new()
         self._url, self._headers, self._length = b"", Headers(), 0
@@ -146,10 +146,10 @@ class Parser:
         if not self._is_offer:
             self._reader.on_end(self._parser.should_keep_alive())
 
-    def _head(self, is_tunnel: bool) -> Head:
+    def _head(self, is_tunnel: bool) -> RequestHead:
         version = self._parser.get_http_version()
         path, query = self._target()
-        return Head(
+        return RequestHead(
             method=self._parser.get_method().decode(),
             path=unquote(path) if "%" in path else path,
             query=query,

@@ -4,7 +4,7 @@ import asyncio
 from typing import Protocol
 
 
-class Member(Protocol):
+class OpenConnection(Protocol):
     """A connection, as its port knows it."""
 
     def finish(self) -> None:
@@ -18,12 +18,12 @@ class Present:
     """Connections of a port, and the tasks that answer their requests. `is_ending`: no more are taken."""
 
     def __init__(self) -> None:
-        self.connections: set[Member] = set()
+        self.connections: set[OpenConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.is_ending = False
         self._left = asyncio.Event()
 
-    def leave(self, connection: Member) -> None:
+    def leave(self, connection: OpenConnection) -> None:
         """It is lost."""
         self.connections.discard(connection)
         self._left.set()

@@ -28,7 +28,7 @@ def refusing(why: str, *nothing: Any) -> msgspec.Meta:
     )
 
 
-class Refusals:
+class RefusedFields:
     """The refusals of one struct."""
 
     def __init__(self, kind: type[msgspec.Struct]) -> None:

@@ -8,23 +8,23 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from frontend_service.api.http.body import Body
-from frontend_service.api.http.errors import Shape
-from frontend_service.api.http.reply import JSON, Reply
+from frontend_service.api.http.errors import ErrorDialect
+from frontend_service.api.http.reply import JSON, HttpReply
 from frontend_service.api.renaming import Names, renamed
 from frontend_service.application.exchange import Exchange
 from frontend_service.application.frontend import Frontend
-from frontend_service.domain.answer import Answer, Finished
+from frontend_service.domain.answer import Answer, FinishedAnswer
 from shared.caller import Caller
 from shared.errors import SelvageError
-from shared.terms import Terms
+from shared.terms import RequestTerms
 
 B = TypeVar("B", bound=msgspec.Struct)
 Q = TypeVar("Q")
-A = TypeVar("A", bound=Answer | Finished)
+A = TypeVar("A", bound=Answer | FinishedAnswer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class HttpCall:
     """A request that has been read. `rest`: the end of its path, where the route takes more than its own."""
 
     caller: Caller
@@ -32,7 +32,7 @@ class Call:
     rest: str = ""
 
 
-Serve = Callable[[Call], Awaitable[Reply]]
+ServeRoute = Callable[[HttpCall], Awaitable[HttpReply]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +46,8 @@ class Route:
 
     method: str
     path: str
-    serve: Serve
-    shape: Shape
+    serve: ServeRoute
+    shape: ErrorDialect
     summary: str
     takes: Any = None
     or_takes: tuple[Any, ...] = ()
@@ -83,11 +83,11 @@ def exchanged(
     frontend: Frontend,
     body: Body[B],
     read: Callable[[B], Q],
-    ask: Callable[[Q, Terms], Awaitable[A]],
-    write: Callable[[Asked[B, Q], A], Reply],
+    ask: Callable[[Q, RequestTerms], Awaitable[A]],
+    write: Callable[[Asked[B, Q], A], HttpReply],
     weight: int = 1,
     names_of: Callable[[B], Names] = lambda _: (),
-) -> Serve:
+) -> ServeRoute:
     """Serves by one of the frontend's services: `read` a body, `ask`, `write` a reply.
 
     `names_of`: what our names are called in a body, where errors are to name a place as this caller wrote it.
@@ -96,11 +96,11 @@ def exchanged(
     def reads(given: tuple[B, str]) -> Asked[B, Q]:
         return Asked(*given, read(given[0]))
 
-    exchange: Exchange[tuple[B, str], Asked[B, Q], A, Reply] = Exchange(
+    exchange: Exchange[tuple[B, str], Asked[B, Q], A, HttpReply] = Exchange(
         read=reads, ask=lambda asked, terms: ask(asked.request, terms), write=write, weight=weight
     )
 
-    async def serve(call: Call) -> Reply:
+    async def serve(call: HttpCall) -> HttpReply:
         given = await frontend.offload(len(call.body), body.read, call.body)
         asked = (given, call.caller.request_id)
         try:
@@ -117,7 +117,7 @@ def exchanged(
                 ("postprocess", timing.postprocess),
             )
         )
-        return Reply(
+        return HttpReply(
             body=reply.body,
             content_type=reply.content_type,
             headers=(*reply.headers, ("server-timing", told)),

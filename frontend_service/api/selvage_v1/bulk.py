@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from frontend_service.api.selvage_v1.codec import embedding
 from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
-from frontend_service.api.streams.independent import Streaming
-from frontend_service.api.streams.two_way_stream import REQUEST_BYTES, NotRead, Replies, Requests
+from frontend_service.api.streams.independent import IndependentStream
+from frontend_service.api.streams.two_way_stream import REQUEST_BYTES, NotRead, Replies, RequestStream
 from frontend_service.application.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
 from shared.caller import Caller
@@ -28,9 +28,9 @@ class Bulk:
         self._frontend, self._embed, self._caller = frontend, embed, caller
         self._deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
         self._done = 0
-        self._streaming = Streaming(frontend.calls.admission, stream, replies, self._answer)
+        self._streaming = IndependentStream(frontend.calls.admission, stream, replies, self._answer)
 
-    async def run(self, batches: Requests[EmbedStreamRequest]) -> None:
+    async def run(self, batches: RequestStream[EmbedStreamRequest]) -> None:
         """Until all are answered. Raises SelvageError where something comes that is no batch, nobody reads, or the
         stream is ended."""
         await self._streaming.run(batches)

@@ -11,7 +11,7 @@ from frontend_service.api.selvage_v1.codec import classification, embedding, fie
 from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
 from frontend_service.application.exchange import Exchange
 from frontend_service.application.frontend import Frontend
-from frontend_service.domain.answer import Answer, Finished
+from frontend_service.domain.answer import Answer, FinishedAnswer
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1.classification_pb2_grpc import (
     ClassificationServiceServicer,
@@ -26,7 +26,7 @@ from shared.server.rpc.interceptor import CALLER
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Q = TypeVar("Q")
-A = TypeVar("A", bound=Answer | Finished)
+A = TypeVar("A", bound=Answer | FinishedAnswer)
 R = TypeVar(
     "R",
     EmbedReply,

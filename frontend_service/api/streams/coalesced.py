@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from frontend_service.api.streams.two_way_stream import REQUEST_BYTES, BothWays, Replies, Requests
+from frontend_service.api.streams.two_way_stream import REQUEST_BYTES, Replies, RequestStream, TwoWayStream
 from shared.errors import InputTooLarge, Internal, InvalidInput, Overloaded, SelvageError
 from shared.server.admission import Admission
 from shared.server.admission.holding import Holding
@@ -55,7 +55,7 @@ class _Group(Generic[M]):
     task: "asyncio.Task[None] | None" = None
 
 
-class Coalescing(BothWays[M]):
+class CoalescedStream(TwoWayStream[M]):
     """One stream. Replies leave in order; the first error ends it, once the messages before have been answered."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Coalescing(BothWays[M]):
         self._held: Holding
         self._tasks: asyncio.TaskGroup
 
-    async def run(self, requests: Requests[M]) -> None:
+    async def run(self, requests: RequestStream[M]) -> None:
         """Until all messages are answered. Raises the error of the first that has one."""
         try:
             with self._admission.holding() as self._held:

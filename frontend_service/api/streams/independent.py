@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from frontend_service.api.streams.two_way_stream import BothWays, Replies
+from frontend_service.api.streams.two_way_stream import Replies, TwoWayStream
 from shared.server.admission import Admission
 from shared.server.admission.streams import OpenStream
 
@@ -16,7 +16,7 @@ REQUESTS = 256
 Q = TypeVar("Q")
 
 
-class Streaming(BothWays[Q]):
+class IndependentStream(TwoWayStream[Q]):
     """One stream; each request is answered by itself."""
 
     def __init__(

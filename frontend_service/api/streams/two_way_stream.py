@@ -26,7 +26,7 @@ Q = TypeVar("Q")
 Q_co = TypeVar("Q_co", covariant=True)
 
 
-class Requests(Protocol[Q_co]):
+class RequestStream(Protocol[Q_co]):
     """What a stream's caller sends. After one that cannot be read, whose error it raises, the next one comes.
 
     `size`: of the request that came last, in bytes.
@@ -53,7 +53,7 @@ class NotRead(DeadlineExceeded):
     """The caller took no reply for too long; the whole stream ends."""
 
 
-class BothWays(ABC, Generic[Q]):
+class TwoWayStream(ABC, Generic[Q]):
     """One stream. What it holds is bounded, so whoever does not read is not read from, and nobody else waits."""
 
     def __init__(self, admission: Admission, stream: OpenStream, replies: Replies, requests: int) -> None:
@@ -64,7 +64,7 @@ class BothWays(ABC, Generic[Q]):
         self._requests = self._bytes = self._unwritten = 0
         self._over = self._stuck = False
 
-    async def run(self, requests: Requests[Q]) -> None:
+    async def run(self, requests: RequestStream[Q]) -> None:
         """Until all requests are answered.
 
         Raises what reading raises, or that with which the stream is ended, once all that was read is answered, and at
@@ -142,7 +142,7 @@ class BothWays(ABC, Generic[Q]):
         if size < 0:
             self._changed.set()
 
-    async def _read(self, requests: Requests[Q], tasks: asyncio.TaskGroup) -> None:
+    async def _read(self, requests: RequestStream[Q], tasks: asyncio.TaskGroup) -> None:
         """Begins all requests, until one cannot be read or the stream is to end. Then what comes is let go."""
         while True:
             await self._room()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from frontend_service.api.streams.two_way_stream import BothWays, Replies, Requests
+from frontend_service.api.streams.two_way_stream import Replies, RequestStream, TwoWayStream
 from frontend_service.api.tei_v1.codec import ranking
 from frontend_service.domain.limits import Limits
 from shared.errors import InvalidInput, LimitExceeded, SelvageError
@@ -12,7 +12,7 @@ from shared.server.admission.streams import OpenStream
 from tei.v1 import tei_pb2 as pb
 
 
-class Gathering(BothWays[pb.RerankStreamRequest]):
+class Gathering(TwoWayStream[pb.RerankStreamRequest]):
     """One stream. What was gathered is counted in `held`."""
 
     def __init__(self, admission: Admission, stream: OpenStream, limits: Limits, held: Holding) -> None:
@@ -22,7 +22,7 @@ class Gathering(BothWays[pb.RerankStreamRequest]):
         self._whole: pb.RerankRequest | None = None
         self._time: asyncio.Timeout
 
-    async def all(self, messages: Requests[pb.RerankStreamRequest]) -> pb.RerankRequest:
+    async def all(self, messages: RequestStream[pb.RerankStreamRequest]) -> pb.RerankRequest:
         """The request that they are together.
 
         Raises InvalidInput where they do not belong together, LimitExceeded where they are too many or too large,

@@ -8,27 +8,27 @@ from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from frontend_service.api.streams.coalesced import Coalescing
-from frontend_service.api.streams.two_way_stream import Replies, Requests
+from frontend_service.api.streams.coalesced import CoalescedStream
+from frontend_service.api.streams.two_way_stream import Replies, RequestStream
 from frontend_service.api.tei_v1.codec.fields import options, put_times
 from frontend_service.application.exchange import Exchange
 from frontend_service.application.frontend import Frontend
-from frontend_service.domain.answer import Answer, Finished
+from frontend_service.domain.answer import Answer, FinishedAnswer
 from shared.caller import Caller
 from shared.deadline import Deadline
 from shared.server.admission.streams import OpenStream
-from shared.terms import Terms
+from shared.terms import RequestTerms
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Message)
 Q = TypeVar("Q")
-Told = TypeVar("Told", bound=Answer | Finished)
+ReplyOrError = TypeVar("ReplyOrError", bound=Answer | FinishedAnswer)
 OBJECTS = 16
 """How much longer it takes to put a byte of scores into messages one by one than to copy it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Written(Generic[R]):
+class WrittenReplies(Generic[R]):
     """A reply for each message; `size`: of all, in bytes that take as long to copy, about."""
 
     replies: list[R]
@@ -39,21 +39,21 @@ class Written(Generic[R]):
 class Method(Generic[M, R]):
     """How messages of equal `options` are answered: with a reply each."""
 
-    answer: Callable[[Sequence[M], Caller], Awaitable[Written[R]]]
+    answer: Callable[[Sequence[M], Caller], Awaitable[WrittenReplies[R]]]
     options: Callable[[M], Hashable] = options
 
 
 def timed(
     frontend: Frontend,
     read: Callable[[Sequence[M]], Q],
-    ask: Callable[[Q, Terms], Awaitable[Told]],
-    write: Callable[[Q, Told], list[R]],
+    ask: Callable[[Q, RequestTerms], Awaitable[ReplyOrError]],
+    write: Callable[[Q, ReplyOrError], list[R]],
     weight: int = 1,
-) -> Callable[[Sequence[M], Caller], Awaitable[Written[R]]]:
+) -> Callable[[Sequence[M], Caller], Awaitable[WrittenReplies[R]]]:
     """Answers by an exchange, whose replies tell their times. `weight`: see `Exchange`."""
     exchange = Exchange(read=read, ask=ask, write=partial(_written, write, weight), weight=weight)
 
-    async def answer(messages: Sequence[M], caller: Caller) -> Written[R]:
+    async def answer(messages: Sequence[M], caller: Caller) -> WrittenReplies[R]:
         start = time.monotonic()
         written, timing = await frontend.exchange(exchange, messages, size_of(messages), caller)
         put_times(written.replies, timing, time.monotonic() - start)  # type: ignore[arg-type]  # each has metadata
@@ -62,8 +62,10 @@ def timed(
     return answer
 
 
-def _written(write: Callable[[Q, Told], list[R]], weight: int, request: Q, told: Told) -> Written[R]:
-    return Written(write(request, told), weight * told.size)
+def _written(
+    write: Callable[[Q, ReplyOrError], list[R]], weight: int, request: Q, told: ReplyOrError
+) -> WrittenReplies[R]:
+    return WrittenReplies(write(request, told), weight * told.size)
 
 
 def size_of(messages: Sequence[Message]) -> int:
@@ -79,9 +81,9 @@ class Grouped(Generic[M, R]):
     ) -> None:
         self._frontend, self._method, self._caller = frontend, method, caller
         self._deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
-        self._coalescing = Coalescing[M](frontend.calls.admission, stream, replies, method.options, self._answer)
+        self._coalescing = CoalescedStream[M](frontend.calls.admission, stream, replies, method.options, self._answer)
 
-    async def run(self, messages: Requests[M]) -> None:
+    async def run(self, messages: RequestStream[M]) -> None:
         """Until all are answered. Raises SelvageError, the first that a message meets, or that ends the stream."""
         await self._coalescing.run(messages)
 

@@ -12,7 +12,7 @@ from frontend_service.api.grpc_stream import begun
 from frontend_service.api.tei_v1.codec import embedding, info, prediction, ranking, tokenization
 from frontend_service.api.tei_v1.codec.fields import headers
 from frontend_service.api.tei_v1.gathering import Gathering
-from frontend_service.api.tei_v1.grouped import OBJECTS, Grouped, Method, Written, size_of, timed
+from frontend_service.api.tei_v1.grouped import OBJECTS, Grouped, Method, WrittenReplies, size_of, timed
 from frontend_service.application.frontend import Frontend
 from shared.caller import Caller
 from shared.deadline import Deadline
@@ -148,18 +148,18 @@ class TokenizeServicer(_Servicer, services.TokenizeServicer):
         super().__init__(frontend)
         self._encode, self._decode = Method(self._encoded), Method(self._decoded)
 
-    async def _encoded(self, messages: Sequence[pb.EncodeRequest], _: Caller) -> Written[pb.EncodeResponse]:
+    async def _encoded(self, messages: Sequence[pb.EncodeRequest], _: Caller) -> WrittenReplies[pb.EncodeResponse]:
         offload = self._frontend.offload
         request = await offload(size_of(messages), tokenization.encode_request, messages)
         shown = await self._frontend.models.tokenize(request)
         self._frontend.calls.admission.reserve(shown.size)
         replies = await offload(OBJECTS * shown.size, partial(tokenization.encode_replies, messages), shown)
-        return Written(replies, shown.size)
+        return WrittenReplies(replies, shown.size)
 
-    async def _decoded(self, messages: Sequence[pb.DecodeRequest], _: Caller) -> Written[pb.DecodeResponse]:
+    async def _decoded(self, messages: Sequence[pb.DecodeRequest], _: Caller) -> WrittenReplies[pb.DecodeResponse]:
         size = size_of(messages)
         request = await self._frontend.offload(size, tokenization.decode_request, messages)
-        return Written(tokenization.decode_replies(await self._frontend.models.detokenize(request)), size)
+        return WrittenReplies(tokenization.decode_replies(await self._frontend.models.detokenize(request)), size)
 
     async def Tokenize(self, request: pb.EncodeRequest, context: Context) -> pb.EncodeResponse:
         (reply,) = (await self._encoded([request], CALLER.get())).replies

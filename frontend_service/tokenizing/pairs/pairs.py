@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from frontend_service.domain.requests import UNPROMPTED, WHOLE, Cut, PromptChoice
+from frontend_service.domain.requests import UNPROMPTED, WHOLE, PromptChoice, Truncation
 from shared.errors import InputTooLong, InvalidInput
 
 
@@ -24,9 +24,9 @@ class PairTexts:
     seconds: Sequence[str]
     matrix: bool
     entry: str
-    cut: Cut
-    first_cut: Cut = WHOLE
-    second_cut: Cut = WHOLE
+    cut: Truncation
+    first_cut: Truncation = WHOLE
+    second_cut: Truncation = WHOLE
     first_entry: str = "queries[{}]"
     prompt: PromptChoice = UNPROMPTED
 
@@ -72,7 +72,7 @@ Joined = Iterator[tuple[int, int, PairSequence] | None]
 """Pairs: number of the second text, number of the first, and what they make; None between slices."""
 
 
-def check_side(cut: Cut, limit: int, tokens: int, field: str, *, whole: bool) -> None:
+def check_side(cut: Truncation, limit: int, tokens: int, field: str, *, whole: bool) -> None:
     """Raises InputTooLong, naming the text `field`, where it is over the `limit` of its side and may not be cut.
 
     `whole`: it is read to its end, as for a pair.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from tokenizers import Encoding, Tokenizer
 
-from frontend_service.domain.requests import Cut
+from frontend_service.domain.requests import Truncation
 from frontend_service.tokenizing.pairs.pairs import Joined, PairSequence, PairTexts, check_side
-from frontend_service.tokenizing.prefix import Need, Read, Reader
+from frontend_service.tokenizing.prefix import Need, PrefixRead, PrefixReader
 from frontend_service.tokenizing.truncation import shortened
 from shared.vectors import TruncationSide
 
@@ -28,10 +28,10 @@ class _Side:
     whole: bool
 
 
-class Segments:
+class SegmentPairs:
     """Pairs in the form of cross-encoders."""
 
-    def __init__(self, reader: Reader, framing: Tokenizer, side: TruncationSide) -> None:
+    def __init__(self, reader: PrefixReader, framing: Tokenizer, side: TruncationSide) -> None:
         """`framing` puts special tokens around what `reader` reads; `side` loses where nothing is said."""
         self._reader = reader
         self._framing = framing
@@ -78,7 +78,7 @@ class Segments:
                 column += 1
             yield None
 
-    def _need(self, cut: Cut, room: int, side: TruncationSide, *, counted: bool) -> Need | None:
+    def _need(self, cut: Truncation, room: int, side: TruncationSide, *, counted: bool) -> Need | None:
         """The tokens that are read of a text: one more than may stay, or all where they are to be `counted`.
 
         A limit of its side that lies above the `room` says nothing, unless the other end is cut there.
@@ -88,7 +88,7 @@ class Segments:
             return Need(tokens=limit + 1, cut=end)
         return None if counted else Need(tokens=room + 1, cut=side)
 
-    def _kept(self, read: Read, cut: Cut, field: str, room: int, side: TruncationSide) -> _Side:
+    def _kept(self, read: PrefixRead, cut: Truncation, field: str, room: int, side: TruncationSide) -> _Side:
         """A text, which errors call `field`, within the limit of its side, which counts no special tokens.
 
         Of it stays what a pair has `room` for, which is cut on `side`.

@@ -5,18 +5,18 @@ A template is cut in its document and keeps its end, since a yes/no reranker ans
 
 from collections.abc import Iterable, Iterator
 
-from frontend_service.domain.requests import Cut
+from frontend_service.domain.requests import Truncation
 from frontend_service.tokenizing.pairs.pairs import Joined, PairTexts, check_side
-from frontend_service.tokenizing.prefix import Need, Reader
+from frontend_service.tokenizing.prefix import Need, PrefixReader
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 from shared.vectors import TruncationSide
 
 
-class Template:
+class TemplatePairs:
     """Pairs in the form of yes/no rerankers."""
 
-    def __init__(self, reader: Reader, card: ModelCard) -> None:
+    def __init__(self, reader: PrefixReader, card: ModelCard) -> None:
         self._reader = reader
         self._card = card
 
@@ -58,7 +58,7 @@ class Template:
         filled = [part.replace("{instruction}", instruction or "") for part in (before, between, after)]
         return filled[0], filled[1], filled[2]
 
-    def _cut(self, texts: Iterable[str], cut: Cut, entry: str, whole: int) -> Iterator[list[tuple[str, bool]]]:
+    def _cut(self, texts: Iterable[str], cut: Truncation, entry: str, whole: int) -> Iterator[list[tuple[str, bool]]]:
         """Texts within the limit of their side, cut where the last token ends; and whether they were. Some a slice.
 
         `entry`: what errors call one of them; `whole`: the limit of a pair. A side's own limit says nothing above it.

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
-from frontend_service.tokenizing.batch import Tokenized
+from frontend_service.tokenizing.batch import TokenizedBatch
 from frontend_service.tokenizing.fair_threads import Slices
 from frontend_service.tokenizing.pairs.pairs import PairSequence, PairTexts
-from frontend_service.tokenizing.pairs.segments import Segments
-from frontend_service.tokenizing.pairs.template import Template
-from frontend_service.tokenizing.prefix import Reader
+from frontend_service.tokenizing.pairs.segments import SegmentPairs
+from frontend_service.tokenizing.pairs.template import TemplatePairs
+from frontend_service.tokenizing.prefix import PrefixReader
 from frontend_service.tokenizing.untrained_tokens import Beyond
 from shared.card import ModelCard
 from shared.ragged import RaggedTokens
@@ -22,13 +22,13 @@ SLICE_TOKENS = 4096
 class PairTokenizer:
     """The pairs of one model as token ids. May run in several threads at once."""
 
-    def __init__(self, reader: Reader, framing: Tokenizer, card: ModelCard, beyond: Beyond) -> None:
+    def __init__(self, reader: PrefixReader, framing: Tokenizer, card: ModelCard, beyond: Beyond) -> None:
         """`reader` reads texts, `framing` puts special tokens around them."""
         self._beyond = beyond
-        segments = Segments(reader, framing, card.truncation_side)
-        self._form: Segments | Template = Template(reader, card) if card.pair_template else segments
+        segments = SegmentPairs(reader, framing, card.truncation_side)
+        self._form: SegmentPairs | TemplatePairs = TemplatePairs(reader, card) if card.pair_template else segments
 
-    def tokenize(self, texts: PairTexts, prompt: str | None, limit: int) -> Slices[Tokenized]:
+    def tokenize(self, texts: PairTexts, prompt: str | None, limit: int) -> Slices[TokenizedBatch]:
         """Ids of all pairs, row-major, each of at most `limit` tokens. `prompt` None: the model's own, if it has one.
 
         Raises InputTooLong where a pair is over the limit and may not be cut.
@@ -49,11 +49,11 @@ class PairTokenizer:
         return _packed([sequence for sequence in done if sequence is not None])
 
 
-def _packed(sequences: Sequence[PairSequence]) -> Tokenized:
+def _packed(sequences: Sequence[PairSequence]) -> TokenizedBatch:
     flat = array("i")
     for sequence in sequences:
         flat.extend(sequence.ids)
-    return Tokenized(
+    return TokenizedBatch(
         tokens=RaggedTokens.packed(flat, [len(sequence.ids) for sequence in sequences]),
         truncated=tuple(sequence.truncated for sequence in sequences),
         prompt_lengths=(0,) * len(sequences),

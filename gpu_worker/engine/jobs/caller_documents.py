@@ -10,7 +10,7 @@ from torch import Tensor
 from gpu_worker.engine.jobs.scoring import averaged, comparing_flops
 from gpu_worker.engine.jobs.texts import Deliver
 from gpu_worker.engine.step.comparisons import Comparisons
-from gpu_worker.engine.step.download import Array, Shipment
+from gpu_worker.engine.step.download import Array, StepDownload
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel, Texts
 from gpu_worker.kernels.maxsim.winners import winners
 from gpu_worker.kernels.rows import packing
@@ -68,7 +68,7 @@ class GivenDocuments:
         self._winners = [np.full(width, -1, dtype=np.int32) for width in explained]
         self._similarities = [np.zeros(width, dtype=np.float32) for width in explained]
 
-    def compare(self, queries: Tensor, start: int, stop: int, kernel: MaxSimKernel, shipment: Shipment) -> Deliver:
+    def compare(self, queries: Tensor, start: int, stop: int, kernel: MaxSimKernel, shipment: StepDownload) -> Deliver:
         """Launches the scores of units `start` to `stop`.
 
         queries lie end to end: of a matrix all of them [sum of query_rows, D], of pairs those of these units.
@@ -92,7 +92,7 @@ class GivenDocuments:
 
         return deliver
 
-    def _explain(self, queries: Tensor, vectors: Tensor, found: Texts, start: int, shipment: Shipment) -> Deliver:
+    def _explain(self, queries: Tensor, vectors: Tensor, found: Texts, start: int, shipment: StepDownload) -> Deliver:
         """Of pairs one by one; of a matrix for all queries' rows at once."""
         units = range(start, start + len(found))
         if self._pairs:

@@ -18,7 +18,7 @@ from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.vectors import InputType, OutputKind
 
 
-class Opening:
+class JobFactory:
     """Of one model. Which tokens have a vector, and which pooling leaves out, is settled here."""
 
     def __init__(self, model: Model) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from gpu_worker.engine.jobs.table import Table
 from gpu_worker.engine.jobs.texts import Deliver, Launch, TextJob, by_length
 from gpu_worker.engine.step.outputs import Outputs
-from gpu_worker.engine.step.row_outputs import Form, Share
+from gpu_worker.engine.step.row_outputs import RowForm, RowOutput
 from gpu_worker.engine.step.sequences import Member, Sequences
 from gpu_worker.engine.step.sparse_outputs import SparseShare
 from gpu_worker.model.heads import sparse_vectors
@@ -42,10 +42,10 @@ class EncodeJob(TextJob):
     def ask(self, start: int, stop: int, member: Member, outputs: Outputs) -> Launch:
         work, puts = self._work, list[Deliver]()
         if self._dense is not None:
-            form = Form(dimensions=work.dimensions, unit=work.normalize, data_type=work.data_type)
+            form = RowForm(dimensions=work.dimensions, unit=work.normalize, data_type=work.data_type)
             puts.append(_putting(self._dense, member.chosen, outputs.dense(member, form)))
         if self._tokens is not None:
-            form = Form(dimensions=work.dimensions, unit=work.normalize_tokens, data_type=work.data_type)
+            form = RowForm(dimensions=work.dimensions, unit=work.normalize_tokens, data_type=work.data_type)
             places = member.sequences.kept_places(member.chosen)
             puts.append(_putting(self._tokens, places, outputs.tokens(member, form)))
         if self._sparse is not None:
@@ -82,5 +82,5 @@ class EncodeJob(TextJob):
         )
 
 
-def _putting(table: Table, places: "np.ndarray[tuple[int], np.dtype[np.int64]]", share: Share) -> Deliver:
+def _putting(table: Table, places: "np.ndarray[tuple[int], np.dtype[np.int64]]", share: RowOutput) -> Deliver:
     return lambda: table.put(places, share)

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from gpu_worker.engine.jobs.caller_documents import GivenDocuments, given_rows
 from gpu_worker.engine.jobs.texts import Deliver, Launch, TextJob
-from gpu_worker.engine.step.download import Shipment
+from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
-from gpu_worker.engine.step.row_outputs import Form
+from gpu_worker.engine.step.row_outputs import RowForm
 from gpu_worker.engine.step.sequences import Member, Sequences
 from gpu_worker.ragged.batch import Counts
 from shared.errors import DimensionMismatch
@@ -44,7 +44,7 @@ class MaxSimJob:
         return np.empty(0, dtype=np.int64)
 
     def ask(self, start: int, stop: int, member: Member, outputs: Outputs) -> Launch:
-        def launch(shipment: Shipment) -> Deliver:
+        def launch(shipment: StepDownload) -> Deliver:
             asked = self._queries.part(start, stop) if self._pairs else self._queries
             queries = given_rows(asked, self._unit_rows, outputs.device, self._half)
             return self._given.compare(queries, start, stop, outputs.maxsim, shipment)
@@ -68,7 +68,7 @@ class TextMaxSimJob(TextJob):
             )
         queries = [(number,) for number in range(len(sequences))]
         super().__init__(sequences, [*queries, *(() for _ in work.documents.lengths)])
-        self._form = Form(dimensions=dimensions, unit=work.unit_queries)
+        self._form = RowForm(dimensions=dimensions, unit=work.unit_queries)
         self._counts = sequences.kept_counts
         tokens = np.flatnonzero(sequences.kept) - np.repeat(sequences.offsets[:-1], self._counts)
         self._given = GivenDocuments(work, self._counts, flops_per_token, tokens, sequences.lengths)
@@ -79,7 +79,7 @@ class TextMaxSimJob(TextJob):
     def ask(self, start: int, stop: int, member: Member, outputs: Outputs) -> Launch:
         asked = outputs.tokens(member, self._form) if len(member) else None
 
-        def launch(shipment: Shipment) -> Deliver:
+        def launch(shipment: StepDownload) -> Deliver:
             if asked is not None:
                 rows = asked.tensor.split(self._counts[member.chosen].tolist())
                 self._known |= dict(zip(member.chosen.tolist(), rows, strict=True))
@@ -94,7 +94,7 @@ class TextMaxSimJob(TextJob):
 
         return launch
 
-    def _compare(self, start: int, stop: int, outputs: Outputs, shipment: Shipment) -> Deliver | None:
+    def _compare(self, start: int, stop: int, outputs: Outputs, shipment: StepDownload) -> Deliver | None:
         """Of the documents among units `start` to `stop`, once the queries' rows are there."""
         queries = len(self.sequences)
         if stop <= queries:

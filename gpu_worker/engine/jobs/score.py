@@ -6,7 +6,7 @@ import numpy as np
 
 from gpu_worker.engine.jobs.scoring import DenseScoring, LateScoring, Scoring, SparseScoring, comparing_flops
 from gpu_worker.engine.jobs.texts import Deliver, Launch, TextJob
-from gpu_worker.engine.step.download import Shipment
+from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import Member, Sequences
 from gpu_worker.model.heads.heads import Heads
@@ -64,7 +64,7 @@ class ScoreJob(TextJob):
     def ask(self, start: int, stop: int, member: Member, outputs: Outputs) -> Launch:
         launches = [scoring.ask(member, outputs) for _, scoring in self._scorings]
 
-        def launch(shipment: Shipment) -> Deliver:
+        def launch(shipment: StepDownload) -> Deliver:
             deliveries = [each(shipment) for each in launches]
 
             def deliver() -> None:

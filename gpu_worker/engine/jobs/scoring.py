@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from gpu_worker.engine.jobs.texts import Deliver, Launch
-from gpu_worker.engine.step.download import Shipment
+from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
-from gpu_worker.engine.step.row_outputs import Form
+from gpu_worker.engine.step.row_outputs import RowForm
 from gpu_worker.engine.step.sequences import Member, Sequences
 from gpu_worker.engine.step.sparse_outputs import SparseShare
 from gpu_worker.kernels.maxsim.winners import winners
@@ -69,11 +69,11 @@ class DenseScoring:
 
     def ask(self, member: Member, outputs: Outputs) -> Launch:
         queries, documents = member.split(self._work.queries)
-        form = Form(unit=self._work.unit_rows)
+        form = RowForm(unit=self._work.unit_rows)
         asked, found = outputs.dense(queries, form), outputs.dense(documents, form)
         columns = documents.chosen - self._work.queries
 
-        def launch(shipment: Shipment) -> Deliver:
+        def launch(shipment: StepDownload) -> Deliver:
             if len(queries):
                 # A copy: a view would keep the rows of all documents beside them as well.
                 self._known.add(queries.chosen, asked.tensor.clone().split(1))
@@ -104,12 +104,12 @@ class LateScoring:
 
     def ask(self, member: Member, outputs: Outputs) -> Launch:
         queries, documents = member.split(self._work.queries)
-        form = Form(unit=self._work.unit_rows)
+        form = RowForm(unit=self._work.unit_rows)
         asked = outputs.tokens(queries, form)
         if len(documents):
             outputs.documents(documents, form)
 
-        def launch(shipment: Shipment) -> Deliver:
+        def launch(shipment: StepDownload) -> Deliver:
             if len(queries):
                 rows = self._counts[queries.chosen].tolist()
                 self._known.add(queries.chosen, asked.tensor.split(rows))
@@ -117,7 +117,7 @@ class LateScoring:
 
         return launch
 
-    def _compare(self, documents: Member, outputs: Outputs, shipment: Shipment) -> Deliver:
+    def _compare(self, documents: Member, outputs: Outputs, shipment: StepDownload) -> Deliver:
         columns = documents.chosen - self._work.queries
         pairs = self._work.layout is Layout.PAIRS
         order, known = (columns, self._known.of(columns)) if pairs else self._known.all()
@@ -133,7 +133,7 @@ class LateScoring:
 
         return deliver
 
-    def _explain(self, query: Tensor, documents: Member, outputs: Outputs, shipment: Shipment) -> Deliver:
+    def _explain(self, query: Tensor, documents: Member, outputs: Outputs, shipment: StepDownload) -> Deliver:
         """Winners are tokens of the document, similarities stand at the query's tokens that have a vector."""
         similarities, places = winners(query, outputs.placed, outputs.texts_of(documents), outputs.kept_mask())
         slots = shipment.add(similarities), shipment.add(places)
@@ -189,7 +189,7 @@ def averaged(scores: Scores, query_rows: Counts, document_rows: Counts, layout: 
     return means
 
 
-def _put(scores: Scores, into: tuple[Counts, ...], shipment: Shipment, slot: int) -> None:
+def _put(scores: Scores, into: tuple[Counts, ...], shipment: StepDownload, slot: int) -> None:
     scores[into] = shipment.arrays[slot]
 
 

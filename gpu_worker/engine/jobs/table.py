@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from gpu_worker.engine.step.row_outputs import Share
+from gpu_worker.engine.step.row_outputs import RowOutput
 from gpu_worker.ragged.batch import Counts
 from shared.jobs import Rows
 from shared.vectors import DataType
@@ -23,7 +23,7 @@ class Table:
         self._data: Bytes | None = None
         self._scales: Bytes | None = None
 
-    def put(self, places: Counts, share: Share) -> None:
+    def put(self, places: Counts, share: RowOutput) -> None:
         """Takes a share whose rows belong at `places` [n], which ascend."""
         self.finite &= share.finite
         scales = None if share.scales is None else share.scales.view(np.uint8).reshape(-1, 4)

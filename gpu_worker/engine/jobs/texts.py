@@ -5,20 +5,20 @@ from typing import Protocol
 
 import numpy as np
 
-from gpu_worker.engine.step.download import Shipment
+from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import Member, Sequences
-from gpu_worker.loop.interface import Progress
+from gpu_worker.loop.interface import RunningJob
 from gpu_worker.ragged.batch import Counts
 from shared.errors import Internal
 
 Deliver = Callable[[], None]
 """On the host, once the shipment arrived: takes a job's share of it. Twice does no harm."""
-Launch = Callable[[Shipment], Deliver]
+Launch = Callable[[StepDownload], Deliver]
 """In the device's order, once the step's outputs are made: what a job computes of its own, and ships."""
 
 
-class StepJob(Progress, Protocol):
+class StepJob(RunningJob, Protocol):
     """A job as a step sees it, of whatever kind it is."""
 
     sequences: Sequences

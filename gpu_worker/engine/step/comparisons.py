@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpu_worker.engine.step.download import Shipment
+from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, MaxSimKernel, Texts
 from gpu_worker.ragged.batch import Counts
 from shared.vectors import Layout
@@ -25,7 +25,7 @@ class Comparisons:
         self._rows = self._scores = 0
         self._added: list[Comparison] = []
         self._slot: int | None = None
-        self._shipment: Shipment | None = None
+        self._shipment: StepDownload | None = None
 
     def __len__(self) -> int:
         """How many were added."""
@@ -49,7 +49,7 @@ class Comparisons:
 
         return scores
 
-    def launch(self, documents: Tensor, kept: Mask | None, shipment: Shipment) -> None:
+    def launch(self, documents: Tensor, kept: Mask | None, shipment: StepDownload) -> None:
         """Computes all of them with documents [T, W], of which `kept` [T] count, and ships their scores."""
         queries = self._queries[0] if len(self._queries) == 1 else torch.cat(self._queries)
         self._shipment = shipment

@@ -22,7 +22,7 @@ NUMPY_TYPES = {
 }
 
 
-class Shipment:
+class StepDownload:
     """Takes device tensors while a step is launched, `send` ships them, and from `wait` on the host has `arrays`.
 
     Arrays are views of one buffer, or on a processor of the tensors themselves: nothing is copied again here.
@@ -46,7 +46,7 @@ class Shipment:
         size = sum(aligned(tensor.numel() * tensor.element_size()) for tensor in self._tensors)
         self._download = Download(self._tensors[0].device, self._pieces(), size)
 
-    def wait(self) -> "Shipment":
+    def wait(self) -> "StepDownload":
         """The only wait of a step; none on a processor. A second one does nothing."""
         if self.arrays or not self._tensors:
             return self

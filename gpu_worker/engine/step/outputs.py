@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_worker.engine.step.comparisons import Comparing, Comparisons
-from gpu_worker.engine.step.download import Shipment
-from gpu_worker.engine.step.row_outputs import Form, Group, Share
+from gpu_worker.engine.step.download import StepDownload
+from gpu_worker.engine.step.row_outputs import RowForm, RowGroup, RowOutput
 from gpu_worker.engine.step.sequences import Member
 from gpu_worker.engine.step.sparse_outputs import SparseGroup, SparseShare
 from gpu_worker.kernels.maxsim.comparison import Mask, MaxSimKernel, Texts
@@ -22,7 +22,7 @@ from gpu_worker.kernels.rows import choice
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse import LexicalHead, SpladeHead
 from gpu_worker.ragged.batch import Counts, Ids, RaggedBatch
-from gpu_worker.ragged.upload import Staged, Staging
+from gpu_worker.ragged.upload import Staged, Upload
 from shared.vectors import Layout
 
 
@@ -35,17 +35,17 @@ class Outputs:
         """`batch`: None where no job of the step has sequences. `dropped`: special ids without a lexical weight."""
         self.device, self.maxsim, self._kernels = device, maxsim, choice.choose(device)
         self._packed, self._heads, self._dropped = batch, heads, dropped
-        self._dense: dict[Form, Group] = {}
-        self._skips: dict[Form, list[Counts]] = {}
-        self._tokens: dict[Form, Group] = {}
-        self._logits, self._token_logits = Group(Form()), Group(Form())
+        self._dense: dict[RowForm, RowGroup] = {}
+        self._skips: dict[RowForm, list[Counts]] = {}
+        self._tokens: dict[RowForm, RowGroup] = {}
+        self._logits, self._token_logits = RowGroup(RowForm()), RowGroup(RowForm())
         self._sparse: dict[int, SparseGroup] = {}
-        self._in_place: list[tuple[Member, Form]] = []
+        self._in_place: list[tuple[Member, RowForm]] = []
         self._comparisons = Comparisons(maxsim)
-        self._runs: list[Callable[[Tensor, Shipment], None]] = []
+        self._runs: list[Callable[[Tensor, StepDownload], None]] = []
         self._placed: Tensor | None = None
         self._whole: int | None = None
-        self._shipment: Shipment | None = None
+        self._shipment: StepDownload | None = None
 
     @property
     def _batch(self) -> RaggedBatch:
@@ -54,24 +54,24 @@ class Outputs:
 
     # What jobs ask for, on the host.
 
-    def dense(self, member: Member, form: Form) -> Share:
+    def dense(self, member: Member, form: RowForm) -> RowOutput:
         """Pooled rows, one a sequence."""
         self._skips.setdefault(form, []).append(member.sequences.skip[member.chosen])
-        return self._dense.setdefault(form, Group(form)).add(member.places)
+        return self._dense.setdefault(form, RowGroup(form)).add(member.places)
 
-    def tokens(self, member: Member, form: Form) -> Share:
+    def tokens(self, member: Member, form: RowForm) -> RowOutput:
         """Token vectors of the kept tokens, one sequence after the other."""
-        return self._tokens.setdefault(form, Group(form)).add(self._kept_rows(member))
+        return self._tokens.setdefault(form, RowGroup(form)).add(self._kept_rows(member))
 
-    def documents(self, member: Member, form: Form) -> None:
+    def documents(self, member: Member, form: RowForm) -> None:
         """Token vectors of every token are compared where they lie; see `compare`."""
         self._in_place.append((member, form))
 
-    def logits(self, member: Member) -> Share:
+    def logits(self, member: Member) -> RowOutput:
         """[n, labels] float32, one row a sequence."""
         return self._logits.add(member.places)
 
-    def token_logits(self, member: Member) -> Share:
+    def token_logits(self, member: Member) -> RowOutput:
         """[.., labels] float32, one row a kept token."""
         return self._token_logits.add(self._kept_rows(member))
 
@@ -79,14 +79,14 @@ class Outputs:
         """Sparse vectors, one a sequence; the `top_k` largest weights of each, 0 for all."""
         return self._sparse.setdefault(top_k, SparseGroup(top_k)).add(member)
 
-    def stage(self, staging: Staging) -> None:
+    def stage(self, staging: Upload) -> None:
         """Settles, once all jobs have asked, what is computed and in which order."""
         for plan in (self._plan_dense, self._plan_tokens, self._plan_logits, self._plan_sparse):
             plan(staging)
 
     # On the device.
 
-    def launch(self, hidden: Tensor, shipment: Shipment) -> None:
+    def launch(self, hidden: Tensor, shipment: StepDownload) -> None:
         """Makes all outputs of hidden [T, H]."""
         self._shipment = shipment
         self._whole = shipment.add(self._kernels.finite(hidden))
@@ -105,7 +105,7 @@ class Outputs:
         """MaxSim of queries, rows [sum of lengths, W] end to end, with a member's sequences, read in place."""
         return self._comparisons.add(queries, lengths, self.texts_of(documents), layout)
 
-    def launch_comparisons(self, shipment: Shipment) -> None:
+    def launch_comparisons(self, shipment: StepDownload) -> None:
         """Computes all that jobs asked to compare, at once."""
         if self._comparisons:
             self._comparisons.launch(self.placed, self.kept_mask(), shipment)
@@ -142,7 +142,7 @@ class Outputs:
         """Rows of the batch whose token has a vector, one sequence after the other."""
         return self._batch.rows_of(member.places)[member.sequences.kept_of(member.chosen)]
 
-    def _plan_dense(self, staging: Staging) -> None:
+    def _plan_dense(self, staging: Upload) -> None:
         """All forms are pooled in one go, each a range of rows."""
         head, groups = self._heads.dense, list(self._dense.values())
         if not groups:
@@ -154,14 +154,14 @@ class Outputs:
         pooled = head.plan(offsets[places], np.diff(offsets)[places], skip, staging)
         counts = [len(group) for group in groups]
 
-        def run(hidden: Tensor, shipment: Shipment) -> None:
+        def run(hidden: Tensor, shipment: StepDownload) -> None:
             rows = pooled(hidden)
             for group, own in zip(groups, rows.split(counts) if len(groups) > 1 else [rows], strict=True):
                 group.finish(own, shipment)
 
         self._runs.append(run)
 
-    def _plan_tokens(self, staging: Staging) -> None:
+    def _plan_tokens(self, staging: Upload) -> None:
         """One projection of all rows; those that travel are gathered, documents that are compared stay in place."""
         head, groups = self._heads.multi_vector, list(self._tokens.values())
         if not groups and not self._in_place:
@@ -170,7 +170,7 @@ class Outputs:
         picks = [_Pick(group.index, self._batch.total, staging) for group in groups]
         place = self._plan_places(staging) if self._in_place else None
 
-        def run(hidden: Tensor, shipment: Shipment) -> None:
+        def run(hidden: Tensor, shipment: StepDownload) -> None:
             rows = head(hidden)
             for group, pick in zip(groups, picks, strict=True):
                 group.finish(rows, shipment, pick.index)
@@ -179,7 +179,7 @@ class Outputs:
 
         self._runs.append(run)
 
-    def _plan_places(self, staging: Staging) -> Callable[[Tensor], Tensor]:
+    def _plan_places(self, staging: Upload) -> Callable[[Tensor], Tensor]:
         """Cuts and normalises rows of the batch where they lie, as the jobs want that compare them."""
         forms = {form for _, form in self._in_place}
         if len(forms) == 1:
@@ -192,7 +192,7 @@ class Outputs:
         wanted = staging.add(unit)
         return lambda rows: torch.where(wanted.tensor[:, None], F.normalize(rows.float(), dim=1), rows)
 
-    def _plan_logits(self, staging: Staging) -> None:
+    def _plan_logits(self, staging: Upload) -> None:
         if self._logits.asked:
             assert self._heads.classifier is not None
             classify = self._heads.classifier.plan(self._batch, self._logits.index, staging)
@@ -206,10 +206,10 @@ class Outputs:
             )
 
     @staticmethod
-    def _ship_logits(group: Group, logits: Tensor, shipment: Shipment) -> None:
+    def _ship_logits(group: RowGroup, logits: Tensor, shipment: StepDownload) -> None:
         group.ship(logits, torch.isfinite(logits.sum(dim=1)), shipment)
 
-    def _plan_sparse(self, staging: Staging) -> None:
+    def _plan_sparse(self, staging: Upload) -> None:
         """Of those jobs only that want it: the logits of a vocabulary are the dearest of all outputs."""
         groups = list(self._sparse.values())
         if not groups:
@@ -226,7 +226,7 @@ class Outputs:
         assert isinstance(head, SpladeHead)
         segments = staging.add(np.repeat(np.arange(len(places)), lengths))
 
-        def run(hidden: Tensor, shipment: Shipment) -> None:
+        def run(hidden: Tensor, shipment: StepDownload) -> None:
             weights = head(pick(hidden), segments.tensor, len(places))
             for group, own in zip(groups, weights.split(counts), strict=True):
                 group.ship_rows(own, shipment)
@@ -234,7 +234,7 @@ class Outputs:
         self._runs.append(run)
 
     def _lexical(
-        self, head: LexicalHead, groups: list[SparseGroup], tokens: list[int], rows: Tensor, shipment: Shipment
+        self, head: LexicalHead, groups: list[SparseGroup], tokens: list[int], rows: Tensor, shipment: StepDownload
     ) -> None:
         for group, own in zip(groups, head(rows).split(tokens), strict=True):
             group.ship_tokens(own, self._dropped, shipment)
@@ -243,7 +243,7 @@ class Outputs:
 class _Pick:
     """Rows of a tensor [T, W] in an order of their own; the tensor itself where that is all of them, in order."""
 
-    def __init__(self, index: Counts, total: int, staging: Staging) -> None:
+    def __init__(self, index: Counts, total: int, staging: Upload) -> None:
         whole = len(index) == total and bool((index == np.arange(total)).all())
         self._index: Staged | None = None if whole else staging.add(index)
 

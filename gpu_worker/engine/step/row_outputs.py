@@ -7,14 +7,14 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from gpu_worker.engine.step.download import Shipment
+from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.kernels.rows import choice
 from gpu_worker.ragged.batch import Counts
 from shared.vectors import DataType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class RowForm:
     """How rows are wanted: leading `dimensions` (0: all), of `unit` length or as they are.
 
     Packed as `data_type`, or, where that is None, as float32 on the device.
@@ -25,10 +25,10 @@ class Form:
     data_type: DataType | None = None
 
 
-class Share:
+class RowOutput:
     """A job's rows `start` to `stop` of what a group of jobs wanted in one form."""
 
-    def __init__(self, group: "Group", start: int, stop: int) -> None:
+    def __init__(self, group: "RowGroup", start: int, stop: int) -> None:
         self._group, self._own = group, slice(start, stop)
 
     @property
@@ -53,23 +53,23 @@ class Share:
         return bool(self._group.shipped(1)[self._own].all())
 
 
-class Group:
+class RowGroup:
     """All rows that a step's jobs want in one form, in the order in which they asked."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: RowForm) -> None:
         self.form = form
         self.rows: Tensor | None = None
         self.scaled = False
         self._indices: list[Counts] = []
         self._count = 0
         self._slots: list[int] = []
-        self._shipment: Shipment | None = None
+        self._shipment: StepDownload | None = None
 
-    def add(self, index: Counts) -> Share:
+    def add(self, index: Counts) -> RowOutput:
         """Takes the places or rows that a job wants."""
         start, self._count = self._count, self._count + len(index)
         self._indices.append(index)
-        return Share(self, start, self._count)
+        return RowOutput(self, start, self._count)
 
     def __len__(self) -> int:
         """n."""
@@ -85,7 +85,7 @@ class Group:
         """[n] of all jobs."""
         return np.concatenate(self._indices)
 
-    def finish(self, rows: Tensor, shipment: Shipment, index: Tensor | None = None) -> None:
+    def finish(self, rows: Tensor, shipment: StepDownload, index: Tensor | None = None) -> None:
         """Cuts, normalises and packs rows [n, W] for all jobs at once, and ships them if they are to travel.
 
         `index` [n]: of rows [N, W] these; None: all.
@@ -100,7 +100,7 @@ class Group:
             self._slots.append(shipment.add(packed.scales))
             self.scaled = True
 
-    def ship(self, values: Tensor, finite: Tensor, shipment: Shipment) -> None:
+    def ship(self, values: Tensor, finite: Tensor, shipment: StepDownload) -> None:
         """Values [n, ..], and which of them were made of numbers, [n]."""
         self._shipment = shipment
         self._slots = [shipment.add(values), shipment.add(finite)]

@@ -10,7 +10,7 @@ import torch
 
 from gpu_worker.ragged.batch import Counts, Ids, RaggedBatch, row_ranges
 from gpu_worker.ragged.token_types import TokenTypes
-from gpu_worker.ragged.upload import Staging
+from gpu_worker.ragged.upload import Upload
 from shared.jobs import Job
 
 
@@ -97,7 +97,7 @@ class Step:
         device: torch.device,
         uncounted: int | None,
         types: TokenTypes | None,
-        staging: Staging,
+        staging: Upload,
     ) -> "Step":
         """Packs these sequences of all jobs, a member each.
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpu_worker.engine.step.download import Shipment
+from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.sequences import Member
 from gpu_worker.model.heads import sparse_vectors
 from gpu_worker.model.heads.sparse_vectors import Vector
@@ -36,7 +36,7 @@ class SparseGroup:
         self._members: list[Member] = []
         self._count = self._tokens = 0
         self._slots: list[int] = []
-        self._shipment: Shipment | None = None
+        self._shipment: StepDownload | None = None
         self._dropped: Ids | None = None
 
     def add(self, member: Member) -> SparseShare:
@@ -50,7 +50,7 @@ class SparseGroup:
         """[n] in the batch."""
         return np.concatenate([member.places for member in self._members])
 
-    def ship_rows(self, weights: Tensor, shipment: Shipment) -> None:
+    def ship_rows(self, weights: Tensor, shipment: StepDownload) -> None:
         """weights [n, vocabulary] float32: whole, or their largest with their ids."""
         self._shipment = shipment
         whole = not self._top_k or self._top_k >= weights.shape[1]
@@ -61,7 +61,7 @@ class SparseGroup:
             values, ids = weights.topk(self._top_k, dim=1)
             self._slots = [sound, shipment.add(values), shipment.add(ids.int())]
 
-    def ship_tokens(self, weights: Tensor, dropped: Ids, shipment: Shipment) -> None:
+    def ship_tokens(self, weights: Tensor, dropped: Ids, shipment: StepDownload) -> None:
         """weights [tokens of the n sequences] float32: lexical ones, a number a token."""
         self._shipment, self._dropped = shipment, dropped
         self._slots = [shipment.add(weights)]

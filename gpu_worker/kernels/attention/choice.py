@@ -9,9 +9,9 @@ import torch
 
 from gpu_worker.device.fastest import CLEAR, clearly_fastest, shortest
 from gpu_worker.kernels.attention import hopper
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, RunKernel, Ways
 from gpu_worker.kernels.attention.hopper import Hopper
-from gpu_worker.kernels.attention.interface import PackedAttention, Terms
+from gpu_worker.kernels.attention.interface import AttentionTerms, PackedAttention
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.kernels.attention.written_out import onednn_products
 from gpu_worker.ragged.batch import RaggedBatch
@@ -47,7 +47,7 @@ def choose(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class AttentionShape:
     """Of a model's layers: `head` numbers a head, `heads` for queries, `shared` ones for keys and values."""
 
     head: int
@@ -56,17 +56,17 @@ class Shape:
     causal: bool
 
 
-def hopper_refusal(device: torch.device, dtype: torch.dtype, shape: Shape) -> str | None:
+def hopper_refusal(device: torch.device, dtype: torch.dtype, shape: AttentionShape) -> str | None:
     """Why FlashAttention 3 is not to be tried on this device; "" where it is, None where nobody would expect it."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
         return None
     return hopper.refusal(dtype, shape.head)
 
 
-def faster_than(usual: PackedAttention, device: torch.device, dtype: torch.dtype, shape: Shape) -> bool:
+def faster_than(usual: PackedAttention, device: torch.device, dtype: torch.dtype, shape: AttentionShape) -> bool:
     """Whether FlashAttention 3 is clearly faster than the `usual` attention: over steps of short and of long texts."""
     batches = [RaggedBatch.pack([np.zeros(each, dtype=np.int32)] * (STEP // each), device) for each in STEP_LENGTHS]
-    terms = Terms(scale=shape.head**-0.5, causal=shape.causal)
+    terms = AttentionTerms(scale=shape.head**-0.5, causal=shape.causal)
     query, key, value = (
         torch.randn(STEP, each, shape.head, device=device).to(dtype).transpose(0, 1)
         for each in (shape.heads, shape.shared, shape.shared)
@@ -97,19 +97,19 @@ def measured(dtype: torch.dtype, head: int, causal: bool, bias: bool) -> Ways:
         return decide([_shares(ways, length, dtype, head, causal, bias) for length in LENGTHS])
 
 
-def exact_ways(dtype: torch.dtype, head: int) -> tuple[Way, ...]:
+def exact_ways(dtype: torch.dtype, head: int) -> tuple[RunKernel, ...]:
     """The ways whose numbers are right on this processor, the usual one first, for heads of so many numbers.
 
     float16 has the fused kernel alone, since scores written out in it are rounded: late interaction's would be over a
     thousandth off. bfloat16 needs no way of oneDNN's: PyTorch takes oneDNN for it by itself.
     """
     if dtype == torch.float16:
-        return (Way.FUSED,)
-    everywhere = (Way.POWERS, Way.SOFTMAX, Way.FUSED)
-    return (Way.ONEDNN, *everywhere) if dtype == torch.float32 and onednn_is_exact(head) else everywhere
+        return (RunKernel.FUSED,)
+    everywhere = (RunKernel.POWERS, RunKernel.SOFTMAX, RunKernel.FUSED)
+    return (RunKernel.ONEDNN, *everywhere) if dtype == torch.float32 and onednn_is_exact(head) else everywhere
 
 
-def decide(shares: Sequence[Mapping[Way, float]]) -> Ways:
+def decide(shares: Sequence[Mapping[RunKernel, float]]) -> Ways:
     """For each of `LENGTHS` the time that each way takes, as a share of the first one's.
 
     The first is the usual way, unless another one is ahead over all lengths together; beyond the last bound the fused
@@ -119,11 +119,11 @@ def decide(shares: Sequence[Mapping[Way, float]]) -> Ways:
     *short, _ = shares
     over_all = {way: sum(each[way] for each in short) / len(short) for way in short[0]}
     first, best = next(iter(over_all)), min(over_all, key=over_all.__getitem__)
-    usual = [best if over_all[best] < AHEAD else first] * len(short) + [Way.FUSED]
+    usual = [best if over_all[best] < AHEAD else first] * len(short) + [RunKernel.FUSED]
     return Ways(tuple(_clearly(each, way) for each, way in zip(shares, usual, strict=True)), BOUNDS)
 
 
-def _clearly(shares: Mapping[Way, float], usual: Way) -> Way:
+def _clearly(shares: Mapping[RunKernel, float], usual: RunKernel) -> RunKernel:
     fastest = min(shares, key=shares.__getitem__)
     return fastest if shares[fastest] < CLEAR * shares[usual] else usual
 
@@ -147,12 +147,12 @@ def onednn_is_exact(head: int) -> bool:
 
 
 def _shares(
-    ways: Sequence[Way], length: int, dtype: torch.dtype, head: int, causal: bool, bias: bool
-) -> dict[Way, float]:
+    ways: Sequence[RunKernel], length: int, dtype: torch.dtype, head: int, causal: bool, bias: bool
+) -> dict[RunKernel, float]:
     """What each way takes for sequences of that length, as a share of the first one's time: for one and for several,
     their mean."""
     added = torch.zeros(HEADS, length, length, dtype=dtype)
-    terms = Terms(scale=head**-0.5, causal=causal, bias=(lambda query, key: added) if bias else None)
+    terms = AttentionTerms(scale=head**-0.5, causal=causal, bias=(lambda query, key: added) if bias else None)
     shares = dict.fromkeys(ways, 0.0)
     for count in (1, max(SEQUENCES, TOKENS // length)):
         batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32)] * count, torch.device("cpu"))

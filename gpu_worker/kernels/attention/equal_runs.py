@@ -9,12 +9,12 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_worker.kernels.attention.interface import Terms
+from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.attention.written_out import POWERS, SOFTMAX, onednn_products, written_out
-from gpu_worker.ragged.batch import RaggedBatch, Run
+from gpu_worker.ragged.batch import LengthRun, RaggedBatch
 
 
-class Way(Enum):
+class RunKernel(Enum):
     """How sequences of one length attend: products written out with PyTorch's softmax; with powers of two; with powers
     of two and oneDNN's products (these two on processors only); or PyTorch's fused kernel."""
 
@@ -28,10 +28,10 @@ class Way(Enum):
 class Ways:
     """`ways[i]` for sequences of up to `bounds[i]` tokens, the last one for all that are longer."""
 
-    ways: tuple[Way, ...] = (Way.FUSED,)
+    ways: tuple[RunKernel, ...] = (RunKernel.FUSED,)
     bounds: tuple[int, ...] = ()
 
-    def of(self, length: int) -> Way:
+    def of(self, length: int) -> RunKernel:
         """The way for that many tokens."""
         return self.ways[bisect_left(self.bounds, length)]
 
@@ -53,28 +53,28 @@ class EqualRuns:
         self.ways = ways
         self.name = f"equal-runs ({ways})"
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
         for run in batch.runs():
             rows, way = slice(run.start, run.stop), self.ways.of(run.length)
             q, k, v = (_by_sequence(each[:, rows], run) for each in (query, key, value))
             into = _by_sequence(output[rows].transpose(0, 1), run)
-            if way is Way.FUSED and terms.softcap is None:
+            if way is RunKernel.FUSED and terms.softcap is None:
                 into.copy_(fused(q, k, v, terms, run.attended))
                 continue
-            weighing = POWERS if way in (Way.POWERS, Way.ONEDNN) else SOFTMAX
-            with onednn_products() if way is Way.ONEDNN else nullcontext():
+            weighing = POWERS if way in (RunKernel.POWERS, RunKernel.ONEDNN) else SOFTMAX
+            with onednn_products() if way is RunKernel.ONEDNN else nullcontext():
                 written_out(q, k, v, terms, run.attended, into, weighing)
         return output
 
 
-def _by_sequence(states: Tensor, run: Run) -> Tensor:
+def _by_sequence(states: Tensor, run: LengthRun) -> Tensor:
     """[H, N x L, D] -> [N, H, L, D], a view."""
     heads, _, width = states.shape
     return states.view(heads, run.count, run.length, width).transpose(0, 1)
 
 
-def fused(query: Tensor, key: Tensor, value: Tensor, terms: Terms, attended: int) -> Tensor:
+def fused(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int) -> Tensor:
     """Attention through PyTorch's fused kernel: query [N, H, L, D], key and value [N, Hkv, L, D] -> [N, H, L, D].
 
     Only the first `attended` keys count. No softcap.

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.attention.interface import Terms
-from gpu_worker.kernels.attention.launched import Launched, reach
+from gpu_worker.kernels.attention.interface import AttentionTerms
+from gpu_worker.kernels.attention.launched import LaunchedAttention, reach
 from gpu_worker.ragged.batch import Span
 
 PACKAGE = "flash_attn_interface"
@@ -25,7 +25,7 @@ NEEDED |= {"seqused_k", "softmax_scale", "causal", "window_size"}
 """Of its arguments, all of which it has since August 2024."""
 
 
-class Hopper(Launched):
+class Hopper(LaunchedAttention):
     """FlashAttention 3 over packed sequences: devices of compute capability 9, bfloat16.
 
     Its tiles read values behind the end of a sequence and multiply them by zero, so that a number there which is not
@@ -36,7 +36,9 @@ class Hopper(Launched):
 
     name = "FlashAttention 3"
 
-    def launch(self, q: Tensor, k: Tensor, v: Tensor, all_k: Tensor, all_v: Tensor, span: Span, terms: Terms) -> Tensor:
+    def launch(
+        self, q: Tensor, k: Tensor, v: Tensor, all_k: Tensor, all_v: Tensor, span: Span, terms: AttentionTerms
+    ) -> Tensor:
         left, right = (-1, -1) if terms.window is None else reach(terms)
         output: Tensor = torch.ops.selvage.hopper_attention(
             q,

@@ -22,7 +22,7 @@ TEMPERED = "temperature_by_position"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class AttentionTerms:
     """What restricts and shapes the scores of one layer.
 
     `window` is exclusive: token i sees j where i - j < window (causal) or |i - j| < window. `chunk`: tokens see those
@@ -65,11 +65,11 @@ class PackedAttention(Protocol):
     name: str
     capturable: bool
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         """query [H, T, D], key and value [Hkv, T, D] -> [T, H, D]."""
 
 
-def explicit(query: Tensor, key: Tensor, value: Tensor, terms: Terms, attended: int) -> Tensor:
+def explicit(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int) -> Tensor:
     """Softmax attention written out: query [..., H, L, D], key and value [..., Hkv, L, D] -> [..., H, L, D].
 
     Only the first `attended` keys count.
@@ -96,7 +96,7 @@ class OneByOne:
     name = "one-by-one"
     capturable = False
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
         for start, stop, keys in zip(batch.offsets[:-1], batch.offsets[1:], batch.attended.tolist(), strict=True):
             rows = slice(int(start), int(stop))
@@ -111,7 +111,7 @@ def terms_of(
     is_causal: bool | None,
     sliding_window: int | None,
     softcap: float | None,
-) -> Terms:
+) -> AttentionTerms:
     """What a transformers layer says of its attention.
 
     Causality is the argument where it is given; decoders whose config says `is_causal=False` leave the module's
@@ -123,7 +123,7 @@ def terms_of(
         causal = not _made_bidirectional(module) and bool(getattr(module, "is_causal", False))
     if sliding_window is not None and _made_bidirectional(module):
         sliding_window += 1
-    return Terms(
+    return AttentionTerms(
         scale=head**-0.5 if scaling is None else scaling,
         causal=causal,
         window=sliding_window,

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, Ways
-from gpu_worker.kernels.attention.interface import Terms
+from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.ragged.batch import RaggedBatch, Span
 
 
-class Launched:
+class LaunchedAttention:
     """A kernel of CUDA, in half precision: no softcap, no bias.
 
     Such kernels line up the last query with the last key that counts, so causal layers and windows with keys that do
@@ -21,7 +21,7 @@ class Launched:
     def __init__(self) -> None:
         self._lined_up = EqualRuns(Ways())
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         assert terms.softcap is None
         assert terms.bias is None
         tails = any(span.keys is not None for span in batch.spans)
@@ -38,12 +38,14 @@ class Launched:
             ]
         )
 
-    def launch(self, q: Tensor, k: Tensor, v: Tensor, all_k: Tensor, all_v: Tensor, span: Span, terms: Terms) -> Tensor:
+    def launch(
+        self, q: Tensor, k: Tensor, v: Tensor, all_k: Tensor, all_v: Tensor, span: Span, terms: AttentionTerms
+    ) -> Tensor:
         """q, k, v [t, H, D] of a span's tokens; `all_k`, `all_v` [T, H, D] of the batch's -> [t, H, D]."""
         raise NotImplementedError
 
 
-def reach(terms: Terms) -> tuple[int, int]:
+def reach(terms: AttentionTerms) -> tuple[int, int]:
     """How many tokens to the left and to the right a token sees, as FlashAttention has it; -1 for no bound."""
     left = -1 if terms.window is None else terms.window - 1
     return left, 0 if terms.causal else left

@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
-from gpu_worker.kernels.attention.interface import Terms
-from gpu_worker.kernels.attention.launched import Launched, reach
+from gpu_worker.kernels.attention.interface import AttentionTerms
+from gpu_worker.kernels.attention.launched import LaunchedAttention, reach
 from gpu_worker.ragged.batch import Span
 
 
-class Varlen(Launched):
+class Varlen(LaunchedAttention):
     """PyTorch's FlashAttention over packed sequences.
 
     Its signature grew: grouped heads must be announced from 2.13 on and are accepted as they are before; keys that do
@@ -29,7 +29,9 @@ class Varlen(Launched):
         self._attend: Callable[..., Any] = varlen_attn
         self._known = frozenset(inspect.signature(varlen_attn).parameters)
 
-    def launch(self, q: Tensor, k: Tensor, v: Tensor, all_k: Tensor, all_v: Tensor, span: Span, terms: Terms) -> Tensor:
+    def launch(
+        self, q: Tensor, k: Tensor, v: Tensor, all_k: Tensor, all_v: Tensor, span: Span, terms: AttentionTerms
+    ) -> Tensor:
         options = self._options(terms, grouped=q.shape[1] != k.shape[1])
         ends, longest = span.cu_seqlens, span.longest
         key_ends, longest_key = ends, longest
@@ -41,7 +43,7 @@ class Varlen(Launched):
         output: Tensor = self._attend(q, k, v, ends, key_ends, longest, longest_key, **options)
         return output
 
-    def _options(self, terms: Terms, *, grouped: bool) -> dict[str, Any]:
+    def _options(self, terms: AttentionTerms, *, grouped: bool) -> dict[str, Any]:
         options: dict[str, Any] = {"scale": terms.scale}
         if "window_size" in self._known:
             options["window_size"] = reach(terms)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.attention.interface import Terms
+from gpu_worker.kernels.attention.interface import AttentionTerms
 
 BLOCK_SCORES = 1 << 20
 """Scores of a block: 4 MiB of float32, and as much again for their powers. Larger blocks fall out of the cache, smaller
@@ -59,7 +59,7 @@ POWERS = Weighing(math.log2(math.e), _by_powers)
 
 
 def written_out(
-    query: Tensor, key: Tensor, value: Tensor, terms: Terms, attended: int, into: Tensor, weighing: Weighing
+    query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int, into: Tensor, weighing: Weighing
 ) -> None:
     """query [N, H, L, D], key and value [N, Hkv, L, D] -> `into` [N, H, L, D]; the first `attended` keys count."""
     count, heads, length, _ = query.shape
@@ -95,7 +95,7 @@ def _ungrouped(states: Tensor, heads: int) -> Tensor:
     return states.repeat_interleave(groups, dim=1) if groups > 1 else states
 
 
-def _scores(query: Tensor, key: Tensor, bias: Tensor | None, terms: Terms, weighing: Weighing) -> Tensor:
+def _scores(query: Tensor, key: Tensor, bias: Tensor | None, terms: AttentionTerms, weighing: Weighing) -> Tensor:
     """query [N, H, R, D], key [N, H, A, D], bias [N, H, R, A] -> [N, H, R, A] in the weighing's units."""
     unit = weighing.unit if terms.softcap is None else 1.0
     q, k = query.flatten(0, 1), key.flatten(0, 1)

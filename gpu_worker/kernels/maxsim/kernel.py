@@ -40,7 +40,7 @@ LOWEST = -(2**31) + 2**23 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class KernelForm:
     """How the kernel is compiled: tiles of block_m document rows by block_k dimensions.
 
     `resident`: block_k covers all dimensions, and the query block stays on the chip while documents pass by.
@@ -55,13 +55,13 @@ class Form:
     registers: int | None = None
 
 
-UP_TO_64 = Form(block_m=64, block_k=64, resident=True, warps=4, stages=3)
-UP_TO_128 = Form(block_m=64, block_k=128, resident=True, warps=4, stages=3, registers=168)  # Triton 3.6 takes 194
-WIDE = Form(block_m=64, block_k=128, resident=False, warps=4, stages=3)
-FLOAT32 = Form(block_m=64, block_k=32, resident=False, warps=4, stages=3)
+UP_TO_64 = KernelForm(block_m=64, block_k=64, resident=True, warps=4, stages=3)
+UP_TO_128 = KernelForm(block_m=64, block_k=128, resident=True, warps=4, stages=3, registers=168)  # Triton 3.6 takes 194
+WIDE = KernelForm(block_m=64, block_k=128, resident=False, warps=4, stages=3)
+FLOAT32 = KernelForm(block_m=64, block_k=32, resident=False, warps=4, stages=3)
 
 
-def form_of(dtype: torch.dtype, width: int) -> Form:
+def form_of(dtype: torch.dtype, width: int) -> KernelForm:
     """The one form for rows of this type and width; it depends on nothing else, so neither does a score."""
     if dtype is torch.float32:  # no tensor cores: a whole row in registers would not fit
         return FLOAT32

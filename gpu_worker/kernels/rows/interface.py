@@ -9,10 +9,10 @@ import numpy.typing as npt
 from torch import Tensor
 
 from gpu_worker.ragged.batch import Counts
-from gpu_worker.ragged.upload import Staging
+from gpu_worker.ragged.upload import Upload
 from shared.vectors import DataType
 
-Pool = Callable[[Tensor], Tensor]
+PoolRows = Callable[[Tensor], Tensor]
 """hidden [T, H] -> float32 [n, H]."""
 
 
@@ -32,7 +32,7 @@ class Segments:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedRows:
     """Rows as they travel: `values` [n, B] uint8, see `packing.pack`; `scales` [n] float32 of INT8.
 
     `finite` [n] bool: which rows consisted of numbers before they were packed.
@@ -53,13 +53,15 @@ class RowKernels(Protocol):
 
     name: str
 
-    def weighted_sum(self, segments: Segments, staging: Staging) -> Pool:
+    def weighted_sum(self, segments: Segments, staging: Upload) -> PoolRows:
         """What sums each run, once `staging` was sent."""
 
     def finished(self, rows: Tensor, index: Tensor | None, dimensions: int, unit: bool) -> Tensor:
         """[n, D] float32."""
 
-    def packed(self, rows: Tensor, index: Tensor | None, dimensions: int, unit: bool, data_type: DataType) -> Packed:
+    def packed(
+        self, rows: Tensor, index: Tensor | None, dimensions: int, unit: bool, data_type: DataType
+    ) -> PackedRows:
         """The same as bytes."""
 
     def finite(self, rows: Tensor) -> Tensor:

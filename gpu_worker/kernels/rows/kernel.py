@@ -14,8 +14,8 @@ from torch import Tensor
 from gpu_worker.kernels.rows import tiles
 from gpu_worker.kernels.rows.aligned import ALIGNMENT, aligned_rows
 from gpu_worker.kernels.rows.chunk_table import ChunkTable
-from gpu_worker.kernels.rows.interface import Packed, Pool, Segments
-from gpu_worker.ragged.upload import Staging
+from gpu_worker.kernels.rows.interface import PackedRows, PoolRows, Segments
+from gpu_worker.ragged.upload import Upload
 from shared.vectors import DataType
 
 CHUNK_ROWS = 128
@@ -66,7 +66,7 @@ class TritonRows:
 
     name = "triton"
 
-    def weighted_sum(self, segments: Segments, staging: Staging) -> Pool:
+    def weighted_sum(self, segments: Segments, staging: Upload) -> PoolRows:
         table, growth = ChunkTable.of(segments, CHUNK_ROWS), segments.growth
         chunks = staging.add(table.chunks)
         joins = None if table.joins is None else staging.add(table.joins)
@@ -81,9 +81,11 @@ class TritonRows:
         kind, bits = KINDS[None]
         return _finished(rows, index, dimensions, unit, kind, bits)[0].view(torch.float32)
 
-    def packed(self, rows: Tensor, index: Tensor | None, dimensions: int, unit: bool, data_type: DataType) -> Packed:
+    def packed(
+        self, rows: Tensor, index: Tensor | None, dimensions: int, unit: bool, data_type: DataType
+    ) -> PackedRows:
         values, scales, finite = _finished(rows, index, dimensions, unit, *KINDS[data_type])
-        return Packed(values=values, scales=scales if data_type is DataType.INT8 else None, finite=finite)
+        return PackedRows(values=values, scales=scales if data_type is DataType.INT8 else None, finite=finite)
 
     def finite(self, rows: Tensor) -> Tensor:
         return _finished(rows, None, 0, False, tiles.NOTHING.value, 0)[2]
@@ -94,7 +96,7 @@ class TritonRows:
             starts=np.zeros(1, int), lengths=np.ones(1, int), first=np.ones(1, int), growth=0, divisors=np.ones(1)
         )
         for dtype in DTYPES:
-            rows, staging = torch.zeros(1, 16, dtype=dtype, device=device), Staging(device)
+            rows, staging = torch.zeros(1, 16, dtype=dtype, device=device), Upload(device)
             total = self.weighted_sum(one, staging)
             staging.send()
             total(rows)

@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_worker.kernels.rows.interface import Packed, Pool, Segments
+from gpu_worker.kernels.rows.interface import PackedRows, PoolRows, Segments
 from gpu_worker.kernels.rows.packing import pack
 from gpu_worker.ragged.batch import row_ranges
-from gpu_worker.ragged.upload import Staging
+from gpu_worker.ragged.upload import Upload
 from shared.vectors import DataType
 
 
@@ -17,7 +17,7 @@ class PlainRows:
 
     name = "plain"
 
-    def weighted_sum(self, segments: Segments, staging: Staging) -> Pool:
+    def weighted_sum(self, segments: Segments, staging: Upload) -> PoolRows:
         """As one bag of rows a segment: embedding_bag sums each in order, so batch mates cannot change a bit."""
         lengths = segments.lengths
         begins = np.cumsum(lengths) - lengths
@@ -38,10 +38,12 @@ class PlainRows:
         kept = chosen[:, :dimensions] if dimensions else chosen
         return F.normalize(kept, dim=1) if unit else kept
 
-    def packed(self, rows: Tensor, index: Tensor | None, dimensions: int, unit: bool, data_type: DataType) -> Packed:
+    def packed(
+        self, rows: Tensor, index: Tensor | None, dimensions: int, unit: bool, data_type: DataType
+    ) -> PackedRows:
         kept = self.finished(rows, index, dimensions, unit)
         values, scales = pack(kept, data_type)
-        return Packed(values=values, scales=scales, finite=torch.isfinite(kept.sum(dim=1)))
+        return PackedRows(values=values, scales=scales, finite=torch.isfinite(kept.sum(dim=1)))
 
     def finite(self, rows: Tensor) -> Tensor:
         """By their sums, which are numbers where all of a row are, unless they exceed float32."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.ragged.batch import RaggedBatch, Run
+from gpu_worker.ragged.batch import LengthRun, RaggedBatch
 from gpu_worker.ragged.token_types import TokenTypes
 from shared.errors import ModelRefused
 
@@ -27,7 +27,7 @@ class EqualLengthEncoder(Encoder):
     def __call__(self, batch: RaggedBatch) -> Tensor:
         return torch.cat([self._run(batch, run) for run in batch.runs()])
 
-    def _run(self, batch: RaggedBatch, run: Run) -> Tensor:
+    def _run(self, batch: RaggedBatch, run: LengthRun) -> Tensor:
         """[N x L, H] of N neighbours of length L."""
         rows = slice(run.start, run.stop)
         ids = batch.ids[0, rows].view(run.count, run.length)

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gpu_worker.kernels.attention.interface import AttentionCall, PackedAttention, Terms
+from gpu_worker.kernels.attention.interface import AttentionCall, AttentionTerms, PackedAttention
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.token_types import TokenTypes
@@ -60,6 +60,6 @@ class _Counting:
     name: str = "counting"
     capturable: bool = False
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         self.calls += 1
         return self.attention(query, key, value, batch, terms)

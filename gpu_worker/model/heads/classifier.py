@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from gpu_worker.model.heads.dense import DenseHead
 from gpu_worker.model.heads.pooling import Pooling
-from gpu_worker.model.heads.transformers_head import Head
+from gpu_worker.model.heads.transformers_head import TransformersHead
 from gpu_worker.ragged.batch import Counts, RaggedBatch
-from gpu_worker.ragged.upload import Staging
+from gpu_worker.ragged.upload import Upload
 
 ToLogits = Callable[[Tensor], Tensor]
 """hidden [T, H] -> [n, labels] float32."""
@@ -18,13 +18,13 @@ ToLogits = Callable[[Tensor], Tensor]
 class SequenceClassifier(nn.Module):
     """Logits of whole texts."""
 
-    def plan(self, batch: RaggedBatch, places: Counts, staging: Staging) -> ToLogits:
+    def plan(self, batch: RaggedBatch, places: Counts, staging: Upload) -> ToLogits:
         """For the texts at these places of the batch, [n]."""
         raise NotImplementedError
 
     def forward(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
         """hidden [T, H] -> [S, labels] float32, of all texts of a batch."""
-        staging = Staging(hidden.device)
+        staging = Upload(hidden.device)
         run = self.plan(batch, np.arange(len(batch.lengths)), staging)
         staging.send()
         return run(hidden)
@@ -41,12 +41,12 @@ LAST_REAL = "last that is not padding"
 class HeadClassifier(SequenceClassifier):
     """A transformers ForSequenceClassification on the rows that it reads: cls, mean, lasttoken, LAST_REAL or LATE."""
 
-    def __init__(self, head: Head, pooling: str, padding: int | None = None) -> None:
+    def __init__(self, head: TransformersHead, pooling: str, padding: int | None = None) -> None:
         """`padding`: the id of the model's padding token."""
         super().__init__()
         self.head, self.pooling, self.padding = head, pooling, padding
 
-    def plan(self, batch: RaggedBatch, places: Counts, staging: Staging) -> ToLogits:
+    def plan(self, batch: RaggedBatch, places: Counts, staging: Upload) -> ToLogits:
         if self.pooling == LATE:
             mean = _pooling(batch, places, "mean", staging)
             return lambda hidden: mean(self.head(hidden[:, None]))
@@ -70,7 +70,7 @@ class PooledClassifier(SequenceClassifier):
         super().__init__()
         self.dense = dense
 
-    def plan(self, batch: RaggedBatch, places: Counts, staging: Staging) -> ToLogits:
+    def plan(self, batch: RaggedBatch, places: Counts, staging: Upload) -> ToLogits:
         starts, lengths = batch.offsets[places], np.diff(batch.offsets)[places]
         return self.dense.plan(starts, lengths, np.zeros_like(lengths), staging)
 
@@ -88,7 +88,7 @@ class YesNoClassifier(SequenceClassifier):
         self.rows: Tensor
         self.softcap = softcap
 
-    def plan(self, batch: RaggedBatch, places: Counts, staging: Staging) -> ToLogits:
+    def plan(self, batch: RaggedBatch, places: Counts, staging: Upload) -> ToLogits:
         last = _pooling(batch, places, "lasttoken", staging)
         return lambda hidden: self._odds(last(hidden))
 
@@ -100,7 +100,7 @@ class YesNoClassifier(SequenceClassifier):
         return logits[:, :1] - logits[:, 1:] if len(self.rows) == 2 else logits
 
 
-def _pooling(batch: RaggedBatch, places: Counts, mode: str, staging: Staging) -> Pooling:
+def _pooling(batch: RaggedBatch, places: Counts, mode: str, staging: Upload) -> Pooling:
     lengths = np.diff(batch.offsets)[places]
     return Pooling(batch.offsets[places], lengths, np.zeros_like(lengths), (mode,), staging)
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from gpu_worker.model.heads.pooling import Pooling, pool
 from gpu_worker.ragged.batch import Counts, RaggedBatch
-from gpu_worker.ragged.upload import Staging
+from gpu_worker.ragged.upload import Upload
 
 
 class DenseHead(nn.Module):
@@ -17,7 +17,7 @@ class DenseHead(nn.Module):
         super().__init__()
         self.poolings, self.layers, self.width = tuple(poolings), layers, width
 
-    def plan(self, starts: Counts, lengths: Counts, skip: Counts, staging: Staging) -> Callable[[Tensor], Tensor]:
+    def plan(self, starts: Counts, lengths: Counts, skip: Counts, staging: Upload) -> Callable[[Tensor], Tensor]:
         """What makes hidden [T, H] to [n, width] float32, of n texts that lie in a step as `Pooling` has it."""
         pooling = Pooling(starts, lengths, skip, self.poolings, staging)
         return lambda hidden: self.layers(pooling(hidden))

@@ -24,7 +24,7 @@ class Unit(nn.Module):
         return F.normalize(rows, dim=-1)
 
 
-class Cut(nn.Module):
+class CutRows(nn.Module):
     """The first numbers of each row."""
 
     def __init__(self, width: int) -> None:

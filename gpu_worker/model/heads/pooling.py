@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.rows import choice
-from gpu_worker.kernels.rows.interface import Pool, Segments
+from gpu_worker.kernels.rows.interface import PoolRows, Segments
 from gpu_worker.ragged.batch import Counts, RaggedBatch, row_ranges
-from gpu_worker.ragged.upload import Staging
+from gpu_worker.ragged.upload import Upload
 
 
 class Pooling:
     """Pools n texts that lie anywhere in a step, one mode beside the other: told on the host, run on the device."""
 
-    def __init__(self, starts: Counts, lengths: Counts, skip: Counts, modes: Sequence[str], staging: Staging) -> None:
+    def __init__(self, starts: Counts, lengths: Counts, skip: Counts, modes: Sequence[str], staging: Upload) -> None:
         """Text i has rows starts[i] to starts[i] + lengths[i] - 1. `skip` [n] are tokens at the start of each that are
         left out: cls then takes the first token after them. A text without any other token becomes zeros, but for cls
         and lasttoken, which take its first and last.
@@ -34,13 +34,13 @@ class Pooling:
 
 def pool(hidden: Tensor, batch: RaggedBatch, modes: Sequence[str], skip: Counts | None = None) -> Tensor:
     """All S texts of a batch: hidden [T, H] -> float32 [S, H x modes]; `skip` [S] as in `Pooling`."""
-    lengths, staging = np.diff(batch.offsets), Staging(hidden.device)
+    lengths, staging = np.diff(batch.offsets), Upload(hidden.device)
     pooling = Pooling(batch.offsets[:-1], lengths, np.zeros_like(lengths) if skip is None else skip, modes, staging)
     staging.send()
     return pooling(hidden)
 
 
-def _way(mode: str, starts: Counts, lengths: Counts, skip: Counts, staging: Staging) -> Pool:
+def _way(mode: str, starts: Counts, lengths: Counts, skip: Counts, staging: Upload) -> PoolRows:
     match mode:
         case "cls":
             return _Row(starts + np.where(skip < lengths, skip, 0), staging)
@@ -57,7 +57,7 @@ def _way(mode: str, starts: Counts, lengths: Counts, skip: Counts, staging: Stag
 class _Row:
     """One row of each text."""
 
-    def __init__(self, rows: Counts, staging: Staging) -> None:
+    def __init__(self, rows: Counts, staging: Upload) -> None:
         self._rows = staging.add(rows)
 
     def __call__(self, hidden: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ def _segments(mode: str, starts: Counts, lengths: Counts, skip: Counts) -> Segme
 class _Largest:
     """The maximum of each dimension over a text's rows."""
 
-    def __init__(self, starts: Counts, lengths: Counts, skip: Counts, staging: Staging) -> None:
+    def __init__(self, starts: Counts, lengths: Counts, skip: Counts, staging: Upload) -> None:
         kept = lengths - skip
         self._count = len(lengths)
         self._rows = staging.add(row_ranges(starts + skip, kept))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.model.heads.transformers_head import Head
+from gpu_worker.model.heads.transformers_head import TransformersHead
 
 CHUNK_ELEMENTS = 16 * 1024 * 1024
 """Logits in memory at once: 64 MiB in float32, whatever the step and the vocabulary."""
@@ -16,7 +16,7 @@ class SpladeHead(nn.Module):
     taken before the logarithm, which changes nothing and saves most of it.
     """
 
-    def __init__(self, head: Head, vocabulary: int, *, strategy: str, logs: int) -> None:
+    def __init__(self, head: TransformersHead, vocabulary: int, *, strategy: str, logs: int) -> None:
         """`strategy`: max or sum. `logs`: how often the logarithm is taken, 2 for OpenSearch's (arXiv:2504.14839)."""
         super().__init__()
         self.head, self.vocabulary = head, vocabulary

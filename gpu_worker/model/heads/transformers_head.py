@@ -48,7 +48,7 @@ class Given(nn.Module):
         return None if activation is None else activation(self.pooler(hidden[:, 0]))
 
 
-class Head(nn.Module):
+class TransformersHead(nn.Module):
     """A transformers class (ForMaskedLM, ForSequenceClassification, ForTokenClassification) on given hidden states."""
 
     def __init__(self, model: Any) -> None:

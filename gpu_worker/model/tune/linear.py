@@ -62,7 +62,7 @@ class PrepackedLinear(nn.Module):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class LinearLayer:
     """A linear layer of a model, `parent.name`, and what may stand in for it.
 
     Where its GELU is all that follows it, `gelu` is its kind, none or tanh, and `parent.activation` applies it.
@@ -76,7 +76,7 @@ class Layer:
     activation: str = ""
 
 
-def packed_layers(model: nn.Module) -> list[Layer]:
+def packed_layers(model: nn.Module) -> list[LinearLayer]:
     """All plain nn.Linear of a CPU model with their packed twins; none where this PyTorch packs none, or one differs.
 
     Nothing is changed.
@@ -87,7 +87,7 @@ def packed_layers(model: nn.Module) -> list[Layer]:
             activation, gelu = _gelu_after(parent, name)
             packed = PrepackedLinear(linear)
             layers.append(
-                Layer(parent=parent, name=name, stock=linear, packed=packed, gelu=gelu, activation=activation)
+                LinearLayer(parent=parent, name=name, stock=linear, packed=packed, gelu=gelu, activation=activation)
             )
         agree = all(_agree(each.packed.product, each.stock, each.stock) for each in layers)
     except (AttributeError, RuntimeError):  # another build of PyTorch: no such operator, or not for this type
@@ -95,7 +95,7 @@ def packed_layers(model: nn.Module) -> list[Layer]:
     return layers if agree else []
 
 
-def fuses(layers: Sequence[Layer]) -> bool:
+def fuses(layers: Sequence[LinearLayer]) -> bool:
     """Whether there are GELUs to be fused, and each, once it is, is the same."""
     activated = [each for each in layers if each.gelu]
     try:

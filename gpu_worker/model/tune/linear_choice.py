@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpu_worker.device.timing import PAYS
-from gpu_worker.model.tune.linear import Layer, fuses, packed_layers
+from gpu_worker.model.tune.linear import LinearLayer, fuses, packed_layers
 
 ROWS = (8, 32, 128, 512)
 """Of a product that is measured. Beyond, the ways keep their order."""
@@ -33,7 +33,7 @@ Clock = Callable[[], float]
 it: on busy cores four choices by the wall's clock came out in four ways, by this one in two."""
 
 
-class Way(Enum):
+class LinearKernel(Enum):
     """How a linear layer runs: as PyTorch does it; by weights packed for oneDNN; the same with GELU fused."""
 
     STOCK = "torch"
@@ -42,36 +42,36 @@ class Way(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LinearPlan:
     """All layers go this `way`; where `most` is not None, up to so many rows, and the stock way beyond."""
 
-    way: Way = Way.STOCK
+    way: LinearKernel = LinearKernel.STOCK
     most: int | None = None
 
     def __str__(self) -> str:
         return self.way.value if self.most is None else f"{self.way.value} to {self.most} rows, torch above"
 
-    def install(self, layers: Sequence[Layer]) -> None:
+    def install(self, layers: Sequence[LinearLayer]) -> None:
         """Changes a model in place."""
-        if self.way is Way.STOCK:
+        if self.way is LinearKernel.STOCK:
             return
         for layer in layers:
             if self.most is not None:
                 layer.packed.keep(layer.stock.weight, self.most)
-            if self.way is Way.FUSED and layer.gelu:
+            if self.way is LinearKernel.FUSED and layer.gelu:
                 layer.packed.fuse_gelu(layer.gelu)
                 setattr(layer.parent, layer.activation, nn.Identity())
             setattr(layer.parent, layer.name, layer.packed)
 
 
-STOCK = Plan()
-Times = Mapping[Way, Sequence[float]]
+STOCK = LinearPlan()
+Times = Mapping[LinearKernel, Sequence[float]]
 """Seconds of all layers of a model, for each number of `ROWS`; the stock way is always among the ways."""
-_plans: dict[object, Plan] = {}
+_plans: dict[object, LinearPlan] = {}
 """By what was measured: models of one shape in a process run alike, and wait once."""
 
 
-def quicken(model: nn.Module) -> tuple[Plan, str]:
+def quicken(model: nn.Module) -> tuple[LinearPlan, str]:
     """Lets a CPU model's linear layers run the fastest way, in place; and what was found out, for the log."""
     layers = packed_layers(model)
     if not layers:
@@ -88,38 +88,43 @@ def quicken(model: nn.Module) -> tuple[Plan, str]:
     return plan, f"linear layers: {plan}{kept}"
 
 
-def decide(times: Times, *, twice: bool) -> Plan:
+def decide(times: Times, *, twice: bool) -> LinearPlan:
     """The fastest plan. Packed layers are the usual way; near ties stay with it.
 
     `twice`: whether the weights may be kept twice. Then ways are switched where each is clearly ahead on its own side.
     """
-    usual, stock = Way.PACKED if Way.PACKED in times else Way.STOCK, times[Way.STOCK]
+    usual, stock = (
+        LinearKernel.PACKED if LinearKernel.PACKED in times else LinearKernel.STOCK,
+        times[LinearKernel.STOCK],
+    )
     best = min(
         (way for way in times if _pays(times[way], times[usual])),
         key=lambda way: _ratio(times[way], times[usual]),
         default=usual,
     )
-    plan, least = Plan(best), _ratio(times[best], times[usual])
-    for few in range(1, len(stock)) if twice and usual is Way.PACKED else ():
-        packed, fused = times[Way.PACKED], times.get(Way.FUSED)
-        way = Way.FUSED if fused and _pays(fused[:few], packed[:few]) else Way.PACKED
+    plan, least = LinearPlan(best), _ratio(times[best], times[usual])
+    for few in range(1, len(stock)) if twice and usual is LinearKernel.PACKED else ():
+        packed, fused = times[LinearKernel.PACKED], times.get(LinearKernel.FUSED)
+        way = LinearKernel.FUSED if fused and _pays(fused[:few], packed[:few]) else LinearKernel.PACKED
         own = times[way]
         ahead = _ratio(own[:few], stock[:few]) < PAYS and _ratio(stock[few:], own[few:]) < PAYS
         ratio = _ratio([*own[:few], *stock[few:]], times[usual])
         if ahead and ratio < least:
-            plan, least = Plan(way, ROWS[few - 1]), ratio
+            plan, least = LinearPlan(way, ROWS[few - 1]), ratio
     return plan
 
 
-def measured(layers: Sequence[Layer], clock: Clock = time.thread_time) -> Times:
+def measured(layers: Sequence[LinearLayer], clock: Clock = time.thread_time) -> Times:
     """By every way that serves here."""
-    ways = [Way.PACKED, Way.STOCK, *([Way.FUSED] if fuses(layers) else [])]
+    ways = [LinearKernel.PACKED, LinearKernel.STOCK, *([LinearKernel.FUSED] if fuses(layers) else [])]
     with torch.inference_mode():
         found = [_seconds(layers, ways, rows, clock) for rows in ROWS]
     return {way: [each[way] for each in found] for way in ways if all(way in each for each in found)}
 
 
-def _seconds(layers: Sequence[Layer], ways: Sequence[Way], rows: int, clock: Clock) -> dict[Way, float]:
+def _seconds(
+    layers: Sequence[LinearLayer], ways: Sequence[LinearKernel], rows: int, clock: Clock
+) -> dict[LinearKernel, float]:
     """Of all layers together, by each way that does not fail; told by a few layers of each kind."""
     sample = _sample(layers, rows)
     states = {each.in_features: torch.randn(rows, each.in_features) for each in (layer.stock for layer, _ in sample)}
@@ -128,20 +133,20 @@ def _seconds(layers: Sequence[Layer], ways: Sequence[Way], rows: int, clock: Clo
         (way, number): partial(_run, way, layer, states[layer.stock.in_features])
         for way in ways
         for number, (layer, _) in enumerate(sample)
-        if layer.gelu or way is not Way.FUSED  # what has nothing to fuse is as fast as without
+        if layer.gelu or way is not LinearKernel.FUSED  # what has nothing to fuse is as fast as without
     }
     shortest = _shortest(runs, clock)
     found = {}
     for way in ways:
-        own = [shortest.get((way if (way, n) in runs else Way.PACKED, n)) for n in range(len(sample))]
+        own = [shortest.get((way if (way, n) in runs else LinearKernel.PACKED, n)) for n in range(len(sample))]
         if None not in own:
             found[way] = sum(seconds * stands for seconds, (_, stands) in zip(own, sample, strict=True) if seconds)
     return found
 
 
-def _sample(layers: Sequence[Layer], rows: int) -> list[tuple[Layer, float]]:
+def _sample(layers: Sequence[LinearLayer], rows: int) -> list[tuple[LinearLayer, float]]:
     """A few of each kind, the same number, with how many layers of the model each stands for."""
-    kinds: dict[object, list[Layer]] = {}
+    kinds: dict[object, list[LinearLayer]] = {}
     for layer in layers:
         kinds.setdefault(_kind(layer), []).append(layer)
     weights = sum(of[0].stock.weight.numel() for of in kinds.values())
@@ -149,10 +154,12 @@ def _sample(layers: Sequence[Layer], rows: int) -> list[tuple[Layer, float]]:
     return [(layer, len(of) / len(few)) for of, few in taken for layer in few]
 
 
-def _shortest(runs: Mapping[tuple[Way, int], Callable[[], object]], clock: Clock) -> dict[tuple[Way, int], float]:
+def _shortest(
+    runs: Mapping[tuple[LinearKernel, int], Callable[[], object]], clock: Clock
+) -> dict[tuple[LinearKernel, int], float]:
     """Seconds of the shortest run of each. Ways take turns, so that a moment in which the machine does something else
     is no way's own; those that fail are left out."""
-    shortest: dict[tuple[Way, int], float] = {}
+    shortest: dict[tuple[LinearKernel, int], float] = {}
     left, start = dict(runs), clock()
     for done in range(ROUNDS):
         if done >= LEAST_ROUNDS and clock() - start > SECONDS:
@@ -168,15 +175,15 @@ def _shortest(runs: Mapping[tuple[Way, int], Callable[[], object]], clock: Clock
     return {key: shortest[key] for key in left}
 
 
-def _run(way: Way, layer: Layer, x: Tensor) -> Tensor:
+def _run(way: LinearKernel, layer: LinearLayer, x: Tensor) -> Tensor:
     """The layer, and the GELU that follows it."""
-    if way is Way.FUSED:
+    if way is LinearKernel.FUSED:
         return layer.packed.product(x, layer.gelu)
-    y: Tensor = layer.stock(x) if way is Way.STOCK else layer.packed.product(x)
+    y: Tensor = layer.stock(x) if way is LinearKernel.STOCK else layer.packed.product(x)
     return F.gelu(y, approximate=layer.gelu) if layer.gelu else y
 
 
-def _kind(layer: Layer) -> tuple[int, int, bool, str]:
+def _kind(layer: LinearLayer) -> tuple[int, int, bool, str]:
     """Layers that are alike here take the same time."""
     return layer.stock.in_features, layer.stock.out_features, layer.stock.bias is None, layer.gelu
 

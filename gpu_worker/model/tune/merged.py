@@ -27,7 +27,7 @@ TOKENS = 2048
 
 
 @dataclass(slots=True)
-class Product:
+class MergedProduct:
     """Of all layers of a group: weights [sum of outputs, in], and how many share it."""
 
     weight: nn.Parameter
@@ -40,12 +40,12 @@ class Made:
     """The product that was made last, of a whole model: one at a time is kept, until all its sharers have their columns
     of it, or the next one is made."""
 
-    product: Product | None = None
+    product: MergedProduct | None = None
     states: Tensor | None = None
     columns: Tensor | None = None
     left: int = 0
 
-    def of(self, product: Product, states: Tensor) -> Tensor:
+    def of(self, product: MergedProduct, states: Tensor) -> Tensor:
         """[.., sum of outputs], made now unless it was for the same states."""
         if self.product is not product or self.states is not states or self.columns is None:
             self.columns = None  # its memory first
@@ -61,7 +61,7 @@ class Made:
 class MergedLinear(nn.Linear):
     """The same as the nn.Linear that it was made from."""
 
-    def __init__(self, linear: nn.Linear, product: Product, columns: slice, made: Made) -> None:
+    def __init__(self, linear: nn.Linear, product: MergedProduct, columns: slice, made: Made) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight = nn.Parameter(product.weight[columns], requires_grad=False)
@@ -102,12 +102,12 @@ def _groups(model: nn.Module) -> Iterator[tuple[nn.Module, Sequence[str]]]:
                 yield parent, names
 
 
-def _whole(layers: Sequence[nn.Linear]) -> Product:
+def _whole(layers: Sequence[nn.Linear]) -> MergedProduct:
     with torch.no_grad():
         weights: list[Tensor] = [each.weight for each in layers]
         biases: list[Tensor] = [each.bias for each in layers if each.bias is not None]
         weight, bias = torch.cat(weights), torch.cat(biases) if biases else None
-    return Product(
+    return MergedProduct(
         weight=nn.Parameter(weight, requires_grad=False),  # a parameter: its size is no symbol to a compiler
         bias=None if bias is None else nn.Parameter(bias, requires_grad=False),
         sharers=len(layers),

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
-from gpu_worker.repository.inputs import Written
+from gpu_worker.repository.inputs import WrittenInputs
 
 PLAIN = (5, 40, 1, 17, 17)
 """Short, unequal, and two of one length."""
@@ -68,7 +68,7 @@ class Probes:
     tails: tuple[int, ...]
     padded: int
     again: tuple[int, ...]
-    written: tuple[Written, ...] = ()
+    written: tuple[WrittenInputs, ...] = ()
 
     @property
     def seconds(self) -> list[int]:
@@ -96,7 +96,7 @@ class Probes:
         limit: int = 1,
         budget: Budget = PROCESSOR,
         types: TokenTypes | None = None,
-        written: Sequence[Written] = (),
+        written: Sequence[WrittenInputs] = (),
     ) -> "Probes":
         """Those of a model that has so many `positions`.
 

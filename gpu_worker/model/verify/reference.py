@@ -13,7 +13,7 @@ from gpu_worker.model.encoder.encoder import takes_token_types
 from gpu_worker.model.encoder.equal_length import hidden_of
 from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
 from gpu_worker.repository.files import first_line
-from gpu_worker.repository.inputs import IDS, MASK, TYPES, Inputs, Written
+from gpu_worker.repository.inputs import IDS, MASK, TYPES, TokenizerInputs, WrittenInputs
 from shared.errors import ModelRefused
 
 
@@ -24,7 +24,7 @@ class Feeding:
     """
 
     types: TokenTypes | None = None
-    written: tuple[Written, ...] = ()
+    written: tuple[WrittenInputs, ...] = ()
     masks: bool = True
 
     def alone(self, model: Any, text: Ids, tail: int = 0, second: int = 0) -> Tensor:
@@ -58,7 +58,7 @@ class Feeding:
 NO_TYPES = Feeding()
 
 
-def feeding_of(model: Any, inputs: Inputs, *, pairs: bool = False, expands: bool = False) -> Feeding:
+def feeding_of(model: Any, inputs: TokenizerInputs, *, pairs: bool = False, expands: bool = False) -> Feeding:
     """What a bare model is fed. `pairs`: whether it is for pairs; `expands`: whether queries get tokens of their own.
 
     Raises ModelRefused where its tokenizer gives it what cannot be fed here.

@@ -16,7 +16,7 @@ from shared.errors import SelvageError
 from shared.memory import memory_taken
 from shared.server.admission.bounds import Bounds
 from shared.server.admission.holding import Holding
-from shared.server.admission.pool import Pool, Pools
+from shared.server.admission.pool import BytePool, Pools
 from shared.server.admission.reads import Reads
 from shared.server.admission.refusals import Refusals
 from shared.server.admission.streams import OpenStream, Streams
@@ -31,7 +31,7 @@ it: by then it is likely that one of them sends what fills it."""
 class _Ledger:
     """What one request has reserved, and where."""
 
-    pool: Pool
+    pool: BytePool
     results: int = 0
 
 
@@ -49,9 +49,9 @@ class Admission:
         self.reads = Reads(bounds, self.refusals, lambda: self.memory, lambda: bool(self.size))
         self._idle_memory = memory_taken()
         self._called, self._streamed = (
-            Pools(Pool(whose, bounds.size), Pool(whose, bounds.results)) for whose in ("others", "streams")
+            Pools(BytePool(whose, bounds.size), BytePool(whose, bounds.results)) for whose in ("others", "streams")
         )
-        self._gathered = Pool("others that come by streams", bounds.size)
+        self._gathered = BytePool("others that come by streams", bounds.size)
         self.streams = Streams(lambda: self._stream_memory(bounds.memory * STREAM_MEMORY))
         self.stream_requests = asyncio.Semaphore(max(1, bounds.requests // 2))
         self.requests = self.unread = 0
@@ -84,7 +84,7 @@ class Admission:
             raise self.refusals.overloaded("streams", why)
         if not self.requests and not self.streams:
             self._idle_memory = memory_taken()
-        share = Pool("others of this stream", self.bounds.results // STREAM_SHARE, self._streamed.results)
+        share = BytePool("others of this stream", self.bounds.results // STREAM_SHARE, self._streamed.results)
         token = _POOLS.set(Pools(self._streamed.requests, share))
         try:
             with self.streams.opened(share) as stream:

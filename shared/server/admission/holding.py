@@ -1,13 +1,13 @@
 """Bytes of requests that one request, or one stream, holds."""
 
-from shared.server.admission.pool import Pool
+from shared.server.admission.pool import BytePool
 from shared.server.admission.refusals import Refusals
 
 
 class Holding:
     """What it holds lies in a pool, and may grow and shrink. `held`: bytes now."""
 
-    def __init__(self, pool: Pool, refusals: Refusals) -> None:
+    def __init__(self, pool: BytePool, refusals: Refusals) -> None:
         self._pool, self._refusals = pool, refusals
         self.held = 0
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Pool:
+class BytePool:
     """At most `most` bytes, but one request's always may be. What lies in it lies in the pool `of_all` too.
 
     `whose`: how a refusal names those whose bytes are there.
@@ -12,10 +12,10 @@ class Pool:
 
     whose: str
     most: int
-    of_all: "Pool | None" = None
+    of_all: "BytePool | None" = None
     held: int = 0
 
-    def full(self, size: int, own: int = 0) -> "Pool | None":
+    def full(self, size: int, own: int = 0) -> "BytePool | None":
         """The pool that has no room for so many bytes more, None where all have. `own`: bytes of the same request."""
         if self.held > own and self.held + size > self.most:
             return self
@@ -32,5 +32,5 @@ class Pool:
 class Pools:
     """Of those who share them."""
 
-    requests: Pool
-    results: Pool
+    requests: BytePool
+    results: BytePool

@@ -44,7 +44,7 @@ class Reads:
         Nobody knows how large a request is before it has been read. So a slow one goes on only while memory is left.
         """
         await self._place()
-        one = _Read(self, self._quick.release)
+        one = _SlowRead(self, self._quick.release)
         # Ours is cancelled, the read never is: grpcio would lose what has come, 60 MiB at once. It ends with its call.
         receiving = asyncio.ensure_future(self.taken(receive))
         receiving.add_done_callback(unheeded)
@@ -148,7 +148,7 @@ class _Taken(Generic[T]):
             return result
 
 
-class _Read:
+class _SlowRead:
     """One that may turn out to be slow. `error`: why it was cancelled by us."""
 
     def __init__(self, reads: Reads, let_next: Callable[[], None]) -> None:

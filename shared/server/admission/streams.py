@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from shared.errors import SelvageError, WorkerUnavailable
-from shared.server.admission.pool import Pool
+from shared.server.admission.pool import BytePool
 
 LIFETIME = 540.0
 """Seconds. Connections end five to fifteen minutes after they began, whatever goes on there; see `server_options`."""
@@ -16,7 +16,7 @@ LOOK_SECONDS = 0.01
 class OpenStream:
     """One of them, of the task that made it. `results`: what it may hold of them, replies that wait included."""
 
-    def __init__(self, results: Pool) -> None:
+    def __init__(self, results: BytePool) -> None:
         self.results = results
         task = asyncio.current_task()
         assert task is not None
@@ -82,7 +82,7 @@ class Streams:
         return len(self._open)
 
     @contextmanager
-    def opened(self, results: Pool) -> Iterator[OpenStream]:
+    def opened(self, results: BytePool) -> Iterator[OpenStream]:
         """Around a stream; one that is opened after `end` ends at once."""
         stream = OpenStream(results)
         too_old = WorkerUnavailable(f"the stream is {LIFETIME:g} s old; go on in another one", retry_after=0.0)

@@ -35,8 +35,8 @@ CALLER: ContextVar[Caller] = ContextVar("caller")
 """Whose call this is, for a servicer below the interceptor."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Serve = Callable[[AsyncIterator[bytes], Context, Caller], Awaitable[Any]]
-Tell = Callable[[str, SelvageError], SelvageError]
+ServeCall = Callable[[AsyncIterator[bytes], Context, Caller], Awaitable[Any]]
+TellStatus = Callable[[str, SelvageError], SelvageError]
 """An error in the words of the door that has this method."""
 CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 
@@ -54,7 +54,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
     are not read before a handler asks: a call that is refused is never read.
     """
 
-    def __init__(self, calls: Calls, threads: Executor, rpcs: Rpcs | None = None, tell: Tell = unchanged) -> None:
+    def __init__(self, calls: Calls, threads: Executor, rpcs: Rpcs | None = None, tell: TellStatus = unchanged) -> None:
         """`threads`: where large messages are parsed and serialised. `rpcs`: told of each rpc of ours."""
         self._calls, self._threads, self._rpcs, self._tell = calls, threads, rpcs, tell
         self._trimming: asyncio.TimerHandle | None = None
@@ -77,7 +77,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             return grpc.stream_stream_rpc_method_handler(self._told(self._down(handler), method, "server_stream"))
         return grpc.stream_unary_rpc_method_handler(self._told(self._unary(handler), method, "unary"))
 
-    def _told(self, serve: Serve, method: str, kind: str) -> Any:
+    def _told(self, serve: ServeCall, method: str, kind: str) -> Any:
         """`serve`, with who calls; an error of ours is told as a status, and the outcome to `rpcs`."""
 
         async def told(requests: AsyncIterator[bytes], context: Context) -> Any:
@@ -91,7 +91,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
         return told if self._rpcs is None else _observed(told, self._rpcs, method, kind)
 
-    def _unary(self, handler: Any) -> Serve:
+    def _unary(self, handler: Any) -> ServeCall:
         async def unary(_: AsyncIterator[bytes], context: Context, caller: Caller) -> bytes:
             admission = self._calls.admission
 
@@ -114,7 +114,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
         return unary
 
-    def _down(self, handler: Any) -> Serve:
+    def _down(self, handler: Any) -> ServeCall:
         """One request, many responses."""
 
         async def down(_: AsyncIterator[bytes], context: Context, caller: Caller) -> None:
@@ -126,7 +126,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
         return down
 
-    def _both_ways(self, handler: Any) -> Serve:
+    def _both_ways(self, handler: Any) -> ServeCall:
         """Requests come parsed, responses leave as the bytes that the servicer writes.
 
         Such a stream is no call with an end: what it holds, and when it ends, is its servicer's.
@@ -137,7 +137,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
         return both_ways
 
-    def _up(self, handler: Any) -> Serve:
+    def _up(self, handler: Any) -> ServeCall:
         """The same with one response, a message."""
 
         async def up(_: AsyncIterator[bytes], context: Context, __: Caller) -> bytes:

@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 from selvage.bulk import parquet_input, reading
 from selvage.bulk.failures import Failed
 from selvage.bulk.files import find
-from selvage.bulk.plan import Plan
-from selvage.bulk.reading import Reading, check
+from selvage.bulk.plan import RowPlan
+from selvage.bulk.reading import InputReading, check
 from selvage.bulk.rows import BadRow, Columns, Row
 
-ALL = Plan(rows_per_shard=10)
+ALL = RowPlan(rows_per_shard=10)
 COLUMNS = Columns(text="text", id="id", kept=("note",))
 ROWS = [("a", "1", "x"), ("b, c", "2", ""), ('say "d"', "3", "y\nz"), ("", "4", "w"), ("é 你", "5", "v")]
 
 
-def read(path: Path, columns: Columns = COLUMNS, plan: Plan = ALL, format_: str = "") -> list[Row | BadRow]:
-    return list(Reading(find([str(path)], format_), columns, plan))
+def read(path: Path, columns: Columns = COLUMNS, plan: RowPlan = ALL, format_: str = "") -> list[Row | BadRow]:
+    return list(InputReading(find([str(path)], format_), columns, plan))
 
 
 def written(folder: Path, name: str) -> Path:
@@ -64,7 +64,7 @@ def test_rows_that_nobody_wants_are_counted_only(tmp_path: Path, name: str) -> N
     other = path.rename(path.with_name(f"b{path.suffix}"))
     written(tmp_path, name)
     files = find([str(tmp_path / name), str(other)])
-    reader = Reading(files, COLUMNS, Plan(rows_per_shard=2, index=1, count=2, finished={3}))
+    reader = InputReading(files, COLUMNS, RowPlan(rows_per_shard=2, index=1, count=2, finished={3}))
     assert [(row.number, row.text) for row in reader if isinstance(row, Row)] == [(2, 'say "d"'), (3, "")]
     assert (reader.total, reader.position) == (10, reader.size)
 
@@ -143,7 +143,7 @@ def test_a_quotation_mark_that_stays_open_swallows_nothing(tmp_path: Path, text:
     """It would be all rows up to the end of the file."""
     path = tmp_path / "a.csv"
     path.write_text(text)
-    plan = ALL if wanted else Plan(rows_per_shard=10, index=1, count=2)
+    plan = ALL if wanted else RowPlan(rows_per_shard=10, index=1, count=2)
     with pytest.raises(Failed, match=rf"a\.csv:{line}: a quotation mark is left open"):
         read(path, plan=plan)
 
@@ -250,7 +250,7 @@ def test_a_large_input_is_not_held(tmp_path: Path, name: str, monkeypatch: pytes
         pq.write_table(pa.table({"text": texts}), path, compression="none", use_dictionary=False)
     tracemalloc.start()
     try:
-        reader = Reading(find([str(path)]), Columns(text="text", id="", kept=()), ALL)
+        reader = InputReading(find([str(path)]), Columns(text="text", id="", kept=()), ALL)
         assert sum(len(row.text) for row in reader if isinstance(row, Row)) == 20_000_000
         assert tracemalloc.get_traced_memory()[1] < 8_000_000
     finally:
@@ -260,7 +260,7 @@ def test_a_large_input_is_not_held(tmp_path: Path, name: str, monkeypatch: pytes
 @given(st.integers(1, 9), st.integers(1, 5), st.sets(st.integers(0, 8)), st.integers(0, 40), st.integers(0, 40))
 def test_the_commands_of_a_plan_share_all_rows(size: int, count: int, finished: Any, start: int, stop: int) -> None:
     """Each row is wanted by one of them, unless its shard is finished; whole ranges are judged as their rows are."""
-    plans = [Plan(rows_per_shard=size, index=index, count=count, finished=finished) for index in range(count)]
+    plans = [RowPlan(rows_per_shard=size, index=index, count=count, finished=finished) for index in range(count)]
     for number in range(40):
         assert sum(plan.wants(number) for plan in plans) == (number // size not in finished)
     for plan in plans:

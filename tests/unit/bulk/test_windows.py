@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selvage.bulk import windows as module
-from selvage.bulk.plan import Plan
+from selvage.bulk.plan import RowPlan
 from selvage.bulk.rows import BadRow, Entry, Row, bad
 from selvage.bulk.windows import Window, batches, windows
 from selvage.inputs import ENTRY_LETTERS
@@ -24,7 +24,7 @@ TEXTS = st.lists(st.sampled_from([None, "", " \n", "a", "bb", "c" * 30]), max_si
 @given(TEXTS, st.integers(1, 9), st.integers(1, 20), st.booleans())
 def test_each_row_is_in_one_window_of_its_shard(texts: Any, most: int, size: int, keep: bool) -> None:
     """In order; empty ones are counted, bad ones kept aside."""
-    plan = Plan(rows_per_shard=size)
+    plan = RowPlan(rows_per_shard=size)
     found = list(windows(map(entry, range(len(texts)), texts), plan, most=most, keep_empty=keep))
     empty = 0 if keep else sum(text is not None and not text.strip() for text in texts)
     assert sum(each.empty for each in found) == empty
@@ -41,7 +41,7 @@ def test_a_window_of_long_texts_is_short(monkeypatch: pytest.MonkeyPatch) -> Non
     """Its letters are bounded, whatever the number of rows."""
     monkeypatch.setattr(module, "LETTERS", 100)
     texts = (entry(number, "x" * 60) for number in range(9))
-    assert [len(each.rows) for each in windows(texts, Plan(rows_per_shard=99), most=50, keep_empty=False)] == [
+    assert [len(each.rows) for each in windows(texts, RowPlan(rows_per_shard=99), most=50, keep_empty=False)] == [
         *(2, 2, 2, 2, 1)
     ]
 
@@ -53,7 +53,7 @@ def test_what_is_kept_beside_texts_counts_too(beside: Any, monkeypatch: pytest.M
     """A column of megabytes would else be held thousands of times."""
     monkeypatch.setattr(module, "LETTERS", 100)
     rows = (Row(number=i, path="a", line=i, text="t", beside=(beside,)) for i in range(5))
-    found = list(windows(rows, Plan(rows_per_shard=99), most=50, keep_empty=False))
+    found = list(windows(rows, RowPlan(rows_per_shard=99), most=50, keep_empty=False))
     assert [len(each.rows) for each in found] == [2, 2, 1]
     assert [each.share == 1 for each in found] == [True, True, False]
 
@@ -64,7 +64,7 @@ def test_a_value_may_be_nested_deeper_than_pythons_stack() -> None:
     for _ in range(100_000):
         deep = [deep]
     rows = [Row(number=0, path="a", line=1, text="t", beside=(deep,))]
-    assert len(list(windows(rows, Plan(rows_per_shard=9), most=5, keep_empty=False))) == 1
+    assert len(list(windows(rows, RowPlan(rows_per_shard=9), most=5, keep_empty=False))) == 1
     while isinstance(deep, list):  # Python's own end of it recurses
         deep = deep.pop()
 
@@ -72,7 +72,7 @@ def test_a_value_may_be_nested_deeper_than_pythons_stack() -> None:
 def test_a_window_tells_how_full_it_is() -> None:
     """By its rows, whatever became of them, or by its letters."""
     entries = [entry(i, text) for i, text in enumerate(["a", "", None, "bb"])]
-    (found,) = windows(entries, Plan(rows_per_shard=99), most=8, keep_empty=False)
+    (found,) = windows(entries, RowPlan(rows_per_shard=99), most=8, keep_empty=False)
     assert found.share == 0.5
 
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selvage import embedding, methods
-from selvage.call import Attempt, Flight
+from selvage.call import Attempt, CallSteps
 from selvage.connection import Settings
 from selvage.errors import Overloaded, ResultTooLarge, Unavailable
-from selvage.parts import Part, runs
-from selvage.retries import Retries
+from selvage.parts import InputPart, runs
+from selvage.retries import RetryPolicy
 from support.fake_frontend import ANSWERS, dense_row
 
 sizes = st.lists(st.integers(0, 30), max_size=40)
@@ -41,7 +41,7 @@ def test_runs_are_as_long_as_they_may(sizes: list[int], most: int, room: int) ->
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
 def test_halves_cover_the_part(start: int, rows: int, left: int, columns: int) -> None:
     """Each place once, whatever the shape."""
-    part = Part(start=start, stop=start + rows, left=left, right=left + columns)
+    part = InputPart(start=start, stop=start + rows, left=left, right=left + columns)
     covered = np.zeros((20, 20), dtype=int)
     whole = covered.copy()
     whole[part.rows, part.columns] = 1
@@ -73,7 +73,7 @@ class Nobody:
 def fly(operation: Any, seed: int) -> Any:
     """Answers in any order, refuses now and then, and refuses what has more than three rows. No clock runs."""
     now, chance = 0.0, random.Random(seed)
-    flight = Flight(operation, seconds=1e9, retries=Retries(1_000_000, chance.random), clock=lambda: now)
+    flight = CallSteps(operation, seconds=1e9, retries=RetryPolicy(1_000_000, chance.random), clock=lambda: now)
     under_way: list[Attempt] = []
     while True:
         while len(under_way) < 3 and (attempt := flight.next()) is not None:
@@ -111,7 +111,7 @@ words = st.lists(st.text(alphabet="abc", max_size=4), min_size=1, max_size=12)
 def test_score_in_blocks_is_score(queries: list[str], documents: list[str], seed: int) -> None:
     """A matrix of blocks, each where it belongs."""
     operation = methods.score(Nobody(), queries, documents)
-    whole = ANSWERS["ScoreRequest"](operation.message(Part(start=0, stop=len(queries), right=len(documents))))
+    whole = ANSWERS["ScoreRequest"](operation.message(InputPart(start=0, stop=len(queries), right=len(documents))))
     assert fly(operation, seed).ravel().tolist() == list(whole.scores)
 
 
@@ -119,7 +119,7 @@ def test_score_in_blocks_is_score(queries: list[str], documents: list[str], seed
 def test_rerank_in_parts_is_rerank(documents: list[str], top_n: int, seed: int) -> None:
     """The same places and scores, ties in the order of the documents, `top_n` of them."""
     operation = methods.rerank(Nobody(), "query", documents, top_n=top_n)
-    whole = ANSWERS["RerankRequest"](operation.message(Part(start=0, stop=len(documents))))
+    whole = ANSWERS["RerankRequest"](operation.message(InputPart(start=0, stop=len(documents))))
     expected = [(each.index, each.score) for each in whole.results]
     assert [(each.index, each.score) for each in fly(operation, seed)] == expected
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from selvage import errors
-from selvage.call import Flight
-from selvage.parts import Part
-from selvage.retries import FIRST, LONGEST, SPREAD, Retries
+from selvage.call import CallSteps
+from selvage.parts import InputPart
+from selvage.retries import FIRST, LONGEST, SPREAD, RetryPolicy
 
 
 class Words:
@@ -19,18 +19,18 @@ class Words:
 
     def __init__(self, parts: int) -> None:
         self.size = parts
-        self.taken: list[Part] = []
+        self.taken: list[InputPart] = []
 
-    def parts(self) -> Iterator[Part]:
-        return (Part(start=place, stop=place + 1) for place in range(self.size))
+    def parts(self) -> Iterator[InputPart]:
+        return (InputPart(start=place, stop=place + 1) for place in range(self.size))
 
-    def message(self, part: Part) -> Part:
+    def message(self, part: InputPart) -> InputPart:
         return part
 
-    def places(self, part: Part) -> dict[str, int]:
+    def places(self, part: InputPart) -> dict[str, int]:
         return {"texts": part.start}
 
-    def take(self, part: Part, reply: Any) -> None:
+    def take(self, part: InputPart, reply: Any) -> None:
         self.taken.append(part)
 
     def result(self) -> int:
@@ -45,15 +45,15 @@ class Clock:
         return self.now
 
 
-def flight(parts: int, clock: Clock, *, seconds: float = 60.0, retries: int = 3) -> Flight[int]:
-    return Flight(Words(parts), seconds=seconds, retries=Retries(retries, lambda: 0.0), clock=clock)
+def flight(parts: int, clock: Clock, *, seconds: float = 60.0, retries: int = 3) -> CallSteps[int]:
+    return CallSteps(Words(parts), seconds=seconds, retries=RetryPolicy(retries, lambda: 0.0), clock=clock)
 
 
 @pytest.mark.parametrize("kind", [*errors.BY_REASON.values(), errors.Cancelled])
 @pytest.mark.parametrize("retry_after", [None, 2.0])
 def test_only_what_may_pass_is_tried_again(kind: type[errors.SelvageError], retry_after: float | None) -> None:
     """Unavailable by itself, Overloaded when the service says so, nothing else ever."""
-    wait = Retries(5, lambda: 0.0).wait(kind("no", retry_after=retry_after), 1)
+    wait = RetryPolicy(5, lambda: 0.0).wait(kind("no", retry_after=retry_after), 1)
     expected = {errors.Unavailable: retry_after or FIRST, errors.Overloaded: retry_after}
     assert wait == expected.get(kind)
 
@@ -61,11 +61,11 @@ def test_only_what_may_pass_is_tried_again(kind: type[errors.SelvageError], retr
 def test_waits_grow_and_spread() -> None:
     """Twice as long each time up to a bound, a little longer by chance, and never shorter than what was told."""
     error = errors.Unavailable("no")
-    waits = [Retries(20, lambda: 0.0).wait(error, failures) for failures in range(1, 12)]
+    waits = [RetryPolicy(20, lambda: 0.0).wait(error, failures) for failures in range(1, 12)]
     assert waits == [min(FIRST * 2**each, LONGEST) for each in range(11)]
     told = errors.Overloaded("no", retry_after=4.0)
-    assert Retries(5, lambda: 0.0).wait(told, 1) == 4.0
-    assert Retries(5, lambda: 1.0).wait(told, 1) == 4.0 * (1 + SPREAD)
+    assert RetryPolicy(5, lambda: 0.0).wait(told, 1) == 4.0
+    assert RetryPolicy(5, lambda: 1.0).wait(told, 1) == 4.0 * (1 + SPREAD)
 
 
 def test_a_refused_part_is_sent_again_when_it_was_told() -> None:
@@ -167,8 +167,8 @@ def test_no_deadline_leaves_it_to_the_service() -> None:
 def test_a_limit_that_fewer_texts_would_not_mend_is_told_at_once() -> None:
     """Not after many halves."""
     operation = Words(1)
-    operation.parts = lambda: iter([Part(start=0, stop=8)])  # type: ignore[method-assign]
-    flying = Flight(operation, seconds=60, retries=Retries(3))
+    operation.parts = lambda: iter([InputPart(start=0, stop=8)])  # type: ignore[method-assign]
+    flying = CallSteps(operation, seconds=60, retries=RetryPolicy(3))
     attempt = flying.next()
     assert attempt is not None
     with pytest.raises(errors.LimitExceeded):

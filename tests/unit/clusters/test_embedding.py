@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from selvage.bulk.failures import Failed
-from selvage.clusters.embedding import Embedding
+from selvage.clusters.embedding import BatchEmbedding
 from support.bulk_fakes import refusal
 from support.fake_frontend import FakeFrontend, answer_batch, dense_row, sparse_row, texts
 
@@ -26,8 +26,8 @@ def made(request: pytest.FixtureRequest, fake: FakeFrontend) -> Iterator[Any]:
     """Embeddings of that frontend, closed at the end."""
     opened = []
 
-    def make(**options: Any) -> Embedding:
-        opened.append(Embedding(**({"target": fake.address} | options)))
+    def make(**options: Any) -> BatchEmbedding:
+        opened.append(BatchEmbedding(**({"target": fake.address} | options)))
         return opened[-1]
 
     yield make

@@ -15,7 +15,7 @@ from frontend_service.api.http.api import SHAPES
 from frontend_service.api.http.app import ABORT, App
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
-from frontend_service.services.pipeline import Service
+from frontend_service.services.pipeline import Pipeline
 from frontend_service.workers.interface import ServedModel
 from shared.jobs import Encode, Job, JobResult, Rows
 from shared.server.calls import Calls
@@ -77,7 +77,7 @@ class Door:
         """`options`: the App's."""
         self.calls = calls or Calls(timeout=5.0)
         threads = ThreadPoolExecutor(1)
-        service = Service(worker, limits or Limits(), threads, threads, reserve=self.calls.admission.reserve)
+        service = Pipeline(worker, limits or Limits(), threads, threads, reserve=self.calls.admission.reserve)
         self.frontend = Frontend(service, self.calls)
         self.draining = False
         self.seen: list[tuple[str, int]] = []

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from frontend_service.api.streams.coalesced import Coalescing
+from frontend_service.api.streams.coalesced import CoalescedStream
 from frontend_service.api.streams.two_way_stream import Replies
 from shared.errors import InvalidInput, ResultTooLarge, SelvageError
 from shared.server.admission import Admission, Bounds
@@ -73,7 +73,7 @@ class Caller:
     async def run(self) -> None:
         with self.admission.stream() as stream:
             replies = Replies(self.write, self.at_end.append)
-            await Coalescing(self.admission, stream, replies, self.options, self.answer).run(self)
+            await CoalescedStream(self.admission, stream, replies, self.options, self.answer).run(self)
 
 
 async def settled() -> None:

@@ -2,7 +2,7 @@
 
 import json
 
-from frontend_service.tokenizing.tokenizer import Tokenization
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.workers.interface import ServedModel
 from shared.card import ModelCard
 from shared.errors import UnknownModel
@@ -66,7 +66,7 @@ class FakeWorker:
 
     def __init__(self, model_card: ModelCard) -> None:
         self.served = ServedModel(
-            card=model_card, tokenization=Tokenization(tokenizer_json(), model_card), queued_tokens=1000
+            card=model_card, tokenization=ModelTokenizer(tokenizer_json(), model_card), queued_tokens=1000
         )
         self.jobs: list[Job] = []
 

@@ -15,13 +15,13 @@ from frontend_service.api.tei_v1.codec import prediction as tei_prediction
 from frontend_service.api.tei_v1.codec import ranking as tei_ranking
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
-from frontend_service.services.pipeline import Service
+from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import FrontendSettings
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
 from shared.errors import InputTooLong, InvalidInput
 from shared.jobs import Job, JobResult, Rows, SparseRows
 from shared.server.calls import Calls
-from shared.terms import Terms
+from shared.terms import RequestTerms
 from shared.vectors import OutputKind, ScoringMethod, Task
 from tei.v1 import tei_pb2
 
@@ -43,9 +43,11 @@ AUTO = FrontendSettings.read(["--auto-truncate"]).limits
 Asks = Callable[[Frontend, Any], Awaitable[object]]
 
 
-def asks(read: Callable[[Any], Any], ask: Callable[[Frontend], Callable[[Any, Terms], Awaitable[object]]]) -> Asks:
+def asks(
+    read: Callable[[Any], Any], ask: Callable[[Frontend], Callable[[Any, RequestTerms], Awaitable[object]]]
+) -> Asks:
     """A message, read by a codec and put to one of the services."""
-    return lambda frontend, message: ask(frontend)(read(message), Terms.within(9))
+    return lambda frontend, message: ask(frontend)(read(message), RequestTerms.within(9))
 
 
 def many(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -119,7 +121,7 @@ class Sparse(FakeWorker):
 
 
 def frontend_of(worker: FakeWorker, limits: Limits) -> Frontend:
-    return Frontend(Service(worker, limits, ThreadPoolExecutor(1), ThreadPoolExecutor(1)), Calls(timeout=9.0))
+    return Frontend(Pipeline(worker, limits, ThreadPoolExecutor(1), ThreadPoolExecutor(1)), Calls(timeout=9.0))
 
 
 async def longest(name: str, limits: Limits, **said: Any) -> int:

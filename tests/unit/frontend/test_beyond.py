@@ -4,10 +4,10 @@ import pytest
 from fakes import WORDS, card, tokenizer_json
 from tokenizers import Tokenizer
 
-from frontend_service.domain.requests import Cut
+from frontend_service.domain.requests import Truncation
 from frontend_service.tokenizing.fair_threads import finished
 from frontend_service.tokenizing.pairs.pairs import PairTexts
-from frontend_service.tokenizing.tokenizer import Tokenization
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from shared.errors import InvalidInput
 from shared.vectors import InputType
 
@@ -15,15 +15,15 @@ ROWS = len(WORDS)
 TEMPLATE = "query : {query} passage {document} z :"
 
 
-def tokenization(template: str = "", rows: int = ROWS) -> Tokenization:
+def tokenization(template: str = "", rows: int = ROWS) -> ModelTokenizer:
     """Of a tokenizer with one token more than the model has embeddings."""
     tokenizer = Tokenizer.from_str(tokenizer_json().decode())
     tokenizer.add_tokens(["<extra>"])
-    return Tokenization(tokenizer.to_str().encode(), card(pair_template=template, vocabulary_size=rows))
+    return ModelTokenizer(tokenizer.to_str().encode(), card(pair_template=template, vocabulary_size=rows))
 
 
-def embed(made: Tokenization, texts: list[str], side: InputType = InputType.UNSPECIFIED) -> object:
-    return finished(made.texts(texts, "", Cut(), "texts[{}]", side))
+def embed(made: ModelTokenizer, texts: list[str], side: InputType = InputType.UNSPECIFIED) -> object:
+    return finished(made.texts(texts, "", Truncation(), "texts[{}]", side))
 
 
 def test_the_text_and_the_token_are_named() -> None:
@@ -47,7 +47,7 @@ def test_pairs_name_the_second_text(template: str, where: tuple[str, str], matri
         seconds=["c", where[1]],
         matrix=matrix,
         entry="documents[{}]",
-        cut=Cut(),
+        cut=Truncation(),
     )
     place = 0 if matrix and "<" in where[0] else 1
     with pytest.raises(InvalidInput, match=rf"^documents\[{place}\] or its partner has the token '<extra>'") as raised:
@@ -58,7 +58,7 @@ def test_pairs_name_the_second_text(template: str, where: tuple[str, str], matri
 def test_a_token_that_is_cut_off_does_no_harm() -> None:
     """Only what the model would see counts."""
     made = tokenization()
-    assert finished(made.texts(["a b c <extra>"], "", Cut(truncate=True, max_tokens=5), "texts[{}]"))
+    assert finished(made.texts(["a b c <extra>"], "", Truncation(truncate=True, max_tokens=5), "texts[{}]"))
 
 
 def test_a_model_that_has_the_token_takes_it() -> None:

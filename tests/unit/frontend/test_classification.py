@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from frontend_service.api.selvage_v1.codec import classification, ranking
 from frontend_service.domain.limits import Limits
 from frontend_service.postprocess import ranking as postprocess
-from frontend_service.services.classification import Classification
-from frontend_service.services.pipeline import Service
-from frontend_service.services.ranking import Ranking
+from frontend_service.services.classification import ClassificationService
+from frontend_service.services.pipeline import Pipeline
+from frontend_service.services.ranking import RankingService
 from selvage.v1 import classification_pb2 as pb
 from selvage.v1 import ranking_pb2, vectors_pb2
 from shared.card import ModelCard
 from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedTask
 from shared.jobs import Classify
-from shared.terms import Terms
+from shared.terms import RequestTerms
 from shared.vectors import Activation, ScoringMethod, Task
 
 CROSS = {
@@ -44,21 +44,25 @@ class Frontend:
 
     def __init__(self, model_card: ModelCard, **limits: Any) -> None:
         self.worker = fakes.FakeWorker(model_card)
-        self.service = Service(self.worker, Limits(**limits), ThreadPoolExecutor(1), ThreadPoolExecutor(1))
-        self.classification = Classification(self.service)
+        self.service = Pipeline(self.worker, Limits(**limits), ThreadPoolExecutor(1), ThreadPoolExecutor(1))
+        self.classification = ClassificationService(self.service)
 
     async def classify(self, **fields: Any) -> pb.ClassifyResponse:
         request = classification.classify_request(pb.ClassifyRequest(**fields))
-        return classification.classify_response(request, await self.classification.texts(request, Terms.within(9)))
+        return classification.classify_response(
+            request, await self.classification.texts(request, RequestTerms.within(9))
+        )
 
     async def tokens(self, **fields: Any) -> pb.ClassifyTokensResponse:
         request = classification.classify_tokens_request(pb.ClassifyTokensRequest(**fields))
-        answer = await self.classification.tokens(request, Terms.within(9))
+        answer = await self.classification.tokens(request, RequestTerms.within(9))
         return classification.classify_tokens_response(request, answer)
 
     async def score(self, **fields: Any) -> Any:
         request = ranking.score_request(ranking_pb2.ScoreRequest(**fields))
-        return ranking.score_response(request, await Ranking(self.service).score(request, Terms.within(9)))
+        return ranking.score_response(
+            request, await RankingService(self.service).score(request, RequestTerms.within(9))
+        )
 
 
 @given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=2, max_size=8))

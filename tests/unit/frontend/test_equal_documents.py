@@ -12,20 +12,20 @@ from fakes import FakeWorker, card
 
 from frontend_service.api.selvage_v1.codec import ranking
 from frontend_service.domain.limits import Limits
-from frontend_service.domain.requests import Cut
-from frontend_service.services.pipeline import Service
-from frontend_service.services.ranking import Ranking
-from frontend_service.tokenizing.batch import NOTHING, Tokenized
+from frontend_service.domain.requests import Truncation
+from frontend_service.services.pipeline import Pipeline
+from frontend_service.services.ranking import RankingService
+from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
 from frontend_service.tokenizing.fair_threads import finished
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
 from selvage.v1 import ranking_pb2 as pb
 from selvage.v1 import vectors_pb2
 from shared.jobs import Classify, Job, JobResult, MaxSim, Score
-from shared.terms import Terms
+from shared.terms import RequestTerms
 from shared.vectors import Layout, MultiVectors, OutputKind, ScoringMethod, Task
 
-LATER = Terms.within(3600)
+LATER = RequestTerms.within(3600)
 ALL: dict[str, Any] = {
     "outputs": tuple(OutputKind),
     "methods": tuple(ScoringMethod),
@@ -61,28 +61,28 @@ def rows_of(vectors: MultiVectors | None) -> list[bytes]:
     return [vectors.part(place, place + 1).data for place in range(len(vectors.lengths))]
 
 
-def frontend() -> tuple[Ranking, Drifting]:
+def frontend() -> tuple[RankingService, Drifting]:
     worker = Drifting(card(**ALL))
-    return Ranking(Service(worker, Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1))), worker
+    return RankingService(Pipeline(worker, Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1))), worker
 
 
 def numbers(result: JobResult) -> np.ndarray:
     return np.frombuffer(result.scores, dtype="<f4")
 
 
-async def told(worker: Drifting, work: Any, some: Tokenized) -> np.ndarray:
+async def told(worker: Drifting, work: Any, some: TokenizedBatch) -> np.ndarray:
     """What the worker says where it is asked about every input, repeated or not."""
     return numbers(await worker.run(worker.served, Job(id=1, work=work, tokens=some.tokens)))
 
 
-def whole_request(worker: Drifting, queries: Sequence[str], layout: Layout, method: ScoringMethod) -> Tokenized:
+def whole_request(worker: Drifting, queries: Sequence[str], layout: Layout, method: ScoringMethod) -> TokenizedBatch:
     """All of it as token ids."""
     read = worker.served.tokenization
     if method is ScoringMethod.CROSS_ENCODER:
         matrix, entry = layout is Layout.MATRIX, "documents[{}]"
-        texts = PairTexts(firsts=queries, seconds=DOCUMENTS, matrix=matrix, entry=entry, cut=Cut())
+        texts = PairTexts(firsts=queries, seconds=DOCUMENTS, matrix=matrix, entry=entry, cut=Truncation())
         return finished(read.pairs(texts))
-    sides = [finished(read.texts(each, "", Cut(), "{}")) for each in (queries, DOCUMENTS)]
+    sides = [finished(read.texts(each, "", Truncation(), "{}")) for each in (queries, DOCUMENTS)]
     return sides[0] + sides[1]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from frontend_service.api.http.parser import Head, NoRequest, Parser
+from frontend_service.api.http.parser import NoRequest, Parser, RequestHead
 
 OFFER = (
     b"GET http://localhost:80/a?b#c HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
@@ -23,11 +23,11 @@ class Reader:
     """Notes requests, and that they come one after the other."""
 
     def __init__(self) -> None:
-        self.heads: list[Head] = []
+        self.heads: list[RequestHead] = []
         self.bodies: list[bytes] = []
         self.is_open = False
 
-    def on_head(self, head: Head) -> None:
+    def on_head(self, head: RequestHead) -> None:
         assert not self.is_open
         self.is_open = True
         self.heads.append(head)
@@ -87,7 +87,7 @@ def test_a_bug_of_ours_is_no_fault_of_the_caller() -> None:
     """What a reader raises comes out as it is."""
 
     class Broken(Reader):
-        def on_head(self, head: Head) -> None:
+        def on_head(self, head: RequestHead) -> None:
             raise LookupError(head.path)
 
     with pytest.raises(LookupError):

@@ -9,22 +9,22 @@ import pytest
 
 from frontend_service.api.selvage_v1.codec import embedding, model, ranking
 from frontend_service.domain.limits import Limits
-from frontend_service.domain.requests import Cut
-from frontend_service.services.embedding import Embedding
-from frontend_service.services.models import Models
-from frontend_service.services.pipeline import Service
-from frontend_service.services.ranking import Ranking
+from frontend_service.domain.requests import Truncation
+from frontend_service.services.embedding import EmbeddingService
+from frontend_service.services.models import ModelService
+from frontend_service.services.pipeline import Pipeline
+from frontend_service.services.ranking import RankingService
 from frontend_service.tokenizing.fair_threads import finished
-from frontend_service.tokenizing.tokenizer import Tokenization
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.workers.interface import ServedModel
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
 from shared.card import LateInteraction
 from shared.errors import DimensionMismatch, InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedTask
 from shared.jobs import Encode, Job, JobResult, MaxSim, Score
-from shared.terms import Terms
+from shared.terms import RequestTerms
 from shared.vectors import InputType, Layout, OutputKind, QueryExpansion, ScoringMethod
 
-LATER = Terms.within(60)
+LATER = RequestTerms.within(60)
 MASK = 3
 QUERY, DOCUMENT, NEITHER = InputType.QUERY, InputType.DOCUMENT, InputType.UNSPECIFIED
 LATE = vectors_pb2.SCORING_METHOD_LATE_INTERACTION
@@ -41,20 +41,20 @@ def reading(**changes: Any) -> LateInteraction:
     return LateInteraction(**values | changes)
 
 
-def tokenization(**changes: Any) -> Tokenization:
-    return Tokenization(fakes.tokenizer_json(), fakes.card(late_interaction=reading(**changes)))
+def tokenization(**changes: Any) -> ModelTokenizer:
+    return ModelTokenizer(fakes.tokenizer_json(), fakes.card(late_interaction=reading(**changes)))
 
 
-def tokenize(made: Tokenization, text: str, side: InputType, **cut: Any) -> tuple[list[int], int]:
+def tokenize(made: ModelTokenizer, text: str, side: InputType, **cut: Any) -> tuple[list[int], int]:
     """Ids and tail of one text."""
-    tokenized = finished(made.texts([text], "", Cut(**cut), "texts[{}]", side))
+    tokenized = finished(made.texts([text], "", Truncation(**cut), "texts[{}]", side))
     return np.frombuffer(tokenized.tokens.ids, "<i4").tolist(), tokenized.tails[0]
 
 
-def service(**card: Any) -> tuple[Service, fakes.FakeWorker]:
+def service(**card: Any) -> tuple[Pipeline, fakes.FakeWorker]:
     worker = fakes.FakeWorker(fakes.card(**{"late_interaction": reading()} | card))
     pool = ThreadPoolExecutor(1)
-    return Service(worker, Limits(message_bytes=100_000), pool, pool), worker
+    return Pipeline(worker, Limits(message_bytes=100_000), pool, pool), worker
 
 
 @pytest.mark.parametrize("attended", [True, False])
@@ -101,9 +101,9 @@ def test_each_side_has_its_own_limit() -> None:
 def test_given_ids_of_a_query_are_known_by_their_tail(ids: list[int], tail: int) -> None:
     """Exactly what Tokenize gave comes back as it was; for documents it is no expansion."""
     made = tokenization()
-    assert finished(made.given([ids], Cut(), QUERY)).tails == (tail,)
-    assert finished(made.given([ids], Cut(), DOCUMENT)).tails == (0,)
-    assert finished(tokenization(attend_to_expansion=True).given([ids], Cut(), QUERY)).tails == (0,)
+    assert finished(made.given([ids], Truncation(), QUERY)).tails == (tail,)
+    assert finished(made.given([ids], Truncation(), DOCUMENT)).tails == (0,)
+    assert finished(tokenization(attend_to_expansion=True).given([ids], Truncation(), QUERY)).tails == (0,)
 
 
 def test_the_token_that_ends_a_text_may_expand_it() -> None:
@@ -111,14 +111,14 @@ def test_the_token_that_ends_a_text_may_expand_it() -> None:
     made = tokenization(expansion_id=2)
     ids, tail = tokenize(made, "a b", QUERY)
     assert (ids, tail) == ([1, 4, 5, 2, 2, 2, 2, 2], 4)
-    assert finished(made.given([ids], Cut(), QUERY)).tails == (4,)
-    assert finished(made.given([[1, 4, 2]], Cut(), QUERY)).tails == (0,)
+    assert finished(made.given([ids], Truncation(), QUERY)).tails == (4,)
+    assert finished(made.given([[1, 4, 2]], Truncation(), QUERY)).tails == (0,)
 
 
 async def test_tokenize_shows_what_embed_and_rerank_feed() -> None:
     """The same ids, and how many of them expansion added."""
     made, worker = service()
-    shown = await Models(made).tokenize(
+    shown = await ModelService(made).tokenize(
         model.tokenize_request(model_pb2.TokenizeRequest(texts=["a b"], input_type=vectors_pb2.INPUT_TYPE_QUERY))
     )
     text = model.tokenize_response(shown).texts[0]
@@ -130,9 +130,9 @@ async def test_tokenize_shows_what_embed_and_rerank_feed() -> None:
     again = embedding_pb2.EmbedRequest(input_type=request.input_type, outputs=request.outputs)
     again.tokenized.add(ids=text.ids)
     for each in (request, again):
-        await Embedding(made).embed(embedding.embed_request(each), LATER)
+        await EmbeddingService(made).embed(embedding.embed_request(each), LATER)
     scoring = ranking_pb2.RerankRequest(query="a b", documents=["a"], method=LATE)
-    await Ranking(made).rerank(ranking.rerank_request(scoring), LATER)
+    await RankingService(made).rerank(ranking.rerank_request(scoring), LATER)
     assert [job.unattended_tails for job in worker.jobs] == [(4,), (4,), (4, 0)]
     fed = [np.frombuffer(job.tokens.ids, "<i4")[:8].tolist() for job in worker.jobs]
     assert fed == [list(text.ids)] * 3
@@ -155,10 +155,10 @@ async def test_an_explanation_names_tokens_of_both_texts() -> None:
     """In the order of the ranking, cut with it; empty for a document without a scoreable token."""
     worker = Explaining(fakes.card())
     pool = ThreadPoolExecutor(1)
-    made = Service(worker, Limits(), pool, pool)
+    made = Pipeline(worker, Limits(), pool, pool)
     message = ranking_pb2.RerankRequest(query="a b", documents=["c", "d", "e f"], method=LATE, explain=True)
     request = ranking.rerank_request(message)
-    reranked = await Ranking(made).rerank(request, LATER)
+    reranked = await RankingService(made).rerank(request, LATER)
     assert isinstance(worker.jobs[0].work, Score)
     assert worker.jobs[0].work.explain
     results = ranking.rerank_response(request, reranked).results
@@ -169,7 +169,7 @@ async def test_an_explanation_names_tokens_of_both_texts() -> None:
     assert [each.document_token for each in results[1].explanation] == ["e"] * 4
     assert {each.similarity for each in results[1].explanation} == {0.5}
     message.top_n = 1
-    reranked = await Ranking(made).rerank(ranking.rerank_request(message), LATER)
+    reranked = await RankingService(made).rerank(ranking.rerank_request(message), LATER)
     assert len(reranked.ranking) == len(reranked.explanations) == 1
 
 
@@ -180,14 +180,14 @@ async def test_only_late_interaction_explains() -> None:
         query="a", documents=["c"], method=vectors_pb2.SCORING_METHOD_DENSE, explain=True
     )
     with pytest.raises(InvalidInput, match="explain needs LATE_INTERACTION") as refused:
-        await Ranking(made).rerank(ranking.rerank_request(message), LATER)
+        await RankingService(made).rerank(ranking.rerank_request(message), LATER)
     assert refused.value.field == "explain"
     large = ranking_pb2.RerankRequest(query="a", documents=["c"] * 400, method=LATE, explain=True)
     with pytest.raises(ResultTooLarge, match="set top_n"):
-        await Ranking(made).rerank(ranking.rerank_request(large), LATER)
+        await RankingService(made).rerank(ranking.rerank_request(large), LATER)
     larger = ranking_pb2.RerankRequest(query="a", documents=["c"] * 2000, method=LATE, explain=True, top_n=1)
     with pytest.raises(LimitExceeded, match="explain fewer documents"):
-        await Ranking(made).rerank(ranking.rerank_request(larger), LATER)
+        await RankingService(made).rerank(ranking.rerank_request(larger), LATER)
 
 
 def given_documents(count: int = 2, dimensions: int = 8) -> vectors_pb2.MultiVectors:
@@ -204,7 +204,7 @@ async def test_texts_against_given_documents_travel_as_one_job() -> None:
     made, worker = service(prompts={"query": "query : "}, averages_late_interaction=True)
     for normalize in (None, True, False):
         message = ranking_pb2.MaxSimRequest(query_texts=["a"], documents=given_documents(), normalize=normalize)
-        await Ranking(made).max_sim(ranking.max_sim_request(message), LATER)
+        await RankingService(made).max_sim(ranking.max_sim_request(message), LATER)
     assert worker.jobs[0].tokens.lengths == (8,)
     assert worker.jobs[0].unattended_tails == (3,)
     works = [job.work for job in worker.jobs]
@@ -235,6 +235,6 @@ async def test_what_makes_no_sense_of_texts_and_documents_is_refused(
     made, worker = service(**card)
     values = {"query_texts": ["a"], "documents": given_documents()} | fields
     with pytest.raises(error) as refused:
-        await Ranking(made).max_sim(ranking.max_sim_request(ranking_pb2.MaxSimRequest(**values)), LATER)
+        await RankingService(made).max_sim(ranking.max_sim_request(ranking_pb2.MaxSimRequest(**values)), LATER)
     assert refused.value.field == field  # type: ignore[attr-defined]
     assert not worker.jobs

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Encoding, Tokenizer
 
-from frontend_service.domain.requests import Cut, PromptChoice
-from frontend_service.tokenizing.batch import Tokenized
+from frontend_service.domain.requests import PromptChoice, Truncation
+from frontend_service.tokenizing.batch import TokenizedBatch
 from frontend_service.tokenizing.fair_threads import finished
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.pairs.segments import longest_first
 from frontend_service.tokenizing.pairs.tokenizer import SLICE_TOKENS
-from frontend_service.tokenizing.prefix import Reader
-from frontend_service.tokenizing.tokenizer import Tokenization
+from frontend_service.tokenizing.prefix import PrefixReader
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded
 from shared.vectors import TruncationSide
 
@@ -27,19 +27,19 @@ TEMPLATE = "query : {instruction} {query} passage {document} z :"
 
 def pairs(
     firsts: list[str], seconds: list[str], *, matrix: bool = False, template: str = "", **options: object
-) -> Tokenized:
+) -> TokenizedBatch:
     card = fakes.card(
         pair_template=template.replace("{instruction}", "b"),
         instructed_pair_template=template if "{i" in template else "",
         max_tokens=options.pop("max_tokens", 10),
         truncation_side=options.pop("truncation_side", TruncationSide.RIGHT),
     )
-    values: dict[str, object] = {"cut": Cut(), "entry": "documents[{}]"} | options
+    values: dict[str, object] = {"cut": Truncation(), "entry": "documents[{}]"} | options
     texts = PairTexts(firsts=firsts, seconds=seconds, matrix=matrix, **values)  # type: ignore[arg-type]
-    return finished(Tokenization(fakes.tokenizer_json(), card).pairs(texts))
+    return finished(ModelTokenizer(fakes.tokenizer_json(), card).pairs(texts))
 
 
-def words_of(tokenized: Tokenized) -> list[str]:
+def words_of(tokenized: TokenizedBatch) -> list[str]:
     ids = memoryview(tokenized.tokens.ids).cast("i")
     offsets = tokenized.tokens.offsets
     return [" ".join(WORDS[each] for each in ids[a:b]) for a, b in pairwise(offsets)]
@@ -69,7 +69,7 @@ def test_pairs_equal_the_tokenizers_own(firsts: list[str], seconds: list[str], t
         return
     tokenizer.enable_truncation(10, strategy="longest_first")
     expected = [tokenizer.encode(first, second) for first in firsts for second in seconds]
-    found = pairs(firsts, seconds, matrix=True, cut=Cut(truncate=True))
+    found = pairs(firsts, seconds, matrix=True, cut=Truncation(truncate=True))
     assert words_of(found) == [" ".join(each.tokens) for each in expected]
     assert found.second_segments == tuple(each.type_ids.index(1) for each in expected)
     assert found.truncated == tuple(len(each) > 10 for each in whole)
@@ -85,7 +85,7 @@ def test_pairs_are_cut_on_the_side_that_the_tokenizer_would_cut(
     tokenizer.enable_truncation(limit, strategy="longest_first", direction=side.name.lower())
     expected = tokenizer.encode(first, second).ids
     for own, asked in ((side, None), (TruncationSide.LEFT, side), (TruncationSide.RIGHT, side)):
-        cut = Cut(truncate=True, side=asked)
+        cut = Truncation(truncate=True, side=asked)
         found = pairs([first], [second], cut=cut, max_tokens=limit, truncation_side=own)
         assert words_of(found) == [" ".join(WORDS[each] for each in expected)]
 
@@ -94,8 +94,8 @@ def test_pairs_are_cut_on_the_side_that_the_tokenizer_would_cut(
 def test_pairs_are_made_in_slices(template: str) -> None:
     """Of about so many tokens: one long text may meet many short ones, all tokenised at once."""
     card = fakes.card(pair_template=template.replace("{instruction}", ""))
-    texts = PairTexts(firsts=["a"], seconds=["b"] * 5000, matrix=True, entry="documents[{}]", cut=Cut())
-    told = [each for each in Tokenization(fakes.tokenizer_json(), card).pairs(texts) if each]
+    texts = PairTexts(firsts=["a"], seconds=["b"] * 5000, matrix=True, entry="documents[{}]", cut=Truncation())
+    told = [each for each in ModelTokenizer(fakes.tokenizer_json(), card).pairs(texts) if each]
     assert len(told) >= 5
     assert max(after - before for before, after in pairwise([0, *told])) <= SLICE_TOKENS + 10
 
@@ -103,7 +103,7 @@ def test_pairs_are_made_in_slices(template: str) -> None:
 def test_the_limit_of_a_side_cannot_be_over_the_models() -> None:
     """As for vectors."""
     with pytest.raises(LimitExceeded, match=r"max_tokens_per_query is 11, the model's limit is 10"):
-        pairs(["a"], ["b"], first_cut=Cut(max_tokens=11, field="max_tokens_per_query"))
+        pairs(["a"], ["b"], first_cut=Truncation(max_tokens=11, field="max_tokens_per_query"))
 
 
 def test_one_by_one() -> None:
@@ -119,7 +119,10 @@ def test_a_prompt_goes_before_the_first_text() -> None:
 
 def test_each_side_has_a_limit_of_its_own() -> None:
     """Counted without special tokens; refused, or cut."""
-    sides = {"first_cut": Cut(truncate=True, max_tokens=1), "second_cut": Cut(truncate=True, max_tokens=2)}
+    sides = {
+        "first_cut": Truncation(truncate=True, max_tokens=1),
+        "second_cut": Truncation(truncate=True, max_tokens=2),
+    }
     found = pairs(["a b"], ["c d e", "f"], matrix=True, **sides)
     assert words_of(found) == ["[CLS] a [SEP] c d [SEP]", "[CLS] a [SEP] f [SEP]"]
     assert found.truncated == (True, True)
@@ -132,9 +135,9 @@ def test_a_side_over_its_own_limit_is_named(template: str) -> None:
     """The text and the limit, whichever side it is."""
     ask = {"matrix": True, "template": template, "max_tokens": 20}
     with pytest.raises(InputTooLong, match=r"queries\[1\] has 2 tokens, max_tokens_per_query is 1") as first:
-        pairs(["a", "b c"], ["c"], first_cut=Cut(max_tokens=1, field="max_tokens_per_query"), **ask)
+        pairs(["a", "b c"], ["c"], first_cut=Truncation(max_tokens=1, field="max_tokens_per_query"), **ask)
     with pytest.raises(InputTooLong, match=r"documents\[2\] has 2 tokens, max_tokens_per_document is 1") as second:
-        pairs(["a"], ["b", "c", "d e"], second_cut=Cut(max_tokens=1, field="max_tokens_per_document"), **ask)
+        pairs(["a"], ["b", "c", "d e"], second_cut=Truncation(max_tokens=1, field="max_tokens_per_document"), **ask)
     assert (first.value.field, second.value.field) == ("queries[1]", "documents[2]")
 
 
@@ -144,15 +147,15 @@ def test_a_limit_of_a_side_above_the_pairs_says_nothing(
     template: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is more of a text read because of it."""
-    long, bound = "a b c d e f g " * 3000, Cut(truncate=True, max_tokens=2**63, bound=True)
-    ask = {"matrix": True, "template": template, "cut": Cut(truncate=True), "max_tokens": limit}
-    letters, encoded = [0], Reader._encoded
+    long, bound = "a b c d e f g " * 3000, Truncation(truncate=True, max_tokens=2**63, bound=True)
+    ask = {"matrix": True, "template": template, "cut": Truncation(truncate=True), "max_tokens": limit}
+    letters, encoded = [0], PrefixReader._encoded
 
-    def counted(reader: Reader, texts: list[str], offsets: bool = False) -> list[Encoding]:
+    def counted(reader: PrefixReader, texts: list[str], offsets: bool = False) -> list[Encoding]:
         letters[0] += sum(map(len, texts))
         return encoded(reader, texts, offsets)
 
-    monkeypatch.setattr(Reader, "_encoded", counted)
+    monkeypatch.setattr(PrefixReader, "_encoded", counted)
     without = words_of(pairs([long], [long, "c"], **ask))
     read, letters[0] = letters[0], 0
     assert words_of(pairs([long], [long, "c"], **ask, first_cut=bound, second_cut=bound)) == without
@@ -172,7 +175,7 @@ def test_a_template_asks_one_text() -> None:
 
 def test_a_template_keeps_its_end() -> None:
     """The document is cut, not what the model answers after."""
-    ask = {"template": TEMPLATE, "cut": Cut(truncate=True), "max_tokens": 9}
+    ask = {"template": TEMPLATE, "cut": Truncation(truncate=True), "max_tokens": 9}
     found = pairs(["a"], ["c d e f g h"], **ask)
     assert words_of(found) == ["query : b a passage c d z :"]
     assert found.truncated == (True,)
@@ -190,11 +193,11 @@ def test_a_template_without_a_place_for_it_refuses_an_instruction() -> None:
 def test_a_limit_below_what_every_pair_has_is_refused() -> None:
     """Special tokens, or the end of a template."""
     with pytest.raises(InvalidInput, match="needs 3"):
-        pairs(["a"], ["c"], cut=Cut(truncate=True, max_tokens=3))
+        pairs(["a"], ["c"], cut=Truncation(truncate=True, max_tokens=3))
     with pytest.raises(InvalidInput, match="needs 2"):
-        pairs(["a"], ["c"], template=TEMPLATE, cut=Cut(truncate=True, max_tokens=2))
+        pairs(["a"], ["c"], template=TEMPLATE, cut=Truncation(truncate=True, max_tokens=2))
     with pytest.raises(InvalidInput, match="the model's limit is 3, what every pair has alone needs 3") as caught:
-        pairs(["a"], ["c"], cut=Cut(truncate=True, max_tokens=4096, bound=True), max_tokens=3)
+        pairs(["a"], ["c"], cut=Truncation(truncate=True, max_tokens=4096, bound=True), max_tokens=3)
     assert caught.value.field == ""
 
 
@@ -207,7 +210,7 @@ def test_long_pairs_are_cut_as_the_tokenizer_would_cut_them(words: tuple[int, in
     tokenizer.no_padding()
     tokenizer.enable_truncation(limit, strategy="longest_first", direction=side.name.lower())
     first, second = ("a b c d e f g h i j " * 101)[: 2 * words[0]], ("k l m n o p q " * 150)[: 2 * words[1]]
-    found = pairs([first], [second], cut=Cut(truncate=True), max_tokens=limit, truncation_side=side)
+    found = pairs([first], [second], cut=Truncation(truncate=True), max_tokens=limit, truncation_side=side)
     assert words_of(found) == [" ".join(tokenizer.encode(first, second).tokens)]
     with pytest.raises(InputTooLong, match=rf"limit is {limit}"):
         pairs([first], [second], max_tokens=limit)
@@ -223,22 +226,22 @@ def test_long_sides_are_cut_at_their_own_limits(template: str) -> None:
         matrix=True,
         template=template,
         max_tokens=50,
-        first_cut=Cut(truncate=True, max_tokens=2),
-        second_cut=Cut(truncate=True, max_tokens=3),
+        first_cut=Truncation(truncate=True, max_tokens=2),
+        second_cut=Truncation(truncate=True, max_tokens=3),
     )
     parts = ("query : b ", " passage ", " z :") if template else ("[CLS] ", " [SEP] ", " [SEP]")
     expected = [f"{parts[0]}a b{parts[1]}{second}{parts[2]}" for second in ("a b c", "c", "a b c")]
     assert words_of(found) == expected
     assert found.truncated == (True, True, True)
     with pytest.raises(InputTooLong, match="more than 2 tokens, max_tokens is 2"):
-        pairs([long], ["c"], template=template, first_cut=Cut(max_tokens=2))
+        pairs([long], ["c"], template=template, first_cut=Truncation(max_tokens=2))
 
 
 @pytest.mark.parametrize("template", ["", TEMPLATE])
 def test_sides_that_are_cut_keep_their_places_over_many_slices(template: str) -> None:
     """Each second text meets each first one, in order."""
     seconds = [f"{letter} z z z z z z z" for letter in "abcdefghij" * 200]
-    cut = Cut(truncate=True, max_tokens=1)
+    cut = Truncation(truncate=True, max_tokens=1)
     found = pairs(["k", "l"], seconds, matrix=True, template=template, max_tokens=20, second_cut=cut)
     shown = [each.split() for each in words_of(found)]
     assert [line[3 if template else 1] for line in shown] == ["k"] * 2000 + ["l"] * 2000

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from kinds import made
 from tokenizers import processors
 
-from frontend_service.domain.requests import Cut, PromptChoice
+from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing import prefix as reader
 from frontend_service.tokenizing import tokenizer as tokenization
-from frontend_service.tokenizing.batch import Tokenized
+from frontend_service.tokenizing.batch import TokenizedBatch
 from frontend_service.tokenizing.fair_threads import Slices, finished
 from frontend_service.tokenizing.pairs.pairs import PairTexts
-from frontend_service.tokenizing.prefix import Need, Read, Reader
-from frontend_service.tokenizing.tokenizer import Tokenization
+from frontend_service.tokenizing.prefix import Need, PrefixRead, PrefixReader
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from shared.errors import InputTooLong, InvalidInput
 from shared.vectors import TruncationSide
 
@@ -28,15 +28,17 @@ SEVERAL = st.lists(TEXT, min_size=1, max_size=3)
 SIDES = st.sampled_from([None, *TruncationSide])
 
 
-class Whole(Reader):
+class Whole(PrefixReader):
     """Reads texts to their ends."""
 
-    def batches(self, texts: Iterable[str], need: Need | None = None, *, offsets: bool = False) -> Iterator[list[Read]]:
+    def batches(
+        self, texts: Iterable[str], need: Need | None = None, *, offsets: bool = False
+    ) -> Iterator[list[PrefixRead]]:
         return super().batches(texts, offsets=offsets)
 
 
 @lru_cache
-def twins(kind: str, limit: int, template: bool = False) -> tuple[Tokenization, Tokenization]:
+def twins(kind: str, limit: int, template: bool = False) -> tuple[ModelTokenizer, ModelTokenizer]:
     """As far as needed, and whole."""
     tokenizer = made(kind, markers=True)
     tokenizer.add_special_tokens(["<s>", "</s>"])
@@ -50,12 +52,12 @@ def twins(kind: str, limit: int, template: bool = False) -> tuple[Tokenization, 
     )
     content = tokenizer.to_str().encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenization, "Reader", Whole)
-        twin = Tokenization(content, model)
-    return Tokenization(content, model), twin
+        patch.setattr(tokenization, "PrefixReader", Whole)
+        twin = ModelTokenizer(content, model)
+    return ModelTokenizer(content, model), twin
 
 
-def outcome(slices: Slices[Tokenized]) -> Tokenized | tuple[type[Exception], str]:
+def outcome(slices: Slices[TokenizedBatch]) -> TokenizedBatch | tuple[type[Exception], str]:
     """What they return, or the error and its field."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader, "TOKEN_LETTERS", 1)  # so that little is read of short texts too
@@ -73,7 +75,7 @@ def test_texts(
 ) -> None:
     """Ids, what was cut, and what is left of the prompt."""
     found, expected = (
-        outcome(each.texts(texts, prompt, Cut(truncate=truncate, max_tokens=limit, side=side), "texts[{}]"))
+        outcome(each.texts(texts, prompt, Truncation(truncate=truncate, max_tokens=limit, side=side), "texts[{}]"))
         for each in twins(kind, 30)
     )
     assert found == expected
@@ -99,9 +101,9 @@ def test_pairs(
         seconds=seconds,
         matrix=True,
         entry="documents[{}]",
-        cut=Cut(truncate=truncate, max_tokens=limit, side=side),
-        first_cut=Cut(truncate=truncate, max_tokens=own),
-        second_cut=Cut(truncate=truncate, max_tokens=own and own + 1, side=side),
+        cut=Truncation(truncate=truncate, max_tokens=limit, side=side),
+        first_cut=Truncation(truncate=truncate, max_tokens=own),
+        second_cut=Truncation(truncate=truncate, max_tokens=own and own + 1, side=side),
         prompt=PromptChoice(),
     )
     found, expected = (outcome(each.pairs(texts)) for each in twins(kind, 30, template))

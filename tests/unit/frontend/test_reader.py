@@ -11,7 +11,7 @@ from kinds import KINDS, made
 from tokenizers import AddedToken, Encoding, Tokenizer, models, normalizers, pre_tokenizers
 
 from frontend_service.tokenizing import prefix as reader
-from frontend_service.tokenizing.prefix import SLICE_LETTERS, TOKEN_LETTERS, Need, Reader
+from frontend_service.tokenizing.prefix import SLICE_LETTERS, TOKEN_LETTERS, Need, PrefixReader
 from frontend_service.tokenizing.split_points import Parting
 from shared.vectors import TruncationSide
 
@@ -93,8 +93,8 @@ def test_what_is_read_equals_all_of_it_cut(
     need, whole = Need(tokens=tokens, cut=cut), tokenizer.encode(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader, "TOKEN_LETTERS", letters)
-        found = Reader(tokenizer).read(text, need, offsets=True)
-        fast = Reader(tokenizer).read(text, need)
+        found = PrefixReader(tokenizer).read(text, need, offsets=True)
+        fast = PrefixReader(tokenizer).read(text, need)
     assert kept(found.encoding, need, found.start) == kept(whole, need)
     assert kept(fast.encoding, need)[0] == kept(whole, need)[0]
     assert len(found.encoding) == len(whole) if found.whole else len(whole) >= tokens
@@ -131,7 +131,7 @@ def test_the_first_word_of_what_is_read_is_not_trusted(
     monkeypatch.setattr(reader, "TOKEN_LETTERS", letters)
     for tokens, cut in product(range(1, 40), TruncationSide):
         need = Need(tokens=tokens, cut=cut)
-        assert kept(Reader(tokenizer).read(text, need).encoding, need)[0] == kept(whole, need)[0]
+        assert kept(PrefixReader(tokenizer).read(text, need).encoding, need)[0] == kept(whole, need)[0]
 
 
 @pytest.mark.parametrize("cut", TruncationSide)
@@ -140,7 +140,7 @@ def test_no_more_is_read_than_about_what_is_needed(kind: str, cut: TruncationSid
     """Of a thousand words no more than a few, and the text is read once."""
     asked: list[int] = []
 
-    class Counted(Reader):
+    class Counted(PrefixReader):
         def _encoded(self, texts: list[str], offsets: bool = False) -> list[Encoding]:
             asked.extend(map(len, texts))
             return super()._encoded(texts, offsets)
@@ -155,7 +155,7 @@ def test_of_a_text_without_spaces_no_more_is_read_than_about_what_is_needed(cut:
     """BERT's tokenizers split between ideographs, unless told not to, or where an added token holds one."""
     text, need = "中文字漢" * 1000, Need(tokens=9, cut=cut)
     tokenizer = made("BERT", markers=False)
-    found = Reader(tokenizer).read(text, need)
+    found = PrefixReader(tokenizer).read(text, need)
     assert not found.whole
     assert len(found.encoding) < 200
     assert kept(found.encoding, need)[0] == kept(tokenizer.encode(text), need)[0]
@@ -163,7 +163,7 @@ def test_of_a_text_without_spaces_no_more_is_read_than_about_what_is_needed(cut:
     held.add_tokens([AddedToken("字", single_word=True)])
     other.normalizer = normalizers.BertNormalizer(handle_chinese_chars=False)
     for each in (held, other):
-        assert Reader(each).read(text, need).whole
+        assert PrefixReader(each).read(text, need).whole
 
 
 HARMLESS = {"normalizer": normalizers.NFC(), "pre_tokenizer": pre_tokenizers.WhitespaceSplit()}
@@ -195,7 +195,7 @@ def test_what_is_not_known_is_read_whole(change: dict[str, object]) -> None:
     text = "a b " * 100
     assert Parting(tokenizer).before(text, 40) is None
     assert Parting(tokenizer).after(text, 40) is None
-    assert Reader(tokenizer).read(text, Need(tokens=2, cut=TruncationSide.RIGHT)).whole
+    assert PrefixReader(tokenizer).read(text, Need(tokens=2, cut=TruncationSide.RIGHT)).whole
 
 
 def test_merges_that_go_on_after_a_space_keep_a_text_whole() -> None:
@@ -214,7 +214,7 @@ def test_merges_that_go_on_after_a_space_keep_a_text_whole() -> None:
 def test_texts_come_in_slices_and_in_order() -> None:
     """Of about so many letters; a longer text is a slice of its own."""
     texts = ["the " * length for length in (1, 5000, 10, 20, 3000, 9)]
-    batches = list(Reader(tokenizer_of("BERT", False)).batches(texts))
+    batches = list(PrefixReader(tokenizer_of("BERT", False)).batches(texts))
     assert [len(read.encoding) for reads in batches for read in reads] == [1, 5000, 10, 20, 3000, 9]
     assert [len(reads) for reads in batches] == [1, 1, 4]
     assert SLICE_LETTERS < 20_000

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from frontend_service.api.selvage_v1.server import register
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
-from frontend_service.services.pipeline import Service
+from frontend_service.services.pipeline import Pipeline
 from frontend_service.workers.interface import ServedModel
 from selvage.v1 import embedding_pb2, ranking_pb2
 from selvage.v1.embedding_pb2_grpc import EmbeddingServiceStub
@@ -100,7 +100,7 @@ def told(error: grpc.aio.AioRpcError) -> Body:
 
 async def opened(timeout: float) -> AsyncIterator[House]:
     calls, worker, threads = Calls(timeout=timeout, log_calls=True), Worker(), ThreadPoolExecutor(2)
-    frontend = Frontend(Service(worker, Limits(), threads, threads), calls)
+    frontend = Frontend(Pipeline(worker, Limits(), threads, threads), calls)
     server = Server(PUBLIC_SERVICES, calls, threads=threads, reflect=False, connection_age=False)
     register(frontend, server.grpc)
     port = server.grpc.add_insecure_port("127.0.0.1:0")

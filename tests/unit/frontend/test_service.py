@@ -15,24 +15,24 @@ from frontend_service.api.selvage_v1.codec import embedding, ranking
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.postprocess import ranking as postprocess
-from frontend_service.services.embedding import Embedding
-from frontend_service.services.models import Models
-from frontend_service.services.pipeline import INLINE_LETTERS, Service
-from frontend_service.services.ranking import Ranking
+from frontend_service.services.embedding import EmbeddingService
+from frontend_service.services.models import ModelService
+from frontend_service.services.pipeline import INLINE_LETTERS, Pipeline
+from frontend_service.services.ranking import RankingService
 from frontend_service.tokenizing.fair_threads import Slices
-from frontend_service.tokenizing.tokenizer import Tokenization
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.errors import Internal, InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Encode, Score
-from shared.terms import Terms
+from shared.terms import RequestTerms
 from shared.vectors import DataType, OutputKind, ScoringMethod
 
-LATER = Terms.within(3600)
+LATER = RequestTerms.within(3600)
 
 
-def service(limits: Limits | None = None, **changes: Any) -> tuple[Service, FakeWorker]:
+def service(limits: Limits | None = None, **changes: Any) -> tuple[Pipeline, FakeWorker]:
     worker = FakeWorker(card(**changes))
-    return Service(worker, limits or Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1)), worker
+    return Pipeline(worker, limits or Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1)), worker
 
 
 def embed(**fields: Any) -> Any:
@@ -47,7 +47,7 @@ def rerank(**fields: Any) -> Any:
 async def test_an_embed_becomes_one_job_with_the_models_own_choices() -> None:
     """Dense, normalised as the files say, all dimensions, float32; the time that is left goes along."""
     made, worker = service()
-    answer = await Embedding(made).embed(embed(), LATER)
+    answer = await EmbeddingService(made).embed(embed(), LATER)
     job = worker.jobs[0]
     assert job.tokens.lengths == (3, 4)
     assert job.work == Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
@@ -60,7 +60,7 @@ async def test_a_request_overrides_them() -> None:
     """Every option reaches the job."""
     made, worker = service(prompts={"query": "query : "}, include_prompt=False)
     message = embed(outputs=[1, 3], dimensions=4, normalize=False, data_type=5, prompt_name="query")
-    await Embedding(made).embed(message, LATER)
+    await EmbeddingService(made).embed(message, LATER)
     assert worker.jobs[0].work == Encode(
         outputs=frozenset({OutputKind.DENSE, OutputKind.MULTI_VECTOR}),
         dimensions=4,
@@ -74,7 +74,7 @@ async def test_a_request_overrides_them() -> None:
 async def test_a_rerank_sends_query_and_documents_in_one_job_and_sorts_what_comes() -> None:
     """Best first, equal scores in the order of the request, cut to top_n."""
     made, worker = service(prompts={"query": "query : "})
-    reranked = await Ranking(made).rerank(rerank(method=2, top_n=3), LATER)
+    reranked = await RankingService(made).rerank(rerank(method=2, top_n=3), LATER)
     assert worker.jobs[0].tokens.lengths == (5, 3, 4, 3, 3)
     assert isinstance(worker.jobs[0].work, Score)
     assert worker.jobs[0].work.method is ScoringMethod.LATE_INTERACTION
@@ -89,7 +89,7 @@ async def test_normalize_of_a_late_interaction(normalize: bool | None, unit_rows
     """Unset: unit rows and the sum. True: the mean. False: raw rows and the sum."""
     made, worker = service()
     fields = {} if normalize is None else {"normalize": normalize}
-    await Ranking(made).rerank(rerank(method=2, **fields), LATER)
+    await RankingService(made).rerank(rerank(method=2, **fields), LATER)
     work = worker.jobs[0].work
     assert isinstance(work, Score)
     assert (work.unit_rows, work.mean) == (unit_rows, mean)
@@ -98,16 +98,16 @@ async def test_normalize_of_a_late_interaction(normalize: bool | None, unit_rows
 async def test_allowed_dimensions_come_from_the_files() -> None:
     """And the error names them."""
     made, _ = service(allowed_dimensions=(2, 4))
-    await Embedding(made).embed(embed(dimensions=4), LATER)
+    await EmbeddingService(made).embed(embed(dimensions=4), LATER)
     with pytest.raises(UnsupportedDimensions, match="2, 4, 8"):
-        await Embedding(made).embed(embed(dimensions=5), LATER)
+        await EmbeddingService(made).embed(embed(dimensions=5), LATER)
 
 
 async def test_an_output_that_the_model_lacks() -> None:
     """The error says which it has."""
     made, _ = service(outputs=(OutputKind.DENSE,))
     with pytest.raises(UnsupportedTask, match="it has DENSE"):
-        await Embedding(made).embed(embed(outputs=[3]), LATER)
+        await EmbeddingService(made).embed(embed(outputs=[3]), LATER)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ async def test_limits_are_named(limits: Limits, field: str) -> None:
     """Each with its own reason."""
     made, worker = service(limits)
     with pytest.raises(LimitExceeded) as raised:
-        await Embedding(made).embed(embed(), LATER)
+        await EmbeddingService(made).embed(embed(), LATER)
     assert raised.value.field == field
     assert worker.jobs == []
 
@@ -131,7 +131,7 @@ async def test_a_reply_that_would_not_fit_is_refused_before_it_is_computed() -> 
     """With a remedy."""
     made, worker = service(Limits(message_bytes=70_000), max_tokens=10_000)
     with pytest.raises(ResultTooLarge, match="EmbedStream"):
-        await Embedding(made).embed(embed(texts=["a " * 500], outputs=[3]), LATER)
+        await EmbeddingService(made).embed(embed(texts=["a " * 500], outputs=[3]), LATER)
     assert worker.jobs == []
 
 
@@ -139,15 +139,15 @@ async def test_prompts_count_against_the_limits() -> None:
     """A literal prompt cannot smuggle in more than a text may hold, nor multiply it."""
     made, _ = service(Limits(text_bytes=1000, message_bytes=70_000))
     with pytest.raises(LimitExceeded) as raised:
-        await Embedding(made).embed(embed(prompt="x" * 1001), LATER)
+        await EmbeddingService(made).embed(embed(prompt="x" * 1001), LATER)
     assert raised.value.field == "prompt"
     with pytest.raises(LimitExceeded) as raised:
-        await Embedding(made).embed(embed(texts=["a", "b" * 600], prompt="x" * 500), LATER)
+        await EmbeddingService(made).embed(embed(texts=["a", "b" * 600], prompt="x" * 500), LATER)
     assert raised.value.field == "texts[1]"
     with pytest.raises(LimitExceeded, match="together"):
-        await Embedding(made).embed(embed(texts=["a"] * 80, prompt="x" * 900), LATER)
+        await EmbeddingService(made).embed(embed(texts=["a"] * 80, prompt="x" * 900), LATER)
     with pytest.raises(LimitExceeded) as raised:
-        await Ranking(made).rerank(rerank(instruction="x" * 1001), LATER)
+        await RankingService(made).rerank(rerank(instruction="x" * 1001), LATER)
     assert raised.value.field == "instruction"
 
 
@@ -155,11 +155,11 @@ async def test_tokenising_stops_when_the_caller_is_gone() -> None:
     """After the slice under way; the thread is free for others."""
     made, worker = service(max_tokens=10_000)
     text = "a " * 4_000
-    waiting = asyncio.ensure_future(Embedding(made).embed(embed(texts=[text] * 2000, outputs=[1]), LATER))
+    waiting = asyncio.ensure_future(EmbeddingService(made).embed(embed(texts=[text] * 2000, outputs=[1]), LATER))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
-    await Embedding(made).embed(embed(), LATER)
+    await EmbeddingService(made).embed(embed(), LATER)
     assert [len(job.tokens) for job in worker.jobs] == [2]
 
 
@@ -184,11 +184,11 @@ async def test_a_text_at_which_the_tokenizer_panics_fails_alone() -> None:
     made, worker = service()
     panics = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
     content = json.dumps(json.loads(tokenizer_json()) | {"pre_tokenizer": panics}).encode()
-    worker.served = replace(worker.served, tokenization=Tokenization(content, worker.served.card))
+    worker.served = replace(worker.served, tokenization=ModelTokenizer(content, worker.served.card))
     for text in ("a" * 40 + "b", "a" * 4000 + "b"):
         with pytest.raises(Internal, match="the tokenizer failed on this request"):
-            await Models(made).tokenize(TokenizeRequest(texts=(text,)))
-    assert len((await Models(made).tokenize(TokenizeRequest(texts=("c",)))).texts) == 1
+            await ModelService(made).tokenize(TokenizeRequest(texts=(text,)))
+    assert len((await ModelService(made).tokenize(TokenizeRequest(texts=("c",)))).texts) == 1
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ async def test_ids_to_write_are_limited(limits: Limits, field: str) -> None:
     """Lists, ids of one and ids of all; an id that the model lacks is looked for later."""
     made, _ = service(limits)
     with pytest.raises(LimitExceeded) as raised:
-        await Models(made).detokenize(DetokenizeRequest(tokenized=((-1,), (5,) * 4, (6,))))
+        await ModelService(made).detokenize(DetokenizeRequest(tokenized=((-1,), (5,) * 4, (6,))))
     assert raised.value.field == field
 
 
@@ -211,10 +211,10 @@ async def test_many_ids_are_written_in_turns_and_within_a_reply() -> None:
     """In the order of the request."""
     made, _ = service(Limits(message_bytes=200_000))
     some = ((4,) * 3000, *((number,) for number in range(4, 10)), (5,) * 9000, (6,) * 10)
-    found = await Models(made).detokenize(DetokenizeRequest(tokenized=some))
+    found = await ModelService(made).detokenize(DetokenizeRequest(tokenized=some))
     assert [text.split() for text in found.texts] == [[WORDS[each] for each in ids] for ids in some]
     with pytest.raises(ResultTooLarge, match="fewer ids"):
-        await Models(made).detokenize(DetokenizeRequest(tokenized=some * 9))
+        await ModelService(made).detokenize(DetokenizeRequest(tokenized=some * 9))
 
 
 @pytest.mark.parametrize(("rows", "limit"), [(1000, "similarities"), (40, "vector_elements")])
@@ -224,7 +224,7 @@ async def test_given_vectors_are_bounded_by_what_they_cost(rows: int, limit: str
     side = vectors_pb2.MultiVectors(data_type=5, dimensions=64, lengths=[rows], data=bytes(8 * rows))
     request = ranking.max_sim_request(ranking_pb2.MaxSimRequest(queries=side, documents=side))
     with pytest.raises(LimitExceeded):
-        await Ranking(made).max_sim(request, LATER)
+        await RankingService(made).max_sim(request, LATER)
 
 
 def test_ranking_is_stable_and_copes_with_the_lowest_scores() -> None:
@@ -247,5 +247,5 @@ async def test_options_of_rows_need_rows(fields: dict[str, Any], needed: str) ->
     """Sparse vectors have no dimensions to cut; nothing is dropped in silence."""
     made, worker = service(outputs=(OutputKind.SPARSE,), dimensions=0, multi_vector_dimensions=0)
     with pytest.raises(InvalidInput, match=f"{next(iter(fields))} needs the output {needed}"):
-        await Embedding(made).embed(embed(**fields), LATER)
+        await EmbeddingService(made).embed(embed(**fields), LATER)
     assert worker.jobs == []

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend_service.workers.split_job import Worker, cut, joined, part, shared_head, shares
+from frontend_service.workers.split_job import SplitWorker, cut, joined, part, shared_head, shares
 from shared.jobs import Classify, Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import Layout, OutputKind, ScoringMethod
@@ -60,7 +60,7 @@ def test_parts_joined_are_the_whole(texts: list[list[int]], head: int, wanted: l
 @given(st.integers(1, 100_000), SPEEDS)
 def test_shares_end_at_the_same_time(tokens: int, told: list[tuple[float, float]]) -> None:
     """But for workers that are busy for longer: they get nothing."""
-    workers = [Worker(wait=wait, speed=speed) for wait, speed in told]
+    workers = [SplitWorker(wait=wait, speed=speed) for wait, speed in told]
     found = shares(tokens, workers)
     assert sum(found) == pytest.approx(tokens)
     ends = [each.wait + share / each.speed for each, share in zip(workers, found, strict=True) if share]
@@ -70,7 +70,11 @@ def test_shares_end_at_the_same_time(tokens: int, told: list[tuple[float, float]
 
 def test_workers_of_unknown_speed_share_evenly() -> None:
     """They have just started."""
-    assert shares(90, [Worker(wait=0, speed=0), Worker(wait=0, speed=5), Worker(wait=0, speed=0)]) == [30, 30, 30]
+    assert shares(90, [SplitWorker(wait=0, speed=0), SplitWorker(wait=0, speed=5), SplitWorker(wait=0, speed=0)]) == [
+        30,
+        30,
+        30,
+    ]
 
 
 def test_what_belongs_together_is_not_split() -> None:

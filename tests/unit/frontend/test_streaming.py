@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from frontend_service.api.streams import two_way_stream as both_ways
-from frontend_service.api.streams.independent import REQUESTS, Streaming
+from frontend_service.api.streams.independent import REQUESTS, IndependentStream
 from frontend_service.api.streams.two_way_stream import NotRead, Replies
 from shared.errors import InvalidInput, Overloaded, WorkerUnavailable
 from shared.server.admission import Admission, Bounds, streams
@@ -28,7 +28,7 @@ class Caller:
         self.ended: list[int] = []
         self.admission = Admission(bounds)
         self.size, self.at_end = size, list[Callable[[object], None]]()
-        self.stream: Streaming[int]
+        self.stream: IndependentStream[int]
         self.open: OpenStream
 
     async def __anext__(self) -> int:
@@ -58,7 +58,9 @@ class Caller:
 
     async def run(self) -> None:
         with self.admission.stream() as self.open:
-            self.stream = Streaming(self.admission, self.open, Replies(self.write, self.at_end.append), self.answer)
+            self.stream = IndependentStream(
+                self.admission, self.open, Replies(self.write, self.at_end.append), self.answer
+            )
             await self.stream.run(self)
 
 

@@ -7,7 +7,7 @@ import pytest
 from tei_answers import LEFT, answer
 
 from frontend_service.api.tei_v1.codec import embedding, fields, prediction
-from frontend_service.domain.requests import Cut, PromptChoice
+from frontend_service.domain.requests import PromptChoice, Truncation
 from shared.jobs import Rows, SparseRows
 from shared.vectors import OutputKind, TruncationSide
 from tei.v1 import tei_pb2 as pb
@@ -18,7 +18,7 @@ def test_what_is_unset_is_as_the_contract_says() -> None:
     request = embedding.dense_request([pb.EmbedRequest(inputs="a"), pb.EmbedRequest(inputs="b c")])
     assert (request.texts, request.outputs) == (("a", "b c"), (OutputKind.DENSE,))
     assert (request.normalize, request.dimensions, request.prompt) == (True, None, PromptChoice())
-    assert request.cut == Cut(truncate=None, side=TruncationSide.RIGHT)
+    assert request.cut == Truncation(truncate=None, side=TruncationSide.RIGHT)
 
 
 def test_every_option_of_an_embed_counts() -> None:
@@ -28,7 +28,7 @@ def test_every_option_of_an_embed_counts() -> None:
     )
     request = embedding.dense_request([message])
     assert (request.normalize, request.dimensions, request.prompt) == (False, 0, PromptChoice(name="query"))
-    assert request.cut == Cut(truncate=True, side=TruncationSide.LEFT)
+    assert request.cut == Truncation(truncate=True, side=TruncationSide.LEFT)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_options_of_the_other_outputs(read: Any, kind: Any, output: OutputKind, 
     """The same but for length; token vectors are as the model gives them."""
     request = read([kind(inputs="a", truncate=True, truncation_direction=LEFT, prompt_name="query")])
     assert (request.outputs, request.normalize, request.prompt) == ((output,), normalize, PromptChoice(name="query"))
-    assert request.cut == Cut(truncate=True, side=TruncationSide.LEFT)
+    assert request.cut == Truncation(truncate=True, side=TruncationSide.LEFT)
 
 
 def test_messages_come_together_where_all_but_the_text_is_equal() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tei_answers import LEFT, answer
 
 from frontend_service.api.tei_v1.codec import prediction, ranking
-from frontend_service.domain.requests import Cut
+from frontend_service.domain.requests import Truncation
 from frontend_service.services.classification import Classified
 from shared.errors import InvalidInput
 from shared.vectors import TruncationSide
@@ -31,7 +31,7 @@ def test_labels_come_best_first() -> None:
 def test_raw_scores_are_logits(raw: bool) -> None:
     """By every method."""
     options: dict[str, Any] = {"raw_scores": raw, "truncate": True, "truncation_direction": LEFT}
-    cut = Cut(truncate=True, side=TruncationSide.LEFT)
+    cut = Truncation(truncate=True, side=TruncationSide.LEFT)
     single = prediction.predict_request([pb.PredictRequest(inputs="a", **options)])
     pair = prediction.pair_request([pb.PredictPairRequest(inputs=["a", "b"], **options)])
     ranked = ranking.rerank_request([pb.RerankRequest(query="a", texts=["b"], **options)])

@@ -8,7 +8,7 @@ from fakes import card
 from frontend_service.api.tei_v1.codec import fields, info, tokenization
 from frontend_service.domain.answer import Timing
 from frontend_service.domain.limits import Limits
-from frontend_service.services.models import Description
+from frontend_service.services.models import ModelDescription
 from shared.vectors import ScoringMethod, Task
 from tei.v1 import tei_pb2 as pb
 
@@ -29,7 +29,7 @@ def test_places_in_bytes(text: str) -> None:
 )
 def test_info_tells_our_own_bounds(changes: dict[str, Any], kind: pb.ModelType) -> None:
     """And what the model is for; what we do not have is unset."""
-    described = Description(card=card(**changes), limits=Limits(), queued_tokens=1000)
+    described = ModelDescription(card=card(**changes), limits=Limits(), queued_tokens=1000)
     told_info = info.info_response(described, requests=7, threads=3)
     assert (told_info.model_id, told_info.model_dtype, told_info.model_type) == ("fake", "float32", kind)
     assert (told_info.max_concurrent_requests, told_info.tokenization_workers) == (7, 3)

@@ -15,7 +15,7 @@ from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
 from frontend_service.postprocess import packing, token_pooling
 from frontend_service.postprocess import ranking as postprocess
-from frontend_service.services.pipeline import Service
+from frontend_service.services.pipeline import Pipeline
 from frontend_service.workers.interface import ServedModel
 from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2, vectors_pb2
 from shared.caller import Caller
@@ -66,9 +66,9 @@ class Context:
         return None
 
 
-def made(clock: Callable[[], float]) -> tuple[Service, SlowWorker]:
+def made(clock: Callable[[], float]) -> tuple[Pipeline, SlowWorker]:
     worker = SlowWorker(card(tasks=TASKS, labels=("label",), max_tokens=100, methods=tuple(ScoringMethod)))
-    return Service(worker, Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1), clock), worker
+    return Pipeline(worker, Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1), clock), worker
 
 
 VECTORS = vectors_pb2.MultiVectors(data_type=1, dimensions=8, lengths=[1], data=bytes(32))
@@ -84,7 +84,7 @@ CALLS: dict[str, tuple[Any, Any]] = {
 CROSS_ENCODED = ranking_pb2.RerankRequest(query="a", documents=["b"], method=vectors_pb2.SCORING_METHOD_CROSS_ENCODER)
 
 
-async def times(service: Service, name: str, message: Any = None) -> dict[str, float]:
+async def times(service: Pipeline, name: str, message: Any = None) -> dict[str, float]:
     servicer, usual = CALLS[name]
     frontend = Frontend(service, Calls(timeout=60))
     CALLER.set(Caller(method=name, request_id="mine"))

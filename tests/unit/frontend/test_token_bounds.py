@@ -4,9 +4,9 @@ import fakes
 import pytest
 from asgi import Door, Worker
 
-from frontend_service.domain.requests import Cut
+from frontend_service.domain.requests import Truncation
 from frontend_service.tokenizing.fair_threads import finished
-from frontend_service.tokenizing.tokenizer import Tokenization
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from shared.errors import LimitExceeded
 from shared.vectors import ScoringMethod, Task, TruncationSide
 
@@ -19,31 +19,34 @@ CROSS_ENCODER: dict[str, object] = {
 LONG = "a b c d e f g h i j k l"
 
 
-def read(cut: Cut) -> int:
+def read(cut: Truncation) -> int:
     """Tokens of a long text that stay."""
-    tokenization = Tokenization(fakes.tokenizer_json(), fakes.card())
+    tokenization = ModelTokenizer(fakes.tokenizer_json(), fakes.card())
     return finished(tokenization.texts([LONG], "", cut, "texts[{}]")).tokens.total
 
 
 @pytest.mark.parametrize("most", [11, 512, 2**31 - 1])
 def test_a_bound_above_the_models_limit_is_that_limit(most: int) -> None:
-    assert read(Cut(truncate=True, max_tokens=most, bound=True)) == 10
+    assert read(Truncation(truncate=True, max_tokens=most, bound=True)) == 10
     with pytest.raises(LimitExceeded, match=f"max_tokens is {most}, the model's limit is 10"):
-        read(Cut(truncate=True, max_tokens=most))
+        read(Truncation(truncate=True, max_tokens=most))
 
 
 def test_a_bound_below_it_is_kept() -> None:
-    assert read(Cut(truncate=True, max_tokens=4, bound=True)) == 4
+    assert read(Truncation(truncate=True, max_tokens=4, bound=True)) == 4
 
 
 def test_two_cuts_at_once_are_the_lower_limit_and_whatever_either_allows() -> None:
-    wide, narrow = Cut(max_tokens=9, field="wide"), Cut(truncate=True, max_tokens=4, field="narrow", bound=True)
+    wide, narrow = (
+        Truncation(max_tokens=9, field="wide"),
+        Truncation(truncate=True, max_tokens=4, field="narrow", bound=True),
+    )
     for both in (wide.within(narrow), narrow.within(wide)):
         assert (both.max_tokens, both.field, both.truncate, both.bound) == (4, "narrow", True, True)
     assert wide.within(None) is wide
-    assert Cut().within(Cut(side=TruncationSide.LEFT)) == Cut(side=TruncationSide.LEFT)
-    assert wide.within(Cut(max_tokens=0)).max_tokens == Cut(max_tokens=0).within(wide).max_tokens == 0
-    assert Cut(truncate=True).within(wide) == Cut(truncate=True, max_tokens=9, field="wide")
+    assert Truncation().within(Truncation(side=TruncationSide.LEFT)) == Truncation(side=TruncationSide.LEFT)
+    assert wide.within(Truncation(max_tokens=0)).max_tokens == Truncation(max_tokens=0).within(wide).max_tokens == 0
+    assert Truncation(truncate=True).within(wide) == Truncation(truncate=True, max_tokens=9, field="wide")
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])

@@ -17,17 +17,17 @@ from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import EmbedRequest
 from frontend_service.postprocess import packing, token_pooling
 from frontend_service.postprocess.token_pooling import pool
-from frontend_service.services.embedding import Embedding
-from frontend_service.services.pipeline import Service
+from frontend_service.services.embedding import EmbeddingService
+from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import FrontendSettings
 from frontend_service.workers.interface import ServedModel
 from selvage.v1 import embedding_pb2
 from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, SelvageError
 from shared.jobs import Encode, Job, JobResult, Rows
-from shared.terms import Terms
+from shared.terms import RequestTerms
 from shared.vectors import DataType, OutputKind
 
-LATER = Terms.within(3600)
+LATER = RequestTerms.within(3600)
 DENSE, MULTI = 1, 3
 QUERY = 1
 
@@ -48,10 +48,10 @@ class RowsWorker(FakeWorker):
         )
 
 
-def made(limits: Limits | None = None, **changes: Any) -> tuple[Service, Embedding, RowsWorker]:
+def made(limits: Limits | None = None, **changes: Any) -> tuple[Pipeline, EmbeddingService, RowsWorker]:
     worker = RowsWorker(card(**{"max_tokens": 100} | changes))
-    service = Service(worker, limits or Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1))
-    return service, Embedding(service), worker
+    service = Pipeline(worker, limits or Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1))
+    return service, EmbeddingService(service), worker
 
 
 def message(**fields: Any) -> embedding_pb2.EmbedRequest:

@@ -14,8 +14,8 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import interface as module
 from gpu_worker.kernels.attention import written_out
 from gpu_worker.kernels.attention.choice import exact_ways
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, Way, Ways
-from gpu_worker.kernels.attention.interface import OneByOne, Terms
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, RunKernel, Ways
+from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.model import execution as ways
 from gpu_worker.model.encoder.encoder import uncounted_by
 from gpu_worker.model.encoder.packed import PackedEncoder
@@ -58,7 +58,7 @@ def louder(query: Tensor, key: Tensor) -> Tensor:
 
 
 TERMS = st.builds(
-    Terms,
+    AttentionTerms,
     scale=st.just(0.25),
     causal=st.booleans(),
     window=st.none() | st.integers(1, 12),
@@ -67,7 +67,7 @@ TERMS = st.builds(
 )
 
 
-MIXED = Ways((Way.POWERS, Way.FUSED), (8,))
+MIXED = Ways((RunKernel.POWERS, RunKernel.FUSED), (8,))
 WAYS = [MIXED, *(Ways((way,)) for way in exact_ways(torch.float32, 16))]
 SEQUENCES = st.lists(st.integers(1, 20).flatmap(lambda length: st.tuples(st.just(length), st.integers(0, length - 1))))
 
@@ -75,7 +75,7 @@ SEQUENCES = st.lists(st.integers(1, 20).flatmap(lambda length: st.tuples(st.just
 @settings(deadline=None, max_examples=60)
 @given(SEQUENCES.filter(bool), TERMS, st.sampled_from([1, 2, 4]), st.sampled_from(WAYS), st.integers(1, 2000))
 def test_equal_runs_equal_one_by_one(
-    sequences: list[tuple[int, int]], terms: Terms, groups: int, ways: Ways, block: int
+    sequences: list[tuple[int, int]], terms: AttentionTerms, groups: int, ways: Ways, block: int
 ) -> None:
     """Any lengths, unattended tails, causality, window, softcap, bias, grouped heads, sorted or not; blocks that hold
     from many sequences to less than a row of one head."""
@@ -106,14 +106,14 @@ def test_a_tail_is_what_a_mask_makes_of_it(sequences: list[tuple[int, int]]) -> 
         mask[start : start + length, start : start + length - tail] = True
     scores = (query @ key.transpose(1, 2)).masked_fill(~mask, float("-inf"))
     expected = (scores.softmax(dim=2) @ value).transpose(0, 1)
-    assert torch.allclose(OneByOne()(query, key, value, batch, Terms(scale=1.0)), expected, atol=2e-6)
+    assert torch.allclose(OneByOne()(query, key, value, batch, AttentionTerms(scale=1.0)), expected, atol=2e-6)
 
 
 def test_each_length_runs_its_way() -> None:
     """A bound belongs to the way before it, the last way has none; neighbours of one way are told once."""
-    ways = Ways((Way.POWERS, Way.POWERS, Way.ONEDNN, Way.FUSED), (16, 32, 64))
+    ways = Ways((RunKernel.POWERS, RunKernel.POWERS, RunKernel.ONEDNN, RunKernel.FUSED), (16, 32, 64))
     lengths = (1, 16, 32, 33, 64, 65, 5000)
-    powers, onednn, fused = Way.POWERS, Way.ONEDNN, Way.FUSED
+    powers, onednn, fused = RunKernel.POWERS, RunKernel.ONEDNN, RunKernel.FUSED
     assert [ways.of(length) for length in lengths] == [powers, powers, powers, onednn, onednn, fused, fused]
     assert str(ways) == "powers to 32 tokens, oneDNN powers to 64 tokens, fused"
     assert Ways().of(1) is fused

@@ -8,7 +8,7 @@ from transformers import AttentionInterface, Gemma2Model
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from gpu_worker.kernels.attention import equal_runs
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, RunKernel, Ways
 from gpu_worker.model import execution as ways
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.quiet import quiet
@@ -98,7 +98,7 @@ def test_what_is_measured_to_be_faster_gives_way_where_the_model_blows_it_up(mon
         into.add_(1e-3)
 
     monkeypatch.setattr(equal_runs, "written_out", rounding)
-    monkeypatch.setattr(ways.attention_choice, "choose", lambda *_, **__: EqualRuns(Ways((Way.POWERS,))))
+    monkeypatch.setattr(ways.attention_choice, "choose", lambda *_, **__: EqualRuns(Ways((RunKernel.POWERS,))))
     model = load("random:tiny-t5", CPU)
     assert model.encoder.way == "equal-runs (fused)"
     assert "no equal-runs (powers): the model does not run by it as by its own" in model.told

@@ -10,8 +10,8 @@ import torch
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.step import download as shipping
-from gpu_worker.engine.step.download import Shipment
-from gpu_worker.loop.interface import OutOfMemory, Part
+from gpu_worker.engine.step.download import StepDownload
+from gpu_worker.loop.interface import JobSlice, OutOfMemory
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
@@ -107,7 +107,7 @@ def test_a_text_without_rows_has_none_in_any_type() -> None:
 def test_what_is_shipped_comes_out_as_it_was(large: int, copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copies that a device makes: every type, each from a multiple of 64 bytes on, as views of one buffer."""
     monkeypatch.setattr(shipping, "LARGE", large)
-    shipment = Shipment()
+    shipment = StepDownload()
     tensors = [torch.arange(6.0).view(2, 3), torch.tensor([7, -1], dtype=torch.int32)]
     tensors += [torch.tensor([1, 2, 255], dtype=torch.uint8), torch.tensor([True, False]), torch.empty(0, 4)]
     for tensor in tensors:
@@ -176,7 +176,7 @@ def test_nan_fails_its_own_job(engine: ModelEngine) -> None:
 
     spoiled = broken(engine, spoil)
     good, bad = (spoiled.open(Job(id=each, work=encode(DENSE), tokens=tokens(each, seed=each))) for each in (3, 40))
-    spoiled.launch([Part(progress=each, start=0, stop=1) for each in (bad, good)]).collect()
+    spoiled.launch([JobSlice(progress=each, start=0, stop=1) for each in (bad, good)]).collect()
     assert good.result().dense is not None
     with pytest.raises(Internal):
         bad.result()
@@ -194,7 +194,7 @@ def test_a_device_without_room_says_so(engine: ModelEngine, error: Exception) ->
     crowded = broken(engine, full)
     progress = crowded.open(Job(id=1, work=encode(DENSE), tokens=tokens(3)))
     with pytest.raises(OutOfMemory):
-        crowded.launch([Part(progress=progress, start=0, stop=1)]).collect()
+        crowded.launch([JobSlice(progress=progress, start=0, stop=1)]).collect()
 
 
 @pytest.mark.parametrize(

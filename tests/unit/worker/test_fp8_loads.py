@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounter
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.kernels.attention.interface import OneByOne, Terms
+from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution as ways
 from gpu_worker.model import loading
@@ -173,7 +173,7 @@ def test_forms_are_judged_by_the_rounded_encoder(
 class Strong(OneByOne):
     """An attention that is a little off, by less than rounding is."""
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: Terms) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         return super().__call__(query, key, value, batch, terms) * 1.03
 
 

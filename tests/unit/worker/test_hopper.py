@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.attention import choice
-from gpu_worker.kernels.attention.choice import Shape, faster_than, hopper_refusal
+from gpu_worker.kernels.attention.choice import AttentionShape, faster_than, hopper_refusal
 from gpu_worker.kernels.attention.hopper import PACKAGE, Hopper
-from gpu_worker.kernels.attention.interface import OneByOne, Terms
+from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution as ways
 from gpu_worker.model.encoder.packed import PackedEncoder
@@ -24,7 +24,7 @@ from support.hopper_twin import package
 from support.tiny import CPU
 
 CUDA = torch.device("cuda:0")
-SHAPE = Shape(head=64, heads=4, shared=2, causal=False)
+SHAPE = AttentionShape(head=64, heads=4, shared=2, causal=False)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ Install = Callable[[Callable[..., Any]], None]
 @launched_cases.grouped
 @launched_cases.terms
 def test_arguments_mean_what_our_terms_mean(
-    terms: Terms, groups: int, lengths: tuple[int, ...], tails: tuple[int, ...], installed: Install
+    terms: AttentionTerms, groups: int, lengths: tuple[int, ...], tails: tuple[int, ...], installed: Install
 ) -> None:
     """Causality, exclusive windows, grouped heads, keys that do not count."""
     installed(hopper_twin.of_2026)
@@ -51,7 +51,7 @@ def test_arguments_mean_what_our_terms_mean(
 @pytest.mark.parametrize("tails", [(), (0, 3, 0, 29)])
 @pytest.mark.parametrize("signature", [hopper_twin.of_january_2025, hopper_twin.of_august_2024])
 def test_older_packages_are_asked_alike(
-    signature: Callable[..., Any], tails: tuple[int, ...], terms: Terms, installed: Install
+    signature: Callable[..., Any], tails: tuple[int, ...], terms: AttentionTerms, installed: Install
 ) -> None:
     """Whose arguments have another order, and whose answers another form."""
     installed(signature)
@@ -69,10 +69,10 @@ def test_a_text_that_is_not_finite_reaches_nobody_else(installed: Install) -> No
     installed(hopper_twin.of_2026)
     batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in (9, 5, 30)], CPU.device)
     query, key, value = states(batch)
-    expected = OneByOne()(query, key, value, batch, Terms(scale=0.5))
+    expected = OneByOne()(query, key, value, batch, AttentionTerms(scale=0.5))
     for each in (query, key, value):
         each[:, 9:14] = float("nan")
-    found = Hopper()(query, key, value, batch, Terms(scale=0.5))
+    found = Hopper()(query, key, value, batch, AttentionTerms(scale=0.5))
     assert torch.isnan(found[9:14]).all()
     others = [*range(9), *range(14, 44)]
     assert torch.allclose(found[others], expected[others], atol=1e-6)
@@ -119,18 +119,20 @@ def test_where_it_is_tried(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     if attend is not None:
         installed(attend)
-    assert hopper_refusal(device, dtype, Shape(head=head, heads=4, shared=2, causal=False)) == refusal
+    assert hopper_refusal(device, dtype, AttentionShape(head=head, heads=4, shared=2, causal=False)) == refusal
 
 
-@pytest.mark.parametrize("shape", [SHAPE, Shape(head=128, heads=8, shared=8, causal=True)])
+@pytest.mark.parametrize("shape", [SHAPE, AttentionShape(head=128, heads=8, shared=8, causal=True)])
 @pytest.mark.parametrize("fastest", [Varlen.name, Hopper.name])
 def test_both_are_measured_alike(
-    fastest: str, shape: Shape, installed: Install, monkeypatch: pytest.MonkeyPatch
+    fastest: str, shape: AttentionShape, installed: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over the same steps of short and of long texts, with the model's heads; PyTorch's is the usual one."""
     asked: dict[str, list[tuple[Any, ...]]] = {Varlen.name: [], Hopper.name: []}
 
-    def attend(self: Varlen | Hopper, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, _: Terms) -> None:
+    def attend(
+        self: Varlen | Hopper, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, _: AttentionTerms
+    ) -> None:
         asked[self.name].append((query.shape, key.shape, value.shape, query.dtype, batch.total, set(batch.lengths)))
 
     def chosen(attentions: dict[str, Callable[[], object]], usual: str, rounds: int) -> str:

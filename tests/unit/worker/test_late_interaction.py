@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.max_sim import MaxSimJob
-from gpu_worker.engine.step.download import Shipment
+from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import Member
 from gpu_worker.kernels.maxsim import reference
@@ -280,7 +280,7 @@ def test_half_precision_may_stay_as_it_is(data_type: DataType) -> None:
             return super().__call__(queries, documents, *arguments)
 
     def scored(asked: MaxSim, half_width: int) -> np.ndarray:
-        job, shipment = MaxSimJob(Job(id=1, work=asked), asked, 1e6, half_width), Shipment()
+        job, shipment = MaxSimJob(Job(id=1, work=asked), asked, 1e6, half_width), StepDownload()
         nothing = job.chosen(0, 2)
         outputs = Outputs(None, CPU.device, Heads(), np.empty(0, dtype=np.int32), Watching())
         member = Member(sequences=job.sequences, chosen=nothing, places=nothing)

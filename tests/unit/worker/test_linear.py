@@ -10,11 +10,17 @@ from transformers.activations import ACT2FN
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.tune import linear as module
 from gpu_worker.model.tune.linear import PrepackedLinear, fuses, gelu_kind, packed_alone, packed_layers, undoing
-from gpu_worker.model.tune.linear_choice import Plan, Way
+from gpu_worker.model.tune.linear_choice import LinearKernel, LinearPlan
 from gpu_worker.random_models import synthetic
 from support.onednn import HALF, needs_packed_layers
 
-PLANS = [Plan(), Plan(Way.PACKED), Plan(Way.FUSED), Plan(Way.PACKED, 8), Plan(Way.FUSED, 8)]
+PLANS = [
+    LinearPlan(),
+    LinearPlan(LinearKernel.PACKED),
+    LinearPlan(LinearKernel.FUSED),
+    LinearPlan(LinearKernel.PACKED, 8),
+    LinearPlan(LinearKernel.FUSED, 8),
+]
 
 pytestmark = needs_packed_layers
 
@@ -35,15 +41,15 @@ class Block(nn.Module):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "quick_gelu"])
 @torch.inference_mode()
-def test_every_way_equals_the_stock_one(activation: str, bias: bool, plan: Plan) -> None:
+def test_every_way_equals_the_stock_one(activation: str, bias: bool, plan: LinearPlan) -> None:
     """With few rows and with many, of one dimension more too; a GELU is applied once, other activations are left."""
     block = Block(activation, bias)
     states = [torch.randn(*shape, 48) for shape in ((1,), (7,), (8,), (9,), (40,), (1, 8), (1, 9), (2, 3, 5))]
     expected = [block(x) for x in states]
     plan.install(packed_layers(block))
-    fused = plan.way is Way.FUSED and gelu_kind(ACT2FN[activation]) is not None
+    fused = plan.way is LinearKernel.FUSED and gelu_kind(ACT2FN[activation]) is not None
     assert isinstance(block.intermediate_act_fn, nn.Identity) == fused
-    assert isinstance(block.dense, PrepackedLinear) == (plan.way is not Way.STOCK)
+    assert isinstance(block.dense, PrepackedLinear) == (plan.way is not LinearKernel.STOCK)
     for x, wanted in zip(states, expected, strict=True):
         assert (block(x) - wanted).abs().max() < 1e-5
 
@@ -51,7 +57,7 @@ def test_every_way_equals_the_stock_one(activation: str, bias: bool, plan: Plan)
 @pytest.mark.skipif(not HALF, reason="this processor has no bfloat16 products in oneDNN")
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 @torch.inference_mode()
-def test_every_way_serves_bfloat16(plan: Plan) -> None:
+def test_every_way_serves_bfloat16(plan: LinearPlan) -> None:
     """Within what rounding an output, and a GELU of a rounded one, may make of it."""
     block = Block("gelu").bfloat16()
     states = [torch.randn(count, 48).bfloat16() for count in (3, 20)]
@@ -65,7 +71,7 @@ def test_every_way_serves_bfloat16(plan: Plan) -> None:
 def test_rows_tell_which_weight_is_multiplied() -> None:
     """Up to the bound the packed one, beyond it the other; inside `packed_alone` the packed one always."""
     block = nn.Sequential(nn.Linear(16, 16))
-    Plan(Way.PACKED, 8).install(packed_layers(block))
+    LinearPlan(LinearKernel.PACKED, 8).install(packed_layers(block))
     layer: Any = block[0]
     layer.weight.zero_()
     layer.bias.zero_()
@@ -111,7 +117,7 @@ def test_every_linear_layer_of_a_model_is_packed() -> None:
     with torch.inference_mode():
         layers = packed_layers(model)
         assert fuses(layers)
-        Plan(Way.FUSED).install(layers)
+        LinearPlan(LinearKernel.FUSED).install(layers)
     assert not any(type(each) is nn.Linear for each in model.modules())
     fused = [each for each in model.modules() if isinstance(each, PrepackedLinear) and each.gelu]
     assert len(fused) == config.num_hidden_layers
@@ -131,14 +137,14 @@ class Reading(nn.Module):
 def test_a_layer_whose_weight_is_read_stays_as_it_is() -> None:
     """A packed one has no weight to show."""
     block = Reading()
-    Plan(Way.PACKED).install(packed_layers(block))
+    LinearPlan(LinearKernel.PACKED).install(packed_layers(block))
     assert isinstance(block.inner, PrepackedLinear)
     assert isinstance(block.outer, nn.Linear)
     block(torch.randn(3, 8))
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
-def test_what_was_replaced_can_be_put_back(plan: Plan) -> None:
+def test_what_was_replaced_can_be_put_back(plan: LinearPlan) -> None:
     """Layers and fused activations, at every depth, to the last bit."""
     model = nn.Sequential(Block("gelu"), nn.Sequential(nn.Linear(96, 4)))
     x = torch.randn(17, 48)

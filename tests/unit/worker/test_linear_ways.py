@@ -12,14 +12,14 @@ from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.tune import linear
 from gpu_worker.model.tune import linear_choice as linear_ways
 from gpu_worker.model.tune.linear import PrepackedLinear, packed_layers
-from gpu_worker.model.tune.linear_choice import ROWS, STOCK, Plan, Times, Way, decide, measured, quicken
+from gpu_worker.model.tune.linear_choice import ROWS, STOCK, LinearKernel, LinearPlan, Times, decide, measured, quicken
 from gpu_worker.model.verify.gate import Reference
 from shared.errors import ModelRefused
 from support.onednn import needs_packed_layers
 from tests.unit.worker.test_linear import Block
 
 EQUAL = [1.0, 1.0, 1.0, 1.0]
-SWITCHED: Times = {Way.PACKED: EQUAL, Way.STOCK: [1.5, 1.2, 0.9, 0.85]}
+SWITCHED: Times = {LinearKernel.PACKED: EQUAL, LinearKernel.STOCK: [1.5, 1.2, 0.9, 0.85]}
 CPU = Placement(device=torch.device("cpu"), dtype=torch.float32)
 
 
@@ -45,20 +45,39 @@ def given(monkeypatch: pytest.MonkeyPatch, times: Times) -> Chosen:
     return chosen
 
 
-CHOICES: dict[str, tuple[Times, Plan]] = {
-    "stock alone": ({Way.STOCK: EQUAL}, STOCK),
-    "a near tie stays packed": ({Way.PACKED: EQUAL, Way.STOCK: [0.97] * 4, Way.FUSED: [0.96] * 4}, Plan(Way.PACKED)),
-    "stock ahead everywhere": ({Way.PACKED: EQUAL, Way.STOCK: [0.9] * 4}, STOCK),
-    "fused ahead everywhere": ({Way.PACKED: EQUAL, Way.STOCK: EQUAL, Way.FUSED: [0.9] * 4}, Plan(Way.FUSED)),
-    "packed for few, stock for many": (SWITCHED, Plan(Way.PACKED, 32)),
-    "fused for few, stock for many": (SWITCHED | {Way.FUSED: [0.8, 0.9, 1.3, 1.3]}, Plan(Way.FUSED, 32)),
-    "fused ahead for few, behind for many": (
-        {Way.PACKED: EQUAL, Way.STOCK: [1.0, 1.0, 1.0, 1.1], Way.FUSED: [0.6, 0.9, 1.0, 1.1]},
-        Plan(Way.PACKED),
+CHOICES: dict[str, tuple[Times, LinearPlan]] = {
+    "stock alone": ({LinearKernel.STOCK: EQUAL}, STOCK),
+    "a near tie stays packed": (
+        {LinearKernel.PACKED: EQUAL, LinearKernel.STOCK: [0.97] * 4, LinearKernel.FUSED: [0.96] * 4},
+        LinearPlan(LinearKernel.PACKED),
     ),
-    "for many by a little": ({Way.PACKED: EQUAL, Way.STOCK: [1.5, 1.2, 0.97, 0.96]}, Plan(Way.PACKED)),
-    "for few by a little": ({Way.PACKED: EQUAL, Way.STOCK: [1.04, 0.9, 0.9, 0.9]}, STOCK),
-    "for few alone": ({Way.PACKED: EQUAL, Way.STOCK: [0.8, 0.95, 1.2, 1.2]}, Plan(Way.PACKED)),
+    "stock ahead everywhere": ({LinearKernel.PACKED: EQUAL, LinearKernel.STOCK: [0.9] * 4}, STOCK),
+    "fused ahead everywhere": (
+        {LinearKernel.PACKED: EQUAL, LinearKernel.STOCK: EQUAL, LinearKernel.FUSED: [0.9] * 4},
+        LinearPlan(LinearKernel.FUSED),
+    ),
+    "packed for few, stock for many": (SWITCHED, LinearPlan(LinearKernel.PACKED, 32)),
+    "fused for few, stock for many": (
+        SWITCHED | {LinearKernel.FUSED: [0.8, 0.9, 1.3, 1.3]},
+        LinearPlan(LinearKernel.FUSED, 32),
+    ),
+    "fused ahead for few, behind for many": (
+        {
+            LinearKernel.PACKED: EQUAL,
+            LinearKernel.STOCK: [1.0, 1.0, 1.0, 1.1],
+            LinearKernel.FUSED: [0.6, 0.9, 1.0, 1.1],
+        },
+        LinearPlan(LinearKernel.PACKED),
+    ),
+    "for many by a little": (
+        {LinearKernel.PACKED: EQUAL, LinearKernel.STOCK: [1.5, 1.2, 0.97, 0.96]},
+        LinearPlan(LinearKernel.PACKED),
+    ),
+    "for few by a little": ({LinearKernel.PACKED: EQUAL, LinearKernel.STOCK: [1.04, 0.9, 0.9, 0.9]}, STOCK),
+    "for few alone": (
+        {LinearKernel.PACKED: EQUAL, LinearKernel.STOCK: [0.8, 0.95, 1.2, 1.2]},
+        LinearPlan(LinearKernel.PACKED),
+    ),
 }
 
 
@@ -71,32 +90,32 @@ def test_the_choice_follows_the_times(case: str) -> None:
 
 def test_weights_that_may_not_be_kept_twice_are_kept_once() -> None:
     """Then one way serves all numbers of rows, the better one on the whole."""
-    assert decide(SWITCHED, twice=False) == Plan(Way.PACKED)
-    assert decide({Way.PACKED: EQUAL, Way.STOCK: [1.04, 0.9, 0.8, 0.8]}, twice=False) == STOCK
+    assert decide(SWITCHED, twice=False) == LinearPlan(LinearKernel.PACKED)
+    assert decide({LinearKernel.PACKED: EQUAL, LinearKernel.STOCK: [1.04, 0.9, 0.8, 0.8]}, twice=False) == STOCK
 
 
 class Clock:
     """Seconds that pass while layers run: so many a row and an output, by the way."""
 
-    def __init__(self, costs: dict[Way, float]) -> None:
+    def __init__(self, costs: dict[LinearKernel, float]) -> None:
         self.now, self._costs = 0.0, costs
 
     def __call__(self) -> float:
         return self.now
 
-    def spend(self, way: Way, x: torch.Tensor, outputs: int) -> None:
+    def spend(self, way: LinearKernel, x: torch.Tensor, outputs: int) -> None:
         self.now += self._costs[way] * len(x) * outputs
 
-    def watch(self, layers: list[linear.Layer], monkeypatch: pytest.MonkeyPatch) -> None:
+    def watch(self, layers: list[linear.LinearLayer], monkeypatch: pytest.MonkeyPatch) -> None:
         """From now on these layers take their time."""
         for layer in layers:
             layer.stock.register_forward_pre_hook(
-                lambda own, args: self.spend(Way.STOCK, args[0], own.out_features)  # type: ignore[func-returns-value]
+                lambda own, args: self.spend(LinearKernel.STOCK, args[0], own.out_features)  # type: ignore[func-returns-value]
             )
         product = PrepackedLinear.product
 
         def slow(own: PrepackedLinear, x: torch.Tensor, gelu: str = "") -> torch.Tensor:
-            self.spend(Way.FUSED if gelu else Way.PACKED, x, own.out_features)
+            self.spend(LinearKernel.FUSED if gelu else LinearKernel.PACKED, x, own.out_features)
             return product(own, x, gelu)
 
         monkeypatch.setattr(PrepackedLinear, "product", slow)
@@ -106,12 +125,19 @@ class Clock:
 def test_layers_count_as_often_as_they_occur(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of a kind stands for all where there is much to multiply; what has no GELU is as fast with it as without."""
     model = nn.Sequential(*(Block("gelu") for _ in range(40)), *(nn.Linear(48, 32) for _ in range(20)))
-    clock, layers = Clock({Way.STOCK: 1.0, Way.PACKED: 2.0, Way.FUSED: 3.0}), packed_layers(model)
+    clock, layers = (
+        Clock({LinearKernel.STOCK: 1.0, LinearKernel.PACKED: 2.0, LinearKernel.FUSED: 3.0}),
+        packed_layers(model),
+    )
     clock.watch(layers, monkeypatch)
     monkeypatch.setattr(linear_ways, "MULTIPLIED", 32 * 2 * 48 * (96 + 32))
     times = measured(layers, clock)
     activated, plain = 40 * 96.0, 20 * 32.0
-    expected = {Way.STOCK: activated + plain, Way.PACKED: 2 * (activated + plain), Way.FUSED: 3 * activated + 2 * plain}
+    expected = {
+        LinearKernel.STOCK: activated + plain,
+        LinearKernel.PACKED: 2 * (activated + plain),
+        LinearKernel.FUSED: 3 * activated + 2 * plain,
+    }
     assert times == {way: pytest.approx([rows * seconds for rows in ROWS]) for way, seconds in expected.items()}
 
 
@@ -129,24 +155,26 @@ def test_a_moment_of_disturbance_is_no_ways_own() -> None:
 
     times = measured(packed_layers(model), ticking().__next__)
     assert {way: {round(each * 1e6, 3) for each in found} for way, found in times.items()} == {
-        way: {1.0} for way in Way
+        way: {1.0} for way in LinearKernel
     }
 
 
 @needs_packed_layers
-@pytest.mark.parametrize("failing", [Way.PACKED, Way.FUSED])
-def test_a_way_that_fails_for_some_number_of_rows_is_not_chosen(failing: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failing", [LinearKernel.PACKED, LinearKernel.FUSED])
+def test_a_way_that_fails_for_some_number_of_rows_is_not_chosen(
+    failing: LinearKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Though it served the few rows by which it was proven."""
     product = PrepackedLinear.product
 
     def fails(own: PrepackedLinear, x: torch.Tensor, gelu: str = "") -> torch.Tensor:
-        if len(x) == ROWS[-1] and bool(gelu) == (failing is Way.FUSED):
+        if len(x) == ROWS[-1] and bool(gelu) == (failing is LinearKernel.FUSED):
             raise RuntimeError("could not create a primitive")
         return product(own, x, gelu)
 
     monkeypatch.setattr(PrepackedLinear, "product", fails)
     times = measured(packed_layers(nn.Sequential(Block("gelu"), nn.Linear(96, 8))))
-    left = {Way.STOCK} if failing is Way.PACKED else {Way.STOCK, Way.PACKED}
+    left = {LinearKernel.STOCK} if failing is LinearKernel.PACKED else {LinearKernel.STOCK, LinearKernel.PACKED}
     assert set(times) == left
     assert decide(times, twice=True).way in left
 
@@ -158,7 +186,7 @@ def test_models_of_one_shape_are_measured_once(monkeypatch: pytest.MonkeyPatch) 
     told = "linear layers: onednn-prepacked to 32 rows, torch above; weights are kept twice, which takes 0 MiB"
     for _ in range(2):
         block = nn.Sequential(Block("gelu"))
-        assert quicken(block) == (Plan(Way.PACKED, 32), told)
+        assert quicken(block) == (LinearPlan(LinearKernel.PACKED, 32), told)
     assert chosen.calls == 1
     quicken(nn.Sequential(nn.Linear(16, 8)))
     assert chosen.calls == 2
@@ -170,13 +198,17 @@ def test_a_second_copy_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, SWITCHED)
     block = nn.Sequential(Block("gelu"))
     monkeypatch.setattr(linear_ways, "TWICE", 48 * 96 * 4 - 1)
-    assert quicken(block)[0] == Plan(Way.PACKED)
+    assert quicken(block)[0] == LinearPlan(LinearKernel.PACKED)
 
 
 WAYS: dict[str, Times] = {
-    "torch": {Way.STOCK: EQUAL},
-    "onednn-prepacked": {Way.PACKED: EQUAL, Way.STOCK: EQUAL},
-    "onednn-prepacked with GELU": {Way.PACKED: EQUAL, Way.STOCK: EQUAL, Way.FUSED: [0.5] * 4},
+    "torch": {LinearKernel.STOCK: EQUAL},
+    "onednn-prepacked": {LinearKernel.PACKED: EQUAL, LinearKernel.STOCK: EQUAL},
+    "onednn-prepacked with GELU": {
+        LinearKernel.PACKED: EQUAL,
+        LinearKernel.STOCK: EQUAL,
+        LinearKernel.FUSED: [0.5] * 4,
+    },
     "onednn-prepacked to 32 rows, torch above": SWITCHED,
 }
 

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.device.inline import Inline
-from gpu_worker.loop.interface import OutOfMemory, Part
+from gpu_worker.loop.interface import JobSlice, OutOfMemory
 from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.steps import Answer
+from gpu_worker.loop.steps import JobAnswer
 from shared.errors import InputTooLarge, Internal
 from shared.jobs import Job
 from support.synchronous_engine import FakeEngine, FakeFlight, job, shown
 
 
-def served(engine: FakeEngine, *jobs: Job, step_tokens: int = 100) -> list[Answer]:
+def served(engine: FakeEngine, *jobs: Job, step_tokens: int = 100) -> list[JobAnswer]:
     loop = Loop(engine, step_tokens=step_tokens, queued_tokens=10**9)
     for each in jobs:
         loop.submit(each)
@@ -67,7 +67,7 @@ def test_a_step_that_cannot_be_launched_fails_its_jobs_alone() -> None:
     engine, reports = FakeEngine(), list[str]()
     honest = engine.launch
 
-    def broken(parts: Sequence[Part]) -> FakeFlight:
+    def broken(parts: Sequence[JobSlice]) -> FakeFlight:
         if any(part.progress.job.id == 2 for part in parts):
             raise RuntimeError("a bug")
         return honest(parts)
@@ -120,7 +120,7 @@ def test_what_a_failed_step_held_is_free_before_it_is_run_again() -> None:
         kept.append(weakref.ref(tensors))
         raise OutOfMemory
 
-    def launch(parts: Sequence[Part]) -> FakeFlight:
+    def launch(parts: Sequence[JobSlice]) -> FakeFlight:
         if not kept:
             future: Future[None] = Inline().submit(failing)
             flight = honest(parts)

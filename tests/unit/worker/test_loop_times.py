@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from gpu_worker.loop.interface import Part
+from gpu_worker.loop.interface import JobSlice
 from gpu_worker.loop.loop import Loop
 from shared.errors import DeadlineExceeded, Internal, Overloaded
 from shared.jobs import JobResult, Priority
@@ -33,7 +33,7 @@ class Device:
         self.now, self.steps, self.engine = 0.0, list[int](), FakeEngine()
         honest = self.engine.launch
 
-        def launch(parts: Sequence[Part]) -> FakeFlight:
+        def launch(parts: Sequence[JobSlice]) -> FakeFlight:
             self.steps.append(sum(sum(part.progress.costs[part.start : part.stop]) for part in parts))
             self.now += overhead + self.steps[-1] / speed
             return honest(parts)
@@ -191,7 +191,7 @@ def test_a_step_that_failed_tells_nothing_of_the_speed(monkeypatch: pytest.Monke
     list(loop.until_idle())
     before = loop.load.tokens_per_second
 
-    def broken(parts: Sequence[Part]) -> FakeFlight:
+    def broken(parts: Sequence[JobSlice]) -> FakeFlight:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(device.engine, "launch", broken)

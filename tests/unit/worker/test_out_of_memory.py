@@ -14,12 +14,12 @@ from gpu_worker.device.memory import ran_out
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import engine as engine_module
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.engine.step.download import Shipment
+from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.sequences import Step
 from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.steps import Answer
+from gpu_worker.loop.steps import JobAnswer
 from gpu_worker.model.loading import Model, load
-from gpu_worker.ragged.upload import Staging
+from gpu_worker.ragged.upload import Upload
 from shared.errors import InputTooLarge
 from shared.jobs import Job, JobResult
 from support.tiny import CPU, DENSE, dense_rows, encode, tokens
@@ -78,13 +78,13 @@ def packing(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
 
 def staging(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
     """Pinned memory of what goes to the device."""
-    send = Staging.send
+    send = Upload.send
 
-    def sent(self: Staging) -> None:
+    def sent(self: Upload) -> None:
         crowded.heed(self._staged[0].array.shape[-1])
         send(self)
 
-    patch.setattr(Staging, "send", sent)
+    patch.setattr(Upload, "send", sent)
 
 
 def computing(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
@@ -101,26 +101,26 @@ def computing(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
 
 def shipping(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
     """Pinned memory of what comes back."""
-    patch.setattr(Shipment, "send", lambda self: crowded.heed(len(self._tensors[0])))
+    patch.setattr(StepDownload, "send", lambda self: crowded.heed(len(self._tensors[0])))
 
 
 def waiting(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
     """Where errors show that a device had told late."""
-    wait = Shipment.wait
+    wait = StepDownload.wait
 
-    def waited(self: Shipment) -> Shipment:
+    def waited(self: StepDownload) -> StepDownload:
         if self._tensors:
             crowded.heed(len(self._tensors[0]))
         return wait(self)
 
-    patch.setattr(Shipment, "wait", waited)
+    patch.setattr(StepDownload, "wait", waited)
 
 
 PLACES = [packing, staging, computing, shipping, waiting]
 Place = Callable[[Crowded, pytest.MonkeyPatch], None]
 
 
-def answered(*jobs: Job) -> list[Answer]:
+def answered(*jobs: Job) -> list[JobAnswer]:
     loop = Loop(ModelEngine(model()), step_tokens=1000, queued_tokens=10**6)
     for each in jobs:
         loop.submit(each)
@@ -131,7 +131,7 @@ def job(identity: int, *lengths: int) -> Job:
     return Job(id=identity, work=encode(DENSE), tokens=tokens(*lengths, seed=identity))
 
 
-def rows(answer: Answer) -> np.ndarray:
+def rows(answer: JobAnswer) -> np.ndarray:
     assert isinstance(answer.outcome, JobResult)
     return dense_rows(answer.outcome)
 

@@ -14,8 +14,8 @@ from transformers import AutoConfig
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention.choice import exact_ways
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, Way, Ways
-from gpu_worker.kernels.attention.interface import OneByOne, Terms
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, RunKernel, Ways
+from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.relative import deberta
 from gpu_worker.model.encoder.encoder import uncounted_by
 from gpu_worker.model.encoder.packed import PackedEncoder
@@ -104,13 +104,13 @@ def test_disentangled_terms_equal_their_definition(length: int, further: int, co
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.sampled_from(exact_ways(torch.float32, 8)))
-def test_runs_with_disentangled_terms_equal_one_by_one(lengths: list[int], way: Way) -> None:
+def test_runs_with_disentangled_terms_equal_one_by_one(lengths: list[int], way: RunKernel) -> None:
     """Any lengths, sorted or not, by products and by the fused kernel."""
     torch.manual_seed(0)
     batch = RaggedBatch.pack([np.ones(each, dtype=np.int32) for each in lengths], CPU)
     query, key, value = (torch.randn(batch.total, 2, 8).transpose(0, 1) for _ in range(3))
     keys, queries = (torch.randn(2, 2 * batch.longest - 1, 8) for _ in range(2))
-    terms = Terms(scale=0.3, bias=lambda q, k: deberta.disentangled(keys, queries, q, k))
+    terms = AttentionTerms(scale=0.3, bias=lambda q, k: deberta.disentangled(keys, queries, q, k))
     expected = OneByOne()(query, key, value, batch, terms)
     assert torch.allclose(EqualRuns(Ways((way,)))(query, key, value, batch, terms), expected, atol=2e-6)
 
@@ -138,7 +138,7 @@ def test_nothing_grows_with_the_square_of_a_step(name: str) -> None:
     kind, _, values = synthetic.SHAPES[name]
     model = built(kind, values | {"num_hidden_layers": 1})
     referee(model)
-    encoder = PackedEncoder(model, EqualRuns(Ways((Way.POWERS,))), uncounted_by(model))
+    encoder = PackedEncoder(model, EqualRuns(Ways((RunKernel.POWERS,))), uncounted_by(model))
     batch = RaggedBatch.pack([np.full(32, 7, dtype=np.int32)] * 512, CPU, encoder.uncounted)
     with torch.inference_mode(), Bound(batch.total**2 // 16) as bound:
         assert encoder(batch).shape == (16_384, config.hidden_size)
@@ -161,7 +161,7 @@ def test_projections_of_the_attention_are_packed(name: str) -> None:
     referee(model)
     before = [module for module in model.encoder.modules() if isinstance(module, torch.nn.Linear)]
     layers = packed_layers(model)
-    linear_ways.Plan(linear_ways.Way.FUSED).install(layers)
+    linear_ways.LinearPlan(linear_ways.LinearKernel.FUSED).install(layers)
     after = [module for module in model.encoder.modules() if isinstance(module, PrepackedLinear)]
     assert len(before) == len(after) == 6 * model.config.num_hidden_layers
     assert all(isinstance(layer.intermediate.intermediate_act_fn, torch.nn.Identity) for layer in model.encoder.layer)

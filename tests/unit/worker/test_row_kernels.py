@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.rows import choice
-from gpu_worker.kernels.rows.interface import Packed, RowKernels
+from gpu_worker.kernels.rows.interface import PackedRows, RowKernels
 from gpu_worker.kernels.rows.packing import TORCH_TYPES, unpack
 from gpu_worker.kernels.rows.plain import PlainRows
 from gpu_worker.model.loading import load
@@ -42,7 +42,7 @@ def awkward(dtype: torch.dtype, width: int) -> Tensor:
     return rows
 
 
-def near(ours: Packed, theirs: Packed, data_type: DataType, unit: bool) -> None:
+def near(ours: PackedRows, theirs: PackedRows, data_type: DataType, unit: bool) -> None:
     """Bit for bit the twin's where nothing was divided by a length; else within the last bit of the type."""
     assert torch.equal(ours.finite, theirs.finite)
     assert ours.values.shape == theirs.values.shape

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers.util.quantization import quantize_embeddings
 
-from gpu_worker.engine.step.download import Shipment
-from gpu_worker.engine.step.row_outputs import Form, Group
+from gpu_worker.engine.step.download import StepDownload
+from gpu_worker.engine.step.row_outputs import RowForm, RowGroup
 from gpu_worker.kernels.rows import packing
 from gpu_worker.ragged.batch import RaggedBatch
 from shared.vectors import DataType, MultiVectors
@@ -26,12 +26,12 @@ def hidden_of(lengths: list[int], width: int = 6) -> tuple[torch.Tensor, RaggedB
 @given(st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=8))
 def test_dimensions_and_normalising_mix_in_one_batch(wishes: list[tuple[int, bool]]) -> None:
     """Each row is cut and normalised as its own job wants."""
-    rows, shipment = torch.randn(len(wishes), 6, generator=torch.Generator().manual_seed(1)), Shipment()
-    groups: dict[Form, Group] = {}
+    rows, shipment = torch.randn(len(wishes), 6, generator=torch.Generator().manual_seed(1)), StepDownload()
+    groups: dict[RowForm, RowGroup] = {}
     shares = []
     for number, (width, unit) in enumerate(wishes):
-        form = Form(dimensions=width, unit=unit, data_type=DataType.FLOAT32)
-        shares.append(groups.setdefault(form, Group(form)).add(np.array([number])))
+        form = RowForm(dimensions=width, unit=unit, data_type=DataType.FLOAT32)
+        shares.append(groups.setdefault(form, RowGroup(form)).add(np.array([number])))
     for group in groups.values():
         group.finish(rows[torch.from_numpy(group.index)], shipment)
     shipment.send()
@@ -77,11 +77,11 @@ def test_int8_of_a_zero_row_is_zero() -> None:
 
 def test_a_shipment_returns_what_was_put_in() -> None:
     """In order, in shape."""
-    shipment = Shipment()
+    shipment = StepDownload()
     tensors = [torch.randn(2, 3), torch.zeros(4, dtype=torch.uint8), torch.tensor([True, False])]
     slots = [shipment.add(each) for each in tensors]
     shipment.send()
     shipped = shipment.wait().arrays
     for slot, tensor in zip(slots, tensors, strict=True):
         assert np.array_equal(shipped[slot], tensor.numpy())
-    assert Shipment().wait().arrays == []
+    assert StepDownload().wait().arrays == []

@@ -15,12 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu_worker.engine import engine as module
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.interface import Part
+from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import load
 from gpu_worker.ragged import upload as staging
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.upload import Staging
+from gpu_worker.ragged.upload import Upload
 from selvage.worker.v1 import worker_pb2
 from shared.codec.leading_piece import led_by
 from shared.codec.results import Sending
@@ -87,7 +87,7 @@ def test_many_jobs_go_to_the_device_in_one_copy(name: str, monkeypatch: pytest.M
         copies.append(host.numel())
         return host.clone()
 
-    monkeypatch.setattr(module, "Staging", lambda _: Staging(torch.device("xpu")))
+    monkeypatch.setattr(module, "Upload", lambda _: Upload(torch.device("xpu")))
     monkeypatch.setattr(staging, "to_device", copied)
     engine = ModelEngine(load(f"random:{name}", CPU))
     heads = {DENSE: engine.model.heads.dense, MULTI: engine.model.heads.multi_vector}
@@ -104,7 +104,7 @@ def test_a_row_is_copied_once_from_the_shipment_to_its_message() -> None:
     engine = ModelEngine(load("random:tiny-bert", CPU))
     texts = tokens(*[200] * 60)
     progress = engine.open(Job(id=1, work=encode(MULTI), tokens=texts))
-    flight = engine.launch([Part(progress=progress, start=0, stop=len(texts))])
+    flight = engine.launch([JobSlice(progress=progress, start=0, stop=len(texts))])
     flight.arrived.result()
     tracemalloc.start()
     try:
@@ -129,7 +129,7 @@ def test_a_launch_waits_for_nothing() -> None:
         engine = ModelEngine(load("random:tiny-bert", CPU), device)
         device.submit(computing.wait)
         progress = engine.open(jobs(1, encode(DENSE))[0])
-        flight = engine.launch([Part(progress=progress, start=0, stop=1)])
+        flight = engine.launch([JobSlice(progress=progress, start=0, stop=1)])
         assert not flight.arrived.done()
         computing.set()
         flight.collect()
@@ -141,7 +141,7 @@ def test_rows_of_a_whole_job_lie_where_they_arrived() -> None:
     """Jobs of one form share one array; each sees its own part of it."""
     engine = ModelEngine(load("random:tiny-bert", CPU))
     progresses = [engine.open(job) for job in jobs(3, encode(DENSE))]
-    engine.launch([Part(progress=each, start=0, stop=1) for each in progresses]).collect()
+    engine.launch([JobSlice(progress=each, start=0, stop=1) for each in progresses]).collect()
     views = [np.frombuffer(each.result().dense.data, dtype=np.uint8) for each in progresses]
     starts = [view.ctypes.data for view in views]
     assert np.diff(starts).tolist() == [len(views[0])] * 2

@@ -92,7 +92,7 @@ def test_the_gate_sees_a_mistake(form: str, flaw: str, monkeypatch: pytest.Monke
     reference = referee(model)
     if flaw == "scales":
         honest = t5.Terms
-        monkeypatch.setattr(t5, "Terms", lambda scale, bias: honest(scale=scale * 0.9, bias=bias))
+        monkeypatch.setattr(t5, "AttentionTerms", lambda scale, bias: honest(scale=scale * 0.9, bias=bias))
     with pytest.raises(ModelRefused, match="hidden states differ"):
         reference.check(PackedEncoder(model, Flawed(flaw)))
 
@@ -152,7 +152,7 @@ def test_saved_as_sentence_t5_it_gives_its_vectors(
     model_class: Any, kind: str, dense: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From encoders alone and from encoder-decoders, all texts in one step, within 1e-5; with packed layers."""
-    packed = linear_ways.Plan(linear_ways.Way.PACKED)
+    packed = linear_ways.LinearPlan(linear_ways.LinearKernel.PACKED)
     monkeypatch.setattr(linear_ways, "_plans", {})
     monkeypatch.setattr(linear_ways, "decide", lambda times, twice: packed)
     theirs = sentence_t5(tmp_path, model_class, kind, dense)

@@ -12,10 +12,10 @@ import torch
 from sentence_transformers import CrossEncoder
 from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification, BertConfig, BertModel
 
-from frontend_service.domain.requests import Cut
+from frontend_service.domain.requests import Truncation
 from frontend_service.tokenizing.fair_threads import finished
 from frontend_service.tokenizing.pairs.pairs import PairTexts
-from frontend_service.tokenizing.tokenizer import Tokenization
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
@@ -26,7 +26,7 @@ from gpu_worker.ragged.token_types import Frame, TokenTypes
 from gpu_worker.random_models import miniature
 from gpu_worker.random_models.own_tokenizer import class_of, own_tokenizer
 from gpu_worker.repository import inputs
-from gpu_worker.repository.inputs import PLAIN, Inputs, Written
+from gpu_worker.repository.inputs import PLAIN, TokenizerInputs, WrittenInputs
 from shared.errors import ModelRefused
 from shared.jobs import Classify, Job
 from support.architectures import EQUAL, MIXED, SERVED, change, compare, name_token_types, type_tokens, write
@@ -149,8 +149,8 @@ def test_every_architecture_is_served_with_its_own_tokenizer_class(kind: str, na
 def as_a_frontend(model: Any, pairs: Sequence[tuple[str, str]]) -> Job:
     """Pairs as the frontend sends them."""
     firsts, seconds = zip(*pairs, strict=True)
-    texts = PairTexts(firsts=firsts, seconds=seconds, matrix=False, entry="documents[{}]", cut=Cut())
-    tokenized = finished(Tokenization(model.tokenizer.content, card_of(model)).pairs(texts))
+    texts = PairTexts(firsts=firsts, seconds=seconds, matrix=False, entry="documents[{}]", cut=Truncation())
+    tokenized = finished(ModelTokenizer(model.tokenizer.content, card_of(model)).pairs(texts))
     return Job(id=1, work=Classify(), tokens=tokenized.tokens, second_segments=tokenized.second_segments)
 
 
@@ -204,10 +204,10 @@ def test_a_tokenizer_that_reads_no_text_is_refused() -> None:
         inputs.read(Boxes())
 
 
-def one_text(**others: list[int]) -> Inputs:
+def one_text(**others: list[int]) -> TokenizerInputs:
     values = {"input_ids": [2, 5, 3], "attention_mask": [1, 1, 1], **others}
     given = {name: np.array(each, dtype=np.int64) for name, each in values.items()}
-    return Inputs(types=None, texts=(Written(inputs=given),))
+    return TokenizerInputs(types=None, texts=(WrittenInputs(inputs=given),))
 
 
 def tiny_bert() -> BertModel:
@@ -224,7 +224,7 @@ def test_inputs_that_nobody_feeds_are_refused() -> None:
 def test_a_mask_is_fed_where_the_tokenizer_gives_one() -> None:
     """Or where a text is padded, or ends with tokens that nobody attends to: some classes make one of padding ids."""
     text, texts = np.array([2, 5, 3], dtype=np.int32), one_text()
-    unmasked = replace(texts, texts=(Written(inputs={"input_ids": np.array([2, 5, 3])}),))
+    unmasked = replace(texts, texts=(WrittenInputs(inputs={"input_ids": np.array([2, 5, 3])}),))
     assert set(feeding_of(tiny_bert(), texts).inputs([text], [0], [0])) == {"input_ids", "attention_mask"}
     feeding = feeding_of(tiny_bert(), unmasked)
     assert set(feeding.inputs([text], [0], [0])) == {"input_ids"}
@@ -234,13 +234,13 @@ def test_a_mask_is_fed_where_the_tokenizer_gives_one() -> None:
 
 def test_types_that_cannot_be_told_are_refused() -> None:
     """Of pairs, and of queries with tokens of their own."""
-    untold = Inputs(types=BERT, pairs_told=False)
+    untold = TokenizerInputs(types=BERT, pairs_told=False)
     assert feeding_of(tiny_bert(), untold).types
     with pytest.raises(ModelRefused, match="do not tell where the second text begins"):
         feeding_of(tiny_bert(), untold, pairs=True)
     with pytest.raises(ModelRefused, match="token types that are not 0, and its queries are expanded"):
-        feeding_of(tiny_bert(), Inputs(types=XLNET), expands=True)
-    assert feeding_of(tiny_bert(), Inputs(types=BERT), expands=True).types
+        feeding_of(tiny_bert(), TokenizerInputs(types=XLNET), expands=True)
+    assert feeding_of(tiny_bert(), TokenizerInputs(types=BERT), expands=True).types
 
 
 def test_a_template_may_not_tell_the_texts_of_a_pair_apart(tmp_path: Path) -> None:

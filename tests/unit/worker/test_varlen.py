@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from gpu_worker.kernels.attention.interface import Terms
+from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.attention.varlen import Varlen
 from support import launched_cases
 from support.varlen_twin import attended
@@ -65,7 +65,7 @@ def of_2_11(
 @pytest.mark.parametrize("signature", [of_2_13, of_2_11])
 def test_arguments_mean_what_our_terms_mean(
     signature: Callable[..., Any],
-    terms: Terms,
+    terms: AttentionTerms,
     groups: int,
     lengths: tuple[int, ...],
     tails: tuple[int, ...],

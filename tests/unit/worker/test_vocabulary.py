@@ -16,7 +16,7 @@ from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from gpu_worker.random_models import miniature, synthetic
 from gpu_worker.repository import vocabulary
-from gpu_worker.repository.tokenizer import Reader, TokenizerFile, finish
+from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader, finish
 from gpu_worker.startup.warm_up import check
 from shared.errors import ModelRefused
 from support.late_forms import write_native
@@ -87,9 +87,9 @@ def test_a_tokenizer_that_no_frontend_can_use_is_refused() -> None:
     """By what the library says, panics included."""
     broken = finish({"version": "1.0", "model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {"b": 0}}}, {})
     with pytest.raises(ModelRefused, match="its tokenizer can read no text: "):
-        Reader(broken)
+        TokenizerReader(broken)
     with pytest.raises(ModelRefused, match="its tokenizer can read no text: "):
-        Reader(finish({"version": "1.0"}, {}))
+        TokenizerReader(finish({"version": "1.0"}, {}))
 
 
 @pytest.mark.parametrize("role", ["mask", "pad", "sep"])
@@ -199,16 +199,18 @@ def of(vocab: dict[str, Any], **model: Any) -> Any:
 def test_text_that_leaves_no_tokens_is_unknown_as_well() -> None:
     """A BPE without an unknown token drops what it does not know."""
     file = of({"q": 0, "z": 1, "a": 2})
-    assert "ORDINARY TEXT IS UNKNOWN" not in vocabulary.check(file, Reader(file), 3)  # its few letters are known
+    assert "ORDINARY TEXT IS UNKNOWN" not in vocabulary.check(
+        file, TokenizerReader(file), 3
+    )  # its few letters are known
     file = of({"q": 0, "ß": 1, "Q": 2})
-    assert "ORDINARY TEXT IS UNKNOWN" in vocabulary.check(file, Reader(file), 3)
+    assert "ORDINARY TEXT IS UNKNOWN" in vocabulary.check(file, TokenizerReader(file), 3)
 
 
 def test_the_unknown_token_may_have_no_role() -> None:
     """Then the model's own is it."""
     file = of({"<u>": 0, "#": 1}, unk_token="<u>")
     assert file.unknown == 0
-    assert "100% are the unknown one" in vocabulary.check(file, Reader(file), 2)
+    assert "100% are the unknown one" in vocabulary.check(file, TokenizerReader(file), 2)
 
 
 def test_a_known_role_is_looked_up_without_the_file() -> None:
@@ -219,7 +221,7 @@ def test_a_known_role_is_looked_up_without_the_file() -> None:
 def test_a_tokenizer_is_parsed_once_for_all_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no role is known."""
     file, parsed = of({"<u>": 0, "#": 1}, unk_token="<u>"), []
-    reader, loads = Reader(file), json.loads
+    reader, loads = TokenizerReader(file), json.loads
     monkeypatch.setattr(json, "loads", lambda content: parsed.append(1) or loads(content))
     vocabulary.check(file, reader, 2)
     assert len(parsed) == 1
@@ -230,7 +232,7 @@ def test_models_of_the_tests_themselves_have_whole_vocabularies(tmp_path: Path) 
     for name, (_, _, values) in synthetic.SHAPES.items():
         if name.startswith("tiny-"):
             made = synthetic.tokenizer(int(values.get("vocab_size", 1000)))
-            assert vocabulary.check(made, Reader(made), int(values.get("vocab_size", 1000))) == "", name
+            assert vocabulary.check(made, TokenizerReader(made), int(values.get("vocab_size", 1000))) == "", name
     named = miniature.tokenizer_of(tmp_path)
     assert len(named) == miniature.VOCABULARY
     assert isinstance(named, PreTrainedTokenizerFast)

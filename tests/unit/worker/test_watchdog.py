@@ -7,7 +7,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import pytest
 
 from gpu_worker.loop import watchdog
-from gpu_worker.loop.async_loop import Scheduler
+from gpu_worker.loop.async_loop import AsyncLoop
 from gpu_worker.loop.watchdog import DeviceLost
 from shared.errors import (
     GivenBack,
@@ -34,7 +34,7 @@ async def test_a_device_that_fails_at_everything_is_lost(device: Executor) -> No
     """The job that met it gets Internal; then the loop ends, so that the process can be started again."""
     engine = Broken(device)
     with ThreadPoolExecutor(1) as host:
-        made = Scheduler(engine, host, step_tokens=100, queued_tokens=10_000, probe=job(99, 1))
+        made = AsyncLoop(engine, host, step_tokens=100, queued_tokens=10_000, probe=job(99, 1))
         running = asyncio.create_task(made.run())
         assert await outcome(ask(made, job(1, 5))) == (5,)
         engine.broken = True

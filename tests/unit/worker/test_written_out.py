@@ -7,7 +7,7 @@ import torch
 
 from gpu_worker.kernels.attention import choice as attention_choice
 from gpu_worker.kernels.attention import written_out
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, Way, Ways
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, RunKernel, Ways
 
 
 @pytest.mark.parametrize("size", [0.01, 1.0, 40.0, 300.0, float("nan")])
@@ -39,11 +39,11 @@ def test_powers_beyond_the_number_format_go_to_softmax(shift: float) -> None:
 def test_powers_are_for_processors_and_wide_exponents(dtype: torch.dtype) -> None:
     """float16 would lose them, and rounds scores: it has the fused kernel. A device would be waited for."""
     ways = attention_choice.measured(dtype, 16, False, False).ways
-    assert set(ways) == {Way.FUSED} or dtype != torch.float16
-    assert Way.ONEDNN not in ways or dtype == torch.float32
+    assert set(ways) == {RunKernel.FUSED} or dtype != torch.float16
+    assert RunKernel.ONEDNN not in ways or dtype == torch.float32
     elsewhere = attention_choice.choose(torch.device("meta"), dtype, 16, causal=False, softcap=True, bias=False)
     assert isinstance(elsewhere, EqualRuns)
-    assert elsewhere.ways == Ways((Way.FUSED,))
+    assert elsewhere.ways == Ways((RunKernel.FUSED,))
 
 
 def test_the_setting_for_onednn_is_put_back() -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from frontend_service.api.http.reply import Floats, Reply
+from frontend_service.api.http.reply import Floats, HttpReply
 from frontend_service.postprocess import packing
 from shared.errors import InvalidInput
 from shared.vectors import DataType
@@ -55,7 +55,7 @@ class Encoding:
         return array if self.format == "float" else base64.b64encode(self.packed(array)).decode()
 
 
-def bytes_reply(encoding: Encoding, arrays: Iterable[Floats], about: dict[str, Any]) -> Reply:
+def bytes_reply(encoding: Encoding, arrays: Iterable[Floats], about: dict[str, Any]) -> HttpReply:
     """A reply of all arrays end to end; but for `bytes_only` its header `metadata` tells where each lies, and `about`.
 
     Raises InvalidInput where that header would be longer than clients read.
@@ -68,7 +68,7 @@ def bytes_reply(encoding: Encoding, arrays: Iterable[Floats], about: dict[str, A
         start = stop
     body = b"".join(pieces)
     if encoding.format == "bytes_only":
-        return Reply(body=body, content_type=OCTETS)
+        return HttpReply(body=body, content_type=OCTETS)
     metadata = json.dumps(about | {"data": items})
     if len(metadata) > HEADER_BYTES:
         raise InvalidInput(
@@ -76,7 +76,7 @@ def bytes_reply(encoding: Encoding, arrays: Iterable[Floats], about: dict[str, A
             f"{HEADER_BYTES}: send fewer inputs, or ask for bytes_only or base64",
             field="encoding_format",
         )
-    return Reply(body=body, content_type=OCTETS, headers=(("metadata", metadata),))
+    return HttpReply(body=body, content_type=OCTETS, headers=(("metadata", metadata),))
 
 
 def _item(encoding: Encoding, index: int, start: int, stop: int, shape: Sequence[int]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from frontend_service.api.http.refusing import refusing
 from frontend_service.api.http.shapes.encoding import Encoding
 from frontend_service.api.http.shapes.pooling_request import NO_IMAGES, TRUNCATE, VectorRequest, found_side
 from frontend_service.api.renaming import Names
-from frontend_service.domain.requests import Cut, PromptChoice
+from frontend_service.domain.requests import PromptChoice, Truncation
 from shared.errors import InvalidInput
 from shared.vectors import InputType, TruncationSide
 
@@ -62,7 +62,7 @@ class HostedRequest(VectorRequest, kw_only=True):
         return replace(choice, input_type=side)
 
     @property
-    def cut(self) -> Cut:
+    def cut(self) -> Truncation:
         """The cut that either of two fields asks for. Raises InvalidInput where they disagree."""
         cut = super().cut
         if self.truncate is None:

@@ -6,8 +6,8 @@ Source: platform.openai.com/docs/api-reference/models; `max_model_len` is vLLM's
 from typing import Any
 
 from frontend_service.api.http.errors import OPENAI
-from frontend_service.api.http.reply import Reply, now, written
-from frontend_service.api.http.route import Call, Route
+from frontend_service.api.http.reply import HttpReply, now, written
+from frontend_service.api.http.route import HttpCall, Route
 from frontend_service.application.frontend import Frontend
 from shared.card import ModelCard
 
@@ -38,12 +38,12 @@ def model_of(card: ModelCard, name: str) -> dict[str, Any]:
 def routes(frontend: Frontend) -> list[Route]:
     """Routes of all models, and of one by its name."""
 
-    async def models(_: Call) -> Reply:
+    async def models(_: HttpCall) -> HttpReply:
         listed = [model_of(card, name) for card in frontend.models.cards() for name in card.names]
-        return Reply(body=written({"object": "list", "data": listed}))
+        return HttpReply(body=written({"object": "list", "data": listed}))
 
-    async def model(call: Call) -> Reply:
-        return Reply(body=written(model_of(frontend.models.get(call.rest).card, call.rest)))
+    async def model(call: HttpCall) -> HttpReply:
+        return HttpReply(body=written(model_of(frontend.models.get(call.rest).card, call.rest)))
 
     return [
         Route(

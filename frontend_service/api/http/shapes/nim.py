@@ -9,13 +9,13 @@ import msgspec
 
 from frontend_service.api.http.body import FILLED, Body
 from frontend_service.api.http.errors import OPENAI
-from frontend_service.api.http.reply import Reply, written
+from frontend_service.api.http.reply import HttpReply, written
 from frontend_service.api.http.route import Asked, Route, exchanged
 from frontend_service.api.http.shapes.openai import usage
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.ranking_requests import RerankRequest
-from frontend_service.domain.requests import Cut
+from frontend_service.domain.requests import Truncation
 from frontend_service.services.ranking import Reranked
 from shared.errors import InvalidInput
 from shared.vectors import TruncationSide
@@ -53,7 +53,7 @@ def ranking_request(body: RankingBody) -> RerankRequest:
     ):
         if text.image is not None:
             raise InvalidInput(f"{name}.image is there, and there is no model of images", field=f"{name}.image")
-    cut = Cut(truncate=TRUNCATES[body.truncate], side=TruncationSide.RIGHT if body.truncate == "END" else None)
+    cut = Truncation(truncate=TRUNCATES[body.truncate], side=TruncationSide.RIGHT if body.truncate == "END" else None)
     return RerankRequest(
         model=body.model,
         queries=(body.query.text,),
@@ -64,9 +64,9 @@ def ranking_request(body: RankingBody) -> RerankRequest:
     )
 
 
-def ranking_reply(_: Asked[RankingBody, RerankRequest], reranked: Reranked) -> Reply:
+def ranking_reply(_: Asked[RankingBody, RerankRequest], reranked: Reranked) -> HttpReply:
     rankings = [{"index": index, "logit": score} for index, score in reranked.ranking]
-    return Reply(body=written({"rankings": rankings, "usage": usage(reranked.answer.tokens.total)}))
+    return HttpReply(body=written({"rankings": rankings, "usage": usage(reranked.answer.tokens.total)}))
 
 
 def routes(frontend: Frontend) -> list[Route]:

@@ -9,8 +9,8 @@ import numpy as np
 
 from frontend_service.api.http.body import Body, inputs_of
 from frontend_service.api.http.errors import OPENAI
-from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, Reply, each_written, now, rows_of, split, written
-from frontend_service.api.http.route import Asked, Route, Serve, exchanged
+from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, HttpReply, each_written, now, rows_of, split, written
+from frontend_service.api.http.route import Asked, Route, ServeRoute, exchanged
 from frontend_service.api.http.shapes.encoding import OCTETS, bytes_reply
 from frontend_service.api.http.shapes.hosted_request import HostedRequest
 from frontend_service.api.http.shapes.pooling_request import PoolingRequest, VectorRequest, side_of
@@ -64,15 +64,15 @@ def about(asked: Asked[Any, Any], prefix: str, answer: Answer) -> dict[str, Any]
     }
 
 
-def listed(asked: Asked[Any, Any], prefix: str, answer: Answer, data: list[Any]) -> Reply:
+def listed(asked: Asked[Any, Any], prefix: str, answer: Answer, data: list[Any]) -> HttpReply:
     """The frame of OpenAI's replies."""
     frame = {"object": "list", "data": each_written(data)}
-    return Reply(body=written(about(asked, prefix, answer) | frame))
+    return HttpReply(body=written(about(asked, prefix, answer) | frame))
 
 
 def vectors_listed(
     asked: Asked[Any, Any], prefix: str, answer: Answer, arrays: list[Floats], kind: str, field: str
-) -> Reply:
+) -> HttpReply:
     """Arrays in the encoding that the request asks for. `kind`, `field`: what each and its numbers are called."""
     encoding = asked.body.encoding
     if encoding.is_bytes:
@@ -81,11 +81,11 @@ def vectors_listed(
     return listed(asked, prefix, answer, data)
 
 
-def embeddings_reply(asked: Asked[EmbeddingsBody, EmbedRequest], answer: Answer) -> Reply:
+def embeddings_reply(asked: Asked[EmbeddingsBody, EmbedRequest], answer: Answer) -> HttpReply:
     return vectors_listed(asked, "embd", answer, list(rows_of(answer.result.dense)), "embedding", "embedding")
 
 
-def multi_vector_reply(asked: Asked[MultiVectorBody, EmbedRequest], answer: Answer) -> Reply:
+def multi_vector_reply(asked: Asked[MultiVectorBody, EmbedRequest], answer: Answer) -> HttpReply:
     rows, encoding = split(rows_of(answer.result.tokens), answer.result.row_lengths), asked.body.encoding
     if encoding.is_bytes:
         return bytes_reply(encoding, rows, about(asked, "mvec", answer))
@@ -102,7 +102,7 @@ def multi_vector_reply(asked: Asked[MultiVectorBody, EmbedRequest], answer: Answ
     return listed(asked, "mvec", answer, data)
 
 
-def embeds(frontend: Frontend) -> Serve:
+def embeds(frontend: Frontend) -> ServeRoute:
     """Vectors of texts."""
     return exchanged(
         frontend,
@@ -115,7 +115,7 @@ def embeds(frontend: Frontend) -> Serve:
     )
 
 
-def multi_embeds(frontend: Frontend) -> Serve:
+def multi_embeds(frontend: Frontend) -> ServeRoute:
     """Vectors of tokens."""
     return exchanged(
         frontend,

@@ -10,8 +10,8 @@ import numpy as np
 
 from frontend_service.api.http.body import Body, inputs_of
 from frontend_service.api.http.refusing import refusing
-from frontend_service.api.http.reply import FLOAT_WEIGHT, Reply, rows_of, split
-from frontend_service.api.http.route import Asked, Call, Serve, exchanged
+from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, rows_of, split
+from frontend_service.api.http.route import Asked, HttpCall, ServeRoute, exchanged
 from frontend_service.api.http.shapes.openai import embed_request, vectors_listed
 from frontend_service.api.http.shapes.pooling_request import Activated, VectorRequest
 from frontend_service.application.frontend import Frontend
@@ -36,13 +36,13 @@ class PoolingBody(VectorRequest, kw_only=True):
     data: Annotated[Any, refusing("there are no plugins; send texts as input")] = None
 
 
-def vectors_reply(asked: Asked[PoolingBody, EmbedRequest], answer: Answer) -> Reply:
+def vectors_reply(asked: Asked[PoolingBody, EmbedRequest], answer: Answer) -> HttpReply:
     if answer.result.tokens is not None:
         return _pooled(asked, answer, split(rows_of(answer.result.tokens), answer.result.row_lengths))
     return _pooled(asked, answer, list(rows_of(answer.result.dense)))
 
 
-def _pooled(asked: Asked[PoolingBody, Any], answer: Answer, arrays: list[Any]) -> Reply:
+def _pooled(asked: Asked[PoolingBody, Any], answer: Answer, arrays: list[Any]) -> HttpReply:
     """`arrays`: one for each input."""
     return vectors_listed(asked, "pool", answer, arrays, "pooling", "data")
 
@@ -70,7 +70,7 @@ def by_label(classified: Classified) -> Any:
     return np.frombuffer(classified.answer.result.scores, dtype="<f4").reshape(-1, len(classified.labels))
 
 
-def labels_reply(asked: Asked[PoolingBody, Any], classified: Classified) -> Reply:
+def labels_reply(asked: Asked[PoolingBody, Any], classified: Classified) -> HttpReply:
     rows = by_label(classified)
     if isinstance(asked.request, ClassifyTokensRequest):
         return _pooled(asked, classified.answer, split(rows, classified.answer.result.row_lengths))
@@ -96,25 +96,25 @@ class _Choice(msgspec.Struct):
 _choice = Body(_Choice)
 
 
-def pools(frontend: Frontend) -> Serve:
+def pools(frontend: Frontend) -> ServeRoute:
     """Serves each kind of model by what it is for."""
     body = Body(PoolingBody)
     embed, labels = frontend.embedding.embed, frontend.classification
 
-    def served(read: Any, ask: Any, write: Any) -> Serve:
+    def served(read: Any, ask: Any, write: Any) -> ServeRoute:
         return exchanged(frontend, body, read, ask, write, FLOAT_WEIGHT, lambda body: body.names)
 
-    def vectors(output: OutputKind) -> Serve:
+    def vectors(output: OutputKind) -> ServeRoute:
         return served(lambda body: embed_request(body, output), embed, vectors_reply)
 
-    kinds: dict[PoolingTask, Serve] = {
+    kinds: dict[PoolingTask, ServeRoute] = {
         "embed": vectors(OutputKind.DENSE),
         "token_embed": vectors(OutputKind.MULTI_VECTOR),
         "classify": served(labels_request, labels.texts, labels_reply),
         "token_classify": served(token_labels_request, labels.tokens, labels_reply),
     }
 
-    async def serve(call: Call) -> Reply:
+    async def serve(call: HttpCall) -> HttpReply:
         choice = await frontend.offload(len(call.body), _choice.read, call.body)
         return await kinds[choice.task or task_of(frontend.models.get(choice.model).card)](call)
 

@@ -12,7 +12,7 @@ from frontend_service.api.http.body import Count, Inputs
 from frontend_service.api.http.refusing import refusing
 from frontend_service.api.http.shapes.encoding import EmbedDtype, Encoding, Endianness, Format
 from frontend_service.api.renaming import Names
-from frontend_service.domain.requests import Cut, PromptChoice
+from frontend_service.domain.requests import PromptChoice, Truncation
 from shared.errors import InvalidInput, clip
 from shared.vectors import InputType, TruncationSide
 
@@ -44,7 +44,7 @@ SIDES = {
 """Kinds of texts by the words that clients have for them."""
 NO_CHAT = "no chat template is applied here; send texts as input"
 NO_IMAGES = "there is no model of images"
-Truncation = Annotated[
+TruncateTokens = Annotated[
     int,
     msgspec.Meta(ge=-1, description="Longer inputs are cut to so many tokens; -1: to what the model takes."),
 ]
@@ -62,7 +62,7 @@ class PoolingRequest(msgspec.Struct, kw_only=True):
 
     model: str = ""
     user: str | None = None
-    truncate_prompt_tokens: Truncation | None = None
+    truncate_prompt_tokens: TruncateTokens | None = None
     truncation_side: Literal["left", "right"] | None = None
     padding: Annotated[Any, refusing("texts are never padded", "do_not_pad")] = None
     request_id: str | None = None
@@ -72,13 +72,15 @@ class PoolingRequest(msgspec.Struct, kw_only=True):
     use_activation: Activated = None
 
     @property
-    def cut(self) -> Cut:
+    def cut(self) -> Truncation:
         """The cut of a sequence that the model reads. A limit above the model's own is the model's own."""
         side = None if self.truncation_side is None else ENDS[self.truncation_side]
         tokens = self.truncate_prompt_tokens
         if tokens is None:
-            return Cut(side=side)
-        return Cut(truncate=True, side=side, max_tokens=None if tokens < 0 else tokens, field=TRUNCATE, bound=True)
+            return Truncation(side=side)
+        return Truncation(
+            truncate=True, side=side, max_tokens=None if tokens < 0 else tokens, field=TRUNCATE, bound=True
+        )
 
     @property
     def activated(self) -> bool | None:

@@ -10,15 +10,15 @@ import numpy as np
 
 from frontend_service.api.http.body import Body, Texts, texts_of
 from frontend_service.api.http.refusing import refusing
-from frontend_service.api.http.reply import Reply
-from frontend_service.api.http.route import Asked, Serve, exchanged
+from frontend_service.api.http.reply import HttpReply
+from frontend_service.api.http.route import Asked, ServeRoute, exchanged
 from frontend_service.api.http.shapes.openai import listed
 from frontend_service.api.http.shapes.pooling_request import REMEDIES, Activated, PoolingRequest
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.ranking_requests import ScoreRequest
-from frontend_service.domain.requests import Cut
+from frontend_service.domain.requests import Truncation
 from shared.errors import InvalidInput
 from shared.vectors import Layout
 
@@ -41,18 +41,18 @@ class ScoringRequest(PoolingRequest, kw_only=True):
     activation: Activated = None
 
     @property
-    def query_cut(self) -> Cut:
+    def query_cut(self) -> Truncation:
         """The cut of a long text of the first side."""
         return _cut_of(self.max_tokens_per_query, "max_tokens_per_query")
 
     @property
-    def document_cut(self) -> Cut:
+    def document_cut(self) -> Truncation:
         """The cut of a long text of the second side."""
         return _cut_of(self.max_tokens_per_doc, "max_tokens_per_doc")
 
 
-def _cut_of(tokens: int | None, field: str) -> Cut:
-    return Cut(truncate=True, max_tokens=tokens, field=field, bound=True) if tokens else Cut(field=field)
+def _cut_of(tokens: int | None, field: str) -> Truncation:
+    return Truncation(truncate=True, max_tokens=tokens, field=field, bound=True) if tokens else Truncation(field=field)
 
 
 class ScoreBody(ScoringRequest, kw_only=True):
@@ -112,13 +112,13 @@ def score_request(body: ScoreBody) -> ScoreRequest:
     )
 
 
-def score_reply(asked: Asked[ScoreBody, ScoreRequest], answer: Answer) -> Reply:
+def score_reply(asked: Asked[ScoreBody, ScoreRequest], answer: Answer) -> HttpReply:
     scores = np.frombuffer(answer.result.scores, dtype="<f4").tolist()
     data = [{"object": "score", "index": index, "score": score} for index, score in enumerate(scores)]
     return listed(asked, "score", answer, data)
 
 
-def scores(frontend: Frontend) -> Serve:
+def scores(frontend: Frontend) -> ServeRoute:
     """Serves scores: how well texts fit each other."""
     return exchanged(
         frontend,

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from frontend_service.api.http.body import Body, Texts, texts_of
 from frontend_service.api.http.errors import OPENAI
-from frontend_service.api.http.reply import FLOAT_WEIGHT, Reply
-from frontend_service.api.http.route import Asked, Route, Serve, exchanged
+from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply
+from frontend_service.api.http.route import Asked, Route, ServeRoute, exchanged
 from frontend_service.api.http.shapes.encoding import OCTETS
 from frontend_service.api.http.shapes.openai import listed
 from frontend_service.api.http.shapes.pooling import PoolingBody, by_label, pools
@@ -38,7 +38,7 @@ def classify_request(body: ClassifyBody) -> ClassifyRequest:
     return ClassifyRequest(model=body.model, texts=texts, cut=body.cut, normalize=body.activated is not False)
 
 
-def classify_reply(asked: Asked[ClassifyBody, ClassifyRequest], classified: Classified) -> Reply:
+def classify_reply(asked: Asked[ClassifyBody, ClassifyRequest], classified: Classified) -> HttpReply:
     labels = classified.labels
     data = [
         {
@@ -52,7 +52,7 @@ def classify_reply(asked: Asked[ClassifyBody, ClassifyRequest], classified: Clas
     return listed(asked, "classify", classified.answer, data)
 
 
-def classifies(frontend: Frontend) -> Serve:
+def classifies(frontend: Frontend) -> ServeRoute:
     """The label of each text."""
     return exchanged(
         frontend,
@@ -67,7 +67,7 @@ def classifies(frontend: Frontend) -> Serve:
 
 def routes(frontend: Frontend) -> list[Route]:
     """All routes of this shape."""
-    kinds: tuple[tuple[str, Serve, Any, str, Any], ...] = (
+    kinds: tuple[tuple[str, ServeRoute, Any, str, Any], ...] = (
         ("/pooling", pools(frontend), PoolingBody, "What the model's pooler gives, whatever it is", {"data": [0.1]}),
         ("/score", scores(frontend), ScoreBody, "How well texts fit each other", {"score": 0.9}),
         ("/classify", classifies(frontend), ClassifyBody, "The label of each text", {"label": "positive"}),

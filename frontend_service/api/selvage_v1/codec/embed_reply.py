@@ -12,7 +12,7 @@ from frontend_service.api.packed import nested
 from selvage.v1.embedding_pb2 import EmbedResponse, EmbedStreamResponse
 from selvage.v1.usage_pb2 import Timing
 from selvage.v1.vectors_pb2 import DenseVectors, MultiVectors
-from shared.jobs import Packed, Rows
+from shared.jobs import PackedBytes, Rows
 
 Vectors = TypeVar("Vectors", DenseVectors, MultiVectors)
 PLACES: dict[type[Message], int] = {
@@ -26,7 +26,7 @@ class EmbedReply:
     """`head` has all but the rows that were added. Leaves as one EmbedResponse."""
 
     head: EmbedResponse
-    _rows: list[Packed] = field(default_factory=list)
+    _rows: list[PackedBytes] = field(default_factory=list)
 
     @property
     def timing(self) -> Timing:
@@ -35,7 +35,7 @@ class EmbedReply:
 
     def add(self, vectors: Vectors, rows: Rows) -> None:
         """Vectors of either kind; their bytes are those of `rows`."""
-        inner: list[Packed] = [vectors.SerializeToString()]
+        inner: list[PackedBytes] = [vectors.SerializeToString()]
         for number, data in ((vectors.DATA_FIELD_NUMBER, rows.data), (vectors.SCALES_FIELD_NUMBER, rows.scales)):
             if len(data):
                 inner += nested(number, data)
@@ -50,5 +50,5 @@ class EmbedReply:
         response = nested(EmbedStreamResponse.RESPONSE_FIELD_NUMBER, *self._pieces())
         return b"".join([told.SerializeToString(), *response])
 
-    def _pieces(self) -> list[Packed]:
+    def _pieces(self) -> list[PackedBytes]:
         return [self.head.SerializeToString(), *self._rows]

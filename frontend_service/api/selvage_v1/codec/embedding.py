@@ -6,7 +6,7 @@ from frontend_service.api.packed import integers, put_floats
 from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
 from frontend_service.api.selvage_v1.codec.fields import cut, enum, id_lists, optional, positive, prompt, usage
 from frontend_service.domain.answer import Answer
-from frontend_service.domain.requests import EmbedRequest, Pooling
+from frontend_service.domain.requests import EmbedRequest, TokenPooling
 from selvage.v1 import embedding_pb2, vectors_pb2
 from shared.codec.fields import duration_to_pb, number
 from shared.errors import InvalidInput, SelvageError
@@ -35,13 +35,13 @@ def embed_request(message: embedding_pb2.EmbedRequest) -> EmbedRequest:
     )
 
 
-def _pooling(message: embedding_pb2.EmbedRequest) -> Pooling | None:
+def _pooling(message: embedding_pb2.EmbedRequest) -> TokenPooling | None:
     factor, protected = optional(message, "pool_factor"), optional(message, "protected_tokens")
     if factor is None:
         if protected is not None:
             raise InvalidInput("protected_tokens needs pool_factor", field="protected_tokens")
         return None
-    return Pooling(factor=factor, protected=1 if protected is None else protected)
+    return TokenPooling(factor=factor, protected=1 if protected is None else protected)
 
 
 def embed_reply(request: EmbedRequest, answer: Answer) -> EmbedReply:

@@ -5,7 +5,7 @@ from enum import IntEnum
 from typing import Any, TypeVar
 
 from frontend_service.domain.answer import Answer, Timing
-from frontend_service.domain.requests import Cut, PromptChoice
+from frontend_service.domain.requests import PromptChoice, Truncation
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, usage_pb2
 from shared.codec.fields import duration_to_pb
 from shared.errors import InvalidInput
@@ -54,11 +54,11 @@ def prompt(message: Prompted) -> PromptChoice:
     )
 
 
-def cut(message: Prompted) -> Cut:
+def cut(message: Prompted) -> Truncation:
     """What to do with texts over the limit."""
     number = getattr(message, "truncation_side", 0)
     side = enum(TruncationSide, number, "truncation_side", TruncationSide.RIGHT) if number else None
-    return Cut(truncate=optional(message, "truncate"), side=side, max_tokens=positive(message, "max_tokens"))
+    return Truncation(truncate=optional(message, "truncate"), side=side, max_tokens=positive(message, "max_tokens"))
 
 
 def id_lists(tokenized: Iterable[embedding_pb2.TokenIds]) -> tuple[tuple[int, ...], ...]:

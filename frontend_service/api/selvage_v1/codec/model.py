@@ -3,12 +3,12 @@
 from frontend_service.api.selvage_v1.codec.fields import cut, id_lists, prompt
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
-from frontend_service.services.models import Description, Detokenized, ShownTexts
+from frontend_service.services.models import Detokenized, ModelDescription, ShownTexts
 from selvage.v1 import model_pb2
 from shared.codec.fields import card_to_pb
 
 
-def get_model_response(description: Description) -> model_pb2.GetModelResponse:
+def get_model_response(description: ModelDescription) -> model_pb2.GetModelResponse:
     limits = limits_to_pb(description.limits, description.queued_tokens)
     return model_pb2.GetModelResponse(card=card_to_pb(description.card), limits=limits)
 

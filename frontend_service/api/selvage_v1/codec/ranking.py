@@ -6,7 +6,7 @@ from frontend_service.api.packed import integers, put_floats
 from frontend_service.api.selvage_v1.codec.fields import enum, optional, positive, usage
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.ranking_requests import MaxSimRequest, RerankRequest, ScoreRequest
-from frontend_service.domain.requests import Cut
+from frontend_service.domain.requests import Truncation
 from frontend_service.services.ranking import Reranked
 from selvage.v1 import ranking_pb2
 from shared.codec.fields import vectors_from_pb
@@ -19,7 +19,7 @@ from shared.vectors import DataType, Layout, ScoringMethod
 def _score_options(message: ranking_pb2.RerankRequest | ranking_pb2.ScoreRequest) -> dict[str, Any]:
     method = enum(ScoringMethod, message.method, "method", ScoringMethod.DENSE) if message.method else None
     cuts = {
-        side: Cut(truncate=optional(message, "truncate"), max_tokens=positive(message, field), field=field)
+        side: Truncation(truncate=optional(message, "truncate"), max_tokens=positive(message, field), field=field)
         for side, field in (("query_cut", "max_tokens_per_query"), ("document_cut", "max_tokens_per_document"))
     }
     return {
@@ -101,13 +101,13 @@ def max_sim_request(message: ranking_pb2.MaxSimRequest) -> MaxSimRequest:
         query_texts=tuple(message.query_texts),
         model=message.model,
         instruction=optional(message, "instruction") if message.query_texts else None,
-        query_cut=_query_cut(message) if message.query_texts else Cut(),
+        query_cut=_query_cut(message) if message.query_texts else Truncation(),
     )
 
 
-def _query_cut(message: ranking_pb2.MaxSimRequest) -> Cut:
+def _query_cut(message: ranking_pb2.MaxSimRequest) -> Truncation:
     field = "max_tokens_per_query"
-    return Cut(truncate=optional(message, "truncate"), max_tokens=positive(message, field), field=field)
+    return Truncation(truncate=optional(message, "truncate"), max_tokens=positive(message, field), field=field)
 
 
 def max_sim_response(request: MaxSimRequest, answer: Answer) -> ranking_pb2.MaxSimResponse:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from google.protobuf.message import Message
 
 from frontend_service.domain.answer import Timing
-from frontend_service.domain.requests import Cut, PromptChoice
+from frontend_service.domain.requests import PromptChoice, Truncation
 from shared.errors import InvalidInput
 from shared.vectors import TruncationSide
 from tei.v1 import tei_pb2 as pb
@@ -21,7 +21,7 @@ NANOSECONDS, MILLISECONDS = 1e9, 1e3
 """In a second."""
 
 
-class Cuttable(Protocol):
+class TruncatableMessage(Protocol):
     """A request whose texts may be cut."""
 
     @property
@@ -42,14 +42,14 @@ def options(message: Message) -> Hashable:
     return tuple((field.number, value) for field, value in message.ListFields() if field.name not in INPUTS)
 
 
-def cut(message: Cuttable) -> Cut:
+def cut(message: TruncatableMessage) -> Truncation:
     """What to do with texts over the limit."""
     side = SIDES.get(message.truncation_direction)
     if side is None:
         known = ", ".join(f"{number} ({side.name})" for number, side in SIDES.items())
         field = "truncation_direction"
         raise InvalidInput(f"{field} is {message.truncation_direction}; there are {known}", field=field)
-    return Cut(truncate=truncate(message), side=side)
+    return Truncation(truncate=truncate(message), side=side)
 
 
 def truncate(message: Any) -> bool | None:

@@ -2,13 +2,13 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from frontend_service.services.models import Description
+from frontend_service.services.models import ModelDescription
 from shared.card import ModelCard
 from shared.vectors import ScoringMethod, Task
 from tei.v1 import tei_pb2 as pb
 
 
-def info_response(described: Description, requests: int, threads: int) -> pb.InfoResponse:
+def info_response(described: ModelDescription, requests: int, threads: int) -> pb.InfoResponse:
     """`requests`: that are answered at once; `threads`: that tokenise."""
     card, limits = described.card, described.limits
     return pb.InfoResponse(

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from frontend_service.api.tei_v1.codec.fields import prompt, texts
-from frontend_service.domain.requests import Cut, DetokenizeRequest, TokenizeRequest
+from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest, Truncation
 from frontend_service.services.models import Detokenized, ShownTexts
 from shared.errors import InvalidInput
 from tei.v1 import tei_pb2 as pb
 
-UNLIMITED = Cut(limited=False)
+UNLIMITED = Truncation(limited=False)
 
 
 def encode_request(messages: Sequence[pb.EncodeRequest]) -> TokenizeRequest:

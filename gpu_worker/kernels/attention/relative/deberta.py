@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.kernels.attention.interface import Terms
+from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.attention.relative.encoder import Current, RelativeEncoder, attend, by_head
 from shared.errors import ModelRefused
 
@@ -42,7 +42,7 @@ class DebertaAttention(nn.Module):
     def forward(self, hidden: Tensor, *_: object, **__: object) -> tuple[Tensor, None]:
         """hidden [1, T, hidden size] -> the same, attended."""
         projected = self.query_proj(hidden), self.key_proj(hidden), self.value_proj(hidden)
-        terms = Terms(scale=self._scale, bias=self._bias())
+        terms = AttentionTerms(scale=self._scale, bias=self._bias())
         return attend(self._step, *projected, self.heads, terms), None
 
     def _bias(self) -> Callable[[Tensor, Tensor], Tensor] | None:

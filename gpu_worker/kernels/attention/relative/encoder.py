@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.kernels.attention.interface import AttentionCall, Terms
+from gpu_worker.kernels.attention.interface import AttentionCall, AttentionTerms
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class RelativeEncoder(nn.Module):
         return BaseModelOutput(last_hidden_state=hidden, hidden_states=(hidden,))
 
 
-def attend(step: Current, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: Terms) -> Tensor:
+def attend(step: Current, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: AttentionTerms) -> Tensor:
     """Packed attention of [1, T, H x D] each -> the same shape."""
     call = step.call
     assert call is not None

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.kernels.attention.interface import Terms
+from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.attention.relative.encoder import Current, RelativeEncoder, attend
 
 REACH = 128  # bucket numbers stop growing there; transformers' MPNet has it as a default that no config changes
@@ -26,7 +26,7 @@ class MPNetAttention(nn.Module):
         """hidden [1, T, hidden size] -> the same, attended and projected."""
         table = self._step.by_distance
         assert table is not None
-        terms = Terms(scale=self._scale, bias=lambda query, _: table[:, : query.shape[-2], : query.shape[-2]])
+        terms = AttentionTerms(scale=self._scale, bias=lambda query, _: table[:, : query.shape[-2], : query.shape[-2]])
         return (self.o(attend(self._step, self.q(hidden), self.k(hidden), self.v(hidden), self.heads, terms)),)
 
 

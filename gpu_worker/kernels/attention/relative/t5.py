@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from gpu_worker.kernels.attention.interface import Terms
+from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.attention.relative.encoder import Current, attend
 
 
@@ -81,7 +81,7 @@ class T5Attention(nn.Module):
         buckets = self._step.by_distance
         assert buckets is not None
         by_distance = self.table[:, buckets]
-        terms = Terms(scale=1.0, bias=lambda query, _: spread(by_distance, query.shape[-2]))
+        terms = AttentionTerms(scale=1.0, bias=lambda query, _: spread(by_distance, query.shape[-2]))
         output: Tensor = self.o(attend(self._step, self.q(hidden), self.k(hidden), self.v(hidden), self.heads, terms))
         return output
 

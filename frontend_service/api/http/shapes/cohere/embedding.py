@@ -11,14 +11,14 @@ import numpy as np
 
 from frontend_service.api.http.body import FILLED, Body, Bound, Count
 from frontend_service.api.http.refusing import refusing
-from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, Reply, base64_of, rows_of, written
-from frontend_service.api.http.route import Asked, Serve, exchanged
+from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, HttpReply, base64_of, rows_of, written
+from frontend_service.api.http.route import Asked, ServeRoute, exchanged
 from frontend_service.api.http.shapes.openai import side_of
 from frontend_service.api.http.shapes.pooling_request import NO_IMAGES
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
-from frontend_service.domain.requests import Cut, EmbedRequest, PromptChoice
+from frontend_service.domain.requests import EmbedRequest, PromptChoice, Truncation
 from frontend_service.postprocess import packing
 from shared.errors import InvalidInput, clip
 from shared.vectors import DataType, OutputKind, TruncationSide
@@ -31,7 +31,7 @@ NAMES: Names = (
 )
 
 
-class Part(msgspec.Struct):
+class ContentPart(msgspec.Struct):
     """A part of an input, which must be a text."""
 
     text: str | None = None
@@ -41,7 +41,7 @@ class Part(msgspec.Struct):
 class Input(msgspec.Struct):
     """A text as it stands beside images; there is no model of those."""
 
-    content: Annotated[list[Part], FILLED]
+    content: Annotated[list[ContentPart], FILLED]
 
 
 class CohereEmbedBody(msgspec.Struct, kw_only=True):
@@ -81,7 +81,7 @@ def embed_request(body: CohereEmbedBody) -> EmbedRequest:
         model=body.model,
         texts=texts,
         prompt=PromptChoice(input_type=side_of(body.input_type)),
-        cut=Cut(truncate=truncate, side=side, max_tokens=body.max_tokens, bound=True),
+        cut=Truncation(truncate=truncate, side=side, max_tokens=body.max_tokens, bound=True),
         outputs=(OutputKind.DENSE,),
         dimensions=body.output_dimension,
         normalize=True,
@@ -125,11 +125,11 @@ TYPES: dict[str, Callable[[Floats], Any]] = {
 }
 
 
-def embed_reply(asked: Asked[CohereEmbedBody, EmbedRequest], answer: Answer, version: str) -> Reply:
+def embed_reply(asked: Asked[CohereEmbedBody, EmbedRequest], answer: Answer, version: str) -> HttpReply:
     """`version`: Cohere's; the first one gives plain lists where no type is asked for, the second one `float`."""
     rows, types = rows_of(answer.result.dense), asked.body.embedding_types
     plain = types is None and version == "1"
-    return Reply(
+    return HttpReply(
         body=written(
             {
                 "id": asked.name,
@@ -147,7 +147,7 @@ def embed_reply(asked: Asked[CohereEmbedBody, EmbedRequest], answer: Answer, ver
     )
 
 
-def embeds(frontend: Frontend, version: str) -> Serve:
+def embeds(frontend: Frontend, version: str) -> ServeRoute:
     """Serves either version."""
     return exchanged(
         frontend,

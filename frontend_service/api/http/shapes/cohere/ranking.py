@@ -11,15 +11,15 @@ import msgspec
 
 from frontend_service.api.http.body import FILLED, Body, Bound
 from frontend_service.api.http.refusing import refusing
-from frontend_service.api.http.reply import Reply, written
-from frontend_service.api.http.route import Asked, Serve, exchanged
+from frontend_service.api.http.reply import HttpReply, written
+from frontend_service.api.http.route import Asked, ServeRoute, exchanged
 from frontend_service.api.http.shapes.openai import usage
 from frontend_service.api.http.shapes.pooling_request import NO_IMAGES, REMEDIES, TRUNCATE
 from frontend_service.api.http.shapes.scoring import ScoringRequest
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.ranking_requests import RerankRequest
-from frontend_service.domain.requests import Cut
+from frontend_service.domain.requests import Truncation
 from frontend_service.services.ranking import Reranked
 from shared.errors import InvalidInput
 
@@ -47,7 +47,7 @@ class CohereRerankBody(ScoringRequest, kw_only=True):
     return_embeddings: Annotated[Any, refusing("/v1/embeddings gives the documents' vectors", False)] = None
 
     @property
-    def cut(self) -> Cut:
+    def cut(self) -> Truncation:
         """Raises InvalidInput where two fields disagree about whether a pair is cut."""
         cut = super().cut
         if self.truncation is False and cut.truncate:
@@ -55,10 +55,10 @@ class CohereRerankBody(ScoringRequest, kw_only=True):
         return cut
 
     @property
-    def document_cut(self) -> Cut:
+    def document_cut(self) -> Truncation:
         """The lower one of two bounds."""
         cut, bound = super().document_cut, self.max_doc_length
-        return cut.within(Cut(max_tokens=bound, field="max_doc_length", bound=True)) if bound else cut
+        return cut.within(Truncation(max_tokens=bound, field="max_doc_length", bound=True)) if bound else cut
 
 
 def rerank_request(body: CohereRerankBody) -> RerankRequest:
@@ -110,7 +110,7 @@ def names_of(body: CohereRerankBody) -> Names:
     return ((r"\bdocuments\[(\d+)\](?!\.)", place_of), remedy, *REMEDIES)
 
 
-def rerank_reply(asked: Asked[CohereRerankBody, RerankRequest], reranked: Reranked, version: str) -> Reply:
+def rerank_reply(asked: Asked[CohereRerankBody, RerankRequest], reranked: Reranked, version: str) -> HttpReply:
     """`version`: Cohere's."""
     results: list[dict[str, Any]] = [{"index": index, "relevance_score": score} for index, score in reranked.ranking]
     if asked.body.return_documents:
@@ -118,7 +118,7 @@ def rerank_reply(asked: Asked[CohereRerankBody, RerankRequest], reranked: Rerank
             document = asked.body.documents[result["index"]]
             result["document"] = document if isinstance(document, dict) else {"text": text}
     tokens = reranked.answer.tokens.total
-    return Reply(
+    return HttpReply(
         body=written(
             {
                 "id": asked.body.request_id or asked.name,
@@ -135,7 +135,7 @@ def rerank_reply(asked: Asked[CohereRerankBody, RerankRequest], reranked: Rerank
     )
 
 
-def reranks(frontend: Frontend, version: str = "2") -> Serve:
+def reranks(frontend: Frontend, version: str = "2") -> ServeRoute:
     """Serves every path that takes `documents`."""
     return exchanged(
         frontend,

@@ -6,14 +6,14 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from frontend_service.api.http.reply import Reply, written
+from frontend_service.api.http.reply import HttpReply, written
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.ranking_requests import RerankRequest
-from frontend_service.domain.requests import ClassifyRequest, Cut, EmbedRequest
+from frontend_service.domain.requests import ClassifyRequest, EmbedRequest, Truncation
 from shared.errors import UnknownModel
-from shared.terms import Terms
+from shared.terms import RequestTerms
 from shared.vectors import TruncationSide
 
 A = TypeVar("A")
@@ -31,27 +31,27 @@ INPUTS: Names = (
 SIDES = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
 
 
-class Cuttable(msgspec.Struct, kw_only=True):
+class TruncatableBody(msgspec.Struct, kw_only=True):
     """Fields that say what is done with long texts."""
 
     truncate: bool | None = None
     truncation_direction: Literal["left", "right", "Left", "Right"] = "right"
 
     @property
-    def cut(self) -> Cut:
+    def cut(self) -> Truncation:
         """The cut that these fields ask for."""
-        return Cut(truncate=self.truncate, side=SIDES[self.truncation_direction.lower()])
+        return Truncation(truncate=self.truncate, side=SIDES[self.truncation_direction.lower()])
 
 
-class CuttableRequest(Cuttable, kw_only=True):
+class CuttableRequest(TruncatableBody, kw_only=True):
     """A request whose texts may be cut. `model` counts only where several are served."""
 
     model: str = ""
 
 
-def counted(answer: Answer, content: Any) -> Reply:
+def counted(answer: Answer, content: Any) -> HttpReply:
     """A reply with the header that the load scripts of text-embeddings-inference read."""
-    return Reply(body=written(content), headers=(("x-compute-tokens", str(answer.tokens.total)),))
+    return HttpReply(body=written(content), headers=(("x-compute-tokens", str(answer.tokens.total)),))
 
 
 def known_as(frontend: Frontend, name: str) -> str:
@@ -66,10 +66,12 @@ def known_as(frontend: Frontend, name: str) -> str:
     return ""
 
 
-def of_any_name(frontend: Frontend, ask: Callable[[R, Terms], Awaitable[A]]) -> Callable[[R, Terms], Awaitable[A]]:
+def of_any_name(
+    frontend: Frontend, ask: Callable[[R, RequestTerms], Awaitable[A]]
+) -> Callable[[R, RequestTerms], Awaitable[A]]:
     """Asks the one model that is served, whatever a request calls it, and where there are several the one it names."""
 
-    async def asks(request: R, terms: Terms) -> A:
+    async def asks(request: R, terms: RequestTerms) -> A:
         return await ask(replace(request, model=known_as(frontend, request.model)), terms)
 
     return asks

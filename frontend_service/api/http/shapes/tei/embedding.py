@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 
 from frontend_service.api.http.body import FILLED, Count, FilledInputs, inputs_of
-from frontend_service.api.http.reply import Reply, each_written, rows_of, split
+from frontend_service.api.http.reply import HttpReply, each_written, rows_of, split
 from frontend_service.api.http.route import Asked
-from frontend_service.api.http.shapes.tei.common import INPUTS, Cuttable, CuttableRequest, counted
+from frontend_service.api.http.shapes.tei.common import INPUTS, CuttableRequest, TruncatableBody, counted
 from frontend_service.api.renaming import Names
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest, PromptChoice
@@ -52,7 +52,7 @@ class Sentences(msgspec.Struct):
     sentences: Annotated[list[str], FILLED]
 
 
-class SimilarityParameters(Cuttable, kw_only=True):
+class SimilarityParameters(TruncatableBody, kw_only=True):
     """Options of POST /similarity."""
 
     prompt_name: str | None = None
@@ -97,15 +97,15 @@ def _check_not_empty(texts: tuple[str, ...]) -> None:
         raise InvalidInput(f"inputs[{place}] is empty", field=f"inputs[{place}]")
 
 
-def dense_reply(_: Asked[EmbedBody, EmbedRequest], answer: Answer) -> Reply:
+def dense_reply(_: Asked[EmbedBody, EmbedRequest], answer: Answer) -> HttpReply:
     return counted(answer, each_written(rows_of(answer.result.dense)))
 
 
-def all_reply(_: Asked[EmbedAllBody, EmbedRequest], answer: Answer) -> Reply:
+def all_reply(_: Asked[EmbedAllBody, EmbedRequest], answer: Answer) -> HttpReply:
     return counted(answer, each_written(split(rows_of(answer.result.tokens), answer.result.row_lengths)))
 
 
-def sparse_reply(_: Asked[EmbedAllBody, EmbedRequest], answer: Answer) -> Reply:
+def sparse_reply(_: Asked[EmbedAllBody, EmbedRequest], answer: Answer) -> HttpReply:
     rows = answer.result.sparse
     assert rows is not None
     indices = np.frombuffer(rows.indices, dtype="<i4")
@@ -132,6 +132,6 @@ def similarity_request(body: SimilarityBody) -> EmbedRequest:
     )
 
 
-def similarity_reply(_: Asked[SimilarityBody, EmbedRequest], answer: Answer) -> Reply:
+def similarity_reply(_: Asked[SimilarityBody, EmbedRequest], answer: Answer) -> HttpReply:
     rows = rows_of(answer.result.dense)
     return counted(answer, rows[1:] @ rows[0])

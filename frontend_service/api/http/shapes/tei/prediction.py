@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from frontend_service.api.http.body import FILLED, Bound
-from frontend_service.api.http.reply import Reply
+from frontend_service.api.http.reply import HttpReply
 from frontend_service.api.http.route import Asked
 from frontend_service.api.http.shapes.tei.common import FEWER, OPTIONS, CuttableRequest, counted
 from frontend_service.api.renaming import Names
@@ -80,7 +80,7 @@ def _batch(inputs: str | list[str | list[str]]) -> dict[str, list[str]]:
     return {f"inputs[{place}]": [entry] if isinstance(entry, str) else entry for place, entry in enumerate(inputs)}
 
 
-def predict_reply(asked: Asked[PredictBody, ClassifyRequest], classified: Classified) -> Reply:
+def predict_reply(asked: Asked[PredictBody, ClassifyRequest], classified: Classified) -> HttpReply:
     labels, parameters = classified.labels, asked.body.parameters
     most = parameters.top_k if parameters is not None else None
     scores = np.frombuffer(classified.answer.result.scores, dtype="<f4").reshape(-1, len(labels))

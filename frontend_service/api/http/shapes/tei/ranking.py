@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from frontend_service.api.http.body import FILLED
-from frontend_service.api.http.reply import Reply
+from frontend_service.api.http.reply import HttpReply
 from frontend_service.api.http.route import Asked
 from frontend_service.api.http.shapes.tei.common import OPTIONS, CuttableRequest, counted
 from frontend_service.api.renaming import Names
@@ -43,7 +43,7 @@ def rerank_request(body: RerankBody) -> RerankRequest:
     )
 
 
-def rerank_reply(asked: Asked[RerankBody, RerankRequest], reranked: Reranked) -> Reply:
+def rerank_reply(asked: Asked[RerankBody, RerankRequest], reranked: Reranked) -> HttpReply:
     ranks: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in reranked.ranking]
     if asked.body.return_text:
         for rank, text in zip(ranks, reranked.texts, strict=True):

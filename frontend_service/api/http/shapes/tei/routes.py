@@ -10,8 +10,8 @@ import msgspec
 
 from frontend_service.api.http.body import Body
 from frontend_service.api.http.errors import TEI
-from frontend_service.api.http.reply import FLOAT_WEIGHT, Reply, written
-from frontend_service.api.http.route import Call, Route, Serve, exchanged
+from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, written
+from frontend_service.api.http.route import HttpCall, Route, ServeRoute, exchanged
 from frontend_service.api.http.shapes.cohere import ranking as cohere
 from frontend_service.api.http.shapes.tei import embedding, info, prediction, ranking, tokenization
 from frontend_service.api.http.shapes.tei.common import INPUTS, known_as, of_any_name
@@ -51,7 +51,7 @@ class _Root(msgspec.Struct):
 _root = Body(_Root)
 
 
-def reranks(frontend: Frontend) -> Serve:
+def reranks(frontend: Frontend) -> ServeRoute:
     """TEI's bodies have `texts`; those with `documents` are Cohere's, and get its replies."""
     ours = exchanged(
         frontend,
@@ -63,18 +63,18 @@ def reranks(frontend: Frontend) -> Serve:
     )
     theirs = cohere.reranks(frontend)
 
-    async def serve(call: Call) -> Reply:
+    async def serve(call: HttpCall) -> HttpReply:
         given = await frontend.offload(len(call.body), _root.read, call.body)
         return await (theirs if given.documents is not None and given.texts is None else ours)(call)
 
     return serve
 
 
-def computes(frontend: Frontend) -> dict[str, Serve]:
+def computes(frontend: Frontend) -> dict[str, ServeRoute]:
     """Paths that ask a worker, and what serves each; the root chooses among the others."""
     embed, classify = frontend.embedding.embed, frontend.classification.texts
 
-    def embeds(takes: Any, output: OutputKind, write: Any, weight: int = FLOAT_WEIGHT) -> Serve:
+    def embeds(takes: Any, output: OutputKind, write: Any, weight: int = FLOAT_WEIGHT) -> ServeRoute:
         def read(body: Any) -> EmbedRequest:
             return embed_request(body, output)
 
@@ -107,10 +107,10 @@ def computes(frontend: Frontend) -> dict[str, Serve]:
     return {"/": chooses(frontend, serves), **serves}
 
 
-def chooses(frontend: Frontend, serves: Mapping[str, Serve]) -> Serve:
+def chooses(frontend: Frontend, serves: Mapping[str, ServeRoute]) -> ServeRoute:
     """Serves the root: by what the body holds, and what the model is for."""
 
-    async def serve(call: Call) -> Reply:
+    async def serve(call: HttpCall) -> HttpReply:
         given = await frontend.offload(len(call.body), _root.read, call.body)
         if given.query is not None:
             return await serves["/rerank"](call)
@@ -124,12 +124,12 @@ def chooses(frontend: Frontend, serves: Mapping[str, Serve]) -> Serve:
     return serve
 
 
-def tells(frontend: Frontend) -> Serve:
+def tells(frontend: Frontend) -> ServeRoute:
     """GET /info."""
 
-    async def serve(_: Call) -> Reply:
+    async def serve(_: HttpCall) -> HttpReply:
         requests = frontend.calls.admission.bounds.requests
-        return Reply(body=written(info.told(frontend.models.get(""), requests, frontend.threads)))
+        return HttpReply(body=written(info.told(frontend.models.get(""), requests, frontend.threads)))
 
     return serve
 

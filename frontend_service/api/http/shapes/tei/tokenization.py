@@ -5,18 +5,18 @@ from typing import Annotated, Any
 import msgspec
 
 from frontend_service.api.http.body import FILLED, Body, Id, Texts, inputs_of, texts_of
-from frontend_service.api.http.reply import FLOAT_WEIGHT, Reply, written
-from frontend_service.api.http.route import Call, Serve
+from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, written
+from frontend_service.api.http.route import HttpCall, ServeRoute
 from frontend_service.api.http.shapes.tei.common import known_as
 from frontend_service.api.renaming import Names
 from frontend_service.api.tei_v1.codec.tokenization import byte_places
 from frontend_service.application.frontend import Frontend
-from frontend_service.domain.requests import Cut, DetokenizeRequest, PromptChoice, TokenizeRequest
+from frontend_service.domain.requests import DetokenizeRequest, PromptChoice, TokenizeRequest, Truncation
 from frontend_service.services.models import ShownTexts
 from shared.errors import InvalidInput
 
 NAMES: Names = ((r"\btokenized\b", "ids"),)
-UNLIMITED = Cut(limited=False)
+UNLIMITED = Truncation(limited=False)
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):
@@ -56,11 +56,11 @@ def _token(identity: int, text: str, start: int | None, stop: int | None) -> dic
     return {"id": identity, "text": text, "special": False, "start": start, "stop": stop}
 
 
-def tokenizes(frontend: Frontend) -> Serve:
+def tokenizes(frontend: Frontend) -> ServeRoute:
     """POST /tokenize."""
     tokenizing = Body(TokenizeBody)
 
-    async def serve(call: Call) -> Reply:
+    async def serve(call: HttpCall) -> HttpReply:
         body = await frontend.offload(len(call.body), tokenizing.read, call.body)
         inputs = texts_of(body.inputs)
         if not inputs:
@@ -74,23 +74,23 @@ def tokenizes(frontend: Frontend) -> Serve:
         texts = await frontend.models.tokenize(request)
         return await frontend.offload(
             FLOAT_WEIGHT * texts.size,
-            lambda texts: Reply(body=written(shown(texts, inputs, special=body.add_special_tokens))),
+            lambda texts: HttpReply(body=written(shown(texts, inputs, special=body.add_special_tokens))),
             texts,
         )
 
     return serve
 
 
-def decodes(frontend: Frontend) -> Serve:
+def decodes(frontend: Frontend) -> ServeRoute:
     """POST /decode."""
     decoding = Body(DecodeBody)
 
-    async def serve(call: Call) -> Reply:
+    async def serve(call: HttpCall) -> HttpReply:
         body = await frontend.offload(len(call.body), decoding.read, call.body)
         _, tokenized = inputs_of(body.ids, "ids")  # type: ignore[arg-type]
         request = DetokenizeRequest(
             model=known_as(frontend, body.model), tokenized=tokenized, skip_special_tokens=body.skip_special_tokens
         )
-        return Reply(body=written((await frontend.models.detokenize(request)).texts))
+        return HttpReply(body=written((await frontend.models.detokenize(request)).texts))
 
     return serve
