@@ -91,7 +91,7 @@ def test_the_gate_sees_a_mistake(form: str, flaw: str, monkeypatch: pytest.Monke
     model = built(form)
     reference = referee(model)
     if flaw == "scales":
-        honest = t5.Terms
+        honest = t5.AttentionTerms
         monkeypatch.setattr(t5, "AttentionTerms", lambda scale, bias: honest(scale=scale * 0.9, bias=bias))
     with pytest.raises(ModelRefused, match="hidden states differ"):
         reference.check(PackedEncoder(model, Flawed(flaw)))
