@@ -33,7 +33,7 @@ TOGETHER = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --
   --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow compose-test models check format locks protos baseline peers clients clusters bench gpu gpu-wheels
+.PHONY: help setup demo serve test test-slow compose-test models picture check format locks protos baseline peers clients clusters bench gpu gpu-wheels
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -141,6 +141,9 @@ $(CLIENTS)/%/ready: tests/clients/%.txt
 
 RELEASED := haystack http frameworks playground schemathesis triton
 clients: $(RELEASED:%=$(CLIENTS)/%/ready) ## set up the released clients that tests run, each in a venv of its own
+
+picture: $(VENV)/demo $(CLIENTS)/playground/ready ## take docs/images/playground.png anew, with the system's Chromium
+	PYTHONPATH=.:client $(BIN)/python docs/images/playground.py
 
 # PyTorch and what else the services need are those of .venv: a second copy would be gigabytes.
 $(CLUSTERS)/%/ready: tests/clusters/%.txt | $(VENV)/dev
