@@ -1,21 +1,33 @@
-"""The wheel in an environment that has nothing but what it asks for: the client works there."""
+"""The wheels of the whole and of the client alone, each in an environment that has nothing but what it requires."""
 
 import asyncio
 import re
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from harness.environment import ROOT
 from harness.stack import Stack
-from support.environments import link, unpacked
+from support.environments import CLIENT_SOURCES, built_wheel, link, unpacked
 
 NEEDS = {"grpcio", "protobuf", "googleapis-common-protos", "numpy"}
-THEIRS = {"typing-extensions"}
-"""What these need in turn."""
+"""What the client requires."""
+INDIRECT_NEEDS = {"typing-extensions"}
+"""What the client's requirements require in turn."""
+CLIENT_FILES = {
+    "selvage/__init__.pyi",
+    "selvage/py.typed",
+    "selvage/client.py",
+    "selvage/bulk/__main__.py",
+    "selvage/v1/embedding_pb2.pyi",
+    "selvage/worker/v1/worker_pb2.py",
+}
 PLAYGROUND = ROOT / "frontend_service" / "api" / "http" / "playground"
-PROGRAM = """
+CALLS = """
 import sys
 from selvage import Client, InvalidInput
+from selvage.v1 import embedding_pb2
 with Client(sys.argv[1]) as client:
     rows = client.embed(["a quiet harbour", "a loud kitchen"])
     best = client.rerank("boats", ["a quiet harbour", "a loud kitchen"], top_n=1)
@@ -23,43 +35,83 @@ with Client(sys.argv[1]) as client:
     try:
         client.embed("a", dimensions=10_000)
     except InvalidInput as error:
-        print(rows.shape, len(best), len(streamed), error.field)
+        print(rows.shape, len(best), len(streamed), error.field, embedding_pb2.EmbedRequest.__name__)
+"""
+ENGINE = """
+import selvage
+try:
+    selvage.Engine
+except ImportError as error:
+    print(error)
 """
 
 
-def requirements(metadata: str) -> set[str]:
-    """Of the client alone: names of what no extra asks for."""
-    lines = re.findall(r"^Requires-Dist: ([\w-]+)(.*)$", metadata, flags=re.MULTILINE)
+@pytest.fixture(scope="module")
+def client_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `pip install ./client` installs."""
+    copy, out = tmp_path_factory.mktemp("client"), tmp_path_factory.mktemp("wheel")
+    return built_wheel(copy, out, project=ROOT / "client", sources=CLIENT_SOURCES)
+
+
+def files_of(wheel: Path) -> set[str]:
+    """Names of the files in a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def requirements(wheel: Path) -> set[str]:
+    """Names of the distributions that a wheel requires without any extra."""
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = re.findall(r"^Requires-Dist: ([\w-]+)(.*)$", archive.read(metadata).decode(), flags=re.MULTILINE)
     return {name for name, rest in lines if "extra ==" not in rest}
 
 
-async def test_the_wheel_serves_a_client_with_four_packages(pair: Stack, wheel: Path, tmp_path: Path) -> None:
-    """It asks for no others, and imports no others: nothing else is there."""
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
-        assert requirements(archive.read(metadata).decode()) == NEEDS
-        assert {
-            "selvage/py.typed",
-            "selvage/client.py",
-            "selvage/bulk/__main__.py",
-            "selvage/v1/embedding_pb2.pyi",
-            "tei/v1/tei_pb2.py",
-        } <= {*names}
-        assert {str(file.relative_to(ROOT)) for file in PLAYGROUND.glob("*.*")} <= {*names}
-    link(NEEDS | THEIRS, unpacked(wheel, tmp_path / "empty"))
-    python = tmp_path / "empty" / "bin" / "python"
+async def outputs_of(environment: Path, *arguments: str, folder: Path) -> str:
+    """What the environment's Python prints; it sees neither this checkout nor the variables of this process."""
     process = await asyncio.create_subprocess_exec(
-        *(str(python), "-I", "-c", PROGRAM, pair.frontends[0].address),
-        cwd=tmp_path,
+        *(str(environment / "bin" / "python"), "-I", *arguments),
+        cwd=folder,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     output, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
-    assert output.decode() == "(2, 384) 1 1 dimensions\n"
-    (tmp_path / "lines.txt").write_text("a quiet harbour\na loud kitchen\n")
-    flags = ("lines.txt", "--output", "vectors", "--format", "npy", "--target", pair.frontends[0].address)
-    bulk = await asyncio.create_subprocess_exec(str(python), "-I", "-m", "selvage.bulk", *flags, cwd=tmp_path)
-    assert await bulk.wait() == 0
-    assert (tmp_path / "vectors" / "part-000000.dense.npy").stat().st_size == 128 + 2 * 384 * 4
+    return output.decode()
+
+
+async def check_that_the_client_works(environment: Path, address: str, folder: Path) -> None:
+    """The client calls a served pair, and the bulk command embeds a small file."""
+    output = await outputs_of(environment, "-c", CALLS, address, folder=folder)
+    assert output == "(2, 384) 1 1 dimensions EmbedRequest\n"
+    (folder / "lines.txt").write_text("a quiet harbour\na loud kitchen\n")
+    flags = ("lines.txt", "--output", "vectors", "--format", "npy", "--target", address)
+    await outputs_of(environment, "-m", "selvage.bulk", *flags, folder=folder)
+    assert (folder / "vectors" / "part-000000.dense.npy").stat().st_size == 128 + 2 * 384 * 4
+
+
+async def test_the_wheel_serves_a_client_with_four_packages(pair: Stack, wheel: Path, tmp_path: Path) -> None:
+    """It requires no others, and imports no others: nothing else is there."""
+    assert requirements(wheel) == NEEDS
+    playground = {str(file.relative_to(ROOT)) for file in PLAYGROUND.glob("*.*")}
+    assert CLIENT_FILES | {"tei/v1/tei_pb2.py"} | playground <= files_of(wheel)
+    link(NEEDS | INDIRECT_NEEDS, unpacked(wheel, tmp_path / "empty"))
+    await check_that_the_client_works(tmp_path / "empty", pair.frontends[0].address, tmp_path)
+
+
+async def test_the_client_is_a_wheel_of_its_own(pair: Stack, client_wheel: Path, tmp_path: Path) -> None:
+    """It holds the package `selvage` and no other, and works with four packages."""
+    assert requirements(client_wheel) == NEEDS
+    assert files_of(client_wheel) >= CLIENT_FILES
+    packages = {name.partition("/")[0] for name in files_of(client_wheel)}
+    assert {name for name in packages if not name.endswith(".dist-info")} == {"selvage"}
+    link(NEEDS | INDIRECT_NEEDS, unpacked(client_wheel, tmp_path / "empty"))
+    await check_that_the_client_works(tmp_path / "empty", pair.frontends[0].address, tmp_path)
+
+
+async def test_the_client_alone_says_what_an_engine_needs(client_wheel: Path, tmp_path: Path) -> None:
+    """One sentence with the command that installs it."""
+    link(NEEDS | INDIRECT_NEEDS, unpacked(client_wheel, tmp_path / "empty"))
+    output = await outputs_of(tmp_path / "empty", "-c", ENGINE, folder=tmp_path)
+    needs = "Engine needs the extra engine: pip install '.[engine]' in a checkout (No module named 'embedded')\n"
+    assert output == needs

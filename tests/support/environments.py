@@ -1,11 +1,11 @@
-"""Environments of Python that hold what our wheel asks for and nothing else, linked from this one in a second."""
+"""Environments of Python that hold what a wheel of ours requires and nothing else, linked from this one in a second."""
 
 import shutil
 import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
@@ -15,13 +15,14 @@ from packaging.utils import canonicalize_name
 from harness.environment import ROOT
 
 SOURCES = ("client", "embedded", "frontend_service", "gpu_worker", "harness", "shared", "pyproject.toml", "README.md")
+CLIENT_SOURCES = ("pyproject.toml", "selvage", "tei")
 OURS = "selvage-serving"
 
 
-def built_wheel(copy: Path, out: Path) -> Path:
-    """Of a copy: a build leaves folders behind."""
-    for name in SOURCES:
-        source = ROOT / name
+def built_wheel(copy: Path, out: Path, *, project: Path = ROOT, sources: Sequence[str] = SOURCES) -> Path:
+    """Builds the wheel of a project from a copy of its sources, because a build leaves folders behind."""
+    for name in sources:
+        source = project / name
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
         shutil.copytree(source, copy / name, ignore=ignored) if source.is_dir() else shutil.copy(source, copy / name)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", out]
@@ -31,7 +32,7 @@ def built_wheel(copy: Path, out: Path) -> Path:
 
 
 def unpacked(wheel: Path, environment: Path) -> Path:
-    """Makes an environment of it alone; where its packages lie."""
+    """Makes an environment that holds the wheel alone, and returns the folder of its packages."""
     venv.create(environment, with_pip=False)
     (packages,) = environment.glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as archive:
@@ -40,7 +41,7 @@ def unpacked(wheel: Path, environment: Path) -> Path:
 
 
 def link(names: Iterable[str], packages: Path) -> None:
-    """Has installed distributions in another environment, and no others; with what of them is compiled."""
+    """Links these installed distributions, and no others, into another environment, compiled files included."""
     for name in names:
         for file in distribution(name).files or ():
             target, source = packages / file, Path(str(distribution(name).locate_file(file)))
@@ -50,16 +51,17 @@ def link(names: Iterable[str], packages: Path) -> None:
 
 
 def asked_for(packages: Path, extra: str) -> set[str]:
-    """The distributions that our wheel, unpacked there, needs with an extra, and what these need in turn."""
+    """The distributions that our wheel, unpacked in `packages`, requires with an extra, directly or indirectly."""
     (ours,) = Distribution.discover(name=OURS, path=[str(packages)])
     seen, left = set[tuple[str, str]](), [(OURS, extra)]
     while left:
-        name, asked = left.pop()
-        if (name, asked) in seen:
+        name, extra_name = left.pop()
+        if (name, extra_name) in seen:
             continue
-        seen.add((name, asked))
+        seen.add((name, extra_name))
         for line in (ours if name == OURS else distribution(name)).requires or ():
             requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": asked}):
-                left += [(canonicalize_name(requirement.name), each) for each in ("", *requirement.extras)]
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra_name}):
+                required = canonicalize_name(requirement.name)
+                left += [(required, required_extra) for required_extra in ("", *requirement.extras)]
     return {name for name, _ in seen} - {OURS}

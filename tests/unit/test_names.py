@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CLIENT = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
 PROGRAMS = (
     "protos",
     "client",
@@ -38,5 +39,17 @@ def test_the_pattern_knows_the_foreign_package_from_our_own() -> None:
 
 def test_nothing_recommends_the_foreign_package() -> None:
     """Whoever follows a message of ours gets this project, not a stranger's code."""
-    assert PROJECT["name"] == "selvage-serving"
+    assert (PROJECT["name"], CLIENT["name"]) == ("selvage-serving", "selvage-serving-client")
     assert [str(file.relative_to(ROOT)) for file in texts() if FOREIGN.search(file.read_text())] == []
+
+
+def test_both_distributions_require_the_same_of_the_client() -> None:
+    """The package `selvage` is in both, so its requirements, its extras and its version are."""
+    assert CLIENT["version"] == PROJECT["version"]
+    assert CLIENT["requires-python"] == PROJECT["requires-python"]
+    assert CLIENT["dependencies"] == PROJECT["dependencies"]
+    for extra, requirements in CLIENT["optional-dependencies"].items():
+        of_the_whole = [
+            line.replace(PROJECT["name"], CLIENT["name"]) for line in PROJECT["optional-dependencies"][extra]
+        ]
+        assert requirements == of_the_whole
