@@ -9,15 +9,15 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import grpc
 
-from selvage import methods
-from selvage.call import Attempt, CallSteps, Operation
+from selvage.calls import methods
+from selvage.calls.progress import shown
+from selvage.calls.retries import RetryPolicy
+from selvage.calls.rpcs import RPCS
+from selvage.calls.signatures import as_method
+from selvage.calls.split_call import Attempt, CallSteps, Operation
+from selvage.calls.streamed_call import Streaming
 from selvage.connection import TLS, Settings
 from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
-from selvage.progress import shown
-from selvage.retries import RetryPolicy
-from selvage.rpcs import RPCS
-from selvage.signatures import as_method
-from selvage.streaming import Streaming
 from selvage.v1.embedding_pb2 import EmbedStreamRequest
 
 P = ParamSpec("P")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from selvage import names
+from selvage.messages import enums
 from selvage.v1 import model_pb2, vectors_pb2
 
 
@@ -105,4 +105,4 @@ def _value(message: Any, name: str) -> Any:
 
 def _word(name: str, number: int) -> str:
     """0 says that there is none."""
-    return names.name(ENUMS[name], number) if number else ""
+    return enums.name(ENUMS[name], number) if number else ""

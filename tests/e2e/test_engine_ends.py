@@ -22,7 +22,7 @@ from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.watchdog import DeviceLost
 from harness.environment import python_path
 from selvage import Engine, errors
-from selvage.rpcs import RPCS
+from selvage.calls.rpcs import RPCS
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
 
 pytestmark = pytest.mark.usefixtures("logs_as_they_were")

@@ -152,7 +152,7 @@ RULES = {
     "the services know no client, only its generated code": (
         files("shared/**/*.py", "frontend_service/**/*.py", "gpu_worker/**/*.py"),
         {f"selvage.{path.stem}" for path in files("client/selvage/*.py")}
-        | {"selvage.bulk", "selvage.clusters", "embedded"},
+        | {"selvage.bulk", "selvage.calls", "selvage.clusters", "selvage.messages", "embedded"},
     ),
     "Ray and Daft are known to a file each": (
         [path for path in files("client/selvage/**/*.py") if path.name not in ("ray.py", "daft.py")],

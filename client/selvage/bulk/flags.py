@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from selvage import names
 from selvage.bulk.files import FORMATS
 from selvage.bulk.options import BulkOptions
 from selvage.bulk.rows import Columns
+from selvage.calls.streamed_call import WINDOW
 from selvage.connection import TLS, Settings
-from selvage.streaming import WINDOW
+from selvage.messages import enums
 from selvage.v1 import vectors_pb2
 
 EXAMPLES = """
@@ -129,19 +129,19 @@ def _add_output(group: Any) -> None:
 
 
 def _add_vectors(group: Any) -> None:
-    outputs = [each.replace("_", "-") for each in names.names(vectors_pb2.OutputKind)]
+    outputs = [each.replace("_", "-") for each in enums.names(vectors_pb2.OutputKind)]
     group.add_argument(
         "--outputs", default="dense", metavar="KINDS", help=f"of {', '.join(outputs)}; several by commas: one pass"
     )
-    kinds = names.names(vectors_pb2.DataType)
+    kinds = enums.names(vectors_pb2.DataType)
     group.add_argument("--data-type", choices=kinds, default="float32", help="(default: %(default)s)")
     group.add_argument("--dimensions", type=_at_least(1), help="leading ones to keep")
-    group.add_argument("--input-type", choices=names.names(vectors_pb2.InputType), help="for models that tell apart")
+    group.add_argument("--input-type", choices=enums.names(vectors_pb2.InputType), help="for models that tell apart")
     group.add_argument("--prompt", help="put before each text")
     group.add_argument("--prompt-name", metavar="NAME", help="a prompt of the model's files")
     group.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="(default: as the model's files say)")
     group.add_argument("--truncate", action="store_true", help="cut texts over the limit (default: they are bad rows)")
-    group.add_argument("--truncation-side", choices=names.names(vectors_pb2.TruncationSide))
+    group.add_argument("--truncation-side", choices=enums.names(vectors_pb2.TruncationSide))
     group.add_argument("--max-tokens", type=_at_least(1), help="a lower limit than the model's")
     group.add_argument("--sparse-top-k", type=_at_least(1), metavar="K", help="keep the K largest weights")
     group.add_argument("--pool-factor", type=float, metavar="F", help="keep about 1/F of a text's rows")
@@ -193,7 +193,7 @@ def _add_service(group: Any) -> None:
 
 
 def _vectors(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict[str, Any]:
-    known = names.names(vectors_pb2.OutputKind)
+    known = enums.names(vectors_pb2.OutputKind)
     outputs = [each.replace("-", "_") for each in _names([given.outputs])]
     if not outputs or not {*outputs} <= {*known}:
         parser.error(

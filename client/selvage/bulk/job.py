@@ -5,19 +5,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from selvage.bulk.board import Board
+from selvage.bulk.batch_queue import Board
 from selvage.bulk.failures import Failed
 from selvage.bulk.files import InputFile, find, fingerprint
-from selvage.bulk.fleet import card_of, targets
+from selvage.bulk.input_reader import InputReading, check
 from selvage.bulk.manifest import Manifest, lock
 from selvage.bulk.meter import EVERY, Meter
 from selvage.bulk.npy import NpyShard
 from selvage.bulk.options import BulkOptions
 from selvage.bulk.plan import RowPlan
-from selvage.bulk.reading import InputReading, check
+from selvage.bulk.row_blocks import windows
 from selvage.bulk.service import BulkService
 from selvage.bulk.shards import Output, Shards, published, sweep
-from selvage.bulk.windows import windows
+from selvage.bulk.targets import card_of, targets
 from selvage.model_card import ModelCard
 
 
@@ -181,7 +181,7 @@ def _types(options: BulkOptions, files: list[InputFile]) -> dict[str, object]:
     """Of columns beside the texts, where Parquet tells them; by their name in the output."""
     if options.format != "parquet" or any(each.format != "parquet" for each in files):
         return {}
-    from selvage.bulk.kept_types import types_of
+    from selvage.bulk.column_types import types_of
 
     found = types_of([each.path for each in files], options.columns.beside)
     return {("id" if name == options.columns.id else name): kind for name, kind in found.items()}

@@ -7,9 +7,9 @@ from typing import Any
 
 from selvage.bulk.manifest import NAME as MANIFEST
 from selvage.bulk.rows import Columns
+from selvage.calls.streamed_call import LETTERS
 from selvage.connection import Settings
-from selvage.embedding import Template
-from selvage.streaming import LETTERS
+from selvage.messages.embedding import Template
 
 MOST = {"dense": 4096, "sparse": 4096, "multi_vector": 512}
 """Rows of a window: thousands, for lengths to be alike in a batch; fewer where each brings a vector a token."""

@@ -5,10 +5,10 @@ from typing import Any, Protocol
 
 import grpc
 
+from selvage.calls.rpcs import RPCS
 from selvage.connection import Settings
 from selvage.errors import from_call, from_ended_stream
 from selvage.model_card import ModelCard, card_from_pb
-from selvage.rpcs import RPCS
 from selvage.v1.embedding_pb2 import EmbedStreamRequest, EmbedStreamResponse
 from selvage.v1.model_pb2 import GetModelRequest
 

@@ -11,9 +11,9 @@ from selvage.bulk.drafts import SUFFIX, Draft, publish
 from selvage.bulk.failures import Failed
 from selvage.bulk.manifest import NAME as MANIFEST
 from selvage.bulk.manifest import Manifest, Shard
+from selvage.bulk.row_blocks import Window
 from selvage.bulk.rows import BadRow, Row
 from selvage.bulk.values import columns
-from selvage.bulk.windows import Window
 from selvage.results import Array
 
 ARRAYS = r"(?:dense|sparse|multi_vector)(?:_(?:scales|ids|weights|offsets))?"

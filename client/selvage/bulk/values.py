@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from selvage import vectors
+from selvage.messages import vectors
 from selvage.results import Array
 
 

@@ -8,17 +8,17 @@ from typing import Any, Literal
 import numpy as np
 
 from selvage.bulk.arrow import arrays, pyarrow
-from selvage.bulk.board import Board
+from selvage.bulk.batch_queue import Board
 from selvage.bulk.failures import Failed
-from selvage.bulk.fleet import card_of, targets
 from selvage.bulk.plan import RowPlan
+from selvage.bulk.row_blocks import windows
 from selvage.bulk.rows import BadRow, Columns, Row, entry
+from selvage.bulk.targets import card_of, targets
 from selvage.bulk.values import columns
-from selvage.bulk.windows import windows
+from selvage.calls.streamed_call import LETTERS, WINDOW
 from selvage.clusters.options import parted, services
 from selvage.clusters.schema import schema
-from selvage.embedding import Template
-from selvage.streaming import LETTERS, WINDOW
+from selvage.messages.embedding import Template
 
 EMPTY = "EMPTY"
 """The reason of a row whose text is null, or has no letter."""

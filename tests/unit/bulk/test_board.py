@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from selvage import errors
-from selvage.bulk.board import Board, Session
+from selvage.bulk.batch_queue import Board, Session
 from selvage.bulk.failures import Failed
+from selvage.bulk.row_blocks import Window
 from selvage.bulk.rows import Row
-from selvage.bulk.windows import Window
 
 
 class Clock:

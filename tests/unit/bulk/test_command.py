@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from selvage.bulk import input_reader
 from selvage.bulk import meter as meter_module
-from selvage.bulk import reading
 from selvage.bulk.__main__ import main
 from selvage.bulk.flags import parse
 from selvage.bulk.job import run
@@ -122,7 +122,7 @@ def test_the_line_tells_rate_and_time_left() -> None:
 
 def test_the_line_tells_what_is_read_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Minutes may pass until the first row comes that is not finished."""
-    monkeypatch.setattr(reading, "PASSED", 10)
+    monkeypatch.setattr(input_reader, "PASSED", 10)
     monkeypatch.setattr(meter_module, "EVERY", 0.0)
     source = jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(40)])
     flags = ["--format", "npy", "--rows-per-shard", "35", "--shard", "1/2"]

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selvage.bulk import parquet_input, reading
+from selvage.bulk import input_reader, parquet_input
 from selvage.bulk.failures import Failed
 from selvage.bulk.files import find
+from selvage.bulk.input_reader import InputReading, check
 from selvage.bulk.plan import RowPlan
-from selvage.bulk.reading import InputReading, check
 from selvage.bulk.rows import BadRow, Columns, Row
 
 ALL = RowPlan(rows_per_shard=10)
@@ -81,7 +81,7 @@ def test_a_line_a_text(tmp_path: Path) -> None:
 
 def test_bad_rows_of_jsonl_have_places_and_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are read."""
-    monkeypatch.setattr(reading, "LINE_BYTES", 300)
+    monkeypatch.setattr(input_reader, "LINE_BYTES", 300)
     good = b'{"text": "a", "id": 7, "note": null}'
     lines = [
         good,
@@ -123,7 +123,7 @@ def test_bad_rows_of_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ":6: column 'text' is not valid UTF-8 at 1",
     ]
     assert [row.text for row in found if isinstance(row, Row)] == ["two\nlines", "good"]
-    monkeypatch.setattr(reading, "LINE_BYTES", 100)
+    monkeypatch.setattr(input_reader, "LINE_BYTES", 100)
     path.write_text('text,id,note\n"open,1,x\n' + "more,2,y\n" * 50)
     with pytest.raises(Failed, match=r"a\.csv:\d+: field larger .*quotation mark"):
         read(path)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from selvage import errors
-from selvage.bulk import manifest, target, windows
-from selvage.bulk.board import Board
+from selvage.bulk import manifest, row_blocks, target_thread
+from selvage.bulk.batch_queue import Board
 from selvage.bulk.failures import Failed
-from selvage.bulk.windows import Window
+from selvage.bulk.row_blocks import Window
 from support.bulk_fakes import FakeService, contents, embed, jsonl, rows
 
 TEXTS = [f"text {i}" for i in range(40)]
@@ -112,7 +112,7 @@ def test_a_folder_above_the_inputs_may_be_the_output(tmp_path: Path, monkeypatch
 
 def test_a_target_may_stay_away_for_long(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of tries, and then it is back."""
-    monkeypatch.setattr(target, "LONGEST", 0.0)
+    monkeypatch.setattr(target_thread, "LONGEST", 0.0)
     away, tries = FakeService(), []
 
     def refuse(*_: Any) -> None:
@@ -139,7 +139,7 @@ def test_small_shards_leave_no_target_idle(source: str, tmp_path: Path, monkeypa
 
 def test_long_texts_leave_no_target_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A window that letters fill counts as full, not as more: the next one is read while it is computed."""
-    monkeypatch.setattr(windows, "LETTERS", 100)
+    monkeypatch.setattr(row_blocks, "LETTERS", 100)
     most = [0]
 
     def add(board: Board, window: Window, real: Any = Board.add) -> None:

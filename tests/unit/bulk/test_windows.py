@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selvage.bulk import windows as module
+from selvage.bulk import row_blocks
 from selvage.bulk.plan import RowPlan
+from selvage.bulk.row_blocks import Window, batches, windows
 from selvage.bulk.rows import BadRow, Entry, Row, bad
-from selvage.bulk.windows import Window, batches, windows
-from selvage.inputs import ENTRY_LETTERS
+from selvage.messages.inputs import ENTRY_LETTERS
 
 
 def entry(number: int, text: str | None) -> Entry:
@@ -39,7 +39,7 @@ def test_each_row_is_in_one_window_of_its_shard(texts: Any, most: int, size: int
 
 def test_a_window_of_long_texts_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its letters are bounded, whatever the number of rows."""
-    monkeypatch.setattr(module, "LETTERS", 100)
+    monkeypatch.setattr(row_blocks, "LETTERS", 100)
     texts = (entry(number, "x" * 60) for number in range(9))
     assert [len(each.rows) for each in windows(texts, RowPlan(rows_per_shard=99), most=50, keep_empty=False)] == [
         *(2, 2, 2, 2, 1)
@@ -51,7 +51,7 @@ def test_a_window_of_long_texts_is_short(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_what_is_kept_beside_texts_counts_too(beside: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A column of megabytes would else be held thousands of times."""
-    monkeypatch.setattr(module, "LETTERS", 100)
+    monkeypatch.setattr(row_blocks, "LETTERS", 100)
     rows = (Row(number=i, path="a", line=i, text="t", beside=(beside,)) for i in range(5))
     found = list(windows(rows, RowPlan(rows_per_shard=99), most=50, keep_empty=False))
     assert [len(each.rows) for each in found] == [2, 2, 1]

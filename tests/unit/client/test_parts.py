@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selvage import embedding, methods
-from selvage.call import Attempt, CallSteps
+from selvage.calls import methods
+from selvage.calls.retries import RetryPolicy
+from selvage.calls.split_call import Attempt, CallSteps
 from selvage.connection import Settings
 from selvage.errors import Overloaded, ResultTooLarge, Unavailable
-from selvage.parts import InputPart, runs
-from selvage.retries import RetryPolicy
+from selvage.messages import embedding
+from selvage.messages.parts import InputPart, runs
 from support.fake_frontend import ANSWERS, dense_row
 
 sizes = st.lists(st.integers(0, 30), max_size=40)

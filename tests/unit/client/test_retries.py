@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from selvage import errors
-from selvage.call import CallSteps
-from selvage.parts import InputPart
-from selvage.retries import FIRST, LONGEST, SPREAD, RetryPolicy
+from selvage.calls.retries import FIRST, LONGEST, SPREAD, RetryPolicy
+from selvage.calls.split_call import CallSteps
+from selvage.messages.parts import InputPart
 
 
 class Words:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from selvage import errors, methods, streaming
+from selvage import errors
+from selvage.calls import methods, streamed_call
 from selvage.v1.embedding_pb2 import EmbedStreamResponse, StreamError
 from shared import errors as served
 from support.fake_frontend import KINDS, FakeFrontend, answer_batch, connected, dense_row, embed, sparse_row, texts
@@ -184,7 +185,7 @@ async def test_an_endless_input_is_read_a_little_ahead(fake: FakeFrontend, kind:
             first = [await anext(source) for _ in range(50)]
             await source.aclose()
         assert np.array_equal(first, [dense_row(f"text {number}") for number in range(50)])
-        assert read <= 50 + 4 * streaming.WINDOW
+        assert read <= 50 + 4 * streamed_call.WINDOW
         assert ended.wait(10)
 
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from frontend_service.postprocess.packing import pack
-from selvage import names, vectors
 from selvage.errors import InvalidInput
+from selvage.messages import enums, vectors
 from selvage.v1 import vectors_pb2
 from shared import vectors as domain
 from shared.codec.fields import vectors_from_pb
@@ -75,14 +75,14 @@ def test_choices_are_the_words_of_the_contract() -> None:
     for enum in (vectors_pb2.DataType, vectors_pb2.OutputKind, vectors_pb2.ScoringMethod, vectors_pb2.InputType):
         for number in enum.values():
             if number:
-                assert names.number(enum, names.name(enum, number), "field") == number
-    assert names.names(vectors_pb2.OutputKind) == ["dense", "sparse", "multi_vector"]
-    assert names.name(vectors_pb2.OutputKind, 77) == "77"
+                assert enums.number(enum, enums.name(enum, number), "field") == number
+    assert enums.names(vectors_pb2.OutputKind) == ["dense", "sparse", "multi_vector"]
+    assert enums.name(vectors_pb2.OutputKind, 77) == "77"
 
 
 @pytest.mark.parametrize("word", ["colbert", "unspecified", "", None])
 def test_another_word_is_refused(word: str) -> None:
     """With those that there are."""
     with pytest.raises(InvalidInput, match="dense, sparse, multi_vector") as raised:
-        names.number(vectors_pb2.OutputKind, word, "output")
+        enums.number(vectors_pb2.OutputKind, word, "output")
     assert raised.value.field == "output"

@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import Any
 
 from selvage.errors import InvalidInput
-from selvage.parts import InputPart, runs
+from selvage.messages.parts import InputPart, runs
 from selvage.v1.embedding_pb2 import TokenIds
 
 Texts = str | Sequence[int] | Iterable[str] | Iterable[Sequence[int]]

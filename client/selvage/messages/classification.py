@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from selvage.embedding import LETTERS, TEXTS
 from selvage.errors import InvalidInput
-from selvage.inputs import Inputs
-from selvage.parts import InputPart
+from selvage.messages.embedding import LETTERS, TEXTS
+from selvage.messages.inputs import Inputs
+from selvage.messages.parts import InputPart
+from selvage.messages.vectors import parted
 from selvage.results import Classes, TokenClasses
 from selvage.v1 import classification_pb2
-from selvage.vectors import parted
 
 
 class Classify:

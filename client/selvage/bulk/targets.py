@@ -4,12 +4,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from selvage.bulk.board import FIRST, LONGEST, Board
+from selvage.bulk.batch_queue import FIRST, LONGEST, Board
 from selvage.bulk.failures import Failed
 from selvage.bulk.service import BulkService
-from selvage.bulk.target import PASSING, TargetThread
-from selvage.embedding import Template
+from selvage.bulk.target_thread import PASSING, TargetThread
 from selvage.errors import SelvageError
+from selvage.messages.embedding import Template
 from selvage.model_card import ModelCard
 
 

@@ -3,14 +3,14 @@
 from collections.abc import AsyncIterable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypedDict, Unpack, overload
 
-from selvage.call import Operation
+from selvage.calls.retries import RetryPolicy
+from selvage.calls.split_call import Operation
+from selvage.calls.streamed_call import Streaming
 from selvage.connection import Settings
-from selvage.embedding import Embed, One, Template
 from selvage.errors import InvalidInput
-from selvage.inputs import Inputs, Texts
+from selvage.messages.embedding import Embed, One, Template
+from selvage.messages.inputs import Inputs, Texts
 from selvage.results import Array, Embeddings
-from selvage.retries import RetryPolicy
-from selvage.streaming import Streaming
 
 
 class HasSettings(Protocol):

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from selvage import names
-from selvage.call import Operation
-from selvage.classification import Classify, ClassifyTokens
-from selvage.embed_methods import HasSettings, embed, embed_stream
+from selvage.calls.embed_methods import HasSettings, embed, embed_stream
+from selvage.calls.split_call import Operation
 from selvage.errors import InvalidInput
-from selvage.inputs import Inputs, given, strings, text
+from selvage.messages import enums
+from selvage.messages.classification import Classify, ClassifyTokens
+from selvage.messages.inputs import Inputs, given, strings, text
+from selvage.messages.model import Cards, InParts
+from selvage.messages.ranking import MaxSim, Rerank, Score, weights_to_pb
 from selvage.model_card import ModelCard
-from selvage.ranking import MaxSim, Rerank, Score, weights_to_pb
 from selvage.results import Array, Classes, RankedDocument
-from selvage.tokens import Cards, InParts
 from selvage.v1 import classification_pb2, model_pb2, ranking_pb2, vectors_pb2
 
 __all__ = [
@@ -68,7 +68,7 @@ def rerank(
         model=model or self.settings.model,
         query=text(query, "query"),
         top_n=top_n,
-        method=names.number_or_none(vectors_pb2.ScoringMethod, method, "method"),
+        method=enums.number_or_none(vectors_pb2.ScoringMethod, method, "method"),
         weights=weights_to_pb(weights),
         **given(normalize=normalize, truncate=truncate),
         instruction=instruction,
@@ -105,7 +105,7 @@ def score(
     template = ranking_pb2.ScoreRequest(
         model=model or self.settings.model,
         layout=vectors_pb2.LAYOUT_PAIRS if pairs else vectors_pb2.LAYOUT_MATRIX,
-        method=names.number_or_none(vectors_pb2.ScoringMethod, method, "method"),
+        method=enums.number_or_none(vectors_pb2.ScoringMethod, method, "method"),
         weights=weights_to_pb(weights),
         **given(normalize=normalize, truncate=truncate),
         instruction=instruction,
@@ -208,7 +208,7 @@ def classify_tokens(
     `token_id`: only tokens of this id, such as the step mark of a reward model. `normalize` as in `classify`, the other
     options as in `embed`. Raises as `embed` does.
     """
-    side = names.number_or_none(vectors_pb2.TruncationSide, truncation_side, "truncation_side")
+    side = enums.number_or_none(vectors_pb2.TruncationSide, truncation_side, "truncation_side")
     template = classification_pb2.ClassifyTokensRequest(
         model=model or self.settings.model,
         **given(prompt=prompt, prompt_name=prompt_name, normalize=normalize, truncate=truncate),
@@ -236,10 +236,10 @@ def tokenize(
 
     The options are those of `embed`. Raises as `embed` does.
     """
-    side = names.number_or_none(vectors_pb2.TruncationSide, truncation_side, "truncation_side")
+    side = enums.number_or_none(vectors_pb2.TruncationSide, truncation_side, "truncation_side")
     template = model_pb2.TokenizeRequest(
         model=model or self.settings.model,
-        input_type=names.number_or_none(vectors_pb2.InputType, input_type, "input_type"),
+        input_type=enums.number_or_none(vectors_pb2.InputType, input_type, "input_type"),
         **given(prompt=prompt, prompt_name=prompt_name, truncate=truncate),
         truncation_side=side,
         max_tokens=max_tokens,

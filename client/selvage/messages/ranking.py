@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from selvage import names, vectors
 from selvage.errors import InvalidInput
-from selvage.inputs import ENTRY_LETTERS
-from selvage.parts import InputPart, runs
+from selvage.messages import enums, vectors
+from selvage.messages.inputs import ENTRY_LETTERS
+from selvage.messages.parts import InputPart, runs
 from selvage.results import Array, RankedDocument, TokenMatch
 from selvage.v1 import ranking_pb2, vectors_pb2
 
@@ -178,7 +178,7 @@ def weights_to_pb(weights: Mapping[str, float] | None) -> ranking_pb2.HybridWeig
     if weights is None:
         return None
     for name in weights:
-        names.number(vectors_pb2.OutputKind, name, "weights")
+        enums.number(vectors_pb2.OutputKind, name, "weights")
     return ranking_pb2.HybridWeights(**weights)
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from selvage import names, vectors
-from selvage.inputs import Inputs, given
-from selvage.parts import InputPart
+from selvage.messages import enums, vectors
+from selvage.messages.inputs import Inputs, given
+from selvage.messages.parts import InputPart
 from selvage.results import Array, Embeddings
 from selvage.v1 import embedding_pb2, model_pb2, vectors_pb2
 
@@ -42,12 +42,12 @@ class Template:
         """Raises InvalidInput for a word that there is not."""
         self.message = embedding_pb2.EmbedRequest(
             model=model,
-            outputs=[names.number(vectors_pb2.OutputKind, each, "output") for each in outputs],
-            input_type=names.number_or_none(vectors_pb2.InputType, input_type, "input_type"),
+            outputs=[enums.number(vectors_pb2.OutputKind, each, "output") for each in outputs],
+            input_type=enums.number_or_none(vectors_pb2.InputType, input_type, "input_type"),
             **given(prompt=prompt, prompt_name=prompt_name, normalize=normalize, truncate=truncate),
             dimensions=dimensions,
-            data_type=names.number(vectors_pb2.DataType, data_type, "data_type"),
-            truncation_side=names.number_or_none(vectors_pb2.TruncationSide, truncation_side, "truncation_side"),
+            data_type=enums.number(vectors_pb2.DataType, data_type, "data_type"),
+            truncation_side=enums.number_or_none(vectors_pb2.TruncationSide, truncation_side, "truncation_side"),
             max_tokens=max_tokens,
             sparse_top_k=sparse_top_k,
             return_token_ids=return_token_ids,

@@ -3,13 +3,13 @@
 import threading
 from collections.abc import Iterator
 
-from selvage.bulk.board import FIRST, LONGEST, Board, Session
+from selvage.bulk.batch_queue import FIRST, LONGEST, Board, Session
 from selvage.bulk.failures import Failed
 from selvage.bulk.service import BulkService
 from selvage.bulk.values import of_reply
-from selvage.embedding import Template
 from selvage.errors import Cancelled, DeadlineExceeded, Overloaded, SelvageError, Unavailable, from_stream
-from selvage.inputs import Inputs
+from selvage.messages.embedding import Template
+from selvage.messages.inputs import Inputs
 from selvage.v1.embedding_pb2 import EmbedStreamRequest, EmbedStreamResponse
 
 PASSING = (Unavailable, DeadlineExceeded, Overloaded, Cancelled)

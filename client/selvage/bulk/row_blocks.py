@@ -6,7 +6,7 @@ from typing import Any
 
 from selvage.bulk.plan import RowPlan
 from selvage.bulk.rows import BadRow, Entry, Row
-from selvage.inputs import ENTRY_LETTERS
+from selvage.messages.inputs import ENTRY_LETTERS
 
 LETTERS = 16 * 1024 * 1024
 """Of all that the rows of a window hold, unless one alone has more."""

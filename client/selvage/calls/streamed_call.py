@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from selvage.embedding import Template, one_of
+from selvage.calls.retries import RetryPolicy
 from selvage.errors import InvalidInput, SelvageError, from_stream
-from selvage.inputs import ENTRY_LETTERS, ID_LETTERS, Inputs
-from selvage.retries import RetryPolicy
+from selvage.messages.embedding import Template, one_of
+from selvage.messages.inputs import ENTRY_LETTERS, ID_LETTERS, Inputs
 from selvage.v1.embedding_pb2 import EmbedStreamRequest, EmbedStreamResponse
 
 LETTERS = 32 * 1024

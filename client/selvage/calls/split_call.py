@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from selvage.calls.retries import RetryPolicy
 from selvage.errors import DeadlineExceeded, InvalidInput, SelvageError
-from selvage.parts import InputPart
-from selvage.retries import RetryPolicy
+from selvage.messages.parts import InputPart
 
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")

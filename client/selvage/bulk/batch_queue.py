@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from selvage.bulk.failures import Failed
-from selvage.bulk.windows import Window, batches
+from selvage.bulk.row_blocks import Window, batches
 from selvage.errors import (
     DeadlineExceeded,
     InputTooLarge,
