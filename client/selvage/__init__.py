@@ -4,8 +4,18 @@
         vectors = client.embed(["a quiet harbour", "a loud kitchen"])   # ndarray (2, dimensions), float32
         best = client.rerank("boats", ["a quiet harbour", "a loud kitchen"], top_n=1)[0]
 
-grpcio, protobuf, googleapis-common-protos and numpy are all that it needs. `selvage.v1` holds the generated code of the
-public contract. What stands here is imported when it is first asked for, since servers want that code alone.
+It needs only grpcio, protobuf, googleapis-common-protos and numpy. The names below are imported at their first use,
+because services import this package for its generated code alone.
+
+    client, async_client        Client and AsyncClient; blocking: what Client and Engine have in common
+    connection                  TLS, channel options, headers
+    errors, model_card, results   what calls raise and return
+    calls                       the methods, and how their calls are split and retried
+    messages                    arguments -> requests, replies -> results
+    bulk                        `python -m selvage.bulk`: files of texts -> files of vectors
+    clusters, ray, daft         batches of Ray and Daft
+    in_process                  Engine, where the services are installed
+    v1                          the generated code of the public contract; worker/v1: that of frontends and workers
 """
 
 from importlib import import_module
@@ -44,6 +54,7 @@ __all__ = sorted([*_HOMES_BY_NAME, "Engine"])
 
 
 def __getattr__(name: str) -> Any:
+    """Imports a public name. Raises AttributeError, and ImportError for Engine where the services are missing."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "Engine":

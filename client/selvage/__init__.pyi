@@ -1,4 +1,4 @@
-"""The names that `selvage` has, for type checkers; `__init__.py` imports each when it is first asked for."""
+"""The public names of `selvage`, for type checkers; `__init__.py` imports each at its first use."""
 
 from embedded.engine import Engine as Engine
 from selvage.async_client import AsyncClient as AsyncClient

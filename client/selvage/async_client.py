@@ -1,4 +1,7 @@
-"""The client for asyncio. `methods` say what is asked and read replies; `flight` and `streaming` decide on retries."""
+"""The client for asyncio.
+
+`calls.methods` makes requests and reads replies; `SplitCall` and `StreamedCall` decide what to send and when.
+"""
 
 import asyncio
 from collections import deque
@@ -10,30 +13,30 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import grpc
 
 from selvage.calls import methods
-from selvage.calls.progress import shown
+from selvage.calls.progress import progress_shown
 from selvage.calls.retries import RetryPolicy
 from selvage.calls.rpcs import RPCS
 from selvage.calls.signatures import as_method
-from selvage.calls.split_call import Attempt, CallSteps, Operation
-from selvage.calls.streamed_call import Streaming
+from selvage.calls.split_call import Attempt, Operation, SplitCall
+from selvage.calls.streamed_call import StreamedCall
 from selvage.connection import TLS, Settings
 from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
 from selvage.v1.embedding_pb2 import EmbedStreamRequest
 
 P = ParamSpec("P")
 R = TypeVar("R")
-ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
-"""What writing raises where the stream has ended; reading tells how."""
-LET_IN = 5.0
-"""Seconds to hear that a stream is let in. The service says so at once; a proxy may keep it back."""
-LAST = 5.0
-"""Seconds for a stream to end once everything is answered."""
+WRITE_ERRORS = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
+"""What writing to a stream that has ended raises; reading it tells why it ended."""
+ACCEPT_SECONDS = 5.0
+"""Longest wait for the headers that accept a stream. The service sends them at once; a proxy may hold them back."""
+END_SECONDS = 5.0
+"""Longest wait for the end of a stream once every request has its reply."""
 
 
 def awaited(
     method: Callable[Concatenate[Any, P], Operation[R]],
 ) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, R]]:
-    """A method whose result is awaited."""
+    """Makes a method whose result is awaited."""
 
     async def run(self: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._run(method(self, *args, **kwargs))
@@ -42,18 +45,18 @@ def awaited(
 
 
 def iterating(
-    method: Callable[Concatenate[Any, P], Streaming],
+    method: Callable[Concatenate[Any, P], StreamedCall],
 ) -> Callable[Concatenate["AsyncClient", P], AsyncIterator[Any]]:
-    """A method that yields what its stream brings."""
+    """Makes a method that yields the results of its streamed call."""
 
     def run(self: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Any]:
-        return self._pour(method(self, *args, **kwargs))
+        return self._iterate(method(self, *args, **kwargs))
 
     return as_method(run, method)
 
 
 class AsyncClient:
-    """`Client` for asyncio: the same methods, to be awaited, and `async for` over `embed_stream`.
+    """The client for asyncio: the methods of `Client`, to be awaited, and `async for` over `embed_stream`.
 
     It belongs to the event loop of its first call. Cancelling a task cancels its calls.
     """
@@ -72,7 +75,7 @@ class AsyncClient:
         priority: str = "",
         metadata: Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
-        """As `Client`."""
+        """Takes the options of `Client`. Nothing is sent yet. Raises ValueError."""
         self.settings = Settings.of(
             target,
             model=model,
@@ -102,7 +105,7 @@ class AsyncClient:
     embed_stream = iterating(methods.embed_stream)
 
     async def close(self) -> None:
-        """Ends calls that are under way, and the connection."""
+        """Ends calls in progress, and the connection."""
         self._closed = True
         if self._opened is not None:
             await self._opened.close()
@@ -120,7 +123,7 @@ class AsyncClient:
 
     @property
     def _channel(self) -> Any:
-        """Made by the first call: a channel belongs to the loop that runs then. Raises Cancelled."""
+        """The channel, which the first call makes, because it belongs to the loop that runs then. Raises Cancelled."""
         if self._closed:
             raise Cancelled("the client was closed")
         if self._opened is None:
@@ -129,82 +132,86 @@ class AsyncClient:
 
     async def _run(self, operation: Operation[R]) -> R:
         seconds = self.settings.timeout if operation.seconds is None else operation.seconds
-        with shown(operation.size, operation.progress) as told:
-            flight = CallSteps(operation, seconds=seconds, retries=self._retries, told=told)
-            await self._fly(flight)
-            return flight.result()
+        with progress_shown(operation.size, operation.progress) as show_progress:
+            split_call = SplitCall(operation, seconds=seconds, retries=self._retries, show_progress=show_progress)
+            await self._send_all(split_call)
+            return split_call.result()
 
-    async def _fly(self, flight: CallSteps[Any]) -> None:
-        under_way: dict[asyncio.Future[Any], tuple[Attempt, str]] = {}
+    async def _send_all(self, split_call: SplitCall[Any]) -> None:
+        """Sends attempts, several at a time, until the call is done. Raises SelvageError."""
+        in_progress: dict[asyncio.Future[Any], tuple[Attempt, str]] = {}
         try:
             while True:
-                while len(under_way) < self.settings.in_flight and (attempt := flight.next()) is not None:
+                while len(in_progress) < self.settings.in_flight and (attempt := split_call.next_attempt()) is not None:
                     request_id, task = self._send(attempt)
-                    under_way[task] = attempt, request_id
-                if flight.done:
+                    in_progress[task] = attempt, request_id
+                if split_call.done:
                     return
-                if not under_way:
-                    await asyncio.sleep(flight.pause() or 0)
+                wait = split_call.wait_seconds()
+                if not in_progress:
+                    await asyncio.sleep(wait or 0)
                     continue
-                ended, _ = await asyncio.wait(under_way, timeout=flight.pause(), return_when=asyncio.FIRST_COMPLETED)
+                ended, _ = await asyncio.wait(in_progress, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
                 for task in ended:
-                    attempt, request_id = under_way.pop(task)
-                    if task.cancelled():  # by nobody who waits for it: the client was closed
+                    attempt, request_id = in_progress.pop(task)
+                    if task.cancelled():  # not by this coroutine: the client was closed
                         raise Cancelled("the client was closed", request_id=request_id)
                     try:
                         reply = task.result()
                     except grpc.aio.AioRpcError as error:
-                        flight.failed(attempt, from_call(error, request_id))
+                        split_call.record_failure(attempt, from_call(error, request_id))
                     else:
-                        flight.answered(attempt, reply)
+                        split_call.record_reply(attempt, reply)
         finally:
-            for task in under_way:
+            for task in in_progress:
                 task.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
+            await asyncio.gather(*in_progress, return_exceptions=True)
 
     def _send(self, attempt: Attempt) -> tuple[str, asyncio.Future[Any]]:
+        """Begins the call of an attempt; its request id, and a task whose result is the reply."""
         kind = type(attempt.message)
         request_id, metadata = self.settings.headers()
         method = self._channel.unary_unary(
             RPCS[kind].path, request_serializer=kind.SerializeToString, response_deserializer=RPCS[kind].reply
         )
 
-        async def answer() -> Any:
+        async def reply() -> Any:
             return await method(attempt.message, timeout=attempt.seconds, metadata=metadata)
 
-        return request_id, asyncio.ensure_future(answer())
+        return request_id, asyncio.ensure_future(reply())
 
-    async def _pour(self, streaming: Streaming) -> AsyncIterator[Any]:
-        source, stream = _each(streaming.source), None
+    async def _iterate(self, streamed: StreamedCall) -> AsyncIterator[Any]:
+        """Yields results while it reads and sends texts. Raises SelvageError."""
+        source, stream = _as_async(streamed.source), None
         try:
             while True:
-                for found in streaming.ready():
-                    yield found
-                if streaming.done:
+                for result in streamed.ready_results():
+                    yield result
+                if streamed.done:
                     return
-                if streaming.wants:
+                if streamed.wants_text:
                     try:
-                        streaming.add(await anext(source))
+                        streamed.add_text(await anext(source))
                     except StopAsyncIteration:
-                        streaming.finish()
-                while (batch := streaming.next()) is not None:
-                    stream = stream or _Stream(self._channel, self.settings)
-                    await stream.send(batch)
+                        streamed.end_texts()
+                while (request := streamed.next_request()) is not None:
+                    stream = stream or _AsyncStream(self._channel, self.settings)
+                    await stream.send(request)
                 if stream is None:
-                    await asyncio.sleep(streaming.pause() or 0)
-                elif await stream.heard(streaming, streaming.patience()):
+                    await asyncio.sleep(streamed.wait_seconds() or 0)
+                elif await stream.record_events(streamed, streamed.listen_seconds()):
                     stream = None
         finally:
             if stream is not None:
-                await stream.close(cancel=not streaming.done)
+                await stream.close(cancel=not streamed.done)
 
 
-class _Stream:
-    """One EmbedStream. A task reads it, so that it goes on while the caller does something else."""
+class _AsyncStream:
+    """One EmbedStream, read by a task, so that replies are received while the caller does something else."""
 
     def __init__(self, channel: Any, settings: Settings) -> None:
-        self._heard: deque[Any] = deque()
-        self._some = asyncio.Event()
+        self._events: deque[Any] = deque()
+        self._has_events = asyncio.Event()
         self._request_id, metadata = settings.headers()
         rpc = RPCS[EmbedStreamRequest]
         method = channel.stream_stream(
@@ -213,67 +220,70 @@ class _Stream:
         self._call = method(metadata=metadata)
         self._reading = asyncio.ensure_future(self._read())
 
-    async def send(self, batch: EmbedStreamRequest) -> None:
-        with suppress(*ENDED):
-            # Until the call is let in: grpc.aio tells whoever writes to a call that is refused of INTERNAL instead.
+    async def send(self, request: EmbedStreamRequest) -> None:
+        with suppress(*WRITE_ERRORS):
+            # First the service accepts the call: grpc.aio reports INTERNAL to a caller that writes to a refused call.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._call.initial_metadata(), LET_IN)
-            await self._call.write(batch)
+                await asyncio.wait_for(self._call.initial_metadata(), ACCEPT_SECONDS)
+            await self._call.write(request)
 
-    async def heard(self, streaming: Streaming, seconds: float | None) -> bool:
-        """Tells what has come, after so many seconds at most if nothing has; whether the stream has ended."""
-        await self._wait(seconds)
-        while self._heard:
-            event = self._heard.popleft()
+    async def record_events(self, streamed: StreamedCall, seconds: float | None) -> bool:
+        """Records replies and the end of the stream; waits up to `seconds` for the first, None: until there is one.
+
+        Returns whether the stream has ended.
+        """
+        await self._wait_for_event(seconds)
+        while self._events:
+            event = self._events.popleft()
             if isinstance(event, SelvageError):
                 await self.close()
-                streaming.lost(event)
+                streamed.record_stream_end(event)
                 return True
-            streaming.received(event, self._request_id)
+            streamed.record_reply(event, self._request_id)
         return False
 
     async def close(self, *, cancel: bool = True) -> None:
-        """Nothing more is sent; `cancel`: nor is anything more to come."""
+        """Ends the requests. `cancel`: ends the replies too."""
         try:
             if not cancel:
-                with suppress(*ENDED):
+                with suppress(*WRITE_ERRORS):
                     await self._call.done_writing()
-                await asyncio.wait([self._reading], timeout=LAST)
+                await asyncio.wait([self._reading], timeout=END_SECONDS)
         finally:
             self._call.cancel()
         await asyncio.wait([self._reading])
 
-    async def _wait(self, seconds: float | None) -> None:
-        """Until something has been heard; where there is no time, others have their turn all the same."""
+    async def _wait_for_event(self, seconds: float | None) -> None:
+        """Waits until there is an event. With 0 seconds it still lets other tasks run."""
         if seconds == 0:
             await asyncio.sleep(0)
             return
-        if not self._heard:
-            self._some.clear()
+        if not self._events:
+            self._has_events.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._some.wait()
+                    await self._has_events.wait()
 
     async def _read(self) -> None:
         try:
             while (reply := await self._call.read()) is not grpc.aio.EOF:
-                self._tell(reply)
+                self._add_event(reply)
         except grpc.aio.AioRpcError as error:
-            self._tell(from_ended_stream(error, self._request_id))
+            self._add_event(from_ended_stream(error, self._request_id))
         except asyncio.CancelledError:  # of the call; nobody cancels this task
-            self._tell(Cancelled("the stream was cancelled", request_id=self._request_id))
-        except Exception as error:  # else whoever listens would wait for ever
-            self._tell(Internal(f"the stream could not be read: {error!r}", request_id=self._request_id))
+            self._add_event(Cancelled("the stream was cancelled", request_id=self._request_id))
+        except Exception as error:  # otherwise the caller would wait for ever
+            self._add_event(Internal(f"the stream could not be read: {error!r}", request_id=self._request_id))
         else:
-            self._tell(Unavailable("the stream was ended", retry_after=0.0, request_id=self._request_id))
+            self._add_event(Unavailable("the stream was ended", retry_after=0.0, request_id=self._request_id))
 
-    def _tell(self, event: Any) -> None:
-        self._heard.append(event)
-        self._some.set()
+    def _add_event(self, event: Any) -> None:
+        self._events.append(event)
+        self._has_events.set()
 
 
-async def _each(texts: Any) -> AsyncIterator[Any]:
-    """Of an iterator of either kind."""
+async def _as_async(texts: Any) -> AsyncIterator[Any]:
+    """Iterates over texts that come from an iterator or an asynchronous iterator."""
     if hasattr(texts, "__aiter__"):
         async for text in texts:
             yield text

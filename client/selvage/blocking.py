@@ -1,6 +1,6 @@
-"""What `Client` and `Engine` have in common: the methods, and how their calls are driven, with threads and queues.
+"""What `Client` and `Engine` have in common: their methods, and how a thread runs their calls.
 
-`methods` say what is asked and read replies; `flight` and `streaming` decide on retries.
+`calls.methods` makes requests and reads replies; `SplitCall` and `StreamedCall` decide what to send and when.
 """
 
 import queue
@@ -13,12 +13,12 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import grpc
 
 from selvage.calls import methods
-from selvage.calls.progress import shown
+from selvage.calls.progress import progress_shown
 from selvage.calls.retries import RetryPolicy
 from selvage.calls.rpcs import RPCS
 from selvage.calls.signatures import as_method
-from selvage.calls.split_call import Attempt, CallSteps, Operation
-from selvage.calls.streamed_call import Streaming
+from selvage.calls.split_call import Attempt, Operation, SplitCall
+from selvage.calls.streamed_call import StreamedCall
 from selvage.connection import Settings
 from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
 from selvage.v1.embedding_pb2 import EmbedStreamRequest
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 def blocking(method: Callable[Concatenate[Any, P], Operation[R]]) -> Callable[Concatenate["Blocking", P], R]:
-    """A method that returns when its operation is done."""
+    """Makes a method that returns when its operation is done."""
 
     def run(self: "Blocking", /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._run(method(self, *args, **kwargs))
@@ -36,20 +36,22 @@ def blocking(method: Callable[Concatenate[Any, P], Operation[R]]) -> Callable[Co
     return as_method(run, method)
 
 
-def iterating(method: Callable[Concatenate[Any, P], Streaming]) -> Callable[Concatenate["Blocking", P], Iterator[Any]]:
-    """A method that yields what its stream brings."""
+def iterating(
+    method: Callable[Concatenate[Any, P], StreamedCall],
+) -> Callable[Concatenate["Blocking", P], Iterator[Any]]:
+    """Makes a method that yields the results of its streamed call."""
 
     def run(self: "Blocking", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
-        return self._pour(method(self, *args, **kwargs))
+        return self._iterate(method(self, *args, **kwargs))
 
     return as_method(run, method)
 
 
 class Blocking:
-    """Threads may share one."""
+    """A client whose methods block. Threads may share it."""
 
     def __init__(self, settings: Settings, channel: Any) -> None:
-        """`channel`: a `grpc.Channel`, or what calls like one."""
+        """`channel`: a `grpc.Channel`, or an object with the same methods."""
         self.settings = settings
         self._retries = RetryPolicy(settings.retries)
         self._closed = False
@@ -80,7 +82,7 @@ class Blocking:
     embed_stream = iterating(methods.embed_stream)
 
     def close(self) -> None:
-        """Ends calls that are under way, and the connection."""
+        """Ends calls in progress, and the connection."""
         self._closed = True
         self._channel.close()
 
@@ -95,39 +97,41 @@ class Blocking:
 
     def _run(self, operation: Operation[R]) -> R:
         seconds = self.settings.timeout if operation.seconds is None else operation.seconds
-        with shown(operation.size, operation.progress) as told:
-            flight = CallSteps(operation, seconds=seconds, retries=self._retries, told=told)
-            self._fly(flight)
-            return flight.result()
+        with progress_shown(operation.size, operation.progress) as show_progress:
+            split_call = SplitCall(operation, seconds=seconds, retries=self._retries, show_progress=show_progress)
+            self._send_all(split_call)
+            return split_call.result()
 
-    def _fly(self, flight: CallSteps[Any]) -> None:
+    def _send_all(self, split_call: SplitCall[Any]) -> None:
+        """Sends attempts, several at a time, until the call is done. Raises SelvageError."""
         ended: queue.SimpleQueue[tuple[Attempt, Any, str]] = queue.SimpleQueue()
-        under_way: set[Any] = set()
+        in_progress: set[Any] = set()
         try:
             while True:
-                while len(under_way) < self.settings.in_flight and (attempt := flight.next()) is not None:
-                    under_way.add(self._send(attempt, ended))
-                if flight.done:
+                while len(in_progress) < self.settings.in_flight and (attempt := split_call.next_attempt()) is not None:
+                    in_progress.add(self._send(attempt, ended))
+                if split_call.done:
                     return
-                if not under_way:
-                    time.sleep(flight.pause() or 0)
+                if not in_progress:
+                    time.sleep(split_call.wait_seconds() or 0)
                     continue
                 try:
-                    attempt, call, request_id = ended.get(timeout=flight.pause())
+                    attempt, call, request_id = ended.get(timeout=split_call.wait_seconds())
                 except queue.Empty:
                     continue
-                under_way.discard(call)
+                in_progress.discard(call)
                 try:
                     reply = call.result()
                 except grpc.RpcError:
-                    flight.failed(attempt, from_call(call, request_id))
+                    split_call.record_failure(attempt, from_call(call, request_id))
                 else:
-                    flight.answered(attempt, reply)
+                    split_call.record_reply(attempt, reply)
         finally:
-            for call in under_way:
+            for call in in_progress:
                 call.cancel()
 
     def _send(self, attempt: Attempt, ended: "queue.SimpleQueue[tuple[Attempt, Any, str]]") -> Any:
+        """Begins the call of an attempt, which is put into `ended` when it has ended."""
         self._check_open()
         request_id, metadata = self.settings.headers()
         call = self._calls[type(attempt.message)].future(attempt.message, timeout=attempt.seconds, metadata=metadata)
@@ -138,60 +142,64 @@ class Blocking:
         if self._closed:
             raise Cancelled(f"the {type(self).__name__.lower()} was closed")
 
-    def _pour(self, streaming: Streaming) -> Iterator[Any]:
-        source, stream = iter(streaming.source), None
+    def _iterate(self, streamed: StreamedCall) -> Iterator[Any]:
+        """Yields results while it reads and sends texts. Raises SelvageError."""
+        source, stream = iter(streamed.source), None
         try:
             while True:
-                yield from streaming.ready()
-                if streaming.done:
+                yield from streamed.ready_results()
+                if streamed.done:
                     return
-                if streaming.wants:
+                if streamed.wants_text:
                     try:
-                        streaming.add(next(source))
+                        streamed.add_text(next(source))
                     except StopIteration:
-                        streaming.finish()
-                while (batch := streaming.next()) is not None:
+                        streamed.end_texts()
+                while (request := streamed.next_request()) is not None:
                     self._check_open()
-                    stream = stream or _Stream(self._stream, self.settings)
-                    stream.send(batch)
+                    stream = stream or _BlockingStream(self._stream, self.settings)
+                    stream.send(request)
                 if stream is None:
-                    time.sleep(streaming.pause() or 0)
-                elif stream.heard(streaming, streaming.patience()):
+                    time.sleep(streamed.wait_seconds() or 0)
+                elif stream.record_events(streamed, streamed.listen_seconds()):
                     stream = None
         finally:
             if stream is not None:
-                stream.close(cancel=not streaming.done)
+                stream.close(cancel=not streamed.done)
 
 
-class _Stream:
-    """One EmbedStream. A thread reads it, so that it goes on while the caller does something else."""
+class _BlockingStream:
+    """One EmbedStream, read by a thread, so that replies are received while the caller does something else."""
 
     def __init__(self, method: Any, settings: Settings) -> None:
         self._requests: queue.SimpleQueue[EmbedStreamRequest | None] = queue.SimpleQueue()
-        self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._request_id, metadata = settings.headers()
         self._call = method(iter(self._requests.get, None), metadata=metadata)
         threading.Thread(target=self._read, daemon=True, name="selvage-stream").start()
 
-    def send(self, batch: EmbedStreamRequest) -> None:
-        self._requests.put(batch)
+    def send(self, request: EmbedStreamRequest) -> None:
+        self._requests.put(request)
 
-    def heard(self, streaming: Streaming, seconds: float | None) -> bool:
-        """Tells what has come, after so many seconds at most if nothing has; whether the stream has ended."""
+    def record_events(self, streamed: StreamedCall, seconds: float | None) -> bool:
+        """Records replies and the end of the stream; waits up to `seconds` for the first, None: until there is one.
+
+        Returns whether the stream has ended.
+        """
         try:
-            event = self._heard.get(timeout=seconds) if seconds is None or seconds > 0 else self._heard.get_nowait()
+            event = self._events.get(timeout=seconds) if seconds is None or seconds > 0 else self._events.get_nowait()
             while True:
                 if isinstance(event, SelvageError):
                     self.close()
-                    streaming.lost(event)
+                    streamed.record_stream_end(event)
                     return True
-                streaming.received(event, self._request_id)
-                event = self._heard.get_nowait()
+                streamed.record_reply(event, self._request_id)
+                event = self._events.get_nowait()
         except queue.Empty:
             return False
 
     def close(self, *, cancel: bool = True) -> None:
-        """Nothing more is sent; `cancel`: nor is anything more to come."""
+        """Ends the requests. `cancel`: ends the replies too."""
         self._requests.put(None)
         if cancel:
             self._call.cancel()
@@ -199,10 +207,10 @@ class _Stream:
     def _read(self) -> None:
         try:
             for reply in self._call:
-                self._heard.put(reply)
+                self._events.put(reply)
         except grpc.RpcError:
-            self._heard.put(from_ended_stream(self._call, self._request_id))
-        except Exception as error:  # else whoever listens would wait for ever
-            self._heard.put(Internal(f"the stream could not be read: {error!r}", request_id=self._request_id))
+            self._events.put(from_ended_stream(self._call, self._request_id))
+        except Exception as error:  # otherwise the caller would wait for ever
+            self._events.put(Internal(f"the stream could not be read: {error!r}", request_id=self._request_id))
         else:
-            self._heard.put(Unavailable("the stream was ended", retry_after=0.0, request_id=self._request_id))
+            self._events.put(Unavailable("the stream was ended", retry_after=0.0, request_id=self._request_id))

@@ -1,4 +1,4 @@
-"""The client that blocks, over a channel of gRPC."""
+"""The client whose methods block, over a channel of gRPC."""
 
 from collections.abc import Iterable, Mapping
 
@@ -28,15 +28,19 @@ class Client(Blocking):
         priority: str = "",
         metadata: Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
-        """`target`: host:port, or dns:///name:port with many addresses, which calls take in turns.
+        """`target`: host:port, or dns:///name:port with many addresses, which serve calls in turn.
 
-        `model`: which one calls mean unless they say so; empty: the only one. `key`: sent as `authorization: Bearer`.
-        `tls`: True, or `TLS` with files of your own. `timeout`: seconds for a call, all its parts and retries included;
-        `math.inf`: as long as it takes. `retries`: of each part, where the service is overloaded or not there; 0: none.
-        `in_flight`: parts of a large input that are sent at a time. `fairness_key`: who you are to the service, which
-        serves keys evenly. `priority`: "interactive", "default" or "bulk". `metadata`: sent with each call.
+        - `model`: the model of calls that name none; empty: the only one.
+        - `key`: the API key, sent as `authorization: Bearer`.
+        - `tls`: True, or `TLS` with certificates of your own.
+        - `timeout`: seconds for a call, including all its parts and retries; `math.inf`: as long as it takes.
+        - `retries`: how often a part is sent again where the service is overloaded or unavailable; 0: never.
+        - `in_flight`: how many parts of a large input are sent at a time.
+        - `fairness_key`: your name to the service, which serves keys evenly.
+        - `priority`: "interactive", "default" or "bulk".
+        - `metadata`: sent with each call.
 
-        Nothing is sent yet. Raises ValueError for what makes no sense.
+        Nothing is sent yet. Raises ValueError for values that make no sense.
         """
         settings = Settings.of(
             target,

@@ -4,7 +4,7 @@
     frame = frame.with_column("vectors", embed(frame["body"]))
     frame = frame.select("id", frame["vectors"]["dense"])
 
-With `target=["frontend-0:50051", "frontend-1:50051"]` the model runs there, and processes are clients of it.
+With `target=["frontend-0:50051", "frontend-1:50051"]` the model runs there, and processes are its clients.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ import daft
 import pyarrow as pa
 
 from selvage.clusters.embedding import BatchEmbedding
-from selvage.clusters.options import parted
+from selvage.clusters.options import split_options
 from selvage.clusters.schema import schema
 
 
@@ -26,16 +26,18 @@ def embedder(
     ray_options: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
-    """A class of Daft: called with a column of texts, and one of ids where there is an `id_column`, it gives one
-    of structs with the fields of `BatchEmbedding.table`.
+    """Makes a function of Daft that turns a column of texts into a column of structs.
 
-    `concurrency`: processes that have an `BatchEmbedding` each, actors where Daft runs on Ray; `gpus`: of each;
-    `batch_size`: rows that one is given at a time; `ray_options`: see `daft.cls`. `options`: those of `BatchEmbedding`.
-    Daft wants to know the type before anybody is asked: vectors have a fixed size where `dimensions` is given, else
-    they are lists.
+    It takes a column of texts, and a column of ids where there is an `id_column`. Its structs have the fields of
+    `BatchEmbedding.table`. `concurrency`: number of processes, each with a `BatchEmbedding` (actors where Daft runs on
+    Ray). `gpus`: GPUs of each process. `batch_size`: rows that a process gets at a time. `ray_options`: see `daft.cls`.
+    `options`: those of `BatchEmbedding`.
+
+    Daft needs the type of the column before the model is loaded. So vectors have a fixed size only where `dimensions`
+    is passed; otherwise they are lists.
     """
     output = options.get("output", "dense")
-    vectors, _ = parted(options)
+    vectors, _ = split_options(options)
     fields = schema([output] if isinstance(output, str) else output, vectors, None, None)
 
     class Embedder:
@@ -44,8 +46,8 @@ def embedder(
 
         @daft.method.batch(return_dtype=daft.DataType.from_arrow_type(pa.struct(list(fields))), batch_size=batch_size)
         def __call__(self, texts: daft.Series, ids: daft.Series | None = None) -> Any:
-            named = None if ids is None else ids.to_pylist()
-            return self._embedding.table(texts.to_pylist(), named).cast(fields).to_struct_array()
+            id_values = None if ids is None else ids.to_pylist()
+            return self._embedding.table(texts.to_pylist(), id_values).cast(fields).to_struct_array()
 
-    made = daft.cls(Embedder, gpus=gpus, max_concurrency=concurrency, use_process=True, ray_options=ray_options)
-    return made()
+    cls = daft.cls(Embedder, gpus=gpus, max_concurrency=concurrency, use_process=True, ray_options=ray_options)
+    return cls()

@@ -1,4 +1,4 @@
-"""What a call of the client raises, drawn here: the errors of the service by their reason.
+"""The errors that calls of a client raise, by the service's reason for them.
 
 SelvageError
  |- InvalidInput            the request makes no sense; a ValueError as well
@@ -10,14 +10,14 @@ SelvageError
  |   '- ResultTooLarge      the reply for one text alone would not fit into a message
  |- UnknownModel
  |- Overloaded              try again after `retry_after` seconds
- |- InputTooLarge           the device ran out of memory on this input alone; no retry helps
+ |- InputTooLarge           the device runs out of memory on this input alone, so no retry helps
  |- Unavailable             no service or no worker is ready; a ConnectionError as well
  |- DeadlineExceeded        a TimeoutError as well
  |- Denied                  the key is missing, unknown, or may not do this
- |- Cancelled               somebody else ended the call
+ |- Cancelled               the call was ended before its reply, for instance by closing the client
  '- Internal                a bug of the service
 
-Knows no client. The statuses and details of a failed call are read here and nowhere else.
+This is the only file that reads the status and the details of a failed call. It knows no client.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,12 +30,14 @@ DETAILS, PUSHBACK = "grpc-status-details-bin", "grpc-retry-pushback-ms"
 
 
 class SelvageError(Exception):
-    """Base of all.
+    """The base class of all errors.
 
-    `code`: the gRPC status. `reason`: as the error table of the service has it, such as INPUT_TOO_LONG. `field`: the
-    field of the request at fault, such as texts[3], or empty; places count in the whole input, however it was split.
-    `retry_after`: seconds, None where the service does not advise another try. `request_id`: under which the service's
-    logs have the call; empty where nothing was sent.
+    - `code`: the gRPC status.
+    - `reason`: the reason in the service's table of errors, such as INPUT_TOO_LONG.
+    - `field`: the field of the request at fault, such as texts[3], or empty. Places count in the whole input, also
+      where it was sent in several requests.
+    - `retry_after`: seconds until another try is worth while; None where the service does not advise one.
+    - `request_id`: the id of the call in the service's logs; empty where nothing was sent.
     """
 
     status: ClassVar[str] = "UNKNOWN"
@@ -63,7 +65,7 @@ class SelvageError(Exception):
         return self.message
 
     def shifted(self, places: Mapping[str, int]) -> "SelvageError":
-        """The same error where entry i of a list was entry i + places[list] of the whole input."""
+        """The same error for the whole input, in which entry i of a request's list is entry i + places[list]."""
         name, bracket, rest = self.field.partition("[")
         number, closing, tail = rest.partition("]")
         if not (bracket and closing and number.isdigit() and places.get(name)):
@@ -140,8 +142,8 @@ class Internal(SelvageError):
 
 
 BY_REASON: dict[str, type[SelvageError]] = {
-    each.default_reason: each
-    for each in (
+    kind.default_reason: kind
+    for kind in (
         *(InvalidInput, InputTooLong, LimitExceeded, UnsupportedDimensions, UnsupportedTask, DimensionMismatch),
         *(ResultTooLarge, UnknownModel, Overloaded, InputTooLarge, Unavailable, DeadlineExceeded, Denied, Internal),
     )
@@ -158,11 +160,11 @@ BY_STATUS: dict[str, type[SelvageError]] = {
     "CANCELLED": Cancelled,
     "INTERNAL": Internal,
 }
-"""Where nobody told a reason: the transport failed, or something between us and the service answered."""
+"""Errors of calls that carry no reason, because the connection failed or a proxy answered instead of the service."""
 
 
 def from_call(call: Any, request_id: str) -> SelvageError:
-    """The error of a failed call: a `grpc.RpcError` that is its `grpc.Call` too, or a `grpc.aio.AioRpcError`."""
+    """The error of a failed call: of a `grpc.RpcError` that is its `grpc.Call` too, or of a `grpc.aio.AioRpcError`."""
     reason, field, retry_after = "", "", None
     for key, value in call.trailing_metadata() or ():
         if key == DETAILS:
@@ -170,26 +172,26 @@ def from_call(call: Any, request_id: str) -> SelvageError:
         elif key == PUSHBACK and retry_after is None:
             retry_after = _pushback(value)
     code, message = call.code(), call.details() or call.code().name
-    known = {"reason": reason, "field": field, "retry_after": retry_after, "request_id": request_id, "code": code}
-    return (BY_REASON.get(reason) or _by_status(code, message))(message, **known)
+    kind = BY_REASON.get(reason) or _by_status(code, message)
+    return kind(message, reason=reason, field=field, retry_after=retry_after, request_id=request_id, code=code)
 
 
 def from_ended_stream(call: Any, request_id: str) -> SelvageError:
-    """The error with which a whole stream has ended, where more may be sent through another one.
+    """The error with which a stream has ended; Unavailable where another stream may work.
 
-    A connection that breaks under a stream shows in many ways, and grpc.aio tells who is writing then of INTERNAL. What
-    the service itself says is told with its reason.
+    A connection that breaks shows as one of several statuses, such as INTERNAL where grpc.aio is writing. An error that
+    the service itself sends has details, and is returned as it is.
     """
     error = from_call(call, request_id)
-    told = any(key == DETAILS for key, _ in call.trailing_metadata() or ())
-    if told or error.code.name not in ("INTERNAL", "UNKNOWN", "CANCELLED"):
+    from_service = any(key == DETAILS for key, _ in call.trailing_metadata() or ())
+    if from_service or error.code.name not in ("INTERNAL", "UNKNOWN", "CANCELLED"):
         return error
     return Unavailable(f"the stream broke: {error}", request_id=request_id, code=error.code)
 
 
 def from_stream(message: Any, request_id: str) -> SelvageError:
-    """The error of one batch of a bulk stream, a `selvage.v1.StreamError`."""
-    code = next((each for each in grpc.StatusCode if each.value[0] == message.code), grpc.StatusCode.UNKNOWN)
+    """The error of one request of a stream, from its `selvage.v1.StreamError`."""
+    code = next((code for code in grpc.StatusCode if code.value[0] == message.code), grpc.StatusCode.UNKNOWN)
     wait = message.retry_after.ToMicroseconds() / 1e6 if message.HasField("retry_after") else None
     kind = BY_REASON.get(message.reason) or _by_status(code, message.message)
     return kind(
@@ -198,6 +200,7 @@ def from_stream(message: Any, request_id: str) -> SelvageError:
 
 
 def _details(details: Iterable[Any], retry_after: float | None) -> tuple[str, str, float | None]:
+    """Reason, field and retry_after of an error's details; `retry_after` is kept where the details have none."""
     info, violations, retry = (
         error_details_pb2.ErrorInfo(),
         error_details_pb2.BadRequest(),
@@ -213,7 +216,7 @@ def _details(details: Iterable[Any], retry_after: float | None) -> tuple[str, st
 
 
 def _pushback(value: str | bytes) -> float | None:
-    """Seconds; a negative number, or none, asks not to try again."""
+    """Seconds until another try; None for a negative number, or no number, which ask for no further try."""
     try:
         milliseconds = int(value)
     except ValueError:
@@ -222,7 +225,7 @@ def _pushback(value: str | bytes) -> float | None:
 
 
 def _by_status(code: grpc.StatusCode, message: str) -> type[SelvageError]:
-    """RESOURCE_EXHAUSTED is what gRPC says of a message that is too large as well."""
+    """The class for a status. RESOURCE_EXHAUSTED may also be gRPC's own refusal of a message that is too large."""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return LimitExceeded if "larger than max" in message else Overloaded
     return BY_STATUS.get(code.name, SelvageError)

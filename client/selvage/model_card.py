@@ -1,4 +1,4 @@
-"""Model cards: the message <-> what the client returns. Each field means what its comment in model.proto says."""
+"""The card of a model, from its message. Each field means what its comment in model.proto says."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -10,7 +10,7 @@ from selvage.v1 import model_pb2, vectors_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateInteraction:
-    """How a late-interaction model reads texts. `query_expansion`: "fixed", "min", or "" for never."""
+    """How a late-interaction model reads texts. `query_expansion`: "fixed", "min", or "" for none."""
 
     query_length: int
     document_length: int
@@ -27,8 +27,8 @@ class LateInteraction:
 class ModelCard:
     """What a model is and how it reads texts.
 
-    Choices are the words that calls take: `outputs` such as "dense", `methods` such as "late_interaction". Lengths are
-    in tokens, `weight_bytes` in bytes; `fingerprint` changes with everything that changes a vector.
+    Choices have the names that calls take: `outputs` such as "dense", `methods` such as "late_interaction". Lengths are
+    in tokens, `weight_bytes` in bytes. The `fingerprint` changes with everything that changes a vector.
     """
 
     id: str
@@ -78,31 +78,34 @@ ENUMS: dict[str, Any] = {
     "query_expansion": model_pb2.QueryExpansion,
     "truncation_side": vectors_pb2.TruncationSide,
 }
+"""The enum of each field whose values are numbers of an enum."""
 LISTS = {"outputs", "methods", "tasks", "labels", "allowed_dimensions", "skiplist", "aliases"}
 
 
 def card_from_pb(message: Any) -> ModelCard:
+    """The card of a `selvage.v1.ModelCard`."""
     return ModelCard(**{name: _value(message, name) for name in _names(ModelCard)})
 
 
 def _names(kind: type[ModelCard | LateInteraction]) -> list[str]:
-    return [each.name for each in fields(kind)]
+    return [field.name for field in fields(kind)]
 
 
 def _value(message: Any, name: str) -> Any:
-    found = getattr(message, name)
+    """The value of one field."""
+    value = getattr(message, name)
     if name == "late_interaction":
         if not message.HasField(name):
             return None
-        return LateInteraction(**{each: _value(found, each) for each in _names(LateInteraction)})
+        return LateInteraction(**{inner: _value(value, inner) for inner in _names(LateInteraction)})
     if name in ENUMS:
-        words = [_word(name, each) for each in (found if name in LISTS else [found])]
-        return tuple(words) if name in LISTS else words[0]
+        choices = [_choice(name, number) for number in (value if name in LISTS else [value])]
+        return tuple(choices) if name in LISTS else choices[0]
     if name in ("prompts", "special_tokens"):
-        return dict(found)
-    return tuple(found) if name in LISTS else found
+        return dict(value)
+    return tuple(value) if name in LISTS else value
 
 
-def _word(name: str, number: int) -> str:
-    """0 says that there is none."""
-    return enums.name(ENUMS[name], number) if number else ""
+def _choice(field: str, number: int) -> str:
+    """The name of a number in an enum's field; empty for 0, which means none."""
+    return enums.name(ENUMS[field], number) if number else ""

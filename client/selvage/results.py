@@ -1,4 +1,4 @@
-"""What calls of the client return, beside arrays. Knows no messages."""
+"""What calls of a client return, apart from arrays. Knows no messages."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +11,16 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Embeddings:
-    """Several outputs of the same texts, with what they cost.
+    """Several outputs of the same texts, with the numbers of tokens. Outputs that were not requested are None.
 
-    `dense`: [texts, dimensions]; `dense_scales`: [texts] float32, of int8 only: a value is its number x the scale of
-    its row. `sparse`: a dict or a matrix, as asked for. `multi_vector`: [rows, dimensions] each; `multi_vector_scales`:
-    [rows] float32 each, of int8 only; `token_ids`: [rows] int32 each, where asked for. What was not asked for is None.
-    `token_counts`: [texts] int32, tokens computed of each; `truncated`: [texts] bool, whether it was cut.
+    - `token_counts`: [texts] int32, the tokens that were computed for each text.
+    - `truncated`: [texts] bool, whether the text was cut.
+    - `dense`: [texts, dimensions].
+    - `dense_scales`: [texts] float32, for int8 only: a value is its number x the scale of its row.
+    - `sparse`: a dict for each text, or one matrix, as requested.
+    - `multi_vector`: an array [rows, dimensions] for each text.
+    - `multi_vector_scales`: an array [rows] float32 for each text, for int8 only.
+    - `token_ids`: an array [rows] int32 for each text, where requested.
     """
 
     model: str
@@ -32,7 +36,7 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenMatch:
-    """For one query token, the document token that matched it best, at a position in tokens from 0."""
+    """A query token and the document token that matches it best, at a position that counts tokens from 0."""
 
     query_token: str
     document_token: str
@@ -44,8 +48,8 @@ class TokenMatch:
 class RankedDocument:
     """One document of a ranking.
 
-    `index`: its place in the documents that were given. `score`: larger is better; -1e9 for a document without a
-    scoreable token. `document`: its text, where asked for. `explanation`: a match a query token, where asked for.
+    `index`: its place in the list of documents. `score`: larger is better; -1e9 for a document without a token that
+    can be scored. `document`: its text, where requested. `explanation`: a match for each query token, where requested.
     """
 
     index: int
@@ -56,24 +60,27 @@ class RankedDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Classes:
-    """`scores`: [texts, labels] float32, or [labels] of a single text; `labels` say what the last axis means."""
+    """Scores of labels.
+
+    `scores`: [texts, labels] float32, or [labels] for a single text. `labels`: the names of the last axis.
+    """
 
     labels: tuple[str, ...]
     scores: Array
 
     @property
     def best(self) -> Any:
-        """The label of the largest score: one of a single text, else a list."""
-        chosen = np.argmax(self.scores, axis=-1)
-        return self.labels[int(chosen)] if self.scores.ndim == 1 else [self.labels[each] for each in chosen]
+        """The label with the largest score: a string for a single text, otherwise a list."""
+        places = np.argmax(self.scores, axis=-1)
+        return self.labels[int(places)] if self.scores.ndim == 1 else [self.labels[place] for place in places]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenClasses:
     """The scored tokens of one text.
 
-    `scores`: [tokens, labels] float32. `token_ids`, `starts`, `ends`: [tokens] int32; where each token begins and ends
-    in its text with its prompt, in characters, 0 for special tokens.
+    `scores`: [tokens, labels] float32. `token_ids`: [tokens] int32. `starts`, `ends`: [tokens] int32, where each token
+    begins and ends in the text with its prompt, in characters; 0 for special tokens.
     """
 
     labels: tuple[str, ...]
@@ -87,9 +94,11 @@ class TokenClasses:
 class TextTokens:
     """One text as the model sees it.
 
-    `ids`: [tokens] int32; `tokens`: the same as the vocabulary writes them; `special`: [tokens] bool, whether the
-    tokenizer added it. `starts`, `ends`: [tokens] int32, in characters of the text with its prompt. `truncated`:
-    whether the text was cut. `expansion_tokens`: how many at the end were added by query expansion.
+    - `ids`: [tokens] int32. `tokens`: the same tokens as the vocabulary writes them.
+    - `special`: [tokens] bool, whether the tokenizer added the token.
+    - `starts`, `ends`: [tokens] int32, where each token begins and ends in the text with its prompt, in characters.
+    - `truncated`: whether the text was cut.
+    - `expansion_tokens`: how many tokens at the end were added by query expansion.
     """
 
     ids: Array

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from selvage.bulk.files import FORMATS
 from selvage.bulk.options import BulkOptions
 from selvage.bulk.rows import Columns
-from selvage.calls.streamed_call import WINDOW
+from selvage.calls.streamed_call import BATCHES_AHEAD
 from selvage.connection import TLS, Settings
 from selvage.messages import enums
 from selvage.v1 import vectors_pb2
@@ -181,7 +181,7 @@ def _add_service(group: Any) -> None:
     group.add_argument("--priority", choices=("interactive", "default", "bulk"), default="bulk", help="(default: bulk)")
     group.add_argument("--batch-size", type=_at_least(1), default=64, help="texts of a message (default: %(default)s)")
     group.add_argument(
-        "--in-flight", type=_at_least(1), default=WINDOW, help="batches of a target (default: %(default)s)"
+        "--in-flight", type=_at_least(1), default=BATCHES_AHEAD, help="batches of a target (default: %(default)s)"
     )
     group.add_argument(
         "--patience",

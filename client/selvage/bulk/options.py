@@ -7,7 +7,7 @@ from typing import Any
 
 from selvage.bulk.manifest import NAME as MANIFEST
 from selvage.bulk.rows import Columns
-from selvage.calls.streamed_call import LETTERS
+from selvage.calls.streamed_call import BATCH_LETTERS
 from selvage.connection import Settings
 from selvage.messages.embedding import Template
 
@@ -38,7 +38,7 @@ class BulkOptions:
     batch_size: int
     in_flight: int
     patience: float
-    letters: int = LETTERS
+    letters: int = BATCH_LETTERS
 
     @property
     def template(self) -> Template:

@@ -26,7 +26,7 @@ def of_reply(reply: Any) -> dict[str, Sequence[Any]]:
         found["multi_vector"] = vectors.multi_vectors(reply.multi_vector)
         if reply.multi_vector.scales:
             scales = vectors.scales(reply.multi_vector)
-            found["multi_vector_scales"] = vectors.parted(scales, reply.multi_vector.lengths)
+            found["multi_vector_scales"] = vectors.split_by_lengths(scales, reply.multi_vector.lengths)
     return found
 
 

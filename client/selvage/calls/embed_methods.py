@@ -1,26 +1,26 @@
-"""`embed` and `embed_stream` as both clients have them: one signature and one docstring each. No I/O."""
+"""The methods `embed` and `embed_stream` of both clients: a function each, with its signature and docstring. No I/O."""
 
 from collections.abc import AsyncIterable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypedDict, Unpack, overload
 
 from selvage.calls.retries import RetryPolicy
 from selvage.calls.split_call import Operation
-from selvage.calls.streamed_call import Streaming
+from selvage.calls.streamed_call import StreamedCall
 from selvage.connection import Settings
 from selvage.errors import InvalidInput
-from selvage.messages.embedding import Embed, One, Template
+from selvage.messages.embedding import Embed, SingleOutput, Template
 from selvage.messages.inputs import Inputs, Texts
 from selvage.results import Array, Embeddings
 
 
 class HasSettings(Protocol):
-    """Either client."""
+    """What the methods need of a client: `Client`, `AsyncClient` and `Engine` have it."""
 
     settings: Settings
 
 
 class EmbedOptions(TypedDict, total=False):
-    """Options of `embed` whatever the output, for type checkers; `embed` explains them."""
+    """The options of `embed` that every output takes, for type checkers; `embed` explains them."""
 
     model: str
     input_type: Literal["query", "document"] | None
@@ -76,38 +76,45 @@ def embed(
     progress: bool = False,
     timeout: float | None = None,
 ) -> Operation[Any]:
-    """Vectors of texts.
+    """Computes vectors of texts.
 
-    `texts`: strings, or lists of token ids (special tokens included where wanted), as many as you like: they are sent
-    in requests of 512 at most, several at a time. A single string, or the ids of a single text, gives its result
-    alone, without the axis of texts; where `output` is a list the axis stays.
+    `texts`: strings, or lists of token ids, which include special tokens where these are wanted. As many as you like:
+    they are sent in requests of at most 512 texts, several at a time. For a single string, or the ids of a single text,
+    the result has no axis of texts, unless `output` is a list.
 
-    `output` says what comes back:
+    `output` chooses what is returned:
 
     - "dense": ndarray [texts, dimensions] of `data_type`.
-    - "multi_vector": a list of ndarrays [rows, dimensions], one a text.
-    - "sparse": a list of dicts {token id: weight}; with `sparse_format="csr"` (needs scipy) a `scipy.sparse.csr_array`
-      [texts, vocabulary] of float32.
-    - a list of these: `Embeddings` with all of them from one forward pass, token counts, and the scales of int8.
+    - "multi_vector": a list with an ndarray [rows, dimensions] for each text.
+    - "sparse": a list with a dict {token id: weight} for each text; with `sparse_format="csr"`, which needs scipy, a
+      `scipy.sparse.csr_array` [texts, vocabulary] of float32.
+    - a list of these names: `Embeddings` with all of them from one forward pass, token counts, and the scales of int8.
 
-    `data_type`: "float32", "float16", "bfloat16" (half the bytes on the way; comes as float32), "int8" (a value is its
-    number x its row's scale, see `Embeddings`; cosines need no scales) or "binary" (uint8, eight dimensions a byte, the
-    first in the highest bit).
+    Options of the texts:
 
-    `input_type`: "query" or "document", for models that tell them apart. `prompt` is put before each text, or the
-    prompt of the model's files that is called `prompt_name`; an empty `prompt` means none. `dimensions`: leading ones
-    to keep.
-    `normalize`: whether rows have unit length, by default as the model's files say. `truncate`: cut texts that are over
-    the limit, at the side `truncation_side` ("left" or "right", by default the model's), or refuse them (False); by
-    default they are refused unless the frontend has `--auto-truncate`.
-    `max_tokens`: a lower limit. `sparse_top_k`: keep so many weights of each text. `return_token_ids`: with
-    multi-vectors, in `Embeddings`. `pool_factor`: keep about 1 / pool_factor of a document's rows, means of clusters;
-    `protected_tokens` at its start stay as they are.
+    - `input_type`: "query" or "document", for models that treat them differently.
+    - `prompt`: put before each text; an empty one means no prompt. `prompt_name`: uses a prompt of the model's files.
+    - `truncate`: True cuts texts that are over the limit, at the side `truncation_side` ("left" or "right", by default
+      the model's); False refuses them. By default they are refused, unless the frontend runs with `--auto-truncate`.
+    - `max_tokens`: a lower limit than the model's.
 
-    `progress`: show it, with tqdm where that is installed. `timeout`: seconds for all of it, by default the client's.
+    Options of the results:
 
-    One bad text refuses all; the error's `field` names it by its place in `texts`. Raises InvalidInput and its kinds,
-    UnknownModel, Overloaded, Unavailable, DeadlineExceeded, InputTooLarge, Internal; see `selvage.errors`.
+    - `dimensions`: keep the leading ones. `normalize`: scale rows to unit length, by default as the model's files say.
+    - `data_type`: "float32"; "float16"; "bfloat16" (half the bytes to transfer, returned as float32); "int8" (a value
+      is its number x the scale of its row, see `Embeddings`; cosines need no scales); or "binary" (uint8, eight
+      dimensions a byte, the first in the highest bit).
+    - `sparse_top_k`: keep this many weights of each text.
+    - `pool_factor`: keep about 1 / pool_factor of a document's rows, which are means of clusters; `protected_tokens` at
+      its start stay as they are.
+    - `return_token_ids`: return the token ids of multi-vectors, in `Embeddings`.
+
+    `progress`: show how far the call is, with tqdm where that is installed. `timeout`: seconds for the whole call, by
+    default the client's.
+
+    One bad text refuses the whole call; the error's `field` names it by its place in `texts`. Raises InvalidInput and
+    its subclasses, UnknownModel, Overloaded, Unavailable, DeadlineExceeded, InputTooLarge, Internal; see
+    `selvage.errors`.
     """
     alone = isinstance(output, str)
     outputs = [output] if isinstance(output, str) else list(output)
@@ -133,7 +140,7 @@ def embed(
     )
     csr = sparse_format == "csr" and "sparse" in outputs
     embedding = Embed(template, inputs, csr=csr, seconds=timeout, progress=progress)
-    return One(embedding, outputs[0], single=inputs.single) if alone else embedding
+    return SingleOutput(embedding, outputs[0], single=inputs.single) if alone else embedding
 
 
 def embed_stream(
@@ -155,17 +162,19 @@ def embed_stream(
     pool_factor: float | None = None,
     protected_tokens: int | None = None,
     batch_size: int = 64,
-) -> Streaming:
-    """The vector of each text, in order, of as many texts as there are, without end if you like.
+) -> StreamedCall:
+    """Yields the result of each text, in order, for any number of texts, also without end.
 
-    `texts`: strings, or lists of token ids; they are read while vectors are taken, 32 batches ahead at most. An
-    AsyncClient takes asynchronous iterators too. `output` says what comes of each text: "dense" an ndarray
-    [dimensions], "multi_vector" an ndarray [rows, dimensions], "sparse" a dict {token id: weight}. `batch_size`: texts
-    that are sent together. Where texts come slowly choose fewer: a batch waits until it is full, and vectors that have
-    come are handed on when the next text has been read. The other options are those of `embed`.
+    `texts`: strings, or lists of token ids. They are read while results are taken, 32 batches ahead at most. An
+    AsyncClient takes asynchronous iterators too. `output`: "dense" yields an ndarray [dimensions] for each text,
+    "multi_vector" an ndarray [rows, dimensions], "sparse" a dict {token id: weight}.
 
-    It has no deadline. Where a stream ends after its time, or because a frontend or a connection goes, what has no
-    reply is sent again through another one. Raises as `embed` does, as soon as the error comes.
+    `batch_size`: how many texts are sent together. Choose fewer where texts come slowly: a batch waits until it is
+    full, and results that have come are yielded when the next text has been read. The other options are those of
+    `embed`.
+
+    There is no deadline. Where a stream ends, because its time is over or because a frontend or a connection fails,
+    texts without a result are sent again through another stream. Raises as `embed` does, as soon as the error comes.
     """
     if batch_size < 1:
         raise InvalidInput(f"batch_size is {batch_size}, must be at least 1", field="batch_size")
@@ -186,4 +195,4 @@ def embed_stream(
         pool_factor=pool_factor,
         protected_tokens=protected_tokens,
     )
-    return Streaming(texts, template, output, RetryPolicy(self.settings.retries), most=batch_size)
+    return StreamedCall(texts, template, output, RetryPolicy(self.settings.retries), batch_texts=batch_size)

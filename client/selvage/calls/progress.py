@@ -1,4 +1,4 @@
-"""How far a call is, on standard error: by tqdm where it is installed, else a line that is written over."""
+"""How far a call is, on standard error: by tqdm where it is installed, else on a line that is overwritten."""
 
 import sys
 import time
@@ -7,21 +7,21 @@ from contextlib import contextmanager
 from typing import TextIO
 
 EVERY = 0.1
-"""Seconds between two lines, so that showing costs nothing."""
+"""Seconds between two updates of the line, so that they cost nothing."""
 
 
 @contextmanager
-def shown(total: int, wanted: bool) -> Iterator[Callable[[int], None]]:
-    """Something to tell how many results have come; silent unless `wanted`."""
+def progress_shown(total: int, wanted: bool) -> Iterator[Callable[[int], None]]:
+    """Yields a function that takes the number of new results and shows it; silent unless `wanted`."""
     if not wanted:
         yield lambda _: None
         return
     try:
         from tqdm.auto import tqdm
     except ImportError:
-        line = Line(total)
+        line = ProgressLine(total)
         try:
-            yield line.add
+            yield line.add_results
         finally:
             line.end()
         return
@@ -29,23 +29,23 @@ def shown(total: int, wanted: bool) -> Iterator[Callable[[int], None]]:
         yield bar.update
 
 
-class Line:
-    """`1,024 of 4,096 (25 %), 2,300 a second`, on one line."""
+class ProgressLine:
+    """A line such as `1,024 of 4,096 (25 %), 2,300 a second`."""
 
     def __init__(self, total: int, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._total, self._clock = total, clock
         self._out = sys.stderr if out is None else out
         self._done, self._start, self._shown = 0, clock(), -EVERY
 
-    def add(self, count: int) -> None:
-        """So many more."""
+    def add_results(self, count: int) -> None:
+        """Counts new results, and shows the count now and then."""
         self._done += count
         if self._clock() - self._start - self._shown >= EVERY:
             self._shown = self._clock() - self._start
             self._write()
 
     def end(self) -> None:
-        """The last line stays."""
+        """Shows the final count and leaves the line."""
         self._write()
         self._out.write("\n")
         self._out.flush()

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from selvage.errors import Overloaded, SelvageError, Unavailable
 
 FIRST, LONGEST = 0.1, 5.0
-"""Seconds before a second try where the service does not say; twice as long each time."""
+"""Seconds before the second try, doubled for each further one up to the longest; where the service says no time."""
 SPREAD = 0.25
-"""Waits are longer by up to so much, so that callers who were refused together do not come back together."""
+"""Largest share by which a wait is longer, at random: callers that were refused together then return one by one."""
 
 
 class RetryPolicy:
-    """Up to `most` tries more for each part of an input."""
+    """Allows up to `most` more tries for each part of an input."""
 
     def __init__(self, most: int, chance: Callable[[], float] = random.random) -> None:
-        """`chance`: a number from 0 to 1."""
+        """`chance`: a random number from 0 to 1."""
         self._most, self._chance = most, chance
 
     def wait(self, error: SelvageError, failures: int) -> float | None:
@@ -26,5 +26,5 @@ class RetryPolicy:
         passes = isinstance(error, Unavailable) or (isinstance(error, Overloaded) and error.retry_after is not None)
         if failures > self._most or not passes:
             return None
-        told = error.retry_after if error.retry_after is not None else min(FIRST * 2 ** (failures - 1), LONGEST)
-        return told * (1 + SPREAD * self._chance())
+        seconds = error.retry_after if error.retry_after is not None else min(FIRST * 2 ** (failures - 1), LONGEST)
+        return seconds * (1 + SPREAD * self._chance())

@@ -1,4 +1,4 @@
-"""The rpcs of the public contract by the message that asks: where it goes and what answers. Read from the contract."""
+"""The rpcs of the public contract, by the class of their request. Read from the contract's descriptors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
-    """`path` as gRPC wants it; `reply` parses an answer."""
+    """`path`: the method's name as gRPC sends it. `reply`: parses a reply's bytes."""
 
     path: str
     reply: Callable[[bytes], Any]

@@ -1,4 +1,4 @@
-"""Methods of clients as people see them: with the signature and the docstring of what they ask."""
+"""Methods of clients as people see them: with the signature and the docstring of the function they come from."""
 
 import inspect
 from collections.abc import Callable
@@ -9,7 +9,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def as_method(run: F, method: Callable[..., Any]) -> F:
-    """`run`, shown as `method`, which returns an Operation[R] where `run` gives R in the end."""
+    """Returns `run` with the signature and docstring of `method`.
+
+    `method` returns an Operation[R] and `run` its result, so the signature that is shown returns R.
+    """
     update_wrapper(run, method)
     signature = inspect.signature(method)
     returned = next(iter(get_args(signature.return_annotation)), Any)

@@ -1,6 +1,7 @@
-"""One call of a client in parts: what to send next, what came of it, when to try again. No I/O and no threads.
+"""One call of a client, split into requests: what to send next, and when to try again. No I/O and no threads.
 
-Both clients drive it alike: take attempts and send them, report replies and errors, and stop when it is done.
+Both clients drive a `SplitCall` alike: they take attempts and send them, record replies and failures, and stop when it
+is done.
 """
 
 import math
@@ -17,13 +18,13 @@ from selvage.messages.parts import InputPart
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
 HALVED = {"", "texts", "tokenized", "documents", "queries", "queries.data", "documents.data", "query_texts", "explain"}
-"""Fields of a LIMIT_EXCEEDED that fewer entries would mend."""
+"""Fields at fault in a LIMIT_EXCEEDED that a request with fewer entries may avoid."""
 
 
 class Operation(Protocol[R_co]):
-    """What a method of the client asks for: messages of parts, and a result of their replies.
+    """One use of a client's method: the requests for the parts of its input, and the result of their replies.
 
-    `seconds`: for all of it; None: the client's own. `progress`: whether to show how far it is.
+    `seconds`: the time limit of the whole call; None: the client's own. `progress`: whether to show how far it is.
     """
 
     seconds: float | None
@@ -31,27 +32,27 @@ class Operation(Protocol[R_co]):
 
     @property
     def size(self) -> int:
-        """Results of all parts."""
+        """Number of results of all parts together."""
 
     def parts(self) -> Iterator[InputPart]:
-        """They cover the input, each place once."""
+        """The parts of the input, which cover each place once."""
 
     def message(self, part: InputPart) -> Any:
         """The request for a part."""
 
-    def take(self, part: InputPart, reply: Any) -> None:
-        """Keeps what a reply holds; replies come in any order."""
+    def add_reply(self, part: InputPart, reply: Any) -> None:
+        """Stores what the reply for a part holds; replies come in any order."""
 
     def result(self) -> R_co:
-        """Of all replies."""
+        """What the client's method returns, once every part has its reply."""
 
-    def places(self, part: InputPart) -> Mapping[str, int]:
-        """By the name of a list in the request: the place in the input of its first entry."""
+    def offsets(self, part: InputPart) -> Mapping[str, int]:
+        """For each list in the request of a part, the place of its first entry in the whole input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A part to send now. `seconds`: how long its call may take, None for as long as the service lets it."""
+    """A request to send now. `seconds`: its deadline, None for none. `failures`: how often its part failed before."""
 
     part: InputPart
     message: Any
@@ -59,8 +60,8 @@ class Attempt:
     failures: int
 
 
-class CallSteps(Generic[R]):
-    """An operation on its way. Answers are kept by the operation, in any order."""
+class SplitCall(Generic[R]):
+    """An operation in progress. The operation itself keeps the replies, which come in any order."""
 
     def __init__(
         self,
@@ -68,67 +69,71 @@ class CallSteps(Generic[R]):
         *,
         seconds: float,
         retries: RetryPolicy,
-        told: Callable[[int], None] = lambda _: None,
+        show_progress: Callable[[int], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`seconds` for the whole, which may be infinite; `told` hears of each part how many results it brought.
+        """`seconds`: for the whole call, may be infinite. `show_progress`: called with the number of new results.
 
-        Raises InvalidInput where `seconds` are no time.
+        Raises InvalidInput where `seconds` is negative or not a number.
         """
         if not seconds >= 0:
             raise InvalidInput(f"timeout is {seconds}, must be at least 0", field="timeout")
-        self._operation, self._retries, self._told, self._clock = operation, retries, told, clock
+        self._operation, self._retries, self._show_progress, self._clock = operation, retries, show_progress, clock
         self._seconds = seconds
         self._deadline = clock() + seconds
         self._parts = operation.parts()
         self._again: deque[tuple[InputPart, int]] = deque()
-        self._under_way = 0
+        self._in_progress = 0
         self._all_begun = False
         self._resume, self._paused = -math.inf, False
 
     @property
     def done(self) -> bool:
-        """Whether every part has been answered."""
-        return self._all_begun and not self._again and not self._under_way
+        """Whether every part has its reply."""
+        return self._all_begun and not self._again and not self._in_progress
 
-    def next(self) -> Attempt | None:
-        """What to send now; None where nothing is left, or all have to wait. Raises DeadlineExceeded."""
+    def next_attempt(self) -> Attempt | None:
+        """The request to send now; None where nothing is left, or everything has to wait. Raises DeadlineExceeded."""
         self._paused = self._clock() < self._resume
         if self._paused:
             return None
-        found = self._next_part()
-        if found is None:
+        following = self._next_part()
+        if following is None:
             return None
         remaining = self._deadline - self._clock()
         if remaining <= 0:
             raise DeadlineExceeded(f"not done within {self._seconds:g} s")
-        self._under_way += 1
-        part, failures = found
+        self._in_progress += 1
+        part, failures = following
         message = self._operation.message(part)
         seconds = None if math.isinf(remaining) else remaining
         return Attempt(part=part, message=message, seconds=seconds, failures=failures)
 
-    def pause(self) -> float | None:
-        """After `next` had nothing: seconds until it may have more; None: not before something under way ends."""
+    def wait_seconds(self) -> float | None:
+        """Seconds until `next_attempt` may have a request, after it had none.
+
+        None: not before a request in progress ends.
+        """
         return max(0.0, self._resume - self._clock()) if self._paused else None
 
-    def answered(self, attempt: Attempt, reply: Any) -> None:
-        """The reply to an attempt."""
-        self._under_way -= 1
-        self._operation.take(attempt.part, reply)
-        self._told(attempt.part.size)
+    def record_reply(self, attempt: Attempt, reply: Any) -> None:
+        """Stores the reply to an attempt."""
+        self._in_progress -= 1
+        self._operation.add_reply(attempt.part, reply)
+        self._show_progress(attempt.part.size)
 
-    def failed(self, attempt: Attempt, error: SelvageError) -> None:
-        """Plans another try, or two halves. Raises the error where neither helps.
+    def record_failure(self, attempt: Attempt, error: SelvageError) -> None:
+        """Plans another attempt, or two halves of the part. Raises the error where neither would help.
 
-        After a refusal nothing at all is sent until its wait is over: who is overloaded by one part is so by all.
+        Nothing at all is sent until the wait after a refusal is over: a service that is overloaded refuses other parts
+        too.
         """
-        self._under_way -= 1
+        self._in_progress -= 1
         halves = attempt.part.halves() if _too_much(error) else []
         if halves:
             self._again.extendleft((half, 0) for half in reversed(halves))
             return
-        error = error.shifted(self._operation.places(attempt.part))
+        error = error.shifted(self._operation.offsets(attempt.part))
         wait = self._retries.wait(error, attempt.failures + 1)
         if wait is None or self._clock() + wait >= self._deadline:
             raise error
@@ -136,10 +141,11 @@ class CallSteps(Generic[R]):
         self._again.appendleft((attempt.part, attempt.failures + 1))
 
     def result(self) -> R:
-        """Once it is done."""
+        """The operation's result; call it when `done`."""
         return self._operation.result()
 
     def _next_part(self) -> tuple[InputPart, int] | None:
+        """The next part to send, with its failures so far."""
         if self._again:
             return self._again.popleft()
         part = next(self._parts, None)
@@ -150,5 +156,5 @@ class CallSteps(Generic[R]):
 
 
 def _too_much(error: SelvageError) -> bool:
-    """Whether fewer entries in a request would do."""
+    """Whether a request with fewer entries may succeed."""
     return error.reason == "RESULT_TOO_LARGE" or (error.reason == "LIMIT_EXCEEDED" and error.field in HALVED)

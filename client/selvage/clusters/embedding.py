@@ -15,8 +15,8 @@ from selvage.bulk.row_blocks import windows
 from selvage.bulk.rows import BadRow, Columns, Row, entry
 from selvage.bulk.targets import card_of, targets
 from selvage.bulk.values import columns
-from selvage.calls.streamed_call import LETTERS, WINDOW
-from selvage.clusters.options import parted, services
+from selvage.calls.streamed_call import BATCH_LETTERS, BATCHES_AHEAD
+from selvage.clusters.options import services, split_options
 from selvage.clusters.schema import schema
 from selvage.messages.embedding import Template
 
@@ -39,7 +39,7 @@ class BatchEmbedding:
         on_error: Literal["raise", "null"] = "raise",
         keep_empty: bool = False,
         message_texts: int = 64,
-        in_flight: int = WINDOW,
+        in_flight: int = BATCHES_AHEAD,
         patience: float = 600.0,
         fingerprint: str = "",
         **options: Any,
@@ -62,13 +62,13 @@ class BatchEmbedding:
             raise ValueError(f"on_error is {on_error!r}, must be 'raise' or 'null'")
         pyarrow("a batch")
         outputs = [output] if isinstance(output, str) else list(output)
-        vectors, others = parted(options)
+        vectors, others = split_options(options)
         template = Template(model=model if target else "", outputs=outputs, return_token_ids=False, **vectors)
         self._columns = Columns(text=column, id=id_column, kept=())
         self._raises, self._keep_empty = on_error == "raise", keep_empty
         self._board = Board(
             batch_size=message_texts,
-            letters=LETTERS,
+            letters=BATCH_LETTERS,
             in_flight=in_flight,
             patience=patience,
             has_ids=bool(id_column),

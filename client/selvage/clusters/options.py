@@ -20,7 +20,7 @@ CONNECTION: dict[str, Any] = {"key": "", "tls": False, "fairness_key": "", "prio
 """Options of `Client`, where there are targets."""
 
 
-def parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Those of the vectors, all of them, and the others as they were given."""
     vectors = {name: options.get(name, default) for name, default in VECTORS.items()}
     return vectors, {name: value for name, value in options.items() if name not in VECTORS}

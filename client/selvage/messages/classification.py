@@ -1,4 +1,4 @@
-"""Classify and ClassifyTokens in parts <-> messages. No I/O."""
+"""Classify and ClassifyTokens: texts and options -> requests, and replies -> scores. No I/O."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,13 +9,13 @@ from selvage.errors import InvalidInput
 from selvage.messages.embedding import LETTERS, TEXTS
 from selvage.messages.inputs import Inputs
 from selvage.messages.parts import InputPart
-from selvage.messages.vectors import parted
+from selvage.messages.vectors import split_by_lengths
 from selvage.results import Classes, TokenClasses
 from selvage.v1 import classification_pb2
 
 
 class Classify:
-    """All requests and replies of one `classify`."""
+    """The requests and replies of one `classify`."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Classify:
         seconds: float | None,
         progress: bool,
     ) -> None:
-        """`pairs`: the second text of each; none, or as many as texts."""
+        """`pairs`: the second text of each pair, as many as `inputs`; or none. Raises InvalidInput."""
         if pairs and len(pairs) != len(inputs):
             raise InvalidInput(f"there are {len(inputs)} texts and {len(pairs)} text_pairs", field="text_pairs")
         self.seconds, self.progress = seconds, progress
@@ -39,7 +39,7 @@ class Classify:
 
     def parts(self) -> Iterator[InputPart]:
         prompt = len(self._template.prompt)
-        yield from self._inputs.parts(most=TEXTS, letters=LETTERS, common=prompt, beside=self._pairs)
+        yield from self._inputs.parts(most=TEXTS, letters=LETTERS, common=prompt, pairs=self._pairs)
 
     def message(self, part: InputPart) -> classification_pb2.ClassifyRequest:
         message = classification_pb2.ClassifyRequest(
@@ -48,21 +48,22 @@ class Classify:
         message.MergeFrom(self._template)
         return message
 
-    def places(self, part: InputPart) -> Mapping[str, int]:
+    def offsets(self, part: InputPart) -> Mapping[str, int]:
         return {"texts": part.start, "text_pairs": part.start}
 
-    def take(self, part: InputPart, reply: Any) -> None:
+    def add_reply(self, part: InputPart, reply: Any) -> None:
         self._replies[part.start] = reply
 
     def result(self) -> Classes:
         replies = [self._replies[start] for start in sorted(self._replies)]
         labels = tuple(replies[0].labels)
-        scores = np.concatenate([np.array(each.scores, dtype=np.float32) for each in replies]).reshape(-1, len(labels))
+        scores = np.concatenate([np.array(reply.scores, dtype=np.float32) for reply in replies])
+        scores = scores.reshape(-1, len(labels))
         return Classes(labels=labels, scores=scores[0] if self._inputs.single else scores)
 
 
 class ClassifyTokens:
-    """All requests and replies of one `classify_tokens`."""
+    """The requests and replies of one `classify_tokens`."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class ClassifyTokens:
     ) -> None:
         self.seconds, self.progress = seconds, progress
         self._template, self._inputs = template, inputs
-        self._found: dict[int, list[TokenClasses]] = {}
+        self._results: dict[int, list[TokenClasses]] = {}
 
     @property
     def size(self) -> int:
@@ -88,19 +89,19 @@ class ClassifyTokens:
         message.MergeFrom(self._template)
         return message
 
-    def places(self, part: InputPart) -> Mapping[str, int]:
+    def offsets(self, part: InputPart) -> Mapping[str, int]:
         return {"texts": part.start}
 
-    def take(self, part: InputPart, reply: Any) -> None:
+    def add_reply(self, part: InputPart, reply: Any) -> None:
         labels, lengths = tuple(reply.labels), reply.lengths
         scores = np.array(reply.scores, dtype=np.float32).reshape(-1, len(labels))
-        columns = (np.array(each, dtype=np.int32) for each in (reply.token_ids, reply.starts, reply.ends))
-        texts = zip(parted(scores, lengths), *(parted(each, lengths) for each in columns), strict=True)
-        self._found[part.start] = [
-            TokenClasses(labels=labels, scores=own, token_ids=ids, starts=starts, ends=ends)
-            for own, ids, starts, ends in texts
+        integers = [np.array(column, dtype=np.int32) for column in (reply.token_ids, reply.starts, reply.ends)]
+        texts = zip(*(split_by_lengths(column, lengths) for column in (scores, *integers)), strict=True)
+        self._results[part.start] = [
+            TokenClasses(labels=labels, scores=scores, token_ids=ids, starts=starts, ends=ends)
+            for scores, ids, starts, ends in texts
         ]
 
     def result(self) -> Any:
-        found = [each for start in sorted(self._found) for each in self._found[start]]
-        return found[0] if self._inputs.single else found
+        results = [result for start in sorted(self._results) for result in self._results[start]]
+        return results[0] if self._inputs.single else results

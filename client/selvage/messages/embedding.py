@@ -1,4 +1,4 @@
-"""Embed: what a caller asks for <-> messages, and replies as arrays. No I/O; both clients have `embed` as a method."""
+"""Embed: a caller's options -> requests, and replies -> arrays. No I/O; both clients have `embed` as a method."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -6,19 +6,19 @@ from typing import Any
 import numpy as np
 
 from selvage.messages import enums, vectors
-from selvage.messages.inputs import Inputs, given
+from selvage.messages.inputs import Inputs, fields_set
 from selvage.messages.parts import InputPart
 from selvage.results import Array, Embeddings
 from selvage.v1 import embedding_pb2, model_pb2, vectors_pb2
 
 TEXTS, LETTERS = 512, 256 * 1024
-"""Of one request at most. A few such requests keep a worker busy, and far larger ones are taken."""
-CARD = InputPart(start=0, stop=0)
-"""Asks for the model's card instead: a matrix is as wide as the vocabulary."""
+"""Most texts and letters of one request. A few such requests keep a worker busy; the service takes far larger ones."""
+CARD_PART = InputPart(start=0, stop=0)
+"""The part whose request is for the model's card: a sparse matrix is as wide as the vocabulary, which the card says."""
 
 
 class Template:
-    """An EmbedRequest but for its texts."""
+    """An EmbedRequest without its texts."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class Template:
         pool_factor: float | None,
         protected_tokens: int | None,
     ) -> None:
-        """Raises InvalidInput for a word that there is not."""
+        """Raises InvalidInput where an option is not one of its choices."""
         self.message = embedding_pb2.EmbedRequest(
             model=model,
-            outputs=[enums.number(vectors_pb2.OutputKind, each, "output") for each in outputs],
+            outputs=[enums.number(vectors_pb2.OutputKind, output, "output") for output in outputs],
             input_type=enums.number_or_none(vectors_pb2.InputType, input_type, "input_type"),
-            **given(prompt=prompt, prompt_name=prompt_name, normalize=normalize, truncate=truncate),
+            **fields_set(prompt=prompt, prompt_name=prompt_name, normalize=normalize, truncate=truncate),
             dimensions=dimensions,
             data_type=enums.number(vectors_pb2.DataType, data_type, "data_type"),
             truncation_side=enums.number_or_none(vectors_pb2.TruncationSide, truncation_side, "truncation_side"),
@@ -56,18 +56,18 @@ class Template:
         )
 
     def request(self, inputs: Inputs, rows: slice) -> embedding_pb2.EmbedRequest:
-        """For some of the texts."""
+        """The request for some of the texts."""
         message = embedding_pb2.EmbedRequest()
         message.CopyFrom(self.message)
-        inputs.put(message, rows)
+        inputs.add_to(message, rows)
         return message
 
 
 class Embed:
-    """All requests and replies of one `embed`. Rows are put where they belong as they come."""
+    """The requests and replies of one `embed`. Dense rows are copied to their place as they come."""
 
     def __init__(self, template: Template, inputs: Inputs, *, csr: bool, seconds: float | None, progress: bool) -> None:
-        """`csr`: sparse rows as one matrix. Raises ImportError where there is no scipy for it."""
+        """`csr`: make one matrix of the sparse rows. Raises ImportError where scipy is missing for it."""
         if csr:
             from scipy.sparse import csr_array
 
@@ -84,25 +84,25 @@ class Embed:
 
     def parts(self) -> Iterator[InputPart]:
         if self._csr:
-            yield CARD
+            yield CARD_PART
         prompt = len(self._template.message.prompt)
         yield from self._inputs.parts(most=TEXTS, letters=LETTERS, common=prompt)
 
     def message(self, part: InputPart) -> Any:
-        if part is CARD:
+        if part is CARD_PART:
             return model_pb2.GetModelRequest(model=self._template.message.model)
         return self._template.request(self._inputs, part.rows)
 
-    def places(self, part: InputPart) -> Mapping[str, int]:
+    def offsets(self, part: InputPart) -> Mapping[str, int]:
         return {"texts": part.start, "tokenized": part.start}
 
-    def take(self, part: InputPart, reply: Any) -> None:
-        if part is CARD:
+    def add_reply(self, part: InputPart, reply: Any) -> None:
+        if part is CARD_PART:
             self._vocabulary = reply.card.vocabulary_size
             return
         if reply.HasField("dense"):
             rows = vectors.rows(reply.dense)
-            if self._dense is None:  # all rows have one width: one memory for all, and each is copied once
+            if self._dense is None:  # all rows have one width: they share one memory, and each is copied once
                 self._dense = np.empty((self.size, rows.shape[1]), dtype=rows.dtype)
             self._dense[part.rows] = rows
             reply.dense.ClearField("data")
@@ -110,22 +110,23 @@ class Embed:
 
     def result(self) -> Embeddings:
         replies = [self._replies[start] for start in sorted(self._replies)]
-        multi = [each.multi_vector for each in replies if each.HasField("multi_vector")]
-        counts = [count for each in replies for count in each.usage.token_counts]
+        multi_vectors = [reply.multi_vector for reply in replies if reply.HasField("multi_vector")]
+        counts = [count for reply in replies for count in reply.usage.token_counts]
         return Embeddings(
             model=replies[0].model,
             token_counts=np.array(counts, dtype=np.int32),
-            truncated=np.array([cut for each in replies for cut in each.usage.truncated], dtype=bool),
+            truncated=np.array([cut for reply in replies for cut in reply.usage.truncated], dtype=bool),
             dense=self._dense,
-            dense_scales=_scales([each.dense for each in replies]) if self._dense is not None else None,
-            sparse=self._sparse([each.sparse for each in replies]) if replies[0].HasField("sparse") else None,
-            multi_vector=[rows for each in multi for rows in vectors.multi_vectors(each)] if multi else None,
-            multi_vector_scales=_parted_scales(multi),
-            token_ids=_token_ids(multi),
+            dense_scales=_scales([reply.dense for reply in replies]) if self._dense is not None else None,
+            sparse=self._sparse([reply.sparse for reply in replies]) if replies[0].HasField("sparse") else None,
+            multi_vector=_multi_vectors(multi_vectors) if multi_vectors else None,
+            multi_vector_scales=_multi_vector_scales(multi_vectors),
+            token_ids=_token_ids(multi_vectors),
         )
 
     def _sparse(self, messages: Sequence[Any]) -> Any:
-        pairs = [pair for each in messages for pair in vectors.sparse(each)]
+        """A dict for each text, or one matrix."""
+        pairs = [pair for message in messages for pair in vectors.sparse(message)]
         if not self._csr:
             return [dict(zip(ids.tolist(), weights.tolist(), strict=True)) for ids, weights in pairs]
         starts = np.cumsum([0, *(len(ids) for ids, _ in pairs)])
@@ -133,12 +134,17 @@ class Embed:
         return self._matrix((weights, ids, starts), shape=(len(pairs), self._vocabulary))
 
 
-class One:
-    """The one output that was asked for by its name; of a single text without the axis of texts."""
+class SingleOutput:
+    """An `embed` that returns one output alone; for a single text, without the axis of texts."""
 
     def __init__(self, embed: Embed, output: str, *, single: bool) -> None:
         self.seconds, self.progress = embed.seconds, embed.progress
-        self.parts, self.message, self.take, self.places = embed.parts, embed.message, embed.take, embed.places
+        self.parts, self.message, self.add_reply, self.offsets = (
+            embed.parts,
+            embed.message,
+            embed.add_reply,
+            embed.offsets,
+        )
         self._embed, self._output, self._single = embed, output, single
 
     @property
@@ -146,12 +152,12 @@ class One:
         return self._embed.size
 
     def result(self) -> Any:
-        found = getattr(self._embed.result(), self._output)
-        return found[0] if self._single and not _is_matrix(found) else found
+        rows = getattr(self._embed.result(), self._output)
+        return rows[0] if self._single and not _is_matrix(rows) else rows
 
 
-def one_of(reply: embedding_pb2.EmbedResponse, output: str) -> list[Any]:
-    """What a reply holds of one output, text by text."""
+def results_by_text(reply: embedding_pb2.EmbedResponse, output: str) -> list[Any]:
+    """One output of a reply, as a list with a result for each text."""
     if output == "dense":
         return list(vectors.rows(reply.dense).copy())
     if output == "multi_vector":
@@ -159,25 +165,35 @@ def one_of(reply: embedding_pb2.EmbedResponse, output: str) -> list[Any]:
     return [dict(zip(ids.tolist(), weights.tolist(), strict=True)) for ids, weights in vectors.sparse(reply.sparse)]
 
 
-def _is_matrix(found: Any) -> bool:
-    """Whether it is scipy's: a single text of it stays a matrix of one row."""
-    return hasattr(found, "tocsr")
+def _is_matrix(rows: Any) -> bool:
+    """Whether rows are a sparse matrix of scipy, which stays a matrix of one row for a single text."""
+    return hasattr(rows, "tocsr")
 
 
 def _scales(messages: Sequence[Any]) -> Array | None:
-    found = np.concatenate([vectors.scales(each) for each in messages])
-    return found if len(found) else None
+    scales = np.concatenate([vectors.scales(message) for message in messages])
+    return scales if len(scales) else None
 
 
-def _parted_scales(messages: Sequence[Any]) -> list[Array] | None:
-    if not any(each.scales for each in messages):
+def _multi_vectors(messages: Sequence[Any]) -> list[Array]:
+    return [rows for message in messages for rows in vectors.multi_vectors(message)]
+
+
+def _multi_vector_scales(messages: Sequence[Any]) -> list[Array] | None:
+    if not any(message.scales for message in messages):
         return None
-    return [part for each in messages for part in vectors.parted(vectors.scales(each).copy(), each.lengths)]
+    return [
+        scales
+        for message in messages
+        for scales in vectors.split_by_lengths(vectors.scales(message).copy(), message.lengths)
+    ]
 
 
 def _token_ids(messages: Sequence[Any]) -> list[Array] | None:
-    if not any(each.token_ids for each in messages):
+    if not any(message.token_ids for message in messages):
         return None
     return [
-        part for each in messages for part in vectors.parted(np.array(each.token_ids, dtype=np.int32), each.lengths)
+        ids
+        for message in messages
+        for ids in vectors.split_by_lengths(np.array(message.token_ids, dtype=np.int32), message.lengths)
     ]

@@ -1,4 +1,4 @@
-"""Numbers of the contract's enums <-> the names that people give: OUTPUT_KIND_DENSE is "dense"."""
+"""Numbers of the contract's enums <-> the names that callers use: OUTPUT_KIND_DENSE is "dense"."""
 
 import re
 from typing import Any
@@ -7,29 +7,29 @@ from selvage.errors import InvalidInput
 
 
 def number(enum: Any, name: str, field: str) -> Any:
-    """Of a name such as "late_interaction". Raises InvalidInput for one that there is not."""
-    known = names(enum)
-    if name not in known:
-        raise InvalidInput(f"{field} is {name!r}; there are {', '.join(known)}", field=field)
+    """The number of a name such as "late_interaction". Raises InvalidInput where there is no such name."""
+    choices = names(enum)
+    if name not in choices:
+        raise InvalidInput(f"{field} is {name!r}; there are {', '.join(choices)}", field=field)
     return enum.DESCRIPTOR.values_by_name[_prefix(enum) + name.upper()].number
 
 
 def number_or_none(enum: Any, name: str | None, field: str) -> Any:
-    """None where no name is given. Raises InvalidInput."""
+    """The number of a name; None where there is no name. Raises InvalidInput."""
     return number(enum, name, field) if name else None
 
 
 def name(enum: Any, value: int) -> str:
-    """Of a number; one that a newer service tells stays a number."""
-    known = enum.DESCRIPTOR.values_by_number.get(value)
-    return known.name.removeprefix(_prefix(enum)).lower() if known else str(value)
+    """The name of a number; the number itself, as text, where only a newer contract has it."""
+    descriptor = enum.DESCRIPTOR.values_by_number.get(value)
+    return descriptor.name.removeprefix(_prefix(enum)).lower() if descriptor else str(value)
 
 
 def names(enum: Any) -> list[str]:
-    """All that may be asked for; 0 stands for the default."""
-    return [name(enum, each.number) for each in enum.DESCRIPTOR.values if each.number]
+    """All names that callers may use; 0 has none, because it stands for the default."""
+    return [name(enum, descriptor.number) for descriptor in enum.DESCRIPTOR.values if descriptor.number]
 
 
 def _prefix(enum: Any) -> str:
-    """Of InputType: INPUT_TYPE_."""
+    """What the names of an enum's values begin with, such as INPUT_TYPE_ for InputType."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", enum.DESCRIPTOR.name).upper() + "_"

@@ -1,4 +1,4 @@
-"""What callers give as texts: one or many, as strings or as token ids. Knows no calls."""
+"""The texts that callers pass: one or many, as strings or as token ids, checked. Knows no calls."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from selvage.v1.embedding_pb2 import TokenIds
 Texts = str | Sequence[int] | Iterable[str] | Iterable[Sequence[int]]
 """One text or many, each a string or token ids."""
 ENTRY_LETTERS = 16
-"""Of work, a text counts as if it had so many letters more."""
+"""Letters that are added to the length of each text, because a text costs more than its letters."""
 ID_LETTERS = 4
-"""A token id counts like so many letters."""
+"""Letters that a token id counts for."""
 MOST_ID = 2**31
-"""Ids are below it."""
+"""Token ids are below this number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Texts, or lists of token ids; `single` where one was given, not in a list."""
+    """Texts, or lists of token ids. `single`: the caller passed one text, not a list of one."""
 
     entries: Sequence[Any]
     tokenized: bool
@@ -29,58 +29,65 @@ class Inputs:
 
     @classmethod
     def of(cls, texts: Any, field: str = "texts") -> "Inputs":
-        """Raises InvalidInput where something is neither a string nor token ids, or both kinds are there, or one that
-        no message may hold."""
+        """Checks what a caller passes as `field`.
+
+        Raises InvalidInput where an entry is neither a string nor token ids, where both kinds are mixed, and where no
+        message can hold an entry.
+        """
         if isinstance(texts, bytes | bytearray):
             raise InvalidInput(f"{field} are bytes; wanted are strings or token ids", field=field)
         if isinstance(texts, str):
-            return cls(entries=[text(texts, field)], tokenized=False, single=True)
+            return cls(entries=[checked_text(texts, field)], tokenized=False, single=True)
         entries = list(texts)
         if all(map(_is_string, entries)):
-            for place, each in enumerate(entries):
-                text(each, f"{field}[{place}]")
+            for place, text in enumerate(entries):
+                checked_text(text, f"{field}[{place}]")
             return cls(entries=entries, tokenized=False, single=False)
-        if all(_is_number(each) for each in entries):
+        if all(_is_number(entry) for entry in entries):
             _check_ids(entries, field)
             return cls(entries=[entries], tokenized=True, single=True)
-        wanted = _is_string if isinstance(entries[0], str) else _is_ids
-        for place, each in enumerate(entries):
-            if not wanted(each):
-                told = f"{field}[{place}] is of type {type(each).__name__}; wanted are strings only, or token ids only"
-                raise InvalidInput(told, field=f"{field}[{place}]")
-            if wanted is _is_ids:
-                _check_ids(each, f"{field}[{place}]")
+        is_of_the_first_kind = _is_string if isinstance(entries[0], str) else _is_ids
+        for place, entry in enumerate(entries):
+            if not is_of_the_first_kind(entry):
+                raise InvalidInput(
+                    f"{field}[{place}] is of type {type(entry).__name__}; wanted are strings only, or token ids only",
+                    field=f"{field}[{place}]",
+                )
+            if is_of_the_first_kind is _is_ids:
+                _check_ids(entry, f"{field}[{place}]")
         return cls(entries=entries, tokenized=True, single=False)
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    def parts(self, *, most: int, letters: int, common: int = 0, beside: Sequence[str] = ()) -> Iterable[InputPart]:
-        """Of so many entries and letters each; `common`: letters that are added to each, as by a prompt; `beside`: a
-        second text of each, or none at all."""
-        each = ID_LETTERS if self.tokenized else 1
-        both = zip_longest(self.entries, beside, fillvalue="")
-        sizes = (len(entry) * each + len(second) + ENTRY_LETTERS + common for entry, second in both)
+    def parts(self, *, most: int, letters: int, common: int = 0, pairs: Sequence[str] = ()) -> Iterable[InputPart]:
+        """Parts of at most `most` entries and `letters` letters.
+
+        `common`: letters that are added to each entry, as by a prompt. `pairs`: a second text for each entry, or none.
+        """
+        letters_per_unit = ID_LETTERS if self.tokenized else 1
+        entry_pairs = zip_longest(self.entries, pairs, fillvalue="")
+        sizes = (len(entry) * letters_per_unit + len(pair) + ENTRY_LETTERS + common for entry, pair in entry_pairs)
         return (InputPart(start=start, stop=stop) for start, stop in runs(sizes, most=most, room=letters))
 
-    def put(self, message: Any, rows: slice) -> None:
-        """Into `texts` or `tokenized` of a request."""
+    def add_to(self, message: Any, rows: slice) -> None:
+        """Adds some of the entries to `texts` or `tokenized` of a request."""
         if self.tokenized:
             message.tokenized.extend(TokenIds(ids=entry) for entry in self.entries[rows])
         else:
             message.texts.extend(self.entries[rows])
 
 
-def strings(texts: Iterable[str] | str, field: str) -> tuple[list[str], bool]:
-    """Texts that cannot be token ids, and whether it was a single one. Raises InvalidInput."""
+def checked_strings(texts: Iterable[str] | str, field: str) -> tuple[list[str], bool]:
+    """Texts that may not be token ids, and whether it was a single one. Raises InvalidInput."""
     inputs = Inputs.of(texts, field)
     if inputs.tokenized:
         raise InvalidInput(f"{field} are to be strings", field=field)
     return list(inputs.entries), inputs.single
 
 
-def text(value: str, field: str) -> str:
-    """The same. Raises InvalidInput where UTF-8 cannot hold it."""
+def checked_text(value: str, field: str) -> str:
+    """Returns the text itself. Raises InvalidInput where UTF-8 cannot encode it."""
     if not value.isascii():
         try:
             value.encode()
@@ -89,8 +96,8 @@ def text(value: str, field: str) -> str:
     return value
 
 
-def given(**fields: Any) -> dict[str, Any]:
-    """Those fields of a request that are not None. Raises InvalidInput for a prompt that has a name as well."""
+def fields_set(**fields: Any) -> dict[str, Any]:
+    """The fields of a request that are not None. Raises InvalidInput where both prompt and prompt_name are there."""
     if fields.get("prompt") is not None and fields.get("prompt_name") is not None:
         raise InvalidInput("prompt and prompt_name exclude each other", field="prompt")
     return {name: value for name, value in fields.items() if value is not None}
@@ -105,7 +112,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _check_ids(ids: Sequence[int], field: str) -> None:
-    """Raises InvalidInput where one fits into no message."""
+    """Raises InvalidInput where no message can hold one of the ids."""
     if len(ids) and not (min(ids) >= 0 and max(ids) < MOST_ID):
         raise InvalidInput(f"{field} has an id that is below 0, or {MOST_ID} and above", field=field)
 

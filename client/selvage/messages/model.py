@@ -1,4 +1,4 @@
-"""Tokenize, Detokenize and the models' cards <-> messages. No I/O."""
+"""Tokenize, Detokenize, GetModel and ListModels: requests, and replies -> results. No I/O."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,14 +13,14 @@ from selvage.results import TextTokens
 from selvage.v1 import model_pb2
 
 
-class InParts:
-    """Texts, or token ids, that are answered one by one; replies have a list `texts`."""
+class TokenizeOrDetokenize:
+    """The requests and replies of one `tokenize` or `detokenize`; both replies have a result a text in `texts`."""
 
     def __init__(self, template: Any, inputs: Inputs, *, seconds: float | None) -> None:
-        """`template`: the request but for its entries."""
+        """`template`: the request without its texts or token ids."""
         self.seconds, self.progress = seconds, False
         self._template, self._inputs = template, inputs
-        self._found: dict[int, list[Any]] = {}
+        self._results: dict[int, list[Any]] = {}
 
     @property
     def size(self) -> int:
@@ -32,27 +32,27 @@ class InParts:
     def message(self, part: InputPart) -> Any:
         message = type(self._template)()
         message.CopyFrom(self._template)
-        self._inputs.put(message, part.rows)
+        self._inputs.add_to(message, part.rows)
         return message
 
-    def places(self, part: InputPart) -> Mapping[str, int]:
+    def offsets(self, part: InputPart) -> Mapping[str, int]:
         return {"texts": part.start, "tokenized": part.start}
 
-    def take(self, part: InputPart, reply: Any) -> None:
-        self._found[part.start] = [_text(each) for each in reply.texts]
+    def add_reply(self, part: InputPart, reply: Any) -> None:
+        self._results[part.start] = [_result(text) for text in reply.texts]
 
     def result(self) -> Any:
-        found = [each for start in sorted(self._found) for each in self._found[start]]
-        return found[0] if self._inputs.single else found
+        results = [result for start in sorted(self._results) for result in self._results[start]]
+        return results[0] if self._inputs.single else results
 
 
 class Cards:
-    """One card, or those of all models."""
+    """The request and reply of one `model`, for one card, or of one `models`, for all."""
 
     def __init__(self, request: model_pb2.GetModelRequest | model_pb2.ListModelsRequest, seconds: float | None) -> None:
         self.seconds, self.progress, self.size = seconds, False, 1
         self._request = request
-        self._found: Any = None
+        self._cards: Any = None
 
     def parts(self) -> Iterator[InputPart]:
         yield InputPart(start=0, stop=1)
@@ -60,29 +60,29 @@ class Cards:
     def message(self, _: InputPart) -> Any:
         return self._request
 
-    def places(self, _: InputPart) -> Mapping[str, int]:
+    def offsets(self, _: InputPart) -> Mapping[str, int]:
         return {}
 
-    def take(self, _: InputPart, reply: Any) -> None:
+    def add_reply(self, _: InputPart, reply: Any) -> None:
         if isinstance(reply, model_pb2.GetModelResponse):
-            self._found = card_from_pb(reply.card)
+            self._cards = card_from_pb(reply.card)
         else:
-            self._found = [card_from_pb(each) for each in reply.cards]
+            self._cards = [card_from_pb(card) for card in reply.cards]
 
     def result(self) -> Any:
-        return self._found
+        return self._cards
 
 
-def _text(reply: Any) -> Any:
-    """A string of Detokenize as it is."""
-    if isinstance(reply, str):
-        return reply
+def _result(text: Any) -> Any:
+    """The result for one text: a string of Detokenize as it is, else TextTokens."""
+    if isinstance(text, str):
+        return text
     return TextTokens(
-        ids=np.array(reply.ids, dtype=np.int32),
-        tokens=tuple(reply.tokens),
-        special=np.array(reply.special, dtype=bool),
-        starts=np.array(reply.starts, dtype=np.int32),
-        ends=np.array(reply.ends, dtype=np.int32),
-        truncated=reply.truncated,
-        expansion_tokens=reply.expansion_tokens,
+        ids=np.array(text.ids, dtype=np.int32),
+        tokens=tuple(text.tokens),
+        special=np.array(text.special, dtype=bool),
+        starts=np.array(text.starts, dtype=np.int32),
+        ends=np.array(text.ends, dtype=np.int32),
+        truncated=text.truncated,
+        expansion_tokens=text.expansion_tokens,
     )

@@ -1,4 +1,4 @@
-"""Large inputs in parts: where to cut, and a part in halves. Knows no messages and no calls."""
+"""Where a large input is cut into parts, and a part into halves. Knows no messages and no calls."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputPart:
-    """Rows `start` to `stop` of the whole input; of a matrix of scores, also columns `left` to `right`."""
+    """Rows `start` to `stop` of the whole input; for a matrix of scores, also columns `left` to `right`."""
 
     start: int
     stop: int
@@ -23,11 +23,11 @@ class InputPart:
 
     @property
     def size(self) -> int:
-        """Results that it brings."""
+        """Number of results that the part brings."""
         return (self.stop - self.start) * (self.right - self.left)
 
     def halves(self) -> "list[InputPart]":
-        """Two parts that make up this one, cut through its longer side; empty where there is but one result."""
+        """Two parts that make up this one, cut through its longer side; none where it has a single result."""
         rows, columns = self.stop - self.start, self.right - self.left
         if max(rows, columns) < 2:
             return []
@@ -39,9 +39,10 @@ class InputPart:
 
 
 def runs(sizes: Iterable[int], *, most: int, room: int) -> Iterator[tuple[int, int]]:
-    """Where each part starts and stops: the most entries in a row that are `most` at most and `room` together.
+    """Cuts entries of these sizes into runs, and yields where each run starts and stops.
 
-    An entry over `room` is a part of its own. No entries make one empty part, for the service to refuse.
+    A run has as many entries as possible, but at most `most`, and sizes that sum up to at most `room`. An entry over
+    `room` is a run of its own. Without entries there is one empty run, so that the service gets to refuse it.
     """
     start = stop = used = 0
     for size in sizes:

@@ -1,6 +1,7 @@
-"""Rerank, Score and MaxSim in parts <-> messages. No I/O.
+"""Rerank, Score and MaxSim: queries and documents -> requests, and replies -> scores. No I/O.
 
-A score depends on its query and its document alone, so documents may be parted, and a matrix cut into blocks.
+A score depends on its query and its document alone, so documents may be sent in several requests, and a matrix of
+scores may be computed block by block.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,15 +18,15 @@ from selvage.results import Array, RankedDocument, TokenMatch
 from selvage.v1 import ranking_pb2, vectors_pb2
 
 DOCUMENTS, LETTERS = 1024, 1024 * 1024
-"""Of one Rerank at most: its query is read again with each part."""
+"""Most documents and letters of one Rerank. Parts are large, because each computes the query again."""
 SIDE, SIDE_LETTERS = 2048, 8 * 1024 * 1024
-"""Of either side of one Score: blocks are large, since the other side is computed again with each."""
+"""Most texts, and letters, of either side of one Score. Blocks are large, because each computes both sides again."""
 ARRAYS, QUERY_BYTES, DOCUMENT_BYTES = 1024, 8 * 1024 * 1024, 16 * 1024 * 1024
-"""Of either side of one MaxSim, and bytes of each side: the queries are sent again with each block of documents."""
+"""Most arrays of either side of one MaxSim, and most bytes: each block of documents sends the queries again."""
 
 
 class Rerank:
-    """All requests and replies of one `rerank`. Texts of documents are not sent back: the caller has them."""
+    """The requests and replies of one `rerank`. Replies carry no documents, because the caller has them."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Rerank:
         return len(self._documents)
 
     def parts(self) -> Iterator[InputPart]:
-        sizes = (len(each) + ENTRY_LETTERS for each in self._documents)
+        sizes = (len(document) + ENTRY_LETTERS for document in self._documents)
         return (InputPart(start=start, stop=stop) for start, stop in runs(sizes, most=DOCUMENTS, room=LETTERS))
 
     def message(self, part: InputPart) -> ranking_pb2.RerankRequest:
@@ -53,29 +54,31 @@ class Rerank:
         message.MergeFrom(self._template)
         return message
 
-    def places(self, part: InputPart) -> Mapping[str, int]:
+    def offsets(self, part: InputPart) -> Mapping[str, int]:
         return {"documents": part.start}
 
-    def take(self, part: InputPart, reply: Any) -> None:
-        for each in reply.results:
-            index = part.start + each.index
+    def add_reply(self, part: InputPart, reply: Any) -> None:
+        for result in reply.results:
+            index = part.start + result.index
             document = self._documents[index] if self._return else None
-            matches = tuple(_match(match) for match in each.explanation)
-            self._results.append(RankedDocument(index=index, score=each.score, document=document, explanation=matches))
+            matches = tuple(_match(match) for match in result.explanation)
+            self._results.append(
+                RankedDocument(index=index, score=result.score, document=document, explanation=matches)
+            )
 
     def result(self) -> list[RankedDocument]:
-        """Best first; documents of equal score as they were given."""
-        best = sorted(self._results, key=lambda each: (-each.score, each.index))
+        """All documents or the `top_n` best, best first; those of equal score in the order of the input."""
+        best = sorted(self._results, key=lambda document: (-document.score, document.index))
         return best[: self._template.top_n] if self._template.HasField("top_n") else best
 
 
 class Scores:
-    """A matrix of scores in blocks, or a column of pairs in runs."""
+    """A matrix of scores that comes in blocks, or a column of the scores of pairs that comes in runs."""
 
     def __init__(
         self, rows: list[tuple[int, int]], columns: list[tuple[int, int]], seconds: float | None, progress: bool
     ) -> None:
-        """`columns`: of pairs just (0, 1)."""
+        """`rows`, `columns`: where each block starts and stops; for pairs there is one column, (0, 1)."""
         self.seconds, self.progress = seconds, progress
         self._rows, self._columns = rows, columns
         self._scores = np.zeros((rows[-1][1], columns[-1][1]), dtype=np.float32)
@@ -88,13 +91,13 @@ class Scores:
         for (start, stop), (left, right) in product(self._rows, self._columns):
             yield InputPart(start=start, stop=stop, left=left, right=right)
 
-    def take(self, part: InputPart, reply: Any) -> None:
+    def add_reply(self, part: InputPart, reply: Any) -> None:
         block = np.array(reply.scores, dtype=np.float32).reshape(reply.rows, reply.columns)
         self._scores[part.rows, part.columns] = block
 
 
 class Score(Scores):
-    """All requests and replies of one `score`."""
+    """The requests and replies of one `score`."""
 
     def __init__(
         self,
@@ -109,7 +112,8 @@ class Score(Scores):
         self._pairs = template.layout == vectors_pb2.LAYOUT_PAIRS
         if self._pairs:
             _check_pairs(queries, documents)
-            sizes = (len(query) + len(each) + ENTRY_LETTERS for query, each in zip(queries, documents, strict=True))
+            pairs = zip(queries, documents, strict=True)
+            sizes = (len(query) + len(document) + ENTRY_LETTERS for query, document in pairs)
             rows, columns = list(runs(sizes, most=SIDE, room=SIDE_LETTERS)), [(0, 1)]
         else:
             rows, columns = _text_runs(queries), _text_runs(documents)
@@ -121,7 +125,7 @@ class Score(Scores):
         message.MergeFrom(self._template)
         return message
 
-    def places(self, part: InputPart) -> Mapping[str, int]:
+    def offsets(self, part: InputPart) -> Mapping[str, int]:
         return {"queries": part.start, "documents": part.start if self._pairs else part.left}
 
     def result(self) -> Array:
@@ -129,7 +133,7 @@ class Score(Scores):
 
 
 class MaxSim(Scores):
-    """All requests and replies of one `max_sim`. `queries` are arrays, or texts."""
+    """The requests and replies of one `max_sim`. `queries` are arrays, or texts."""
 
     def __init__(
         self,
@@ -148,8 +152,9 @@ class MaxSim(Scores):
         self._pairs = template.layout == vectors_pb2.LAYOUT_PAIRS
         if self._pairs:
             _check_pairs(queries, documents)
-            both = (_bytes(query) + _bytes(each) for query, each in zip(queries, documents, strict=True))
-            rows, columns = list(runs(both, most=ARRAYS, room=DOCUMENT_BYTES)), [(0, 1)]
+            pairs = zip(queries, documents, strict=True)
+            sizes = (_bytes(query) + _bytes(document) for query, document in pairs)
+            rows, columns = list(runs(sizes, most=ARRAYS, room=DOCUMENT_BYTES)), [(0, 1)]
         else:
             rows = list(runs(map(_bytes, queries), most=ARRAYS, room=QUERY_BYTES))
             columns = list(runs(map(_bytes, documents), most=ARRAYS, room=DOCUMENT_BYTES))
@@ -165,7 +170,7 @@ class MaxSim(Scores):
             message.queries.CopyFrom(vectors.to_multi_vectors(self._queries[part.rows]))
         return message
 
-    def places(self, part: InputPart) -> Mapping[str, int]:
+    def offsets(self, part: InputPart) -> Mapping[str, int]:
         documents = part.start if self._pairs else part.left
         return {"queries": part.start, "query_texts": part.start, "documents": documents}
 
@@ -174,7 +179,7 @@ class MaxSim(Scores):
 
 
 def weights_to_pb(weights: Mapping[str, float] | None) -> ranking_pb2.HybridWeights | None:
-    """By output: {"dense": 1, "sparse": 0.3, "multi_vector": 1}; what is not named weighs nothing."""
+    """Weights by output, such as {"dense": 1, "sparse": 0.3}, as a message; other outputs weigh nothing."""
     if weights is None:
         return None
     for name in weights:
@@ -192,11 +197,11 @@ def _match(match: ranking_pb2.TokenMatch) -> TokenMatch:
 
 
 def _text_runs(texts: Sequence[str]) -> list[tuple[int, int]]:
-    return list(runs((len(each) + ENTRY_LETTERS for each in texts), most=SIDE, room=SIDE_LETTERS))
+    return list(runs((len(text) + ENTRY_LETTERS for text in texts), most=SIDE, room=SIDE_LETTERS))
 
 
 def _bytes(entry: Any) -> int:
-    """Of an array, or of a text."""
+    """The size in bytes of an array as float32, or of a text, for which its letters stand."""
     return len(entry) if isinstance(entry, str) else int(entry.size) * 4
 
 

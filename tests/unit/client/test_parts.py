@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from selvage.calls import methods
 from selvage.calls.retries import RetryPolicy
-from selvage.calls.split_call import Attempt, CallSteps
+from selvage.calls.split_call import Attempt, SplitCall
 from selvage.connection import Settings
 from selvage.errors import Overloaded, ResultTooLarge, Unavailable
 from selvage.messages import embedding
@@ -71,33 +71,33 @@ class Nobody:
     )
 
 
-def fly(operation: Any, seed: int) -> Any:
+def run(operation: Any, seed: int) -> Any:
     """Answers in any order, refuses now and then, and refuses what has more than three rows. No clock runs."""
     now, chance = 0.0, random.Random(seed)
-    flight = CallSteps(operation, seconds=1e9, retries=RetryPolicy(1_000_000, chance.random), clock=lambda: now)
+    call = SplitCall(operation, seconds=1e9, retries=RetryPolicy(1_000_000, chance.random), clock=lambda: now)
     under_way: list[Attempt] = []
     while True:
-        while len(under_way) < 3 and (attempt := flight.next()) is not None:
+        while len(under_way) < 3 and (attempt := call.next_attempt()) is not None:
             under_way.append(attempt)
-        if flight.done:
-            return flight.result()
+        if call.done:
+            return call.result()
         if not under_way:
-            now += flight.pause() or 0.0
+            now += call.wait_seconds() or 0.0
             continue
         attempt = under_way.pop(chance.randrange(len(under_way)))
         if chance.random() < 0.3:
             kind = chance.choice([Unavailable, Overloaded])
-            flight.failed(attempt, kind("not now", retry_after=chance.choice([0.0, 2.0])))
+            call.record_failure(attempt, kind("not now", retry_after=chance.choice([0.0, 2.0])))
         elif attempt.part.size > 3:
-            flight.failed(attempt, ResultTooLarge("too much"))
+            call.record_failure(attempt, ResultTooLarge("too much"))
         else:
-            flight.answered(attempt, ANSWERS[type(attempt.message).__name__](attempt.message))
+            call.record_reply(attempt, ANSWERS[type(attempt.message).__name__](attempt.message))
 
 
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=30), st.integers(0, 2**32))
 def test_embed_in_parts_is_embed(texts: list[str], seed: int) -> None:
     """Every output, whatever was refused, halved and answered out of order."""
-    found = fly(methods.embed(Nobody(), texts, output=["dense", "sparse", "multi_vector"]), seed)
+    found = run(methods.embed(Nobody(), texts, output=["dense", "sparse", "multi_vector"]), seed)
     assert np.array_equal(found.dense, np.stack([dense_row(each) for each in texts]))
     assert [len(each) for each in found.multi_vector] == [min(len(each), 5) for each in texts]
     assert all((rows == dense_row(text)).all() for rows, text in zip(found.multi_vector, texts, strict=True))
@@ -113,7 +113,7 @@ def test_score_in_blocks_is_score(queries: list[str], documents: list[str], seed
     """A matrix of blocks, each where it belongs."""
     operation = methods.score(Nobody(), queries, documents)
     whole = ANSWERS["ScoreRequest"](operation.message(InputPart(start=0, stop=len(queries), right=len(documents))))
-    assert fly(operation, seed).ravel().tolist() == list(whole.scores)
+    assert run(operation, seed).ravel().tolist() == list(whole.scores)
 
 
 @given(words, st.integers(1, 14), st.integers(0, 2**32))
@@ -122,7 +122,7 @@ def test_rerank_in_parts_is_rerank(documents: list[str], top_n: int, seed: int) 
     operation = methods.rerank(Nobody(), "query", documents, top_n=top_n)
     whole = ANSWERS["RerankRequest"](operation.message(InputPart(start=0, stop=len(documents))))
     expected = [(each.index, each.score) for each in whole.results]
-    assert [(each.index, each.score) for each in fly(operation, seed)] == expected
+    assert [(each.index, each.score) for each in run(operation, seed)] == expected
 
 
 @pytest.mark.parametrize("letters", [1, 50_000])

@@ -8,7 +8,7 @@ import pytest
 
 from selvage import errors
 from selvage.calls.retries import FIRST, LONGEST, SPREAD, RetryPolicy
-from selvage.calls.split_call import CallSteps
+from selvage.calls.split_call import SplitCall
 from selvage.messages.parts import InputPart
 
 
@@ -27,10 +27,10 @@ class Words:
     def message(self, part: InputPart) -> InputPart:
         return part
 
-    def places(self, part: InputPart) -> dict[str, int]:
+    def offsets(self, part: InputPart) -> dict[str, int]:
         return {"texts": part.start}
 
-    def take(self, part: InputPart, reply: Any) -> None:
+    def add_reply(self, part: InputPart, reply: Any) -> None:
         self.taken.append(part)
 
     def result(self) -> int:
@@ -45,8 +45,8 @@ class Clock:
         return self.now
 
 
-def flight(parts: int, clock: Clock, *, seconds: float = 60.0, retries: int = 3) -> CallSteps[int]:
-    return CallSteps(Words(parts), seconds=seconds, retries=RetryPolicy(retries, lambda: 0.0), clock=clock)
+def split_call(parts: int, clock: Clock, *, seconds: float = 60.0, retries: int = 3) -> SplitCall[int]:
+    return SplitCall(Words(parts), seconds=seconds, retries=RetryPolicy(retries, lambda: 0.0), clock=clock)
 
 
 @pytest.mark.parametrize("kind", [*errors.BY_REASON.values(), errors.Cancelled])
@@ -71,95 +71,95 @@ def test_waits_grow_and_spread() -> None:
 def test_a_refused_part_is_sent_again_when_it_was_told() -> None:
     """And so is everything else: who is overloaded by one part is so by all."""
     clock = Clock()
-    flying = flight(3, clock)
-    first, second = flying.next(), flying.next()
+    call = split_call(3, clock)
+    first, second = call.next_attempt(), call.next_attempt()
     assert first is not None
     assert second is not None
-    flying.failed(first, errors.Overloaded("full", retry_after=2.0))
-    assert flying.next() is None
-    assert flying.pause() == 2.0
-    flying.answered(second, "reply")
+    call.record_failure(first, errors.Overloaded("full", retry_after=2.0))
+    assert call.next_attempt() is None
+    assert call.wait_seconds() == 2.0
+    call.record_reply(second, "reply")
     clock.now += 2.0
-    again, third = flying.next(), flying.next()
+    again, third = call.next_attempt(), call.next_attempt()
     assert again is not None
     assert third is not None
     assert (again.part, again.failures, third.part.start) == (first.part, 1, 2)
-    flying.answered(again, "reply")
-    flying.answered(third, "reply")
-    assert flying.next() is None
-    assert flying.done
-    assert flying.result() == 3
+    call.record_reply(again, "reply")
+    call.record_reply(third, "reply")
+    assert call.next_attempt() is None
+    assert call.done
+    assert call.result() == 3
 
 
 def test_tries_are_bounded() -> None:
     """The last error is raised as it came, under its place in the whole input."""
     clock = Clock()
-    flying = flight(2, clock, retries=2)
-    attempt = flying.next()
+    call = split_call(2, clock, retries=2)
+    attempt = call.next_attempt()
     for _ in range(2):
         assert attempt is not None
-        flying.failed(attempt, errors.Unavailable("gone"))
-        assert flying.next() is None
-        clock.now += flying.pause() or 0.0
-        attempt = flying.next()
+        call.record_failure(attempt, errors.Unavailable("gone"))
+        assert call.next_attempt() is None
+        clock.now += call.wait_seconds() or 0.0
+        attempt = call.next_attempt()
     assert attempt is not None
     with pytest.raises(errors.Unavailable, match="gone"):
-        flying.failed(attempt, errors.Unavailable("gone"))
+        call.record_failure(attempt, errors.Unavailable("gone"))
 
 
 def test_a_wait_that_ends_between_two_looks_is_no_wait_without_end() -> None:
     """Though another part is under way, which may take for ever."""
     clock = Clock()
-    flying = flight(2, clock)
-    first, second = flying.next(), flying.next()
+    call = split_call(2, clock)
+    first, second = call.next_attempt(), call.next_attempt()
     assert first is not None
     assert second is not None
-    flying.failed(first, errors.Overloaded("full", retry_after=2.0))
+    call.record_failure(first, errors.Overloaded("full", retry_after=2.0))
     clock.now += 1.999
-    assert flying.next() is None
+    assert call.next_attempt() is None
     clock.now += 0.002
-    assert flying.pause() == 0.0
-    assert flying.next() is not None
-    assert flying.pause() is None
+    assert call.wait_seconds() == 0.0
+    assert call.next_attempt() is not None
+    assert call.wait_seconds() is None
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan])
 def test_a_timeout_is_a_time(seconds: float) -> None:
     """Zero is one, and over at once."""
     with pytest.raises(errors.InvalidInput, match="timeout is"):
-        flight(1, Clock(), seconds=seconds)
+        split_call(1, Clock(), seconds=seconds)
     with pytest.raises(errors.DeadlineExceeded):
-        flight(1, Clock(), seconds=0.0).next()
+        split_call(1, Clock(), seconds=0.0).next_attempt()
 
 
 def test_a_wait_beyond_the_deadline_is_not_begun() -> None:
     """The caller is told the reason at once, not later that time is up."""
     clock = Clock()
-    flying = flight(1, clock, seconds=5.0)
-    attempt = flying.next()
+    call = split_call(1, clock, seconds=5.0)
+    attempt = call.next_attempt()
     assert attempt is not None
     assert attempt.seconds == 5.0
     with pytest.raises(errors.Overloaded):
-        flying.failed(attempt, errors.Overloaded("full", retry_after=5.0))
+        call.record_failure(attempt, errors.Overloaded("full", retry_after=5.0))
 
 
 def test_all_parts_share_one_deadline() -> None:
     """What is sent later has less time; what would be sent too late is not."""
     clock = Clock()
-    flying = flight(3, clock, seconds=5.0)
-    assert flying.next() is not None
+    call = split_call(3, clock, seconds=5.0)
+    assert call.next_attempt() is not None
     clock.now += 3.0
-    second = flying.next()
+    second = call.next_attempt()
     assert second is not None
     assert second.seconds == pytest.approx(2.0)
     clock.now += 2.0
     with pytest.raises(errors.DeadlineExceeded):
-        flying.next()
+        call.next_attempt()
 
 
 def test_no_deadline_leaves_it_to_the_service() -> None:
     """math.inf: calls have none of their own."""
-    attempt = flight(1, Clock(), seconds=math.inf).next()
+    attempt = split_call(1, Clock(), seconds=math.inf).next_attempt()
     assert attempt is not None
     assert attempt.seconds is None
 
@@ -168,8 +168,8 @@ def test_a_limit_that_fewer_texts_would_not_mend_is_told_at_once() -> None:
     """Not after many halves."""
     operation = Words(1)
     operation.parts = lambda: iter([InputPart(start=0, stop=8)])  # type: ignore[method-assign]
-    flying = CallSteps(operation, seconds=60, retries=RetryPolicy(3))
-    attempt = flying.next()
+    call = SplitCall(operation, seconds=60, retries=RetryPolicy(3))
+    attempt = call.next_attempt()
     assert attempt is not None
     with pytest.raises(errors.LimitExceeded):
-        flying.failed(attempt, errors.LimitExceeded("over the model's", field="max_tokens"))
+        call.record_failure(attempt, errors.LimitExceeded("over the model's", field="max_tokens"))

@@ -185,24 +185,24 @@ async def test_an_endless_input_is_read_a_little_ahead(fake: FakeFrontend, kind:
             first = [await anext(source) for _ in range(50)]
             await source.aclose()
         assert np.array_equal(first, [dense_row(f"text {number}") for number in range(50)])
-        assert read <= 50 + 4 * streamed_call.WINDOW
+        assert read <= 50 + 4 * streamed_call.BATCHES_AHEAD
         assert ended.wait(10)
 
 
 async def test_nobody_waits_once_all_is_handed_on(kind: str) -> None:
     """The end of the texts may come after the last reply."""
     client = KINDS[kind]("127.0.0.1:1")
-    pouring = methods.embed_stream(client, [], batch_size=2)
-    assert pouring.patience() == 0
-    pouring.add("a")
-    pouring.add("b")
-    batch = pouring.next()
+    streamed = methods.embed_stream(client, [], batch_size=2)
+    assert streamed.listen_seconds() == 0
+    streamed.add_text("a")
+    streamed.add_text("b")
+    batch = streamed.next_request()
     assert batch is not None
-    pouring.received(answer_batch(batch), "")
-    assert len(list(pouring.ready())) == 2
-    pouring.finish()
-    assert pouring.done
-    assert pouring.patience() == 0
+    streamed.record_reply(answer_batch(batch), "")
+    assert len(list(streamed.ready_results())) == 2
+    streamed.end_texts()
+    assert streamed.done
+    assert streamed.listen_seconds() == 0
 
 
 async def test_an_asynchronous_source(fake: FakeFrontend, kind: str) -> None:
