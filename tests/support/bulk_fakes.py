@@ -32,7 +32,7 @@ class FakeService:
             raise self.dead
         return SimpleNamespace(id="fake", fingerprint=self.fingerprint)
 
-    def answers(self, requests: Iterator[Any]) -> Iterator[EmbedStreamResponse]:
+    def replies(self, requests: Iterator[Any]) -> Iterator[EmbedStreamResponse]:
         for each in requests:
             self.sent.append(list(each.request.texts))
             yield self.script(each, next(self._count)) or fake_frontend.answer_batch(each)

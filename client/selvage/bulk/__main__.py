@@ -17,7 +17,7 @@ BY_CTRL_C = 130
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status."""
+    """Runs the command, and returns its exit status."""
     options = parse(arguments)
     meter = Meter()
     try:
@@ -31,19 +31,19 @@ def main(arguments: Sequence[str]) -> int:
         print("Stopped; the same command goes on.", file=sys.stderr)
         return BY_CTRL_C
     meter.end()
-    print(told(options, summary))
+    print(summary_text(options, summary))
     return 0
 
 
 def services(options: BulkOptions) -> list[BulkService]:
-    """All targets, or the model in this process."""
+    """A service for each target, or the model in this process."""
     if options.engine:
         return [EngineService(options.services[0], options.engine, options.engine_options)]
-    return [ChannelService(each, each.channel(grpc)) for each in options.services]
+    return [ChannelService(settings, settings.channel(grpc)) for settings in options.services]
 
 
-def told(options: BulkOptions, summary: Summary) -> str:
-    """What became of all."""
+def summary_text(options: BulkOptions, summary: Summary) -> str:
+    """The summary, as lines for people."""
     rate = summary.texts / summary.seconds
     lines = [f"{summary.rows:,} vectors in {summary.shards:,} shards of {options.output}"]
     lines += [f"{summary.empty:,} empty texts were left out"] if summary.empty else []

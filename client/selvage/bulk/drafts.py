@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written under another name, synced to the disk, renamed."""
+"""Files that appear whole or not at all: written under another name, synced to the disk, then renamed."""
 
 import os
 from contextlib import suppress
@@ -6,37 +6,37 @@ from pathlib import Path
 from typing import Any
 
 SUFFIX = ".draft"
-"""Of names, which also begin with a dot; what was killed leaves some behind."""
+"""What names of drafts end with; they begin with a dot. A command that is killed leaves drafts behind."""
 
 
 class Draft:
-    """One file. `stream` is binary and can be read, written and sought; only `publish` makes the file appear."""
+    """A file in the making. `stream` is binary and can be read, written and sought. `publish` makes the file appear."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError."""
+        """Creates the draft. Raises OSError."""
         self.path = path
         self._draft = path.with_name(f".{path.name}{SUFFIX}")
         self.stream: Any = self._draft.open("w+b")
 
     def sync(self) -> None:
-        """Its bytes are on the disk then. Raises OSError."""
+        """Waits until the draft's bytes are on the disk, and closes it. Raises OSError."""
         self.stream.flush()
         os.fsync(self.stream.fileno())
         self.stream.close()
 
     def publish(self) -> None:
-        """After `sync`; takes the place of an older file of that name. Raises OSError."""
+        """Gives the draft, after `sync`, the file's name, in place of an older file. Raises OSError."""
         os.replace(self._draft, self.path)
 
     def discard(self) -> None:
-        """Leaves nothing. What cannot be written any more is no error here."""
+        """Removes the draft. That its last bytes cannot be written is no error here."""
         with suppress(OSError):
             self.stream.close()
         self._draft.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
-    """The names of its files are on the disk then. Raises OSError."""
+    """Waits until the names of a folder's files are on the disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -44,8 +44,8 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def publish(folder: Path, drafts: list[Draft]) -> None:
-    """All of them, after all are on the disk. Raises OSError."""
+def publish_all(folder: Path, drafts: list[Draft]) -> None:
+    """Publishes drafts in a folder once all of them are on the disk. Raises OSError."""
     for draft in drafts:
         draft.sync()
     for draft in drafts:

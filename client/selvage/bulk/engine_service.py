@@ -1,4 +1,4 @@
-"""A model in this process as a service, loaded when its card is asked for: inputs are looked at before."""
+"""A model in this process as a service. It is loaded when its card is first used, after the inputs were checked."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -13,7 +13,7 @@ from selvage.v1.embedding_pb2 import EmbedStreamRequest, EmbedStreamResponse
 
 
 class EngineService:
-    """See `Service`; each method raises Failed where there is no such model here."""
+    """A `BulkService` whose methods raise Failed where the model cannot be loaded."""
 
     def __init__(self, settings: Settings, model: str, options: Any) -> None:
         """`options`: see `embedded.options`."""
@@ -22,8 +22,8 @@ class EngineService:
     def card(self) -> ModelCard:
         return self._loaded.card()
 
-    def answers(self, requests: Iterator[EmbedStreamRequest]) -> Iterator[EmbedStreamResponse]:
-        return self._loaded.answers(requests)
+    def replies(self, requests: Iterator[EmbedStreamRequest]) -> Iterator[EmbedStreamResponse]:
+        return self._loaded.replies(requests)
 
     def close(self) -> None:
         if "_loaded" in vars(self):

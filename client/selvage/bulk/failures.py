@@ -1,5 +1,5 @@
-"""Why the command ends before its work is done."""
+"""The error that ends the command before its work is done."""
 
 
 class Failed(Exception):
-    """The message is all that a person is shown: it names the flag, the file and line, or the target at fault."""
+    """Its message is all that the user sees: it names the flag, the file and line, or the target at fault."""

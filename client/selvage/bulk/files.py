@@ -1,4 +1,4 @@
-"""Input files: which there are, what format each has, and what tells that one is still the same."""
+"""Input files: which there are, the format of each, and what identifies its contents."""
 
 import glob
 import hashlib
@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from selvage.bulk.failures import Failed
-from selvage.bulk.shards import is_output
+from selvage.bulk.shards import is_output_name
 
 SUFFIXES = {
     ".jsonl": "jsonl",
@@ -21,13 +21,13 @@ SUFFIXES = {
     ".pq": "parquet",
 }
 FORMATS = ("jsonl", "csv", "tsv", "text", "parquet")
-ENDS = 64 * 1024
+HASHED_BYTES = 64 * 1024
 """Bytes at either end of a file that are hashed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
-    """`size` in bytes, as it lies on disk."""
+    """A file of texts. `size`: bytes on the disk."""
 
     path: str
     format: str
@@ -35,67 +35,70 @@ class InputFile:
     size: int
 
 
-def find(patterns: Sequence[str], format_: str = "", output: Path | None = None) -> list[InputFile]:
-    """In the order of the patterns; what a pattern matches, and what lies in a folder, by name.
+def find_inputs(patterns: Sequence[str], format_: str = "", output: Path | None = None) -> list[InputFile]:
+    """The files that patterns and folders name, in the order of the patterns, and by name within each.
 
-    `format_`: of all; "": by the file's suffix. `output`: the folder that is written to; the command's own files there
-    are no inputs, and others are refused. Raises Failed.
+    `format_`: the format of all; "": by each file's suffix. `output`: the folder that is written to, where files of
+    an earlier command are left out. Raises Failed for any other input there, and for a pattern without a file.
     """
-    found: dict[str, InputFile] = {}
-    real = cache(os.path.realpath)  # thousands of files share a folder
+    files: dict[str, InputFile] = {}
+    real_path = cache(os.path.realpath)  # thousands of files share a folder
     for pattern in patterns:
         matching = _matching(pattern)
-        paths = [path for path in matching if output is None or not _is_output(path, pattern, output, real)]
+        paths = [path for path in matching if output is None or not _is_output(path, pattern, output, real_path)]
         if matching and not paths:
             raise Failed(f"--output: {output} is where the inputs {pattern!r} lie; take another folder")
         if not paths:
             raise Failed(f"INPUT: there is no file {pattern!r}")
         for path in paths:
-            found.setdefault(path, _file(path, format_))
-    return list(found.values())
+            files.setdefault(path, _file(path, format_))
+    return list(files.values())
 
 
-def fingerprint(file: InputFile) -> dict[str, str | int]:
-    """Its path, size and the hash of both its ends: enough to see another file, and quick for any size."""
+def identity_of(file: InputFile) -> dict[str, str | int]:
+    """A file's path, its size and a hash of both its ends: enough to notice another file, and quick for any size."""
     with open(file.path, "rb") as stream:
-        digest = hashlib.sha256(stream.read(ENDS))
-        stream.seek(max(0, file.size - ENDS))
-        digest.update(stream.read(ENDS))
+        digest = hashlib.sha256(stream.read(HASHED_BYTES))
+        stream.seek(max(0, file.size - HASHED_BYTES))
+        digest.update(stream.read(HASHED_BYTES))
     return {"path": file.path, "bytes": file.size, "ends": digest.hexdigest()}
 
 
-def _is_output(path: str, pattern: str, output: Path, real: Callable[[str], str]) -> bool:
-    """Whether an earlier command wrote a file. Raises Failed for one of somebody else in the same folder."""
-    if real(str(output)) != real(os.path.dirname(path)):
+def _is_output(path: str, pattern: str, output: Path, real_path: Callable[[str], str]) -> bool:
+    """Whether an earlier command wrote a file. Raises Failed for any other input in the output folder."""
+    if real_path(str(output)) != real_path(os.path.dirname(path)):
         return False
-    if not is_output(Path(path).name):
+    if not is_output_name(Path(path).name):
         raise Failed(f"--output: {output} holds the input {path}; take another folder")
     if path == pattern:
-        told = f"--output: the input {path} is an output of such a command"
-        raise Failed(f"{told}; put a pattern that matches it in quotes, or take another folder")
+        fault = f"--output: the input {path} is an output of such a command"
+        raise Failed(f"{fault}; put a pattern that matches it in quotes, or take another folder")
     return True
 
 
 def _matching(pattern: str) -> list[str]:
-    """Of a folder, what readers of Parquet would take too: no name that begins with _ or a dot."""
+    """Paths that a pattern matches.
+
+    In a folder these are the files that readers of Parquet would take too: no name begins with _ or a dot.
+    """
     if os.path.isdir(pattern):
-        names = sorted(each.name for each in Path(pattern).iterdir() if each.is_file() and _suffix(each.name)[0])
+        names = sorted(path.name for path in Path(pattern).iterdir() if path.is_file() and _suffix(path.name)[0])
         return [str(Path(pattern, name)) for name in names if not name.startswith(("_", "."))]
     if os.path.exists(pattern):
         return [pattern]
-    return sorted(each for each in glob.glob(pattern, recursive=True) if os.path.isfile(each))
+    return sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
 
 
 def _suffix(path: str) -> tuple[str, bool]:
-    """The format, "" where the suffix tells none, and whether it is zipped."""
+    """The format by a path's suffix, "" where it has none that says one, and whether the file is zipped."""
     name = path.lower()
     zipped = name.endswith(".gz")
     return SUFFIXES.get(os.path.splitext(name.removesuffix(".gz"))[1], ""), zipped
 
 
 def _file(path: str, format_: str) -> InputFile:
-    told, zipped = _suffix(path)
-    chosen = format_ or told
+    by_suffix, zipped = _suffix(path)
+    chosen = format_ or by_suffix
     if not chosen:
         raise Failed(f"INPUT: the name of {path} tells no format; give --input-format ({', '.join(FORMATS)})")
     if zipped and chosen == "parquet":

@@ -1,4 +1,4 @@
-"""Flags -> options that make sense together. Knows no services."""
+"""The command line -> options that make sense together. Knows no services."""
 
 import argparse
 import os
@@ -25,47 +25,50 @@ examples:
 Killed at any moment, the same command goes on where it was. docs/bulk.md tells more.
 """
 RESERVED = ("row", "id", "tokens", "truncated", "dense", "sparse", "multi_vector")
+"""Names of the output's own columns."""
 
 
 class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
     def error(self, message: str) -> NoReturn:
-        """One line: a page of flags would hide it."""
+        """Prints one line, because a page of flags would hide it, and exits with status 2."""
         self.exit(2, f"{self.prog}: {message} (--help explains)\n")
 
 
-def parse(arguments: Sequence[str]) -> BulkOptions:
-    """Exits with status 2 and a line that names the flag where something makes no sense."""
+def parse(command_line: Sequence[str]) -> BulkOptions:
+    """Parses the command line. A flag that makes no sense ends the process with a line that names it, and status 2."""
     parser = _parser()
-    given = parser.parse_args(arguments)
-    columns = Columns(text=given.text_column, id=given.id_column, kept=_names(given.keep))
-    twice = [name for name in columns.kept if columns.beside.count(name) > 1]
+    arguments = parser.parse_args(command_line)
+    columns = Columns(text=arguments.text_column, id=arguments.id_column, copied=_names(arguments.keep))
+    twice = [name for name in columns.copied if columns.extra.count(name) > 1]
     if twice:
         parser.error(f"--keep: {twice[0]!r} is kept already")
-    for name in columns.kept:
+    for name in columns.copied:
         if name in RESERVED or name.startswith(("dense_", "sparse_", "multi_vector_")):
             parser.error(f"--keep: the output has a column {name!r} of its own")
-    if given.prompt is not None and given.prompt_name is not None:
+    if arguments.prompt is not None and arguments.prompt_name is not None:
         parser.error("--prompt and --prompt-name exclude each other")
-    index, count = _share(parser, given.shard)
+    index, count = _share(parser, arguments.shard)
     return BulkOptions(
-        inputs=given.input,
-        input_format=given.input_format,
+        inputs=arguments.input,
+        input_format=arguments.input_format,
         columns=columns,
-        keep_empty=given.keep_empty,
-        skip_errors=given.skip_errors,
-        output=given.output,
-        format=given.format,
-        rows_per_shard=given.rows_per_shard,
+        keep_empty=arguments.keep_empty,
+        skip_errors=arguments.skip_errors,
+        output=arguments.output,
+        format=arguments.format,
+        rows_per_shard=arguments.rows_per_shard,
         index=index,
         count=count,
-        restart=given.restart,
-        vectors=_vectors(parser, given),
-        services=_services(parser, given),
-        engine=given.engine,
-        engine_options=_engine_options(parser, given),
-        batch_size=given.batch_size,
-        in_flight=given.in_flight,
-        patience=given.patience,
+        restart=arguments.restart,
+        vectors=_vectors(parser, arguments),
+        services=_services(parser, arguments),
+        engine=arguments.engine,
+        engine_options=_engine_options(parser, arguments),
+        batch_size=arguments.batch_size,
+        in_flight=arguments.in_flight,
+        patience=arguments.patience,
     )
 
 
@@ -92,10 +95,16 @@ def _add_input(group: Any, parser: argparse.ArgumentParser) -> None:
         help="files, folders or patterns; the suffix tells the format: .jsonl .ndjson .csv .tsv .txt (also with .gz), "
         ".parquet; of .txt each line is a text",
     )
-    group.add_argument("--input-format", choices=FORMATS, default="", help="of all inputs (default: by the suffix)")
-    group.add_argument("--text-column", default="text", metavar="NAME", help="what is embedded (default: %(default)s)")
+    group.add_argument(
+        "--input-format", choices=FORMATS, default="", help="the format of all inputs (default: by the suffix)"
+    )
+    group.add_argument(
+        "--text-column", default="text", metavar="NAME", help="the column to embed (default: %(default)s)"
+    )
     group.add_argument("--id-column", default="", metavar="NAME", help="written beside each vector as `id`")
-    group.add_argument("--keep", action="append", default=[], metavar="NAMES", help="columns to copy, by commas")
+    group.add_argument(
+        "--keep", action="append", default=[], metavar="NAMES", help="columns to copy, separated by commas"
+    )
     group.add_argument("--keep-empty", action="store_true", help="embed empty texts (default: they are left out)")
     group.add_argument(
         "--skip-errors",
@@ -118,7 +127,7 @@ def _add_output(group: Any) -> None:
         type=_at_least(1),
         default=50_000,
         metavar="ROWS",
-        help="of the input; a killed command repeats one shard at most (default: %(default)s)",
+        help="rows of the input in a shard; a killed command repeats one shard at most (default: %(default)s)",
     )
     group.add_argument(
         "--restart",
@@ -129,14 +138,16 @@ def _add_output(group: Any) -> None:
 
 
 def _add_vectors(group: Any) -> None:
-    outputs = [each.replace("_", "-") for each in enums.names(vectors_pb2.OutputKind)]
+    outputs = [name.replace("_", "-") for name in enums.names(vectors_pb2.OutputKind)]
     group.add_argument(
-        "--outputs", default="dense", metavar="KINDS", help=f"of {', '.join(outputs)}; several by commas: one pass"
+        "--outputs", default="dense", metavar="KINDS", help=f"any of {', '.join(outputs)}, separated by commas"
     )
     kinds = enums.names(vectors_pb2.DataType)
     group.add_argument("--data-type", choices=kinds, default="float32", help="(default: %(default)s)")
-    group.add_argument("--dimensions", type=_at_least(1), help="leading ones to keep")
-    group.add_argument("--input-type", choices=enums.names(vectors_pb2.InputType), help="for models that tell apart")
+    group.add_argument("--dimensions", type=_at_least(1), help="keep this many leading dimensions")
+    group.add_argument(
+        "--input-type", choices=enums.names(vectors_pb2.InputType), help="for models that treat them differently"
+    )
     group.add_argument("--prompt", help="put before each text")
     group.add_argument("--prompt-name", metavar="NAME", help="a prompt of the model's files")
     group.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="(default: as the model's files say)")
@@ -145,7 +156,9 @@ def _add_vectors(group: Any) -> None:
     group.add_argument("--max-tokens", type=_at_least(1), help="a lower limit than the model's")
     group.add_argument("--sparse-top-k", type=_at_least(1), metavar="K", help="keep the K largest weights")
     group.add_argument("--pool-factor", type=float, metavar="F", help="keep about 1/F of a text's rows")
-    group.add_argument("--protected-tokens", type=_at_least(0), metavar="N", help="rows that are not pooled")
+    group.add_argument(
+        "--protected-tokens", type=_at_least(0), metavar="N", help="rows at the start that are not pooled"
+    )
 
 
 def _add_service(group: Any) -> None:
@@ -167,73 +180,74 @@ def _add_service(group: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="of the engine, as python -m gpu_worker --help has it with underscores, such as device=cuda:1",
+        help="an option of the engine: a flag of python -m gpu_worker, with underscores, such as device=cuda:1",
     )
-    group.add_argument("--model", default="", help="its name (default: the only one)")
+    group.add_argument("--model", default="", help="the model's name (default: the only one)")
     group.add_argument(
         "--key", default=os.environ.get("SELVAGE_KEY", ""), help="(default: SELVAGE_KEY of the environment)"
     )
-    group.add_argument("--tls", action="store_true", help="by the authorities that gRPC trusts")
-    group.add_argument("--tls-ca", type=Path, metavar="FILE", help="PEM of who signs for the service")
-    group.add_argument("--tls-certificate", type=Path, metavar="FILE", help="PEM of our own, with --tls-key")
+    group.add_argument("--tls", action="store_true", help="connect by TLS; gRPC's authorities are trusted")
+    group.add_argument("--tls-ca", type=Path, metavar="FILE", help="PEM of the authorities to trust instead")
+    group.add_argument("--tls-certificate", type=Path, metavar="FILE", help="PEM of the client's own, with --tls-key")
     group.add_argument("--tls-key", type=Path, metavar="FILE")
     group.add_argument("--fairness-key", default="", metavar="NAME", help="the service serves keys evenly")
     group.add_argument("--priority", choices=("interactive", "default", "bulk"), default="bulk", help="(default: bulk)")
-    group.add_argument("--batch-size", type=_at_least(1), default=64, help="texts of a message (default: %(default)s)")
+    group.add_argument("--batch-size", type=_at_least(1), default=64, help="texts in a message (default: %(default)s)")
     group.add_argument(
-        "--in-flight", type=_at_least(1), default=BATCHES_AHEAD, help="batches of a target (default: %(default)s)"
+        "--in-flight", type=_at_least(1), default=BATCHES_AHEAD, help="messages ahead of replies (default: %(default)s)"
     )
     group.add_argument(
         "--patience",
         type=float,
         default=600.0,
         metavar="SECONDS",
-        help="to go on trying while no target answers (default: %(default)g)",
+        help="how long to go on trying while no target answers (default: %(default)g)",
     )
 
 
-def _vectors(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict[str, Any]:
-    known = enums.names(vectors_pb2.OutputKind)
-    outputs = [each.replace("-", "_") for each in _names([given.outputs])]
-    if not outputs or not {*outputs} <= {*known}:
-        parser.error(
-            f"--outputs is {given.outputs!r}, must be of {', '.join(each.replace('_', '-') for each in known)}"
-        )
+def _vectors(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options of the vectors, as `Template` takes them."""
+    choices = enums.names(vectors_pb2.OutputKind)
+    outputs = [name.replace("-", "_") for name in _names([arguments.outputs])]
+    if not outputs or not {*outputs} <= {*choices}:
+        names = ", ".join(name.replace("_", "-") for name in choices)
+        parser.error(f"--outputs is {arguments.outputs!r}, must be of {names}")
     return {
-        "model": given.model,
+        "model": arguments.model,
         "outputs": list(dict.fromkeys(outputs)),
-        "input_type": given.input_type,
-        "prompt": given.prompt,
-        "prompt_name": given.prompt_name,
-        "dimensions": given.dimensions,
-        "normalize": given.normalize,
-        "data_type": given.data_type,
-        "truncate": given.truncate,
-        "truncation_side": given.truncation_side,
-        "max_tokens": given.max_tokens,
-        "sparse_top_k": given.sparse_top_k,
+        "input_type": arguments.input_type,
+        "prompt": arguments.prompt,
+        "prompt_name": arguments.prompt_name,
+        "dimensions": arguments.dimensions,
+        "normalize": arguments.normalize,
+        "data_type": arguments.data_type,
+        "truncate": arguments.truncate,
+        "truncation_side": arguments.truncation_side,
+        "max_tokens": arguments.max_tokens,
+        "sparse_top_k": arguments.sparse_top_k,
         "return_token_ids": False,
-        "pool_factor": given.pool_factor,
-        "protected_tokens": given.protected_tokens,
+        "pool_factor": arguments.pool_factor,
+        "protected_tokens": arguments.protected_tokens,
     }
 
 
-def _services(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list[Settings]:
+def _services(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[Settings]:
+    """The settings of each target."""
     try:
         return [
             Settings.of(
                 target,
-                model=given.model,
-                key="" if given.engine else given.key,
-                tls=_tls(given),
+                model=arguments.model,
+                key="" if arguments.engine else arguments.key,
+                tls=_tls(arguments),
                 timeout=60.0,
                 retries=0,
                 in_flight=1,
-                fairness_key=given.fairness_key,
-                priority=given.priority,
+                fairness_key=arguments.fairness_key,
+                priority=arguments.priority,
                 metadata=(),
             )
-            for target in given.target or ["127.0.0.1:50051"]
+            for target in arguments.target or ["127.0.0.1:50051"]
         ]
     except ValueError as error:
         parser.error(f"--tls, --key or --fairness-key: {error}")
@@ -241,37 +255,41 @@ def _services(parser: argparse.ArgumentParser, given: argparse.Namespace) -> lis
         parser.error(f"--tls-ca, --tls-certificate or --tls-key: {error}")
 
 
-def _engine_options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict[str, str]:
+def _engine_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> dict[str, str]:
     for flag in ("target", "tls", "tls_ca", "tls_certificate", "tls_key"):
-        if given.engine and getattr(given, flag):
+        if arguments.engine and getattr(arguments, flag):
             parser.error(f"--engine and --{flag.replace('_', '-')} exclude each other")
-    if given.engine_option and not given.engine:
+    if arguments.engine_option and not arguments.engine:
         parser.error("--engine-option is for --engine")
-    pairs = [each.partition("=") for each in given.engine_option]
+    pairs = [option.partition("=") for option in arguments.engine_option]
     for name, sign, value in pairs:
         if not (name and sign and value):
             parser.error(f"--engine-option is {name + sign + value!r}, must be NAME=VALUE")
     return {name: value for name, _, value in pairs}
 
 
-def _tls(given: argparse.Namespace) -> TLS | bool:
-    files = {"ca": given.tls_ca, "certificate": given.tls_certificate, "key": given.tls_key}
-    found = {name: path.read_bytes() for name, path in files.items() if path is not None}
-    return TLS(**found) if found else bool(given.tls)
+def _tls(arguments: argparse.Namespace) -> TLS | bool:
+    files = {"ca": arguments.tls_ca, "certificate": arguments.tls_certificate, "key": arguments.tls_key}
+    contents = {name: path.read_bytes() for name, path in files.items() if path is not None}
+    return TLS(**contents) if contents else bool(arguments.tls)
 
 
-def _share(parser: argparse.ArgumentParser, told: str) -> tuple[int, int]:
-    index, slash, count = told.partition("/")
+def _share(parser: argparse.ArgumentParser, shard: str) -> tuple[int, int]:
+    """The I and N of `--shard I/N`."""
+    index, slash, count = shard.partition("/")
     if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-        parser.error(f"--shard is {told!r}, must be I/N with I from 0 to N - 1")
+        parser.error(f"--shard is {shard!r}, must be I/N with I from 0 to N - 1")
     return int(index), int(count)
 
 
-def _names(given: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name for each in given for name in each.split(",") if name)
+def _names(values: Sequence[str]) -> tuple[str, ...]:
+    """Names that are separated by commas, of a flag that may be repeated."""
+    return tuple(name for value in values for name in value.split(",") if name)
 
 
 def _at_least(least: int) -> Any:
+    """A function that parses a whole number, which must be at least `least`."""
+
     def number(value: str) -> int:
         if not value.isdecimal() or int(value) < least:
             raise argparse.ArgumentTypeError(f"{value!r} is no number from {least} on")

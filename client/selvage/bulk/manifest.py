@@ -1,7 +1,7 @@
-"""Which shards are finished, of which inputs, with which settings and model: one JSON file, replaced as a whole.
+"""The record of finished shards, of their inputs, settings and model: one JSON file, replaced as a whole.
 
-It is the only truth: a shard's files count once it names them. So a command that was killed at any moment goes on where
-the manifest ends, and what lies beside it is written again.
+A shard counts as finished when the manifest names it, and not before. So a command that was killed continues where the
+manifest ends, and writes files anew that the manifest does not name.
 """
 
 import json
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from selvage.bulk.drafts import Draft, publish
+from selvage.bulk.drafts import Draft, publish_all
 from selvage.bulk.failures import Failed
 
 VERSION = 1
@@ -19,14 +19,15 @@ NAME = "_manifest"
 
 
 class NoManifest(ValueError):
-    """A file is none, or that of another program."""
+    """A file is no manifest, or the manifest of another program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
-    """A finished one: `rows` have vectors, `empty` ones were left out, `bad` ones are listed in a file of `files`.
+class FinishedShard:
+    """A shard whose files are whole.
 
-    It holds the rows number x rows_per_shard of the input and following.
+    It holds the rows of the input from number x rows_per_shard on: `rows` have vectors, `empty` ones were left out, and
+    `bad` ones are listed in one of the `files`.
     """
 
     number: int
@@ -37,87 +38,89 @@ class Shard:
 
 
 class Manifest:
-    """Of the command `index` of `count` that share an output folder."""
+    """The manifest of one command; each of the commands that share an output folder has its own."""
 
-    def __init__(self, path: Path, told: Mapping[str, Any]) -> None:
-        """`told`: `settings`, `inputs` and `model`, which a finished shard depends on."""
-        self._path, self._told = path, {"version": VERSION, **told}
-        self.shards: dict[int, Shard] = {}
+    def __init__(self, path: Path, origin: Mapping[str, Any]) -> None:
+        """`origin`: the `settings`, `inputs` and `model` that finished shards depend on."""
+        self._path, self._origin = path, {"version": VERSION, **origin}
+        self.shards: dict[int, FinishedShard] = {}
         self.input_rows: int | None = None
 
     @classmethod
-    def begun(cls, path: Path, told: Mapping[str, Any]) -> "Manifest | None":
-        """What an earlier command has left there, None if nothing. Raises Failed where it was another command."""
+    def of_earlier_command(cls, path: Path, origin: Mapping[str, Any]) -> "Manifest | None":
+        """The manifest of an earlier command, None if there is none. Raises Failed where its origin differs."""
         if not path.exists():
             return None
         try:
-            found, shards = _read(path)
+            content, shards = _read(path)
         except NoManifest as error:
             raise Failed(f"--output: {path} is no manifest of this command: {error}; --restart begins anew") from None
-        manifest = cls(path, told)
-        if difference := _difference(found, manifest._plain):
+        manifest = cls(path, origin)
+        if difference := _difference(content, manifest._origin_as_json):
             raise Failed(f"--output: {path.parent} was begun with {difference}; --restart throws its shards away")
-        manifest.shards = {each.number: each for each in shards}
-        manifest.input_rows = found["input_rows"]
+        manifest.shards = {shard.number: shard for shard in shards}
+        manifest.input_rows = content["input_rows"]
         return manifest
 
     def check_others(self) -> None:
-        """Raises Failed where a command with another number of commands, other settings, inputs or model shares the
-        folder: their shards would not fit together."""
+        """Raises Failed where the folder has a manifest of a command whose shards would not fit together with ours.
+
+        Its number of commands, settings, inputs or model differ.
+        """
         for path in sorted(self._path.parent.glob(f"{NAME}*.json")):
             if path == self._path:
                 continue
             try:
-                found, _ = _read(path)
-                (before, own), (now, wanted) = _any_index(found), _any_index(self._plain)
-                difference = _difference(own, wanted)
-                if before != now:
-                    difference = f"--shard I/{before}, not I/{now}"
+                content, _ = _read(path)
+                (count, origin), (our_count, our_origin) = _shared(content), _shared(self._origin_as_json)
+                difference = _difference(origin, our_origin)
+                if count != our_count:
+                    difference = f"--shard I/{count}, not I/{our_count}"
             except NoManifest as error:
                 difference = f"something else: {error}"
             if difference:
-                told = f"--output: {path.parent} is shared with {path.name}, which was begun with {difference}"
-                raise Failed(f"{told}; take another folder, or empty this one")
+                fault = f"--output: {path.parent} is shared with {path.name}, which was begun with {difference}"
+                raise Failed(f"{fault}; take another folder, or empty this one")
 
-    def withdraw(self) -> None:
-        """It was never begun. Raises OSError."""
+    def remove(self) -> None:
+        """Removes the file, as if the command had never begun. Raises OSError."""
         self._path.unlink(missing_ok=True)
 
-    def finished(self, shard: Shard) -> None:
-        """Its files are there. Raises OSError."""
+    def add_shard(self, shard: FinishedShard) -> None:
+        """Records a shard whose files are published. Raises OSError."""
         self.shards[shard.number] = shard
         self.save()
 
     def complete(self, input_rows: int) -> None:
-        """All shards are there. Raises OSError."""
+        """Records that all shards are finished, and the number of rows of the input. Raises OSError."""
         self.input_rows = input_rows
         self.save()
 
     @property
-    def _plain(self) -> dict[str, Any]:
-        """What it was begun with, as JSON gives it back."""
-        plain: dict[str, Any] = json.loads(json.dumps(self._told))
+    def _origin_as_json(self) -> dict[str, Any]:
+        """The origin as it is after writing and reading it as JSON, to compare it with one that was read."""
+        plain: dict[str, Any] = json.loads(json.dumps(self._origin))
         return plain
 
     def save(self) -> None:
-        """Raises OSError; the older one stays then."""
+        """Replaces the file. Raises OSError; the older file stays then."""
         shards = [asdict(self.shards[number]) for number in sorted(self.shards)]
-        whole = {**self._told, "input_rows": self.input_rows, "shards": shards}
+        content = {**self._origin, "input_rows": self.input_rows, "shards": shards}
         draft = Draft(self._path)
         try:
-            draft.stream.write(json.dumps(whole, indent=1).encode())
-            publish(self._path.parent, [draft])
+            draft.stream.write(json.dumps(content, indent=1).encode())
+            publish_all(self._path.parent, [draft])
         except OSError:
             draft.discard()
             raise
 
 
 def lock(path: Path) -> Any:
-    """Holds a folder for one command as long as the result lives. Raises Failed where another one runs."""
+    """Locks a manifest for one command as long as the result lives. Raises Failed where another one has it."""
     stream = path.with_name(f".{path.name}.lock").open("w")
     try:
         import fcntl
-    except ImportError:  # where there is none, nobody watches
+    except ImportError:  # this system has no such locks
         return stream
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,38 +132,37 @@ def lock(path: Path) -> Any:
     return stream
 
 
-def _read(path: Path) -> tuple[dict[str, Any], list[Shard]]:
-    """A manifest and its shards. Raises NoManifest, and OSError."""
+def _read(path: Path) -> tuple[dict[str, Any], list[FinishedShard]]:
+    """A manifest's content and its shards. Raises NoManifest, and OSError."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        _any_index(found), found["inputs"], found["model"], found["input_rows"]
-        return found, [Shard(**each) for each in found["shards"]]
+        content: dict[str, Any] = json.loads(path.read_text())
+        _shared(content), content["inputs"], content["model"], content["input_rows"]
+        return content, [FinishedShard(**shard) for shard in content["shards"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise NoManifest(repr(error)) from None
 
 
-def _any_index(told: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-    """What the commands that share a folder have in common: the n of `--shard i/n`, and all but that setting."""
-    settings = dict(told["settings"])
-    return int(settings.pop("--shard").partition("/")[2]), {**told, "settings": settings}
+def _shared(origin: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    """What commands that share a folder have in common: the n of `--shard i/n`, and all but that setting."""
+    settings = dict(origin["settings"])
+    return int(settings.pop("--shard").partition("/")[2]), {**origin, "settings": settings}
 
 
-def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """The first thing that two commands do not share, in words."""
-    if found.get("version") != wanted["version"]:
-        return f"another version of this command ({found.get('version')})"
-    for flag in {**found["settings"], **wanted["settings"]}:
-        before, now = found["settings"].get(flag), wanted["settings"].get(flag)
-        if before != now:
-            return f"other settings: {flag} was {json.dumps(before)}, now it is {json.dumps(now)}"
-    before_files, files = found["inputs"], wanted["inputs"]
-    if [each["path"] for each in before_files] != [each["path"] for each in files]:
-        return f"other inputs: {len(before_files)} files then, {len(files)} now, not all the same"
-    for before, now in zip(before_files, files, strict=True):
-        if before != now:
-            return f"another {now['path']}: its contents have changed"
-    model, wanted_model = found["model"], wanted["model"]
-    if model != wanted_model:
-        names = (f"{each['id']} ({each['fingerprint'][:16]})" for each in (model, wanted_model))
-        return "another model: it was {}, now it is {}".format(*names)
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The first difference between two origins, in words; empty where there is none."""
+    if before.get("version") != now["version"]:
+        return f"another version of this command ({before.get('version')})"
+    for flag in {**before["settings"], **now["settings"]}:
+        value, new_value = before["settings"].get(flag), now["settings"].get(flag)
+        if value != new_value:
+            return f"other settings: {flag} was {json.dumps(value)}, now it is {json.dumps(new_value)}"
+    files, new_files = before["inputs"], now["inputs"]
+    if [file["path"] for file in files] != [file["path"] for file in new_files]:
+        return f"other inputs: {len(files)} files then, {len(new_files)} now, not all the same"
+    for file, new_file in zip(files, new_files, strict=True):
+        if file != new_file:
+            return f"another {new_file['path']}: its contents have changed"
+    if before["model"] != now["model"]:
+        models = (f"{model['id']} ({model['fingerprint'][:16]})" for model in (before["model"], now["model"]))
+        return "another model: it was {}, now it is {}".format(*models)
     return ""

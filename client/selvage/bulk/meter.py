@@ -1,4 +1,4 @@
-"""How far the command is, on standard error: one line that is written over, and nothing where nobody watches."""
+"""How far the command is, on standard error: one line that is overwritten; nothing where that is no terminal."""
 
 import sys
 import time
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TextIO
 
 EVERY = 0.2
-"""Seconds between two lines."""
+"""Seconds between two updates of the line."""
 
 
 class Meter:
-    """`12,345 texts, 2,300 a second, 25 %, 0:03:10 left`."""
+    """A line such as `12,345 texts, 2,300 a second, 25 %, 0:03:10 left`."""
 
     def __init__(self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = sys.stderr if out is None else out
@@ -22,27 +22,30 @@ class Meter:
 
     @property
     def seconds(self) -> float:
-        """Since it was made."""
+        """Seconds since the first text was read; before that, since the meter was made."""
         return max(self._clock() - self.start, 1e-9)
 
-    def begin(self, share: float) -> None:
-        """The first text was read; what was finished before is a `share` of the input, from 0 to 1."""
-        self._skipped, self.start = share, self._clock()
+    def begin(self, fraction: float) -> None:
+        """Starts the time, because the first text was read; `fraction` of the input before it was finished earlier."""
+        self._skipped, self.start = fraction, self._clock()
 
-    def tell(self, texts: int, share: float) -> None:
-        """`texts` have been done, the input up to `share`; before `begin`, what was finished is passed."""
+    def show(self, texts: int, fraction: float) -> None:
+        """Shows now and then that `texts` are done and a `fraction` of the input, from 0 to 1, has been read.
+
+        Before `begin` it shows how much of the input has been skipped.
+        """
         if not self._wanted or self._clock() - self._shown < EVERY:
             return
         self._shown = self._clock()
         if self._skipped is None:
-            self._write(f"reading past rows that are finished or not for this command, {share:.0%}")
+            self._write(f"reading past rows that are finished or not for this command, {fraction:.0%}")
             return
-        done = share - self._skipped
-        left = f", {clock_time(self.seconds * (1 - share) / done)} left" if done > 0 else ""
-        self._write(f"{texts:,} texts, {texts / self.seconds:,.0f} a second, {share:.0%}{left}")
+        done = fraction - self._skipped
+        left = f", {clock_time(self.seconds * (1 - fraction) / done)} left" if done > 0 else ""
+        self._write(f"{texts:,} texts, {texts / self.seconds:,.0f} a second, {fraction:.0%}{left}")
 
     def end(self) -> None:
-        """The line makes room."""
+        """Clears the line."""
         if self._wanted:
             self._write("")
             self._out.write("\r")
@@ -55,6 +58,6 @@ class Meter:
 
 
 def clock_time(seconds: float) -> str:
-    """Hours, minutes and seconds."""
+    """Seconds as hours, minutes and seconds: 0:03:10."""
     whole = round(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"

@@ -1,4 +1,4 @@
-"""What the command is to do. Knows no flags."""
+"""What the bulk command is to do. Knows no flags."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +11,17 @@ from selvage.calls.streamed_call import BATCH_LETTERS
 from selvage.connection import Settings
 from selvage.messages.embedding import Template
 
-MOST = {"dense": 4096, "sparse": 4096, "multi_vector": 512}
-"""Rows of a window: thousands, for lengths to be alike in a batch; fewer where each brings a vector a token."""
+BLOCK_ROWS = {"dense": 4096, "sparse": 4096, "multi_vector": 512}
+"""Rows of a block by output: thousands, so that batches have texts of like length; fewer where tokens have vectors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkOptions:
-    """`vectors`: what the service is asked for, as `Client.embed` takes it. `services`: one a target; `engine`: a model
-    that runs in this process instead, with `engine_options`."""
+    """All options of the command.
+
+    `vectors`: the options of the vectors, as `Template` takes them. `services`: the settings of each target. `engine`:
+    the model that this process runs instead, with `engine_options`. `letters`: most letters of a batch.
+    """
 
     inputs: Sequence[str]
     input_format: str
@@ -45,31 +48,31 @@ class BulkOptions:
         return Template(**self.vectors)
 
     @property
-    def names(self) -> list[str]:
-        """Of the output's columns beside the vectors."""
-        return [*(["id"] if self.columns.id else []), *self.columns.kept]
+    def extra_names(self) -> list[str]:
+        """Names of the extra columns in the output: `id`, where there is one, and the copied columns."""
+        return [*(["id"] if self.columns.id else []), *self.columns.copied]
 
     @property
-    def window_rows(self) -> int:
-        return min(MOST[each] for each in self.vectors["outputs"])
+    def block_rows(self) -> int:
+        return min(BLOCK_ROWS[output] for output in self.vectors["outputs"])
 
     @property
-    def manifest(self) -> Path:
-        """Each of the commands that share an output has its own."""
+    def manifest_path(self) -> Path:
+        """The command's manifest; commands that share an output folder have one each."""
         name = MANIFEST if self.count == 1 else f"{MANIFEST}-{self.index}-of-{self.count}"
         return self.output / f"{name}.json"
 
     @property
-    def told(self) -> dict[str, Any]:
-        """By flag, all that the output depends on."""
-        own = {
+    def settings_by_flag(self) -> dict[str, Any]:
+        """Everything that the output depends on, by the name of its flag."""
+        settings = {
             "input-format": self.input_format,
             "text-column": self.columns.text,
             "id-column": self.columns.id,
-            "keep": list(self.columns.kept),
+            "keep": list(self.columns.copied),
             "keep-empty": self.keep_empty,
             "format": self.format,
             "rows-per-shard": self.rows_per_shard,
             "shard": f"{self.index}/{self.count}",
         }
-        return {f"--{name.replace('_', '-')}": value for name, value in {**own, **self.vectors}.items()}
+        return {f"--{name.replace('_', '-')}": value for name, value in {**settings, **self.vectors}.items()}

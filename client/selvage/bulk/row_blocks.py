@@ -1,4 +1,7 @@
-"""Some thousand rows at a time: what is read, answered in any order, and written in order. Knows no services."""
+"""Blocks of some thousand rows, which are read together, embedded in any order, and written in order of the input.
+
+Knows no services.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,14 +12,18 @@ from selvage.bulk.rows import BadRow, Entry, Row
 from selvage.messages.inputs import ENTRY_LETTERS
 
 LETTERS = 16 * 1024 * 1024
-"""Of all that the rows of a window hold, unless one alone has more."""
+"""Most letters of all rows of a block together, unless a single row has more."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Window:
-    """Neighbours in one shard. `rows` have texts, in the order of the input; `values` are what came of each.
+class RowBlock:
+    """Neighbouring rows of one shard.
 
-    `left`: rows that have no outcome yet; whoever owns the window counts them. `share`: how full it is, 1 at most.
+    - `rows`: those with texts, in the order of the input. `empty`: how many others there are, which are left out.
+    - `values`: the results of `rows`, by name.
+    - `bad`: rows that could not be read. `refused`: those that could not be embedded, by their place in `rows`.
+    - `unanswered`: how many of `rows` have no outcome yet; the batch queue counts them.
+    - `fullness`: from 0 to 1.
     """
 
     shard: int
@@ -25,29 +32,29 @@ class Window:
     empty: int = 0
     values: dict[str, list[Any]] = field(default_factory=dict)
     refused: dict[int, BadRow] = field(default_factory=dict)
-    left: int = 0
-    share: float = 1.0
+    unanswered: int = 0
+    fullness: float = 1.0
 
-    def put(self, places: Sequence[int], values: dict[str, Sequence[Any]]) -> None:
-        """What came of rows at these places."""
-        for name, found in values.items():
+    def set_values(self, places: Sequence[int], values: dict[str, Sequence[Any]]) -> None:
+        """Stores the values of the rows at these places."""
+        for name, new_values in values.items():
             column = self.values.setdefault(name, [None] * len(self.rows))
-            for place, value in zip(places, found, strict=True):
+            for place, value in zip(places, new_values, strict=True):
                 column[place] = value
 
-    def refuse(self, place: int, reason: str, *, has_id: bool) -> None:
-        """The service does not take the text at a place."""
+    def refuse_row(self, place: int, reason: str, *, has_id: bool) -> None:
+        """Makes the row at a place a bad one, because the service does not take its text."""
         row = self.rows[place]
         self.refused[place] = BadRow(
-            number=row.number, path=row.path, line=row.line, reason=reason, id=row.beside[0] if has_id else None
+            number=row.number, path=row.path, line=row.line, reason=reason, id=row.extra[0] if has_id else None
         )
 
     def bad_rows(self) -> list[BadRow]:
-        """All of them, in the order of the input."""
-        return sorted([*self.bad, *self.refused.values()], key=lambda each: each.number)
+        """All rows that could not be read or embedded, in the order of the input."""
+        return sorted([*self.bad, *self.refused.values()], key=lambda row: row.number)
 
-    def good(self) -> tuple[list[Row], dict[str, list[Any]]]:
-        """Rows that have values, and their values."""
+    def good_rows(self) -> tuple[list[Row], dict[str, list[Any]]]:
+        """The rows that have values, and their values."""
         if not self.refused:
             return self.rows, self.values
         places = [place for place in range(len(self.rows)) if place not in self.refused]
@@ -56,53 +63,53 @@ class Window:
         }
 
 
-def windows(entries: Iterable[Entry], plan: RowPlan, *, most: int, keep_empty: bool) -> Iterator[Window]:
-    """Of `most` entries each; `keep_empty`: texts without a letter are embedded too."""
-    window: Window | None = None
+def row_blocks(entries: Iterable[Entry], plan: RowPlan, *, most: int, keep_empty: bool) -> Iterator[RowBlock]:
+    """Groups rows into blocks of at most `most`; `keep_empty`: texts without a letter are embedded too."""
+    block: RowBlock | None = None
     count = letters = 0
-    for each in entries:
-        shard = plan.shard(each.number)
-        if window is not None and (window.shard != shard or count >= most or letters >= LETTERS):
-            yield window
-            window = None
-        if window is None:
-            window, count, letters = Window(shard=shard), 0, 0
+    for entry in entries:
+        shard = plan.shard_of(entry.number)
+        if block is not None and (block.shard != shard or count >= most or letters >= LETTERS):
+            yield block
+            block = None
+        if block is None:
+            block, count, letters = RowBlock(shard=shard), 0, 0
         count += 1
-        if isinstance(each, BadRow):
-            window.bad.append(each)
-            letters += _letters(each.id) + len(each.reason)
-        elif keep_empty or (each.text and not each.text.isspace()):
-            window.rows.append(each)
-            letters += len(each.text) + _letters(each.beside)
+        if isinstance(entry, BadRow):
+            block.bad.append(entry)
+            letters += _letters_in(entry.id) + len(entry.reason)
+        elif keep_empty or (entry.text and not entry.text.isspace()):
+            block.rows.append(entry)
+            letters += len(entry.text) + _letters_in(entry.extra)
         else:
-            window.empty += 1
-        window.share = min(1.0, max(count / most, letters / LETTERS))
-    if window is not None:
-        yield window
+            block.empty += 1
+        block.fullness = min(1.0, max(count / most, letters / LETTERS))
+    if block is not None:
+        yield block
 
 
-def _letters(value: Any) -> int:
-    """That a value holds, however deep; what is no string counts as ENTRY_LETTERS."""
-    total, open_ = 0, [value]
-    while open_:  # no recursion: JSON may be nested deeper than Python's stack
-        each = open_.pop()
-        if isinstance(each, str | bytes):
-            total += len(each)
-        elif isinstance(each, dict):
-            open_ += [*each, *each.values()]
-        elif isinstance(each, list | tuple):
-            open_ += each
+def _letters_in(value: Any) -> int:
+    """Number of letters in a value, however deep it is nested; a value that is no string counts as ENTRY_LETTERS."""
+    total, open_values = 0, [value]
+    while open_values:  # no recursion: JSON may be nested deeper than Python's stack
+        value = open_values.pop()
+        if isinstance(value, str | bytes):
+            total += len(value)
+        elif isinstance(value, dict):
+            open_values += [*value, *value.values()]
+        elif isinstance(value, list | tuple):
+            open_values += value
         else:
             total += ENTRY_LETTERS
     return total
 
 
-def batches(window: Window, *, most: int, letters: int) -> Iterator[list[int]]:
-    """Places of rows that are sent together: so many rows and letters at most, unless one row alone has more.
+def batches(block: RowBlock, *, most: int, letters: int) -> Iterator[list[int]]:
+    """Yields the places of the rows of each batch: at most `most` rows and `letters`, unless a single row has more.
 
-    The longest first, so that neighbours in a batch are alike.
+    The longest come first, so that texts of a batch are alike in length.
     """
-    sizes = [len(row.text) + ENTRY_LETTERS for row in window.rows]
+    sizes = [len(row.text) + ENTRY_LETTERS for row in block.rows]
     places = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
     batch: list[int] = []
     room = letters

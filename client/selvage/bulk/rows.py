@@ -1,4 +1,4 @@
-"""What is read: rows with their texts, and rows that have none. Knows no files."""
+"""Rows as they are read: with a text, or bad, with the reason. Knows no files."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,40 +6,41 @@ from typing import Any
 from selvage.bulk.failures import Failed
 
 TEXT_LETTERS = 12 * 1024 * 1024
-"""Longer texts are reported here: in UTF-8 they may not fit into a message of the service, which is 64 MiB at most."""
+"""Most letters of a text. In UTF-8 a longer one may not fit into a message of the service, which has 64 MiB at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Which of the input are used; `id` may be "": there is none."""
+    """Names of the input's columns that are used: the text, the id ("": there is none), and those that are copied."""
 
     text: str
     id: str
-    kept: tuple[str, ...]
+    copied: tuple[str, ...]
 
     @property
-    def beside(self) -> tuple[str, ...]:
-        """All but the text's."""
-        return (*([self.id] if self.id else []), *self.kept)
+    def extra(self) -> tuple[str, ...]:
+        """All but the text: the id, where there is one, and the copied columns."""
+        return (*([self.id] if self.id else []), *self.copied)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """`number`: its place in the whole input, from 0. `line`: of its file, from 1; of Parquet, its row there.
+    """A row with a text.
 
-    `beside`: what `Columns.beside` names, as the file has it.
+    `number`: its place in the whole input, from 0. `line`: its line in its file, from 1; for Parquet, its row there.
+    `extra`: the values of the columns `Columns.extra`, as the file has them.
     """
 
     number: int
     path: str
     line: int
     text: str
-    beside: tuple[Any, ...] = ()
+    extra: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRow:
-    """A row without a vector."""
+    """A row that gets no vector, with the reason."""
 
     number: int
     path: str
@@ -54,22 +55,23 @@ class BadRow:
 Entry = Row | BadRow
 
 
-def bad(number: int, path: str, line: int, reason: str, id_: Any = None) -> BadRow:
-    """One that cannot be read."""
+def bad_row(number: int, path: str, line: int, reason: str, id_: Any = None) -> BadRow:
+    """A row that cannot be read."""
     return BadRow(number=number, path=path, line=line, reason=reason, id=id_)
 
 
-def entry(columns: Columns, number: int, path: str, line: int, text: Any, beside: tuple[Any, ...]) -> Entry:
-    """A row if its text can be sent and what is beside it can be written. No text at all (null) is an empty one."""
+def checked_row(columns: Columns, number: int, path: str, line: int, text: Any, extra: tuple[Any, ...]) -> Entry:
+    """A row if its text can be sent and its extra values can be written, else a bad one. A null text is empty."""
     reason = _fault(columns.text, "" if text is None else text)
-    for name, value in zip(columns.beside, beside, strict=True):
+    for name, value in zip(columns.extra, extra, strict=True):
         reason = reason or (_fault(name, value) if isinstance(value, str) else "")
     if reason:
-        return bad(number, path, line, reason, beside[0] if columns.id else None)
-    return Row(number=number, path=path, line=line, text=text or "", beside=beside)
+        return bad_row(number, path, line, reason, extra[0] if columns.id else None)
+    return Row(number=number, path=path, line=line, text=text or "", extra=extra)
 
 
 def _fault(name: str, value: Any) -> str:
+    """Why the value of a column cannot be used; empty where it can."""
     if not isinstance(value, str):
         return f"column {name!r} is of type {type(value).__name__}, not a string"
     if len(value) > TEXT_LETTERS:
@@ -78,10 +80,10 @@ def _fault(name: str, value: Any) -> str:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            # What `surrogateescape` reads of bytes that are no UTF-8 lies here; other halves come from JSON's \ud800.
+            # `surrogateescape` reads bytes that are no UTF-8 as this range; other surrogates come from JSON's \ud800.
             escaped = 0xDC80 <= ord(value[error.start]) <= 0xDCFF
-            what = "is not valid UTF-8" if escaped else "has half of a character"
-            return f"column {name!r} {what} at {error.start}"
+            fault = "is not valid UTF-8" if escaped else "has half of a character"
+            return f"column {name!r} {fault} at {error.start}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""A target as the command asks it: its model's card, and one EmbedStream at a time. The one file here with gRPC."""
+"""A service as a target's thread uses it: its model's card, and EmbedStream. The one file here that calls gRPC."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -13,53 +13,56 @@ from selvage.v1.embedding_pb2 import EmbedStreamRequest, EmbedStreamResponse
 from selvage.v1.model_pb2 import GetModelRequest
 
 CARD_SECONDS = 10.0
+"""Deadline of the request for the model's card."""
 
 
 class BulkService(Protocol):
-    """What a target needs; tests have one of their own."""
+    """A service as the bulk command uses it. `name` stands in messages."""
 
     name: str
 
     def card(self) -> ModelCard:
-        """Of its model. Raises SelvageError."""
+        """The card of the service's model. Raises SelvageError."""
 
-    def answers(self, requests: Iterator[EmbedStreamRequest]) -> Iterator[EmbedStreamResponse]:
-        """Of one stream, which ends after the requests. Raises SelvageError."""
+    def replies(self, requests: Iterator[EmbedStreamRequest]) -> Iterator[EmbedStreamResponse]:
+        """The replies of one stream, which ends after the requests. Raises SelvageError."""
 
     def close(self) -> None:
-        """Ends what is under way, from any thread."""
+        """Ends calls in progress; may be called from any thread."""
 
 
 class ChannelService:
-    """Over one connection, or into this process."""
+    """A service behind a channel: over the network, or in this process."""
 
     def __init__(self, settings: Settings, channel: Any) -> None:
-        """`channel`: a `grpc.Channel`, or what calls like one."""
+        """`channel`: a `grpc.Channel`, or an object with the same methods."""
         self.name, self._settings, self._channel = settings.target, settings, channel
-        self._model = self._method(GetModelRequest, self._channel.unary_unary)
-        self._stream = self._method(EmbedStreamRequest, self._channel.stream_stream)
+        self._get_model = self._method(GetModelRequest, self._channel.unary_unary)
+        self._embed_stream = self._method(EmbedStreamRequest, self._channel.stream_stream)
 
     def card(self) -> ModelCard:
         request_id, metadata = self._settings.headers()
+        request = GetModelRequest(model=self._settings.model)
         try:
-            reply = self._model(GetModelRequest(model=self._settings.model), timeout=CARD_SECONDS, metadata=metadata)
+            reply = self._get_model(request, timeout=CARD_SECONDS, metadata=metadata)
         except grpc.RpcError as error:
             raise from_call(error, request_id) from None
         return card_from_pb(reply.card)
 
-    def answers(self, requests: Iterator[EmbedStreamRequest]) -> Iterator[EmbedStreamResponse]:
+    def replies(self, requests: Iterator[EmbedStreamRequest]) -> Iterator[EmbedStreamResponse]:
         request_id, metadata = self._settings.headers()
-        call = self._stream(requests, metadata=metadata)
+        call = self._embed_stream(requests, metadata=metadata)
         try:
             yield from call
         except grpc.RpcError:
             raise from_ended_stream(call, request_id) from None
-        finally:  # whoever stops reading leaves no call behind
+        finally:  # a caller that stops reading leaves no call behind
             call.cancel()
 
     def close(self) -> None:
         self._channel.close()
 
     def _method(self, kind: type[Any], shape: Any) -> Any:
+        """A callable for the rpc of a request's class; `shape`: the channel's method for rpcs of its kind."""
         rpc = RPCS[kind]
         return shape(rpc.path, request_serializer=kind.SerializeToString, response_deserializer=rpc.reply)

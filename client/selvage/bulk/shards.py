@@ -1,4 +1,4 @@
-"""Windows in order -> shards. A shard's files appear together, and then the manifest says so; else it never was."""
+"""Blocks of rows, in order -> shards. A shard's files appear together, and then the manifest names them."""
 
 import json
 import re
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Protocol
 
 from selvage.bulk.arrow import as_text
-from selvage.bulk.drafts import SUFFIX, Draft, publish
+from selvage.bulk.drafts import SUFFIX, Draft, publish_all
 from selvage.bulk.failures import Failed
 from selvage.bulk.manifest import NAME as MANIFEST
-from selvage.bulk.manifest import Manifest, Shard
-from selvage.bulk.row_blocks import Window
+from selvage.bulk.manifest import FinishedShard, Manifest
+from selvage.bulk.row_blocks import RowBlock
 from selvage.bulk.rows import BadRow, Row
 from selvage.bulk.values import columns
 from selvage.results import Array
@@ -21,13 +21,13 @@ SHARD_FILE = re.compile(rf"part-(\d{{6,}})\.(?:parquet|rows\.jsonl|{ARRAYS}\.npy
 """Names of a shard's files, in every format."""
 
 
-class Output(Protocol):
-    """A shard in a format."""
+class ShardFiles(Protocol):
+    """The files of one shard with the rows that have vectors, in one of the formats. All methods raise OSError."""
 
     @property
     def drafts(self) -> list[Draft]: ...
 
-    def add(self, rows: Sequence[Row], columns: dict[str, Array]) -> None: ...
+    def add_rows(self, rows: Sequence[Row], columns: dict[str, Array]) -> None: ...
 
     def finish(self) -> None: ...
 
@@ -38,56 +38,56 @@ class Shards:
     """Writes one shard after the other into a folder."""
 
     def __init__(
-        self, folder: Path, manifest: Manifest, output: Callable[[Path, str], Output], *, skip_errors: bool
+        self, folder: Path, manifest: Manifest, open_files: Callable[[Path, str], ShardFiles], *, skip_errors: bool
     ) -> None:
-        """`output`: opens the files of a name. `skip_errors`: bad rows go to a file instead of ending the command."""
-        self._folder, self._manifest, self._output, self._skip_errors = folder, manifest, output, skip_errors
-        self._current: _Current | None = None
+        """`open_files`: opens the files of a shard by its name. `skip_errors`: list bad rows in a file, and go on."""
+        self._folder, self._manifest, self._open_files, self._skip_errors = folder, manifest, open_files, skip_errors
+        self._current: _OpenShard | None = None
 
     @property
     def finished(self) -> frozenset[int]:
-        """Shards that the manifest names."""
+        """Numbers of the shards that the manifest names."""
         return frozenset(self._manifest.shards)
 
-    def add(self, window: Window) -> None:
-        """Raises Failed for a bad row that is not to be skipped, and where nothing can be written."""
-        bad = window.bad_rows()
+    def add_block(self, block: RowBlock) -> None:
+        """Writes a block of rows. Raises Failed for a bad row that is not skipped, and where nothing can be written."""
+        bad = block.bad_rows()
         if bad and not self._skip_errors:
             raise Failed(f"{bad[0]} (--skip-errors leaves such rows out and lists them)")
-        if self._current is not None and self._current.shard != window.shard:
-            self.finish()
+        if self._current is not None and self._current.number != block.shard:
+            self._finish_shard()
         if self._current is None:
-            self._current = _Current(window.shard, self._folder, self._output)
+            self._current = _OpenShard(block.shard, self._folder, self._open_files)
         try:
-            self._current.add(window, bad)
-        except OSError as error:
-            raise self._unwritten(error) from error
-
-    def finish(self) -> None:
-        """The shard that was begun is whole. Raises Failed."""
-        if self._current is None:
-            return
-        try:
-            files = self._current.publish()
-            shard, self._current = self._current, None
-            self._manifest.finished(
-                Shard(number=shard.shard, files=files, rows=shard.rows, empty=shard.empty, bad=shard.bad)
-            )
+            self._current.add_block(block, bad)
         except OSError as error:
             raise self._unwritten(error) from error
 
     def complete(self, input_rows: int) -> None:
-        """Nothing more comes, of an input of so many rows. Raises Failed."""
-        self.finish()
+        """Finishes the last shard; the whole input had `input_rows`. Raises Failed."""
+        self._finish_shard()
         try:
             self._manifest.complete(input_rows)
         except OSError as error:
             raise self._unwritten(error) from error
 
     def discard(self) -> None:
-        """Of what is not whole nothing stays."""
+        """Removes the files of a shard that is not whole."""
         if self._current is not None:
             self._current.discard()
+
+    def _finish_shard(self) -> None:
+        """Publishes the shard that is being written, and records it in the manifest. Raises Failed."""
+        if self._current is None:
+            return
+        try:
+            files = self._current.publish()
+            shard, self._current = self._current, None
+            self._manifest.add_shard(
+                FinishedShard(number=shard.number, files=files, rows=shard.rows, empty=shard.empty, bad=shard.bad)
+            )
+        except OSError as error:
+            raise self._unwritten(error) from error
 
     def _unwritten(self, error: OSError) -> Failed:
         count = len(self._manifest.shards)
@@ -97,68 +97,70 @@ class Shards:
         )
 
 
-class _Current:
-    """The shard that is being written."""
+class _OpenShard:
+    """The shard that is being written, with the numbers of its rows so far."""
 
-    def __init__(self, shard: int, folder: Path, output: Callable[[Path, str], Output]) -> None:
-        self.shard = shard
-        self._folder, self._open = folder, output
+    def __init__(self, number: int, folder: Path, open_files: Callable[[Path, str], ShardFiles]) -> None:
+        self.number = number
+        self._folder, self._open_files = folder, open_files
         self.rows = self.empty = self.bad = 0
-        self._output: Output | None = None
-        self._bad: Draft | None = None
+        self._files: ShardFiles | None = None
+        self._bad_rows: Draft | None = None
 
     @property
     def drafts(self) -> list[Draft]:
-        return [*(self._output.drafts if self._output else []), *([self._bad] if self._bad else [])]
+        return [*(self._files.drafts if self._files else []), *([self._bad_rows] if self._bad_rows else [])]
 
-    def add(self, window: Window, bad: list[BadRow]) -> None:
-        rows, values = window.good()
-        self.empty += window.empty
+    def add_block(self, block: RowBlock, bad: list[BadRow]) -> None:
+        rows, values = block.good_rows()
+        self.empty += block.empty
         if rows:
-            if self._output is None:
-                self._output = self._open(self._folder, f"part-{self.shard:06d}")
-            self._output.add(rows, columns(values))
+            if self._files is None:
+                self._files = self._open_files(self._folder, f"part-{self.number:06d}")
+            self._files.add_rows(rows, columns(values))
             self.rows += len(rows)
-        for each in bad:
-            if self._bad is None:
-                self._bad = Draft(self._folder / f"_bad-{self.shard:06d}.jsonl")
-            told = {"row": each.number, "file": each.path, "line": each.line, "id": each.id, "reason": each.reason}
-            self._bad.stream.write(json.dumps(told, default=as_text).encode() + b"\n")
+        for row in bad:
+            if self._bad_rows is None:
+                self._bad_rows = Draft(self._folder / f"_bad-{self.number:06d}.jsonl")
+            record = {"row": row.number, "file": row.path, "line": row.line, "id": row.id, "reason": row.reason}
+            self._bad_rows.stream.write(json.dumps(record, default=as_text).encode() + b"\n")
             self.bad += 1
 
     def publish(self) -> list[str]:
-        """Names of the files, which are there now."""
-        if self._output is not None:
-            self._output.finish()
-        publish(self._folder, self.drafts)
+        """Makes the files appear, and returns their names."""
+        if self._files is not None:
+            self._files.finish()
+        publish_all(self._folder, self.drafts)
         return [draft.path.name for draft in self.drafts]
 
     def discard(self) -> None:
-        if self._output is not None:
-            self._output.discard()
-        if self._bad is not None:
-            self._bad.discard()
+        if self._files is not None:
+            self._files.discard()
+        if self._bad_rows is not None:
+            self._bad_rows.discard()
 
 
-def sweep(folder: Path, mine: Callable[[int], bool]) -> None:
-    """Removes what a killed command has left of shards that are `mine`."""
+def remove_drafts(folder: Path, is_ours: Callable[[int], bool]) -> None:
+    """Removes the drafts that a killed command has left of shards with a number for which `is_ours`."""
     for path in folder.glob(f".*{SUFFIX}"):
-        number = _number(path.name.removeprefix(".").removesuffix(SUFFIX))
-        if number is not None and mine(number):
+        number = _shard_number(path.name.removeprefix(".").removesuffix(SUFFIX))
+        if number is not None and is_ours(number):
             path.unlink(missing_ok=True)
 
 
-def published(folder: Path, mine: Callable[[int], bool]) -> list[Path]:
-    """Files of shards that are `mine`."""
-    return sorted(path for path in folder.iterdir() if (number := _number(path.name)) is not None and mine(number))
+def published_files(folder: Path, is_ours: Callable[[int], bool]) -> list[Path]:
+    """Files of shards with a number for which `is_ours`."""
+    return sorted(
+        path for path in folder.iterdir() if (number := _shard_number(path.name)) is not None and is_ours(number)
+    )
 
 
-def is_output(name: str) -> bool:
-    """Whether the command gives files such names."""
-    return _number(name) is not None or re.fullmatch(rf"{MANIFEST}(-\d+-of-\d+)?\.json", name) is not None
+def is_output_name(name: str) -> bool:
+    """Whether a name is one that the command gives to its files."""
+    return _shard_number(name) is not None or re.fullmatch(rf"{MANIFEST}(-\d+-of-\d+)?\.json", name) is not None
 
 
-def _number(name: str) -> int | None:
-    """Of a shard, from the name of a file; None where the file is somebody else's, such as `part-000003.faiss`."""
-    found = SHARD_FILE.fullmatch(name)
-    return int(found[1] or found[2]) if found else None
+def _shard_number(name: str) -> int | None:
+    """The number of the shard that a file belongs to, by its name; None for other files, as `part-000003.faiss`."""
+    match = SHARD_FILE.fullmatch(name)
+    return int(match[1] or match[2]) if match else None

@@ -1,75 +1,78 @@
-"""A thread a service: takes batches from the board and brings their answers, through one stream after the other."""
+"""A thread for each target: it sends batches of the queue and records their results, through one stream at a time."""
 
 import threading
 from collections.abc import Iterator
 
-from selvage.bulk.batch_queue import FIRST, LONGEST, Board, Session
+from selvage.bulk.batch_queue import FIRST, LONGEST, BatchQueue, OpenStream
 from selvage.bulk.failures import Failed
 from selvage.bulk.service import BulkService
-from selvage.bulk.values import of_reply
+from selvage.bulk.values import values_of_reply
 from selvage.errors import Cancelled, DeadlineExceeded, Overloaded, SelvageError, Unavailable, from_stream
 from selvage.messages.embedding import Template
 from selvage.messages.inputs import Inputs
 from selvage.v1.embedding_pb2 import EmbedStreamRequest, EmbedStreamResponse
 
 PASSING = (Unavailable, DeadlineExceeded, Overloaded, Cancelled)
-"""Ends of a stream after which another one may go on; whether any answers at all is for the board to watch."""
+"""Errors that end a stream, and after which another stream is opened until the queue's patience is over."""
 
 
 class TargetThread(threading.Thread):
-    """Goes on until the board has no more work. A service that comes back with another model ends the work."""
+    """Works until the queue has no more batches. A service that returns with another model ends the work."""
 
-    def __init__(self, service: BulkService, board: Board, template: Template, fingerprint: str) -> None:
+    def __init__(self, service: BulkService, queue: BatchQueue, template: Template, fingerprint: str) -> None:
         super().__init__(name=f"selvage-bulk-{service.name}", daemon=True)
-        self._service, self._board, self._template, self._fingerprint = service, board, template, fingerprint
-        self._losses = 0
+        self._service, self._queue, self._template, self._fingerprint = service, queue, template, fingerprint
+        self._lost_streams = 0
 
     def run(self) -> None:
-        rest = 0.0
+        pause = 0.0
         try:
-            while self._board.has_work(rest):
-                rest = self._once()
+            while self._queue.wait_for_work(pause):
+                pause = self._run_stream()
         except SelvageError as error:
-            self._board.fail(Failed(f"{self._service.name}: {error}"))
+            self._queue.fail(Failed(f"{self._service.name}: {error}"))
         except Exception as error:
-            self._board.fail(error)
+            self._queue.fail(error)
 
-    def _once(self) -> float:
-        """One stream from its beginning to its end; seconds until the next one."""
-        session = Session()
+    def _run_stream(self) -> float:
+        """Runs one stream from its beginning to its end; returns the seconds to wait before the next one."""
+        stream = OpenStream()
         try:
             self._check_model()
-            for reply in self._service.answers(self._requests(session)):
-                self._take(session, reply)
+            for reply in self._service.replies(self._requests(stream)):
+                self._record_reply(stream, reply)
             error: SelvageError = Unavailable("the stream was ended", retry_after=0.0)
         except PASSING as passing:
             error = passing
         finally:
-            session.ended = True
-        self._board.lost(session, error)
-        self._losses += 1
-        return error.retry_after if error.retry_after is not None else _rest(self._losses)
+            stream.ended = True
+        self._queue.record_stream_end(stream, error)
+        self._lost_streams += 1
+        return error.retry_after if error.retry_after is not None else _pause_after(self._lost_streams)
 
     def _check_model(self) -> None:
-        found = self._service.card().fingerprint
-        if found != self._fingerprint:
-            told = f"its model has the fingerprint {found[:16]}, the work was begun with {self._fingerprint[:16]}"
-            raise Failed(f"{self._service.name}: {told}")
+        """Raises Failed where the service has another model than the work was begun with."""
+        fingerprint = self._service.card().fingerprint
+        if fingerprint != self._fingerprint:
+            raise Failed(
+                f"{self._service.name}: its model has the fingerprint {fingerprint[:16]}, "
+                f"the work was begun with {self._fingerprint[:16]}"
+            )
 
-    def _requests(self, session: Session) -> Iterator[EmbedStreamRequest]:
-        while (batch := self._board.take(session)) is not None:
+    def _requests(self, stream: OpenStream) -> Iterator[EmbedStreamRequest]:
+        while (batch := self._queue.next_batch(stream)) is not None:
             inputs = Inputs(entries=batch.texts, tokenized=False, single=False)
             yield EmbedStreamRequest(id=batch.id, request=self._template.request(inputs, slice(0, len(inputs))))
 
-    def _take(self, session: Session, reply: EmbedStreamResponse) -> None:
+    def _record_reply(self, stream: OpenStream, reply: EmbedStreamResponse) -> None:
         if reply.WhichOneof("outcome") == "error":
-            self._board.refused(session, reply.id, from_stream(reply.error, ""), whole=not reply.start)
+            self._queue.record_refusal(stream, reply.id, from_stream(reply.error, ""), whole=not reply.start)
             return
-        self._losses = 0
-        self._board.put(session, reply.id, reply.start, of_reply(reply.response), more=reply.more)
+        self._lost_streams = 0
+        self._queue.record_values(stream, reply.id, reply.start, values_of_reply(reply.response), more=reply.more)
 
 
-def _rest(losses: int) -> float:
-    """Seconds before the next stream, after so many that brought nothing."""
-    doublings = min(losses, 16)  # a float ends at 1,024 of them, which a target that stays away reaches
+def _pause_after(lost_streams: int) -> float:
+    """Seconds before the next stream, after so many in a row that brought no reply."""
+    doublings = min(lost_streams, 16)  # more than 1,023, which a target that stays away reaches, overflow a float
     return min(FIRST * 2.0**doublings, LONGEST)

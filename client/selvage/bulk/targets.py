@@ -1,10 +1,10 @@
-"""All services that share the work: the card of their model, and a thread each."""
+"""All targets that share the work: the card of their model, and a thread for each."""
 
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from selvage.bulk.batch_queue import FIRST, LONGEST, Board
+from selvage.bulk.batch_queue import FIRST, LONGEST, BatchQueue
 from selvage.bulk.failures import Failed
 from selvage.bulk.service import BulkService
 from selvage.bulk.target_thread import PASSING, TargetThread
@@ -14,33 +14,35 @@ from selvage.model_card import ModelCard
 
 
 def card_of(services: Sequence[BulkService], patience: float) -> ModelCard:
-    """Of the first that answers, within `patience` seconds. Raises Failed."""
+    """The card of the model, from the first service that sends it. Raises Failed after `patience` seconds."""
     waited = threading.Event()
-    rest, left = FIRST, patience
+    pause, left = FIRST, patience
     while True:
-        for each in services:
+        for service in services:
             try:
-                return each.card()
+                return service.card()
             except PASSING as passing:
                 error: SelvageError = passing
             except SelvageError as refused:
-                raise Failed(f"{each.name}: {refused}") from refused
+                raise Failed(f"{service.name}: {refused}") from refused
         if left <= 0:
-            raise Failed(f"no target answers; {each.name} says: {error}")
-        waited.wait(min(rest, left))
-        rest, left = min(rest * 2, LONGEST), left - rest
+            raise Failed(f"no target answers; {service.name} says: {error}")
+        waited.wait(min(pause, left))
+        pause, left = min(pause * 2, LONGEST), left - pause
 
 
 @contextmanager
-def targets(services: Sequence[BulkService], template: Template, fingerprint: str, board: Board) -> Iterator[None]:
-    """Their threads run as long as this is open."""
-    threads = [TargetThread(each, board, template, fingerprint) for each in services]
-    for each in threads:
-        each.start()
+def running_targets(
+    services: Sequence[BulkService], template: Template, fingerprint: str, queue: BatchQueue
+) -> Iterator[None]:
+    """Runs a thread for each service; closes the queue and the services at the end."""
+    threads = [TargetThread(service, queue, template, fingerprint) for service in services]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
-        board.close()
+        queue.close()
         for thread, service in zip(threads, services, strict=True):
             service.close()
             thread.join(LONGEST)

@@ -1,8 +1,9 @@
-"""Batches of texts in, columns of vectors out, in a process that lives on: what Ray and Daft have in common.
+"""Batches of texts in, columns of vectors out, in a process that serves many batches: what Ray and Daft have in common.
 
-    asked      options by their names -> what is asked of the model, and of whom
-    schema     the Arrow types of what comes back
-    embedding  texts -> a table, a row each; as many batches at a time as threads ask for
+    options    options by their names -> options of the vectors, and services
+    schema     the Arrow types of the results
+    embedding  texts -> a table with a row for each; threads may embed several batches at a time
 
-How texts are checked, cut, sent, sent again and blamed is the bulk command's, `selvage.bulk`; see docs/clusters.md.
+The bulk command's code, `selvage.bulk`, checks texts, batches them, sends them again after errors, and finds the text
+at fault; see docs/clusters.md.
 """

@@ -1,19 +1,19 @@
-"""Texts -> a table with a row each, in a process that lives on. Knows neither Ray nor Daft."""
+"""Texts -> a table with a row for each, in a process that serves many batches. Knows neither Ray nor Daft."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, Literal
 
 import numpy as np
 
 from selvage.bulk.arrow import arrays, pyarrow
-from selvage.bulk.batch_queue import Board
+from selvage.bulk.batch_queue import BatchQueue
 from selvage.bulk.failures import Failed
 from selvage.bulk.plan import RowPlan
-from selvage.bulk.row_blocks import windows
-from selvage.bulk.rows import BadRow, Columns, Row, entry
-from selvage.bulk.targets import card_of, targets
+from selvage.bulk.row_blocks import row_blocks
+from selvage.bulk.rows import BadRow, Columns, Entry, Row, checked_row
+from selvage.bulk.targets import card_of, running_targets
 from selvage.bulk.values import columns
 from selvage.calls.streamed_call import BATCH_LETTERS, BATCHES_AHEAD
 from selvage.clusters.options import services, split_options
@@ -25,8 +25,10 @@ EMPTY = "EMPTY"
 
 
 class BatchEmbedding:
-    """A model as a batch sees it: in this process, or behind targets. Threads may share it, and should: while one waits
-    for its batch, those of others are prepared and computed."""
+    """A model, in this process or behind targets, that embeds batches of texts.
+
+    Threads may share it, and should: while one waits for its batch, those of other threads are prepared and computed.
+    """
 
     def __init__(
         self,
@@ -46,17 +48,20 @@ class BatchEmbedding:
     ) -> None:
         """Returns when the model is loaded, or a target has answered.
 
-        `model`: what runs in this process, as `Engine` takes it; with `target`, one address or several that share the
-        work, the name of theirs. `column` and `id_column` are what messages call the texts, and the row at fault.
-        `output`: "dense", "sparse", "multi_vector", or a list of these. `on_error`: what a text at fault does, "raise",
-        or "null": its row has a reason in place of a vector. `keep_empty`: embed texts without a letter too.
-        `message_texts`, `in_flight`: texts of a message, and messages under way to each target. `patience`: seconds to
-        go on trying while nobody answers. `fingerprint`: of the model card; any other model is refused.
+        - `model`: the model that this process runs, as `Engine` takes it; with targets, the name of theirs.
+        - `target`: one address, or several that share the work.
+        - `column`, `id_column`: what messages call the texts, and the ids of rows at fault.
+        - `output`: "dense", "sparse", "multi_vector", or a list of these.
+        - `on_error`: for a text at fault, "raise" an error, or "null": its row has a reason in place of a vector.
+        - `keep_empty`: embed texts without a letter too.
+        - `message_texts`, `in_flight`: most texts of a message, and most messages ahead of replies for each target.
+        - `patience`: seconds to go on trying while no target answers.
+        - `fingerprint`: that of the model's card; any other model is refused.
+        - `options`: those of `Client.embed` for vectors, and with targets those of `Client` for the connection
+          (`priority` is "bulk"), else those of `Engine`.
 
-        `options`: those of `Client.embed` that say how a vector is made; with targets those of `Client` that say who
-        asks (`priority` is "bulk"), else those of `Engine`.
-
-        Raises TypeError and ValueError for what makes no sense, Failed where nobody answers or the model is another.
+        Raises TypeError and ValueError for options that make no sense, Failed where no target answers or the model has
+        another fingerprint.
         """
         if on_error not in ("raise", "null"):
             raise ValueError(f"on_error is {on_error!r}, must be 'raise' or 'null'")
@@ -64,93 +69,98 @@ class BatchEmbedding:
         outputs = [output] if isinstance(output, str) else list(output)
         vectors, others = split_options(options)
         template = Template(model=model if target else "", outputs=outputs, return_token_ids=False, **vectors)
-        self._columns = Columns(text=column, id=id_column, kept=())
+        self._columns = Columns(text=column, id=id_column, copied=())
         self._raises, self._keep_empty = on_error == "raise", keep_empty
-        self._board = Board(
+        self._queue = BatchQueue(
             batch_size=message_texts,
             letters=BATCH_LETTERS,
             in_flight=in_flight,
             patience=patience,
             has_ids=bool(id_column),
         )
-        found = services(model, target, others)
+        connected = services(model, target, others)
         try:
-            card = card_of(found, patience)
+            card = card_of(connected, patience)
         except Failed as failed:
-            raise unflagged(failed) from failed
+            raise without_flag(failed) from failed
         if fingerprint and fingerprint != card.fingerprint:
             raise Failed(f"the model's fingerprint is {card.fingerprint}, wanted is {fingerprint}")
         self.schema = schema(outputs, vectors, card.dimensions, card.multi_vector_dimensions)
         self._open = ExitStack()
-        self._open.enter_context(targets(found, template, card.fingerprint, self._board))
+        self._open.enter_context(running_targets(connected, template, card.fingerprint, self._queue))
 
     def table(self, texts: Sequence[Any], ids: Sequence[Any] | None = None) -> Any:
-        """A pyarrow.Table of `schema`, a row a text in their order; `ids`: of each, where there is an `id_column`.
+        """Embeds a batch: a pyarrow.Table of `schema`, with a row for each text in their order.
 
-        Rows without a vector have null everywhere but in `reason`, where all others have null. Raises ValueError with
-        the first row at fault unless `on_error` is "null"; Failed where nobody answers, or the options are refused.
+        `ids`: an id for each text, where there is an `id_column`. Rows without a vector have null everywhere but in
+        `reason`, where all others have null. Raises ValueError with the first row at fault unless `on_error` is "null";
+        Failed where no target answers, or the service refuses the options.
         """
         if (ids is None) == bool(self._columns.id):
             raise ValueError("`ids` and `id_column` go together")
-        beside: list[tuple[Any, ...]] = [()] * len(texts) if ids is None else [(each,) for each in ids]
+        extras: list[tuple[Any, ...]] = [()] * len(texts) if ids is None else [(row_id,) for row_id in ids]
         entries = (
-            entry(self._columns, number, "", number, text, others)
-            for number, (text, others) in enumerate(zip(texts, beside, strict=True))
+            checked_row(self._columns, number, "", number, text, extra)
+            for number, (text, extra) in enumerate(zip(texts, extras, strict=True))
         )
-        rows, values, bad = self._answered(entries)
+        rows, values, bad = self._embed(entries)
         if bad and self._raises:
-            raise ValueError(self._told(bad[0], len(texts)))
-        return self._laid_out(len(texts), [row.number for row in rows], values, bad)
+            raise ValueError(self._fault(bad[0], len(texts)))
+        return self._as_table(len(texts), [row.number for row in rows], values, bad)
 
     def close(self) -> None:
-        """Ends what is under way."""
+        """Ends batches in progress, and the connections or the model."""
         self._open.close()
 
-    def _answered(self, entries: Any) -> tuple[list[Row], dict[str, list[Any]], list[BadRow]]:
+    def _embed(self, entries: Iterable[Entry]) -> tuple[list[Row], dict[str, list[Any]], list[BadRow]]:
         """Rows with their values, and those at fault; empty ones are in neither."""
-        one = RowPlan(rows_per_shard=sys.maxsize)
-        found = list(windows(entries, one, most=sys.maxsize, keep_empty=self._keep_empty))
+        plan = RowPlan(rows_per_shard=sys.maxsize)
+        blocks = list(row_blocks(entries, plan, most=sys.maxsize, keep_empty=self._keep_empty))
         rows: list[Row] = []
         values: dict[str, list[Any]] = {}
         bad: list[BadRow] = []
-        for window in found:
-            self._board.add(window)
+        for block in blocks:
+            self._queue.add_block(block)
         try:
-            for window in found:
-                self._board.finished(window)
-                good, answers = window.good()
+            for block in blocks:
+                self._queue.take_block(block)
+                good, block_values = block.good_rows()
                 rows += good
-                bad += window.bad_rows()
-                for name, each in answers.items():
-                    values.setdefault(name, []).extend(each)
+                bad += block.bad_rows()
+                for name, column in block_values.items():
+                    values.setdefault(name, []).extend(column)
         except Failed as failed:
-            raise unflagged(failed) from failed
+            raise without_flag(failed) from failed
         return rows, values, bad
 
-    def _laid_out(self, count: int, places: list[int], values: dict[str, list[Any]], bad: list[BadRow]) -> Any:
+    def _as_table(self, count: int, places: list[int], values: dict[str, list[Any]], bad: list[BadRow]) -> Any:
+        """A table of `count` rows, of which those at `places` have values."""
         import pyarrow as pa
 
         reasons: list[str | None] = [EMPTY] * count
-        for each in bad:
-            reasons[each.number] = each.reason
+        for row in bad:
+            reasons[row.number] = row.reason
         for place in places:
             reasons[place] = None
-        kept = self.schema.remove(self.schema.get_field_index("reason"))
-        found = arrays(columns(values)) if places else {}
-        table = pa.table({name: found[name] for name in kept.names}).cast(kept) if places else kept.empty_table()
+        value_schema = self.schema.remove(self.schema.get_field_index("reason"))
+        if places:
+            by_name = arrays(columns(values))
+            table = pa.table({name: by_name[name] for name in value_schema.names}).cast(value_schema)
+        else:
+            table = value_schema.empty_table()
         if len(places) < count:
             order = np.full(count, -1)
             order[places] = np.arange(len(places))
             table = table.take(pa.array(order, mask=order < 0))
         return table.append_column("reason", pa.array(reasons, pa.string()))
 
-    def _told(self, bad: BadRow, count: int) -> str:
-        named = f", whose {self._columns.id} is {bad.id!r}" if self._columns.id else ""
+    def _fault(self, bad: BadRow, count: int) -> str:
+        row_id = f", whose {self._columns.id} is {bad.id!r}" if self._columns.id else ""
         return (
-            f"row {bad.number} of a batch of {count}{named}: {bad.reason} (on_error='null' goes on without such rows)"
+            f"row {bad.number} of a batch of {count}{row_id}: {bad.reason} (on_error='null' goes on without such rows)"
         )
 
 
-def unflagged(failed: Failed) -> Failed:
-    """The same where there is no command with flags."""
+def without_flag(failed: Failed) -> Failed:
+    """The same error with the name of an option in place of the command's flag."""
     return Failed(str(failed).removeprefix("--"))

@@ -1,4 +1,4 @@
-"""What is asked, by names as `Client.embed`, `Client` and `Engine` have them -> a template and services."""
+"""Options by the names of `Client.embed`, `Client` and `Engine` -> options of the vectors, and services."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,19 +15,19 @@ VECTORS: dict[str, Any] = {
     "truncate": False,
     **dict.fromkeys(("truncation_side", "max_tokens", "sparse_top_k", "pool_factor", "protected_tokens"), None),
 }
-"""Options of `Client.embed`, whoever answers."""
+"""Options of `Client.embed` and their defaults, with targets and without."""
 CONNECTION: dict[str, Any] = {"key": "", "tls": False, "fairness_key": "", "priority": "bulk", "metadata": ()}
-"""Options of `Client`, where there are targets."""
+"""Options of `Client` and their defaults, where there are targets."""
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Those of the vectors, all of them, and the others as they were given."""
+    """All options of the vectors, with defaults, and the other options as they are."""
     vectors = {name: options.get(name, default) for name, default in VECTORS.items()}
     return vectors, {name: value for name, value in options.items() if name not in VECTORS}
 
 
 def services(model: str, target: str | Sequence[str], others: Mapping[str, Any]) -> list[ChannelService]:
-    """One a target; without any, the model runs in this process. The same target twice means two streams.
+    """A service for each target; without any, the model in this process. A target that is named twice has two streams.
 
     Raises TypeError for an unknown option; ValueError where the model is refused, or a value makes no sense.
     """
@@ -40,10 +40,10 @@ def services(model: str, target: str | Sequence[str], others: Mapping[str, Any])
     for name in others:
         if name not in CONNECTION:
             raise TypeError(f"there is no option {name!r} beside targets; there are {', '.join(VECTORS | CONNECTION)}")
-    connected = [_settings(each, model, CONNECTION | dict(others)) for each in names]
-    return [ChannelService(each, each.channel(grpc)) for each in connected]
+    all_settings = [_settings(name, model, CONNECTION | dict(others)) for name in names]
+    return [ChannelService(settings, settings.channel(grpc)) for settings in all_settings]
 
 
 def _settings(target: str, model: str, connection: Mapping[str, Any]) -> Settings:
-    """Streams have no deadline, and the board decides on retries."""
+    """Settings of a target. Streams have no deadline, and the batch queue decides on retries."""
     return Settings.of(target, model=model, timeout=60.0, retries=0, in_flight=1, **connection)

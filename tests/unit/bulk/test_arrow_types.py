@@ -163,7 +163,7 @@ def test_kept_columns_of_every_kind_are_kept(tmp_path: Path, note: Any) -> None:
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_categories_of_many_files_have_room(tmp_path: Path, deep: bool) -> None:
-    """Each file has so few that a byte counts them, which all together do not fit into; a second window has others."""
+    """Each file has so few that a byte counts them, which all together do not fit into; a second block has others."""
     files = []
     for file, count in enumerate((4096, 100, 100)):
         numbers: list[int | None] = [number % 100 for number in range(count)]

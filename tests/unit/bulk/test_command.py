@@ -114,15 +114,15 @@ def test_the_line_tells_rate_and_time_left() -> None:
     seconds[0] = 100.0
     meter.begin(0.5)
     seconds[0] = 110.0
-    meter.tell(12_000, 0.6)
+    meter.show(12_000, 0.6)
     seconds[0] = 110.1
-    meter.tell(12_001, 0.6)
+    meter.show(12_001, 0.6)
     assert screen.getvalue() == "\r12,000 texts, 1,200 a second, 60%, 0:00:40 left"
 
 
 def test_the_line_tells_what_is_read_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Minutes may pass until the first row comes that is not finished."""
-    monkeypatch.setattr(input_reader, "PASSED", 10)
+    monkeypatch.setattr(input_reader, "ROWS_BETWEEN_REPORTS", 10)
     monkeypatch.setattr(meter_module, "EVERY", 0.0)
     source = jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(40)])
     flags = ["--format", "npy", "--rows-per-shard", "35", "--shard", "1/2"]

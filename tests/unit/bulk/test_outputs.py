@@ -91,7 +91,7 @@ def test_dense_rows_of_every_type(tmp_path: Path, name: str) -> None:
 
 
 def test_all_outputs_of_one_pass(tmp_path: Path) -> None:
-    """Texts with no entries at all among them, windows that are shorter than a shard."""
+    """Texts with no entries at all among them, blocks that are shorter than a shard."""
     flags = (source(tmp_path), "--outputs", "dense,sparse,multi-vector", "--data-type", "int8", "--batch-size", "4")
     embed(tmp_path / "p", *flags, services=[Scripted()])
     embed(tmp_path / "n", *flags, "--format", "npy", services=[Scripted()])
@@ -111,9 +111,9 @@ def test_all_outputs_of_one_pass(tmp_path: Path) -> None:
     assert arrays["multi_vector"].dtype == np.int8
 
 
-def test_a_shard_of_many_windows_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_of_many_blocks_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Headers and offsets are those of the whole."""
-    monkeypatch.setattr("selvage.bulk.options.MOST", {"dense": 2, "sparse": 2, "multi_vector": 2})
+    monkeypatch.setattr("selvage.bulk.options.BLOCK_ROWS", {"dense": 2, "sparse": 2, "multi_vector": 2})
     flags = (source(tmp_path), "--outputs", "dense,multi-vector", "--data-type", "int8")
     embed(tmp_path / "p", *flags, services=[Scripted()])
     embed(tmp_path / "n", *flags, "--format", "npy", services=[Scripted()])

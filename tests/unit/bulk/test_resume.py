@@ -166,7 +166,7 @@ def test_finished_shards_are_not_sent_again(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(40)])
     flags = (source, "--rows-per-shard", "10", "--format", "npy")
     dying, left = FakeService(), [2]
-    finished = manifest.Manifest.finished
+    finished = manifest.Manifest.add_shard
 
     def last(self: Any, shard: Any) -> None:
         finished(self, shard)
@@ -175,7 +175,7 @@ def test_finished_shards_are_not_sent_again(tmp_path: Path) -> None:
             raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manifest.Manifest, "finished", last)
+        patch.setattr(manifest.Manifest, "add_shard", last)
         with pytest.raises(Killed):
             embed(tmp_path / "o", *flags, services=[dying])
     second = FakeService()

@@ -7,9 +7,9 @@ import pytest
 
 from selvage import errors
 from selvage.bulk import manifest, row_blocks, target_thread
-from selvage.bulk.batch_queue import Board
+from selvage.bulk.batch_queue import BatchQueue
 from selvage.bulk.failures import Failed
-from selvage.bulk.row_blocks import Window
+from selvage.bulk.row_blocks import RowBlock
 from support.bulk_fakes import FakeService, contents, embed, jsonl, rows
 
 TEXTS = [f"text {i}" for i in range(40)]
@@ -125,28 +125,28 @@ def test_a_target_may_stay_away_for_long(source: str, tmp_path: Path, monkeypatc
 
 
 def test_small_shards_leave_no_target_idle(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows are counted that are under way, not the windows that shards cut them into."""
+    """Rows are counted that are under way, not the blocks that shards cut them into."""
     most = [0]
 
-    def add(board: Board, window: Window, real: Any = Board.add) -> None:
-        real(board, window)
-        most[0] = max(most[0], len(board._windows))
+    def add_block(queue: BatchQueue, block: RowBlock, real: Any = BatchQueue.add_block) -> None:
+        real(queue, block)
+        most[0] = max(most[0], len(queue._blocks))
 
-    monkeypatch.setattr(Board, "add", add)
+    monkeypatch.setattr(BatchQueue, "add_block", add_block)
     embed(tmp_path / "o", source, *FLAGS)
     assert most[0] == 8
 
 
 def test_long_texts_leave_no_target_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A window that letters fill counts as full, not as more: the next one is read while it is computed."""
+    """A block that letters fill counts as full, not as more: the next one is read while it is computed."""
     monkeypatch.setattr(row_blocks, "LETTERS", 100)
     most = [0]
 
-    def add(board: Board, window: Window, real: Any = Board.add) -> None:
-        real(board, window)
-        most[0] = max(most[0], len(board._windows))
+    def add_block(queue: BatchQueue, block: RowBlock, real: Any = BatchQueue.add_block) -> None:
+        real(queue, block)
+        most[0] = max(most[0], len(queue._blocks))
 
-    monkeypatch.setattr(Board, "add", add)
+    monkeypatch.setattr(BatchQueue, "add_block", add_block)
     embed(tmp_path / "o", jsonl(tmp_path / "a.jsonl", ["x" * 61] * 12), "--format", "npy")
     assert most[0] == 2
 

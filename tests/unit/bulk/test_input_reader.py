@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 
 from selvage.bulk import input_reader, parquet_input
 from selvage.bulk.failures import Failed
-from selvage.bulk.files import find
-from selvage.bulk.input_reader import InputReading, check
+from selvage.bulk.files import find_inputs
+from selvage.bulk.input_reader import InputReader, check_inputs
 from selvage.bulk.plan import RowPlan
 from selvage.bulk.rows import BadRow, Columns, Row
 
 ALL = RowPlan(rows_per_shard=10)
-COLUMNS = Columns(text="text", id="id", kept=("note",))
+COLUMNS = Columns(text="text", id="id", copied=("note",))
 ROWS = [("a", "1", "x"), ("b, c", "2", ""), ('say "d"', "3", "y\nz"), ("", "4", "w"), ("é 你", "5", "v")]
 
 
 def read(path: Path, columns: Columns = COLUMNS, plan: RowPlan = ALL, format_: str = "") -> list[Row | BadRow]:
-    return list(InputReading(find([str(path)], format_), columns, plan))
+    return list(InputReader(find_inputs([str(path)], format_), columns, plan))
 
 
 def written(folder: Path, name: str) -> Path:
@@ -52,7 +52,7 @@ def written(folder: Path, name: str) -> Path:
 def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
     """With what stands beside the texts, and a place."""
     found = read(written(tmp_path, name))
-    assert [(row.text, *row.beside) for row in found if isinstance(row, Row)] == ROWS
+    assert [(row.text, *row.extra) for row in found if isinstance(row, Row)] == ROWS
     assert [row.number for row in found] == [0, 1, 2, 3, 4]
     assert [row.line for row in found][:3] == ([2, 3, 4] if "sv" in name else [1, 2, 3])
 
@@ -63,8 +63,8 @@ def test_rows_that_nobody_wants_are_counted_only(tmp_path: Path, name: str) -> N
     path = written(tmp_path, name)
     other = path.rename(path.with_name(f"b{path.suffix}"))
     written(tmp_path, name)
-    files = find([str(tmp_path / name), str(other)])
-    reader = InputReading(files, COLUMNS, RowPlan(rows_per_shard=2, index=1, count=2, finished={3}))
+    files = find_inputs([str(tmp_path / name), str(other)])
+    reader = InputReader(files, COLUMNS, RowPlan(rows_per_shard=2, index=1, count=2, finished={3}))
     assert [(row.number, row.text) for row in reader if isinstance(row, Row)] == [(2, 'say "d"'), (3, "")]
     assert (reader.total, reader.position) == (10, reader.size)
 
@@ -73,10 +73,10 @@ def test_a_line_a_text(tmp_path: Path) -> None:
     """Windows' line ends and byte order marks are no part of it."""
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\n\r\n two \nthree")
-    found = read(path, Columns(text="text", id="", kept=()))
+    found = read(path, Columns(text="text", id="", copied=()))
     assert [row.text for row in found if isinstance(row, Row)] == ["one", "", " two ", "three"]
     with pytest.raises(Failed, match=r"--id-column: .* plain text"):
-        check(find([str(path)]), COLUMNS)
+        check_inputs(find_inputs([str(path)]), COLUMNS)
 
 
 def test_bad_rows_of_jsonl_have_places_and_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_bad_rows_of_jsonl_have_places_and_reasons(tmp_path: Path, monkeypatch: 
         (9, "the line is longer than 300 bytes", None),
     ]
     assert told[3][1].startswith("it is not JSON")
-    rest = [(row.number, row.line, row.text, row.beside) for row in found if isinstance(row, Row)]
+    rest = [(row.number, row.line, row.text, row.extra) for row in found if isinstance(row, Row)]
     assert rest == [(0, 1, "a", (7, None)), (8, 10, "", (12, [1])), (9, 11, "a", (7, None))]
 
 
@@ -178,7 +178,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     lines = "".join(json.dumps({"text": each}) + "\n" for each in texts["text"]).encode()
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines))
     pq.write_table(pa.table(texts), tmp_path / "a.parquet", row_group_size=500, compression="zstd")
-    plain, told = Columns(text="text", id="", kept=()), []
+    plain, told = Columns(text="text", id="", copied=()), []
     for name in ("a.jsonl.gz", "a.parquet"):
         whole = (tmp_path / name).read_bytes()
         for place in range(20, len(whole) - 20, len(whole) // 40):
@@ -204,7 +204,7 @@ def test_a_missing_column_is_told_at_once(tmp_path: Path, name: str, column: str
     else:
         pq.write_table(pa.table({each: ["a"] for each in there}), path)
     with pytest.raises(Failed, match=rf"{flag}: .*a\.\w+ has no one column '{column}'; there are {', '.join(there)}"):
-        check(find([str(path)]), COLUMNS)
+        check_inputs(find_inputs([str(path)]), COLUMNS)
 
 
 def test_what_is_no_input_is_told(tmp_path: Path) -> None:
@@ -213,20 +213,20 @@ def test_what_is_no_input_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"no")
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}\n' * 1000)[:-20])
     pq.write_table(pa.table({"text": [1]}), tmp_path / "numbers.parquet")
-    plain = Columns(text="text", id="", kept=())
+    plain = Columns(text="text", id="", copied=())
     with pytest.raises(Failed, match=r"INPUT: .*a\.parquet is no Parquet"):
-        check(find([str(tmp_path / "a.parquet")]), plain)
+        check_inputs(find_inputs([str(tmp_path / "a.parquet")]), plain)
     with pytest.raises(Failed, match=r"--text-column: 'text' of .*numbers\.parquet holds int64"):
-        check(find([str(tmp_path / "numbers.parquet")]), plain)
+        check_inputs(find_inputs([str(tmp_path / "numbers.parquet")]), plain)
     with pytest.raises(Failed, match=r"INPUT: the name of .*a\.bin tells no format; give --input-format"):
-        find([str(tmp_path / "a.bin")])
+        find_inputs([str(tmp_path / "a.bin")])
     with pytest.raises(Failed, match="INPUT: there is no file 'nothing"):
-        find(["nothing*.jsonl"])
+        find_inputs(["nothing*.jsonl"])
     with pytest.raises(Failed, match=r"cut\.jsonl\.gz: cannot be read: Compressed file ended"):
         read(tmp_path / "cut.jsonl.gz", plain)
     for aside in ("_bad-000000.jsonl", ".hidden.jsonl"):
         (tmp_path / aside).write_text("")
-    assert [each.path for each in find([str(tmp_path), f"{tmp_path}/*.parquet"])] == [
+    assert [each.path for each in find_inputs([str(tmp_path), f"{tmp_path}/*.parquet"])] == [
         str(tmp_path / name) for name in ("a.parquet", "cut.jsonl.gz", "numbers.parquet")
     ]
 
@@ -236,7 +236,7 @@ def test_parquet_without_pyarrow_names_what_installs_it(tmp_path: Path, monkeypa
     path = written(tmp_path, "a.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(Failed, match=r"a\.parquet needs pyarrow: pip install pyarrow"):
-        check(find([str(path)]), COLUMNS)
+        check_inputs(find_inputs([str(path)]), COLUMNS)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
@@ -250,7 +250,7 @@ def test_a_large_input_is_not_held(tmp_path: Path, name: str, monkeypatch: pytes
         pq.write_table(pa.table({"text": texts}), path, compression="none", use_dictionary=False)
     tracemalloc.start()
     try:
-        reader = InputReading(find([str(path)]), Columns(text="text", id="", kept=()), ALL)
+        reader = InputReader(find_inputs([str(path)]), Columns(text="text", id="", copied=()), ALL)
         assert sum(len(row.text) for row in reader if isinstance(row, Row)) == 20_000_000
         assert tracemalloc.get_traced_memory()[1] < 8_000_000
     finally:
