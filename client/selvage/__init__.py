@@ -4,18 +4,18 @@
         vectors = client.embed(["a quiet harbour", "a loud kitchen"])   # ndarray (2, dimensions), float32
         best = client.rerank("boats", ["a quiet harbour", "a loud kitchen"], top_n=1)[0]
 
-It needs only grpcio, protobuf, googleapis-common-protos and numpy. The names below are imported at their first use,
+It needs only grpcio, protobuf, googleapis-common-protos and numpy. The public names are imported at their first use,
 because services import this package for its generated code alone.
 
-    client, async_client        Client and AsyncClient; blocking: what Client and Engine have in common
-    connection                  TLS, channel options, headers
-    errors, model_card, results   what calls raise and return
-    calls                       the methods, and how their calls are split and retried
-    messages                    arguments -> requests, replies -> results
-    bulk                        `python -m selvage.bulk`: files of texts -> files of vectors
-    clusters, ray, daft         batches of Ray and Daft
-    in_process                  Engine, where the services are installed
-    v1                          the generated code of the public contract; worker/v1: that of frontends and workers
+    client, async_client, blocking   Client, AsyncClient, and what Client and Engine have in common
+    connection                       TLS, channel options, headers
+    errors, model_card, results      what calls raise and return
+    calls                            the methods, and how their calls are split and retried
+    messages                         arguments -> requests, replies -> results
+    bulk                             `python -m selvage.bulk`: files of texts -> files of vectors
+    clusters, ray, daft              batches of Ray and Daft
+    in_process                       Engine, where the services are installed
+    v1, worker/v1                    the generated code of the public contract, and of that between services
 """
 
 from importlib import import_module
@@ -48,6 +48,7 @@ _HOMES = {
     "model_card": ["LateInteraction", "ModelCard"],
     "results": ["Classes", "Embeddings", "RankedDocument", "TextTokens", "TokenClasses", "TokenMatch"],
 }
+"""The public names, by the module that defines them."""
 _HOMES_BY_NAME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = sorted([*_HOMES_BY_NAME, "Engine"])

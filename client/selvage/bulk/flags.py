@@ -49,7 +49,7 @@ def parse(command_line: Sequence[str]) -> BulkOptions:
             parser.error(f"--keep: the output has a column {name!r} of its own")
     if arguments.prompt is not None and arguments.prompt_name is not None:
         parser.error("--prompt and --prompt-name exclude each other")
-    index, count = _share(parser, arguments.shard)
+    index, count = _shard(parser, arguments.shard)
     return BulkOptions(
         inputs=arguments.input,
         input_format=arguments.input_format,
@@ -274,7 +274,7 @@ def _tls(arguments: argparse.Namespace) -> TLS | bool:
     return TLS(**contents) if contents else bool(arguments.tls)
 
 
-def _share(parser: argparse.ArgumentParser, shard: str) -> tuple[int, int]:
+def _shard(parser: argparse.ArgumentParser, shard: str) -> tuple[int, int]:
     """The I and N of `--shard I/N`."""
     index, slash, count = shard.partition("/")
     if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count)):

@@ -67,7 +67,7 @@ class BatchEmbedding:
             raise ValueError(f"on_error is {on_error!r}, must be 'raise' or 'null'")
         pyarrow("a batch")
         outputs = [output] if isinstance(output, str) else list(output)
-        vectors, others = split_options(options)
+        vectors, other_options = split_options(options)
         template = Template(model=model if target else "", outputs=outputs, return_token_ids=False, **vectors)
         self._columns = Columns(text=column, id=id_column, copied=())
         self._raises, self._keep_empty = on_error == "raise", keep_empty
@@ -78,22 +78,22 @@ class BatchEmbedding:
             patience=patience,
             has_ids=bool(id_column),
         )
-        connected = services(model, target, others)
+        target_services = services(model, target, other_options)
         try:
-            card = card_of(connected, patience)
+            card = card_of(target_services, patience)
         except Failed as failed:
             raise without_flag(failed) from failed
         if fingerprint and fingerprint != card.fingerprint:
             raise Failed(f"the model's fingerprint is {card.fingerprint}, wanted is {fingerprint}")
         self.schema = schema(outputs, vectors, card.dimensions, card.multi_vector_dimensions)
-        self._open = ExitStack()
-        self._open.enter_context(running_targets(connected, template, card.fingerprint, self._queue))
+        self._resources = ExitStack()
+        self._resources.enter_context(running_targets(target_services, template, card.fingerprint, self._queue))
 
     def table(self, texts: Sequence[Any], ids: Sequence[Any] | None = None) -> Any:
         """Embeds a batch: a pyarrow.Table of `schema`, with a row for each text in their order.
 
         `ids`: an id for each text, where there is an `id_column`. Rows without a vector have null everywhere but in
-        `reason`, where all others have null. Raises ValueError with the first row at fault unless `on_error` is "null";
+        `reason`, where all other_options have null. Raises ValueError with the first row at fault unless `on_error` is "null";
         Failed where no target answers, or the service refuses the options.
         """
         if (ids is None) == bool(self._columns.id):
@@ -110,7 +110,7 @@ class BatchEmbedding:
 
     def close(self) -> None:
         """Ends batches in progress, and the connections or the model."""
-        self._open.close()
+        self._resources.close()
 
     def _embed(self, entries: Iterable[Entry]) -> tuple[list[Row], dict[str, list[Any]], list[BadRow]]:
         """Rows with their values, and those at fault; empty ones are in neither."""

@@ -26,7 +26,7 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     return vectors, {name: value for name, value in options.items() if name not in VECTORS}
 
 
-def services(model: str, target: str | Sequence[str], others: Mapping[str, Any]) -> list[ChannelService]:
+def services(model: str, target: str | Sequence[str], other_options: Mapping[str, Any]) -> list[ChannelService]:
     """A service for each target; without any, the model in this process. A target that is named twice has two streams.
 
     Raises TypeError for an unknown option; ValueError where the model is refused, or a value makes no sense.
@@ -35,12 +35,12 @@ def services(model: str, target: str | Sequence[str], others: Mapping[str, Any])
     if not names:
         if not model:
             raise ValueError("either `model` runs in this process, or `target` names services")
-        channel = embedded("channel").local_channel(model, others)
+        channel = embedded("channel").local_channel(model, other_options)
         return [ChannelService(_settings(model, "", CONNECTION), channel)]
-    for name in others:
+    for name in other_options:
         if name not in CONNECTION:
             raise TypeError(f"there is no option {name!r} beside targets; there are {', '.join(VECTORS | CONNECTION)}")
-    all_settings = [_settings(name, model, CONNECTION | dict(others)) for name in names]
+    all_settings = [_settings(name, model, CONNECTION | dict(other_options)) for name in names]
     return [ChannelService(settings, settings.channel(grpc)) for settings in all_settings]
 
 
