@@ -93,7 +93,7 @@ class BatchEmbedding:
         """Embeds a batch: a pyarrow.Table of `schema`, with a row for each text in their order.
 
         `ids`: an id for each text, where there is an `id_column`. Rows without a vector have null everywhere but in
-        `reason`, where all other_options have null. Raises ValueError with the first row at fault unless `on_error` is "null";
+        `reason`, where all others have null. Raises ValueError with the first row at fault unless `on_error` is "null";
         Failed where no target answers, or the service refuses the options.
         """
         if (ids is None) == bool(self._columns.id):
