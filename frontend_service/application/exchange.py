@@ -1,4 +1,4 @@
-"""From a door's message to its reply, and where the time went. Knows no door, no message and no transport."""
+"""One call of any API, from its message to its reply. Knows no API, no message and no transport."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -11,26 +11,26 @@ from shared.terms import RequestTerms
 
 Message = TypeVar("Message")
 Request = TypeVar("Request")
-ReplyTimes = TypeVar("ReplyTimes", bound=Answer | FinishedAnswer)
+ServiceAnswer = TypeVar("ServiceAnswer", bound=Answer | FinishedAnswer)
 Reply = TypeVar("Reply")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange(Generic[Message, Request, ReplyTimes, Reply]):
-    """One rpc of one door: `read` a message, `ask` a service, `write` a reply. Reading and writing are the door's.
+class Exchange(Generic[Message, Request, ServiceAnswer, Reply]):
+    """One method of an API: `read` makes a request of its message, `ask` calls a service, `write` makes the reply.
 
-    Both run in a thread where they have much to do, so they may touch nothing but their arguments. `weight`: how much
-    longer it takes to write a byte of the answer than to copy it.
+    Large messages are read and written in a thread, so `read` and `write` may touch nothing but their arguments.
+    `weight`: how many times longer it takes to write a byte of the answer than to copy it.
     """
 
     read: Callable[[Message], Request]
-    ask: Callable[[Request, RequestTerms], Awaitable[ReplyTimes]]
-    write: Callable[[Request, ReplyTimes], Reply]
+    ask: Callable[[Request, RequestTerms], Awaitable[ServiceAnswer]]
+    write: Callable[[Request, ServiceAnswer], Reply]
     weight: int = 1
 
-    async def run(self, service: Pipeline, message: Message, size: int, terms: RequestTerms) -> tuple[Reply, Timing]:
-        """`size`: bytes of the message. Raises SelvageError. Writing is the last thing that the times tell."""
-        request = await service.offload(size, self.read, message)
-        told = await self.ask(request, terms)
-        reply = await service.offload(self.weight * told.size, partial(self.write, request), told)
-        return reply, told.timing(service.clock())
+    async def run(self, pipeline: Pipeline, message: Message, size: int, terms: RequestTerms) -> tuple[Reply, Timing]:
+        """Answers a message of `size` bytes. The times include writing the reply. Raises SelvageError."""
+        request = await pipeline.offload(size, self.read, message)
+        answer = await self.ask(request, terms)
+        reply = await pipeline.offload(self.weight * answer.size, partial(self.write, request), answer)
+        return reply, answer.timing(pipeline.clock())

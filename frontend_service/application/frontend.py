@@ -1,4 +1,4 @@
-"""What every door opens to: all services on domain types, and what holds for every call. Knows no door."""
+"""The application object that all APIs call: the services on domain types, and the policy of calls. Knows no API."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -22,25 +22,27 @@ T = TypeVar("T")
 
 
 class Frontend:
-    """A door enters its calls at `calls`, and asks the services by an Exchange each."""
+    """All services. An API admits each call by `calls`, and answers it by an Exchange for its method."""
 
-    def __init__(self, service: Pipeline, calls: Calls, tell_times: Sequence[TellTimes] = (), threads: int = 1) -> None:
-        """`tell_times`: told where the time of each exchange went. `threads`: how many tokenise."""
+    def __init__(
+        self, pipeline: Pipeline, calls: Calls, tell_times: Sequence[TellTimes] = (), threads: int = 1
+    ) -> None:
+        """`tell_times`: called with the times of each exchange. `threads`: the number that tokenise."""
         self.calls = calls
         self.threads = threads
-        self.embedding = EmbeddingService(service)
-        self.ranking = RankingService(service)
-        self.classification = ClassificationService(service)
-        self.models = ModelService(service)
-        self._service, self._tell_times = service, tell_times
+        self.embedding = EmbeddingService(pipeline)
+        self.ranking = RankingService(pipeline)
+        self.classification = ClassificationService(pipeline)
+        self.models = ModelService(pipeline)
+        self._pipeline, self._tell_times = pipeline, tell_times
 
     async def exchange(self, exchange: Exchange[M, Q, A, R], message: M, size: int, caller: Caller) -> tuple[R, Timing]:
-        """`size`: bytes of the message."""
-        reply, timing = await exchange.run(self._service, message, size, self.calls.terms(caller))
+        """Answers a message of `size` bytes, and reports the times that this took. Raises SelvageError."""
+        reply, timing = await exchange.run(self._pipeline, message, size, self.calls.terms(caller))
         for tell in self._tell_times:
             tell(timing)
         return reply, timing
 
     async def offload(self, size: int, work: Callable[[M], T], argument: M) -> T:
-        """`work(argument)`, in a thread where it reads or writes many bytes."""
-        return await self._service.offload(size, work, argument)
+        """Runs `work(argument)`, in a thread where it reads or writes many bytes."""
+        return await self._pipeline.offload(size, work, argument)

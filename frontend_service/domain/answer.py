@@ -1,4 +1,4 @@
-"""What the worker made of a request, with what the frontend knows of its texts and its times. Knows no door."""
+"""Answers: a job's result with what the frontend knows of the request's texts and times. Knows no API."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from shared.ragged import RaggedTokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Where the time of a request went, in seconds; see `selvage.v1.Timing`. Reading the request is in no part."""
+    """Seconds that the parts of a request took; see `selvage.v1.Timing`. Reading the request counts in none of them."""
 
     tokenize: float
     queue: float
@@ -21,8 +21,8 @@ class Timing:
 class Answer:
     """A job's result with what the frontend knows of its texts.
 
-    `tokenize` and `transfer` (the round trip to the worker without its queue and compute) in seconds; `answered`: when
-    the worker's answer was there, by the service's clock.
+    `tokenize` and `transfer` (the round trip to the worker without its queue and compute) in seconds. `answered`: the
+    time at which the worker's result was there, by the pipeline's clock.
     """
 
     model: str
@@ -35,14 +35,19 @@ class Answer:
 
     @property
     def size(self) -> int:
-        """Bytes of vectors and scores."""
+        """Bytes of all vectors and scores."""
         rows, sparse = (self.result.dense, self.result.tokens), self.result.sparse
         pairs = len(sparse.indices) + len(sparse.values) if sparse is not None else 0
         explained = len(self.result.winners) + len(self.result.similarities)
-        return len(self.result.scores) + explained + pairs + sum(len(each.data) for each in rows if each is not None)
+        return (
+            len(self.result.scores)
+            + explained
+            + pairs
+            + sum(len(vectors.data) for vectors in rows if vectors is not None)
+        )
 
     def timing(self, finished: float) -> Timing:
-        """Of a reply that was `finished` then, by the service's clock."""
+        """The times of this request, whose reply was `finished` at that time of the pipeline's clock."""
         return Timing(
             tokenize=self.tokenize,
             queue=self.result.queue,
@@ -54,13 +59,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedAnswer:
-    """An answer and what a service made of it; each service adds its own."""
+    """An answer with what a service made of it, in fields of a subclass."""
 
     answer: Answer
 
     @property
     def size(self) -> int:
-        """Bytes that a reply of it holds, about."""
+        """Approximate bytes of its reply."""
         return self.answer.size
 
     def timing(self, finished: float) -> Timing:

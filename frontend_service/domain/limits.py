@@ -1,4 +1,4 @@
-"""Limits of what one frontend accepts, and the errors that say so."""
+"""Limits of what one frontend accepts in a request, and the checks that raise their errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,21 +7,21 @@ from frontend_service.domain.requests import Truncation
 from shared.errors import LimitExceeded, ResultTooLarge
 
 ENVELOPE_BYTES = 64 * 1024
-"""Bytes that a reply holds beside its vectors."""
+"""Most bytes that a reply holds beside its vectors."""
 MATCH_BYTES = 8
-"""A winner and its similarity, between the services."""
+"""Bytes of a winner and its similarity on the link."""
 TEXT_LETTERS = 16
-"""A text takes as long to tokenise as if it had so many letters more."""
+"""Letters that each text counts for beyond its own: the fixed cost of tokenising a text."""
 
 FEWER_WEIGHTS = "set sparse_top_k, or ask for fewer texts"
-"""The remedy where sparse vectors make a reply too large: how many weights one has cannot be foreseen."""
+"""The advice in an error where sparse vectors make a reply too large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Counts a request; see `selvage.v1.Limits`.
+    """The most that a request may hold; see `selvage.v1.Limits`.
 
-    `auto_truncate`: texts over the model's limit are cut where a request does not say whether to cut them.
+    `auto_truncate`: whether texts over the model's limit are cut where the request does not say.
     """
 
     texts: int = 4096
@@ -36,16 +36,17 @@ class Limits:
     pooled_tokens: int = 2048
     auto_truncate: bool = False
 
-    def settled(self, cut: Truncation) -> Truncation:
-        """A cut as it is where the request says whether to cut; else with what this frontend does by itself."""
+    def with_default(self, cut: Truncation) -> Truncation:
+        """The same truncation, with `auto_truncate` where the request does not say whether to cut."""
         return cut if cut.truncate is not None else replace(cut, truncate=self.auto_truncate)
 
     def check_texts(
         self, texts: Sequence[str], entry: str, limit: int, prompt: str = "", prompt_field: str = "prompt"
     ) -> int:
-        """Checks how many texts there are, how large each is with its prompt, and all. Returns the letters to tokenise.
+        """Checks the number of texts, the size of each with its prompt, and that of all together.
 
-        Each text counts for TEXT_LETTERS more. `entry` is what errors call one of them: `texts[{}]`, or `query`.
+        Returns the cost of tokenising them in letters, TEXT_LETTERS more for each text. `entry` is what errors call one
+        of them: `texts[{}]`, or `query`.
         """
         self.check_count(len(texts), entry.partition("[")[0], limit)
         common = len(prompt.encode())
@@ -63,17 +64,17 @@ class Limits:
         return letters + TEXT_LETTERS * len(texts)
 
     def check_count(self, count: int, field: str, limit: int) -> None:
-        """Checks how many entries a field has."""
+        """Checks the number of entries of a field."""
         if count > limit:
             raise LimitExceeded(f"{field} has {count} entries, the limit is {limit}", field=field)
 
     def check_tokens(self, tokens: int) -> None:
-        """Tokens of a whole request."""
+        """Checks the tokens of a whole request."""
         if tokens > self.request_tokens:
             raise LimitExceeded(f"the request has {tokens} tokens, the limit is {self.request_tokens}")
 
-    def check_given(self, tokenized: Sequence[Sequence[int]], field: str) -> None:
-        """Ids of a caller: of one text no more than a text has bytes, of all no more than a request has tokens."""
+    def check_ids(self, tokenized: Sequence[Sequence[int]], field: str) -> None:
+        """Checks token ids in a request: for one text at most `text_bytes`, for all at most `request_tokens`."""
         total = 0
         for index, ids in enumerate(tokenized):
             self.check_count(len(ids), f"{field}[{index}]", self.text_bytes)
@@ -82,7 +83,7 @@ class Limits:
             raise LimitExceeded(f"{field} has {total} ids together, the limit is {self.request_tokens}", field=field)
 
     def check_vectors(self, field: str, rows: int, dimensions: int) -> None:
-        """Rows and numbers of one side of a MaxSim."""
+        """Checks the rows and the numbers of one side of a MaxSim."""
         self.check_count(rows, f"{field}.data", self.request_rows)
         if rows * dimensions > self.vector_elements:
             raise LimitExceeded(
@@ -91,7 +92,7 @@ class Limits:
             )
 
     def check_pooled(self, lengths: Sequence[int], dimensions: int, entry: str) -> None:
-        """Token rows that are to be pooled: of each text, as many as tokens, and of all.
+        """Checks the token rows to be pooled: those of each text, which has `lengths` tokens, and those of all.
 
         `entry` is what errors call one of the texts: `texts[{}]`.
         """
@@ -109,12 +110,12 @@ class Limits:
             )
 
     def check_similarities(self, count: int) -> None:
-        """Products of a query row with a document row in one MaxSim."""
+        """Checks the products of a query row with a document row in one MaxSim."""
         if count > self.similarities:
             raise LimitExceeded(f"{count} products of rows are asked for, the limit is {self.similarities}")
 
     def check_matches(self, count: int) -> None:
-        """Winners of an explanation: the worker holds them all, whatever the reply shows of them."""
+        """Checks the winners of an explanation: the worker holds all of them, even those that no reply shows."""
         if count * MATCH_BYTES > self.message_bytes:
             raise LimitExceeded(
                 f"explain needs {count} winners, the limit is {self.message_bytes // MATCH_BYTES}: "
@@ -123,12 +124,12 @@ class Limits:
             )
 
     def check_scores(self, rows: int, columns: int) -> None:
-        """Scores of a whole request."""
+        """Checks the scores of a whole request."""
         if rows * columns > self.scores:
             raise LimitExceeded(f"{rows} x {columns} scores are asked for, the limit is {self.scores}")
 
     def check_reply(self, payload: int, remedy: str) -> None:
-        """Bytes of a reply, before anything is computed."""
+        """Checks the bytes of a reply, mostly before it is computed. `remedy`: the advice in the error."""
         if payload + ENVELOPE_BYTES > self.message_bytes:
             raise ResultTooLarge(
                 f"the reply would have {payload} bytes, a message has at most {self.message_bytes}; {remedy}"

@@ -1,4 +1,4 @@
-"""Requests of callers to compare: frozen, and free of what makes no sense for any model. Knows no door and no model."""
+"""Requests to compare queries with documents: frozen, and valid as far as no model needs to be known. Knows no API."""
 
 import operator
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ class ScoreRequest:
 
     `query_cut` and `document_cut` are for the two sides, `sequence_cut` for each sequence that the model reads: a pair
     of a cross-encoder, a text where vectors are compared; None: as documents are cut, at the model's limit.
-    `activated`: of a cross-encoder alone, whether scores are activated or logits; None: as `normalize` says.
-    `raw_rows`: of late interaction alone, token rows as the model gives them, whatever length they have.
+    `activated`, for cross-encoders only: whether scores are activated or logits; None: as `normalize` says.
+    `raw_rows`, for late interaction only: token rows keep the length that the model gives them.
     """
 
     model: str = ""
@@ -51,7 +51,7 @@ class ScoreRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerankRequest(ScoreRequest):
-    """A query and its documents, to be put in order. `top_n`: how many of them to tell, None for all."""
+    """A query and documents to put in order. `top_n`: how many of these the reply shows, None for all."""
 
     query_entry: str = "query"
     top_n: int | None = None
@@ -65,13 +65,13 @@ class RerankRequest(ScoreRequest):
 
     @property
     def shown(self) -> int:
-        """Documents that the reply tells of."""
+        """The number of documents that the reply shows."""
         return min(self.top_n or len(self.documents), len(self.documents))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxSimRequest:
-    """Document vectors to compare with query vectors, or with texts; exactly one of the two."""
+    """Document vectors to compare with query vectors or with query texts; exactly one of the two is set."""
 
     queries: MultiVectors | None = None
     documents: MultiVectors
@@ -89,13 +89,13 @@ class MaxSimRequest:
         return len(self.query_texts if self.queries is None else self.queries.lengths)
 
     def similarities(self, query_rows: Sequence[int]) -> int:
-        """Products of a query row with a document row."""
+        """The number of products of a query row with a document row. `query_rows`: rows of each query."""
         if self.layout is Layout.PAIRS:
             return sum(map(operator.mul, query_rows, self.documents.lengths))
         return sum(query_rows) * self.documents.rows
 
     def matches(self, query_rows: Sequence[int]) -> int:
-        """Winners that an explanation has: one a score and row of its query."""
+        """The number of winners in an explanation: for each score, one for each row of its query."""
         return sum(query_rows) * (1 if self.layout is Layout.PAIRS else len(self.documents.lengths))
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Requests of callers: frozen, and free of what makes no sense for any model. Knows no door and no model."""
+"""Requests: frozen, and valid as far as no model needs to be known. Knows no API."""
 
 from dataclasses import dataclass, replace
 
@@ -8,7 +8,7 @@ from shared.vectors import DataType, InputType, OutputKind, TruncationSide
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptChoice:
-    """A choice of what goes before each text: a literal prompt, one by name, or by what the text is."""
+    """A choice of the prompt before each text: a literal one, one of the model's by name, or by the kind of text."""
 
     literal: str | None = None
     name: str | None = None
@@ -17,11 +17,11 @@ class PromptChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncation:
-    """A choice of what is done with texts over the limit. `side` None is the model's own.
+    """A choice of what is done with texts over the limit. `side`: the end that is cut off; None: as the model has it.
 
-    `max_tokens` lowers the model's limit; `field` is its name in errors. A `bound` above the model's limit says
-    nothing, otherwise that is an error. Not `limited`: for texts that are only shown, however long. `truncate` None:
-    the request does not say whether to cut; see `Limits.settled`.
+    `max_tokens` lowers the model's limit; `field` is its name in errors. Above the model's limit it is an error, unless
+    it is a `bound`, which then has no effect. Without `limited` a text may have any length: it is only shown.
+    `truncate` None: the request does not say whether to cut; see `Limits.with_default`.
     """
 
     truncate: bool | None = None
@@ -32,7 +32,7 @@ class Truncation:
     limited: bool = True
 
     def within(self, other: "Truncation | None") -> "Truncation":
-        """Two cuts at once: the lower of their limits, and a text is cut where either says so."""
+        """Both truncations at once: the lower of their limits, and a text is cut where either says so."""
         if other is None:
             return self
         limits = [cut for cut in (self, other) if cut.max_tokens is not None]
@@ -45,7 +45,7 @@ UNPROMPTED, WHOLE = PromptChoice(), Truncation()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeRequest:
-    """Texts to tokenise; at least one."""
+    """Texts to tokenise, at least one."""
 
     model: str = ""
     texts: tuple[str, ...]
@@ -68,7 +68,7 @@ class DetokenizeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPooling:
-    """A choice of fewer token rows for each document: 1 / `factor` of them, but for the first `protected`."""
+    """A choice to pool the token rows of each document to 1 / `factor` of them; the first `protected` are kept."""
 
     factor: float
     protected: int = 1
@@ -82,7 +82,7 @@ class TokenPooling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest:
-    """Texts, or token ids, to embed; exactly one of the two."""
+    """Texts or token ids to embed; exactly one of the two is set."""
 
     model: str = ""
     texts: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ class EmbedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifyRequest:
-    """Texts, or pairs of texts, to classify."""
+    """Texts to classify; with `pairs`, each together with its second text."""
 
     model: str = ""
     texts: tuple[str, ...]
@@ -137,7 +137,7 @@ class ClassifyRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifyTokensRequest:
-    """Texts whose tokens are to be classified; with `token_id` only the tokens of that id."""
+    """Texts whose tokens to classify; with `token_id` only the tokens of that id."""
 
     model: str = ""
     texts: tuple[str, ...]

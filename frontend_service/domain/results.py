@@ -1,17 +1,22 @@
-"""How many bytes a job's result will have, before it is asked for. Knows no door and no worker."""
+"""The size of a job's result in bytes, before it is computed. Knows no API and no worker."""
 
-from frontend_service.services.job_options import SPARSE_PAIR_BYTES
+from frontend_service.domain.limits import MATCH_BYTES
 from shared.card import ModelCard
 from shared.jobs import Classify, Encode, MaxSim, Score, Work
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind
 
-NUMBER_BYTES, MATCH_BYTES = 4, 8
-"""A score or a logit; a winner with its similarity."""
+NUMBER_BYTES = 4
+"""Bytes of a score or a logit."""
+SPARSE_PAIR_BYTES = 8
+"""Bytes of a sparse vector's entry: a vocabulary id and its weight."""
 
 
 def result_bytes(work: Work, tokens: RaggedTokens, card: ModelCard) -> int:
-    """About, and at least: of sparse vectors without top_k nobody knows how long they are, so they count as nothing."""
+    """Bytes that a result will have at least, without its envelope.
+
+    Sparse vectors without `sparse_top_k` count as nothing: nobody knows how long they will be.
+    """
     match work:
         case Encode():
             return _vectors(work, tokens, card)

@@ -1,4 +1,4 @@
-"""What explains a late-interaction score: for each query token the document token that matched it best."""
+"""Explanations of late-interaction scores: for each query token the document token that matched it best."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from shared.ragged import RaggedTokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedToken:
-    """Tokens as the vocabulary writes them; `position` is the document's token, from 0."""
+    """A query token and its best match as the vocabulary writes them. `position`: that of the match in its document."""
 
     query_token: str
     document_token: str
@@ -20,22 +20,23 @@ class MatchedToken:
 
 
 def explain(
-    result: JobResult, tokens: RaggedTokens, documents: Sequence[int], written: Callable[[int], str]
+    result: JobResult, tokens: RaggedTokens, documents: Sequence[int], token_text: Callable[[int], str]
 ) -> list[list[MatchedToken]]:
-    """One list a document, in the order given; empty for a document without a scoreable token.
+    """Explains these documents, by number: a list for each, empty for one without a token that counts.
 
-    `tokens` are the one query's, then the documents'; `written` gives a token id as the vocabulary writes it.
+    `tokens`: those of the single query, then those of all documents. `token_text`: a token id as the vocabulary writes
+    it.
     """
     query = tokens.lengths[0]
     ids, offsets = np.frombuffer(tokens.ids, dtype="<i4"), tokens.offsets
     winners = np.frombuffer(result.winners, dtype="<i4").reshape(-1, query)
     similarities = np.frombuffer(result.similarities, dtype="<f4").reshape(-1, query)
-    asked = [written(int(identity)) for identity in ids[:query]]
+    query_tokens = [token_text(int(token_id)) for token_id in ids[:query]]
     return [
         [
             MatchedToken(
-                query_token=asked[place],
-                document_token=written(int(ids[offsets[1 + document] + winners[document, place]])),
+                query_token=query_tokens[place],
+                document_token=token_text(int(ids[offsets[1 + document] + winners[document, place]])),
                 position=int(winners[document, place]),
                 similarity=float(similarities[document, place]),
             )

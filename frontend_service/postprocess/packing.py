@@ -1,4 +1,4 @@
-"""float32 rows -> bytes in every data type of the contract, bit for bit as gpu_worker/packing.py makes them. numpy."""
+"""Packing of float32 rows in every data type of the contract, bit for bit as the worker packs them. numpy only."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +10,12 @@ TINY = np.finfo(np.float32).tiny
 
 
 def unpack_float32(rows: Rows) -> NDArray[np.float32]:
-    """FLOAT32 rows as they travel -> [N, D], read-only."""
+    """Packed FLOAT32 rows as an array [N, D], read-only."""
     return np.frombuffer(rows.data, dtype="<f4").reshape(-1, rows.dimensions)
 
 
 def pack(rows: NDArray[np.float32], data_type: DataType) -> Rows:
-    """Rows [N, D] without NaN, packed; see `gpu_worker.kernels.rows.packing.pack` for what the types mean."""
+    """Packs rows [N, D] without NaN; `gpu_worker.kernels.rows.packing.pack` says what the types mean."""
     scales = b""
     match data_type:
         case DataType.FLOAT32:
@@ -36,7 +36,7 @@ def pack(rows: NDArray[np.float32], data_type: DataType) -> Rows:
 
 
 def _bfloat16(rows: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The upper half of each number, rounded to the nearest, and to the even one of two."""
+    """The upper halves of the numbers, rounded to nearest, ties to even."""
     bits = np.ascontiguousarray(rows).view(np.uint32)
     odd = bits >> np.uint32(16) & np.uint32(1)
     return (bits + np.uint32(0x7FFF) + odd >> np.uint32(16)).astype("<u2")

@@ -1,11 +1,12 @@
-"""Numbers into answers: ranking and checks of given vectors. numpy; runs in threads."""
+"""Scores of results: sorted and activated; and checks of the vectors in a request. numpy; runs in threads."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from shared.errors import InvalidInput
-from shared.jobs import PackedBytes
+from shared.jobs import JobResult, PackedBytes
 from shared.vectors import Activation, DataType, MultiVectors
 
 
@@ -32,8 +33,13 @@ def activate(logits: PackedBytes, labels: int, activation: Activation) -> bytes:
     return values.astype("<f4").tobytes()
 
 
-def check_given(sides: dict[str, MultiVectors]) -> None:
-    """Raises InvalidInput, naming the side, where given vectors hold NaN or infinity or their products might."""
+def activate_result(result: JobResult, labels: int, activation: Activation) -> JobResult:
+    """The result with scores instead of logits."""
+    return replace(result, scores=activate(result.scores, labels, activation))
+
+
+def check_finite(sides: dict[str, MultiVectors]) -> None:
+    """Raises InvalidInput, naming the side, where vectors hold NaN or infinity, or products of the sides might."""
     largest = {field: _largest(vectors) for field, vectors in sides.items()}
     for field, value in largest.items():
         if not np.isfinite(value):
@@ -44,7 +50,7 @@ def check_given(sides: dict[str, MultiVectors]) -> None:
 
 
 def _largest(vectors: MultiVectors) -> float:
-    """The largest magnitude of a number; NaN and infinity show."""
+    """The largest magnitude of a number in the vectors; NaN or infinity if one is there."""
     match vectors.data_type:
         case DataType.FLOAT32:
             values = np.frombuffer(vectors.data, dtype="<f4")
@@ -61,6 +67,6 @@ def _largest(vectors: MultiVectors) -> float:
 
 
 def largest_bytes(texts: Sequence[str], count: int) -> int:
-    """UTF-8 bytes of the `count` largest texts."""
+    """UTF-8 bytes of the `count` largest texts, with what a message adds to each."""
     sizes = sorted((len(text.encode()) for text in texts), reverse=True)
     return sum(sizes[:count]) + 32 * count

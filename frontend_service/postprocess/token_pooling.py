@@ -1,4 +1,4 @@
-"""Fewer token rows a document: the means of clusters of them. numpy and scipy; runs in threads."""
+"""Token pooling: a document's token rows become the means of clusters. numpy and scipy; runs in threads."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,37 +7,37 @@ from scipy.spatial.distance import squareform
 
 Floats = NDArray[np.float32]
 NO_NORM = 1e-12
-"""A row shorter than this has no direction: it is divided by this, as torch does."""
+"""Least norm that a row is divided by, as in torch: a shorter row has no direction."""
 
 
 def pool(rows: Floats, factor: float, protected: int, normalize: bool) -> Floats:
-    """Token rows [n, D] of one document -> pooled rows [m, D], m at most `pooled_count`.
+    """Pools the token rows [n, D] of one document to [m, D], m at most `pooled_count`.
 
     The first `protected` rows stay as they are; the others are clustered by Ward's method on cosine distance into
-    (n - protected) // factor clusters and give way to the means of these (arXiv:2409.14683), in the order of scipy's
+    (n - protected) // factor clusters and replaced by the means of these (arXiv:2409.14683), in the order of scipy's
     labels. Where distances are equal there may be fewer clusters. With `normalize` all rows end with unit length.
 
-    Equals `HierarchicalTokenPooling` of sentence-transformers, whose distance is 1 - the product of two rows: rows are
-    taken to have unit length, and others get a distance that is no cosine's.
+    Equals `HierarchicalTokenPooling` of sentence-transformers, which takes rows to have unit length: the distance of
+    two rows is 1 minus their product, which is no cosine distance for rows of another length.
 
-    `linkage` keeps Python's lock to its end (60 ms for 2,048 rows), and all takes up to 10 n * n bytes.
+    `linkage` holds Python's lock to its end (60 ms for 2,048 rows). All together takes up to 10 n * n bytes.
     """
-    left = pooled_count(len(rows), factor, protected)
-    if left < len(rows):
-        rows = np.concatenate([rows[:protected], _means(rows[protected:], left - protected)])
+    count = pooled_count(len(rows), factor, protected)
+    if count < len(rows):
+        rows = np.concatenate([rows[:protected], _means(rows[protected:], count - protected)])
     if normalize:
         rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), NO_NORM)
     return rows
 
 
 def pooled_count(rows: int, factor: float, protected: int) -> int:
-    """Rows that are left of so many; fewer only where distances are equal."""
+    """The number of rows that pooling leaves; it leaves fewer only where distances are equal."""
     free = rows - protected
     return protected + max(int(free // factor), 1) if free > 1 else rows
 
 
 def _means(rows: Floats, clusters: int) -> Floats:
-    """Rows [n, D] -> the mean of each cluster [clusters, D]."""
+    """The means [clusters, D] of clusters of rows [n, D]."""
     linkage = hierarchy.linkage(_distances(rows), method="ward")
     labels = hierarchy.fcluster(linkage, t=clusters, criterion="maxclust")  # [n], each from 1
     order = np.argsort(labels, kind="stable")
@@ -47,8 +47,8 @@ def _means(rows: Floats, clusters: int) -> Floats:
 
 
 def _distances(rows: Floats) -> Floats:
-    """Rows [n, D] of unit length -> cosine distances of all pairs [n * (n - 1) / 2]."""
-    distances = rows @ rows.T  # [n, n]; worked on in place, since it is what takes memory
+    """Cosine distances [n * (n - 1) / 2] of all pairs of rows [n, D] of unit length."""
+    distances = rows @ rows.T  # [n, n]; changed in place, since it takes most of the memory
     np.subtract(1, distances, out=distances)
     np.clip(distances, 0, 2, out=distances)
     condensed: Floats = squareform(distances, checks=False)

@@ -1,16 +1,19 @@
-"""Labels of texts, of pairs and of tokens. Knows no door."""
+"""Classify and ClassifyTokens: labels of texts, of pairs of texts and of tokens. Knows no API."""
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
-from frontend_service.domain.answer import Answer, FinishedAnswer
+from frontend_service.domain.answer import FinishedAnswer
 from frontend_service.domain.requests import ClassifyRequest, ClassifyTokensRequest
-from frontend_service.services import job_options as settling
-from frontend_service.services.pipeline import Pipeline
+from frontend_service.services import job_options
+from frontend_service.services.checked_texts import CheckedTexts, check_texts
+from frontend_service.services.pipeline import Pipeline, Prepared
 from frontend_service.tokenizing.batch import TokenizedBatch
 from frontend_service.tokenizing.fair_threads import Slices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
+from shared.card import ModelCard
 from shared.errors import InvalidInput
 from shared.jobs import Classify
 from shared.ragged import RaggedTokens
@@ -18,13 +21,15 @@ from shared.terms import RequestTerms
 from shared.vectors import Task
 
 TEXT, PAIR = "texts[{}]", "text_pairs[{}]"
+SCORE_BYTES = 4
 TOKEN_BYTES = 12
-"""Of a classified token in a reply: id and offsets."""
+"""Bytes of a classified token in a reply beside its scores: id and offsets."""
+FEWER_TEXTS = "ask for fewer texts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classified(FinishedAnswer):
-    """Scores, one a label."""
+    """Scores of texts or pairs: one for each label, in the order of `labels`."""
 
     labels: tuple[str, ...]
 
@@ -38,78 +43,105 @@ class ClassifiedTokens(Classified):
     ends: "array[int]"
 
 
+@dataclass(slots=True, kw_only=True)
+class _TokenColumns:
+    """Ids and offsets of the tokens that a reply shows: only those of `token_id`, or all where it is None."""
+
+    token_id: int | None
+    ids: "array[int]" = field(default_factory=lambda: array("i"))
+    starts: "array[int]" = field(default_factory=lambda: array("i"))
+    ends: "array[int]" = field(default_factory=lambda: array("i"))
+
+    def append(self, token_id: int, start: int, end: int) -> None:
+        """Appends a token, if the reply shows tokens of its id."""
+        if self.token_id in (None, token_id):
+            self.ids.append(token_id)
+            self.starts.append(start)
+            self.ends.append(end)
+
+
 class ClassificationService:
     """The rpcs of ClassificationService, on domain types."""
 
-    def __init__(self, service: Pipeline) -> None:
-        self._service = service
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._limits = pipeline.limits
 
     async def texts(self, request: ClassifyRequest, terms: RequestTerms) -> Classified:
         """Scores [texts x labels] of texts or pairs."""
-        service, model = self._service, self._service.model(request.model)
-        card = model.card
-        settling.check_task(card, Task.CLASSIFY)
-        service.limits.check_reply(4 * len(request.texts) * len(card.labels), "ask for fewer texts")
+        model = self._pipeline.model(request.model)
+        answer = await self._pipeline.run(self._prepare_texts(model, request), terms)
+        return Classified(answer=answer, labels=model.card.labels)
+
+    async def tokens(self, request: ClassifyTokensRequest, terms: RequestTerms) -> ClassifiedTokens:
+        """Scores [tokens x labels]; with `token_id` only those of the tokens of that id."""
+        model = self._pipeline.model(request.model)
+        columns = _TokenColumns(token_id=request.token_id)
+        answer = await self._pipeline.run(self._prepare_tokens(model, request, columns), terms)
+        return ClassifiedTokens(
+            answer=answer, labels=model.card.labels, ids=columns.ids, starts=columns.starts, ends=columns.ends
+        )
+
+    def _prepare_texts(self, model: ServedModel, request: ClassifyRequest) -> Prepared:
+        limits, card = self._limits, model.card
+        job_options.check_task(card, Task.CLASSIFY)
+        limits.check_reply(SCORE_BYTES * len(request.texts) * len(card.labels), FEWER_TEXTS)
+        finish = job_options.activation_step(card, request.normalize)
         if request.pairs or card.pair_template:
-            return Classified(answer=await self._pairs(model, request, terms), labels=card.labels)
-        prompt = model.tokenization.prompt(request.prompt)
-        letters = service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
-        start, cut = service.clock(), service.limits.settled(request.cut)
+            slices = model.tokenization.pairs(self._pairs(model, request))
+            return Prepared(model=model, work=Classify(), slices=slices, finish=finish)
+        texts = check_texts(model, limits, request.texts, TEXT, choice=request.prompt, cut=request.cut)
+        return Prepared(model=model, work=Classify(), slices=texts.tokenize(), letters=texts.letters, finish=finish)
 
-        tokenized = await service.tokenising(model.tokenization.texts(request.texts, prompt, cut, TEXT), letters)
-        answer = await service.answer(model, Classify(), tokenized, service.clock() - start, terms)
-        answer = await service.activated(answer, card, request.normalize)
-        return Classified(answer=answer, labels=card.labels)
-
-    async def _pairs(self, model: ServedModel, request: ClassifyRequest, terms: RequestTerms) -> Answer:
+    def _pairs(self, model: ServedModel, request: ClassifyRequest) -> PairTexts:
+        """The pairs of a request, within the limits. Raises InvalidInput where the model needs pairs and has none."""
         if not request.pairs:
             raise InvalidInput("the model asks about pairs: text_pairs is empty", field="text_pairs")
-        limits = self._service.limits
+        limits = self._limits
         limits.check_texts(request.texts, TEXT, limits.texts, model.tokenization.prompt(request.prompt))
         limits.check_texts(request.pairs, PAIR, limits.texts)
-        pairs = PairTexts(
+        return PairTexts(
             firsts=request.texts,
             seconds=request.pairs,
             matrix=False,
             entry=PAIR,
-            cut=limits.settled(request.cut),
+            cut=limits.with_default(request.cut),
             prompt=request.prompt,
         )
-        return await self._service.classify_pairs(model, pairs, request.normalize, terms)
 
-    async def tokens(self, request: ClassifyTokensRequest, terms: RequestTerms) -> ClassifiedTokens:
-        """Scores [tokens x labels], of the tokens of one id where asked so."""
-        service, model = self._service, self._service.model(request.model)
-        card = model.card
-        settling.check_task(card, Task.CLASSIFY_TOKENS)
-        if request.token_id is not None and not 0 <= request.token_id < card.vocabulary_size:
+    def _prepare_tokens(self, model: ServedModel, request: ClassifyTokensRequest, columns: _TokenColumns) -> Prepared:
+        card, token_id = model.card, request.token_id
+        job_options.check_task(card, Task.CLASSIFY_TOKENS)
+        if token_id is not None and not 0 <= token_id < card.vocabulary_size:
             raise InvalidInput(
-                f"token_id is {request.token_id}, the vocabulary ends at {card.vocabulary_size - 1}", field="token_id"
+                f"token_id is {token_id}, the vocabulary ends at {card.vocabulary_size - 1}", field="token_id"
             )
-        prompt = model.tokenization.prompt(request.prompt)
-        letters = service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
-        start, shown = service.clock(), (array("i"), array("i"), array("i"))
-        cut = service.limits.settled(request.cut)
+        texts = check_texts(model, self._limits, request.texts, TEXT, choice=request.prompt, cut=request.cut)
+        return Prepared(
+            model=model,
+            work=Classify(tokens=True, token_id=token_id),
+            slices=_tokenize_into_columns(texts, columns),
+            letters=texts.letters,
+            check_tokens=partial(self._check_columns, card, columns),
+            finish=job_options.activation_step(card, request.normalize),
+        )
 
-        def slices() -> Slices[TokenizedBatch]:
-            flat, lengths, truncated = array("i"), [], []
-            for some in model.tokenization.each(request.texts, prompt, cut, TEXT):
-                for text in some:
-                    flat.extend(text.encoding.ids)
-                    lengths.append(len(text.encoding))
-                    truncated.append(text.truncated)
-                    for identity, (begin, end) in zip(text.encoding.ids, text.offsets, strict=True):
-                        if request.token_id in (None, identity):
-                            for column, value in zip(shown, (identity, begin, end), strict=True):
-                                column.append(value)
-                yield len(flat)
-            tokens = RaggedTokens.packed(flat, lengths)
-            return TokenizedBatch(tokens=tokens, truncated=tuple(truncated), prompt_lengths=(0,) * len(lengths))
+    def _check_columns(self, card: ModelCard, columns: _TokenColumns, _: RaggedTokens) -> None:
+        """Raises ResultTooLarge for more tokens than a reply can show."""
+        token_bytes = SCORE_BYTES * len(card.labels) + TOKEN_BYTES
+        self._limits.check_reply(len(columns.ids) * token_bytes, FEWER_TEXTS)
 
-        tokenized = await service.tokenising(slices(), letters)
-        service.limits.check_reply(len(shown[0]) * (4 * len(card.labels) + TOKEN_BYTES), "ask for fewer texts")
-        job = Classify(tokens=True, token_id=request.token_id)
-        answer = await service.answer(model, job, tokenized, service.clock() - start, terms)
-        answer = await service.activated(answer, card, request.normalize)
-        ids, starts, ends = shown
-        return ClassifiedTokens(answer=answer, labels=card.labels, ids=ids, starts=starts, ends=ends)
+
+def _tokenize_into_columns(texts: CheckedTexts, columns: _TokenColumns) -> Slices[TokenizedBatch]:
+    """Tokenises texts for a job, and fills in the columns of the reply."""
+    ids, lengths, truncated = array("i"), [], []
+    for tokenized_texts in texts.tokenize_with_offsets():
+        for text in tokenized_texts:
+            ids.extend(text.encoding.ids)
+            lengths.append(len(text.encoding))
+            truncated.append(text.truncated)
+            for token_id, (start, end) in zip(text.encoding.ids, text.offsets, strict=True):
+                columns.append(token_id, start, end)
+        yield len(ids)
+    tokens = RaggedTokens.packed(ids, lengths)
+    return TokenizedBatch(tokens=tokens, truncated=tuple(truncated), prompt_lengths=(0,) * len(lengths))

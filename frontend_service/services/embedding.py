@@ -1,4 +1,4 @@
-"""Vectors of texts, and fewer of them a document. Knows no door."""
+"""Embed: vectors of texts, with token rows pooled where the request asks for that. Knows no API."""
 
 import asyncio
 from dataclasses import replace
@@ -10,56 +10,69 @@ from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import FEWER_WEIGHTS, TEXT_LETTERS
 from frontend_service.domain.requests import EmbedRequest, TokenPooling
 from frontend_service.postprocess import packing, token_pooling
-from frontend_service.services import job_options as settling
-from frontend_service.services.pipeline import Pipeline
-from shared.jobs import JobResult
+from frontend_service.services import job_options
+from frontend_service.services.checked_texts import check_texts
+from frontend_service.services.pipeline import Pipeline, Prepared
+from shared.card import ModelCard
+from shared.jobs import Encode, JobResult
+from shared.ragged import RaggedTokens
 from shared.terms import RequestTerms
 from shared.vectors import DataType
 
 TEXT, TOKENIZED = "texts[{}]", "tokenized[{}]"
-SMALLER = "ask for fewer texts, fewer dimensions or a smaller data type, or use EmbedStream"
+SMALLER_REPLY = "ask for fewer texts, fewer dimensions or a smaller data type, or use EmbedStream"
 
 
 class EmbeddingService:
     """The rpcs of EmbeddingService, on domain types."""
 
-    def __init__(self, service: Pipeline) -> None:
-        self._service = service
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._limits = pipeline.limits
         self._clustering = asyncio.Lock()
 
     async def embed(self, request: EmbedRequest, terms: RequestTerms) -> Answer:
-        """The outputs asked for, of all texts."""
-        service, model = self._service, self._service.model(request.model)
-        encode = settling.encode_of(request, model.card)
-        prompt = model.tokenization.prompt(request.prompt)
-        letters = service.limits.check_texts(request.texts, TEXT, service.limits.texts, prompt)
-        service.limits.check_count(len(request.tokenized), "tokenized", service.limits.texts)
-        letters += sum(len(ids) + TEXT_LETTERS for ids in request.tokenized)  # checking an id is as much as a letter
-        start, cut = service.clock(), service.limits.settled(request.cut)
-
-        side = request.prompt.input_type
-        if request.tokenized:
-            slices = model.tokenization.given(request.tokenized, cut, side)
-        else:
-            slices = model.tokenization.texts(request.texts, prompt, cut, TEXT, side)
-        tokenized = await service.tokenising(slices, letters)
-        tokenize = service.clock() - start
+        """The vectors of all texts, in every output that the request names."""
+        answer = await self._pipeline.run(self._prepare(request), terms)
         if request.pooling:
-            entry, width = TOKENIZED if request.tokenized else TEXT, settling.width_of(encode, model.card)
-            service.limits.check_pooled(tokenized.tokens.lengths, width, entry)
-        service.limits.check_reply(settling.reply_bytes(request, encode, model.card, tokenized.tokens), SMALLER)
-        answer = await service.answer(model, encode, tokenized, tokenize, terms)
-        if request.pooling:
-            answer = replace(answer, result=await self._pooled(answer.result, request, request.pooling))
-        # How many weights a sparse vector has cannot be foreseen.
-        service.limits.check_reply(answer.size, FEWER_WEIGHTS)
+            answer = replace(answer, result=await self._pool_rows(answer.result, request, request.pooling))
+        # Only now is it known how many weights the sparse vectors have.
+        self._limits.check_reply(answer.size, FEWER_WEIGHTS)
         return answer
 
-    async def _pooled(self, result: JobResult, request: EmbedRequest, pooling: TokenPooling) -> JobResult:
-        """FLOAT32 rows of a worker -> the same with pooled token rows, in the data type asked for.
+    def _prepare(self, request: EmbedRequest) -> Prepared:
+        limits, model = self._limits, self._pipeline.model(request.model)
+        encode = job_options.resolve_encode(request, model.card)
+        side = request.prompt.input_type
+        texts = check_texts(model, limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, side=side)
+        limits.check_count(len(request.tokenized), "tokenized", limits.texts)
+        # Checking an id costs as much as tokenising a letter.
+        letters = texts.letters + sum(len(ids) + TEXT_LETTERS for ids in request.tokenized)
+        if request.tokenized:
+            slices = model.tokenization.token_ids(request.tokenized, texts.cut, side)
+        else:
+            slices = texts.tokenize()
+        return Prepared(
+            model=model,
+            work=encode,
+            slices=slices,
+            letters=letters,
+            check_tokens=partial(self._check_tokens, request, encode, model.card),
+        )
 
-        Requests take turns, a document each: clustering keeps Python's lock, so that two at once would gain nothing,
-        take twice the memory, and leave fewer threads to tokenise. A cancelled call ends with its document.
+    def _check_tokens(self, request: EmbedRequest, encode: Encode, card: ModelCard, tokens: RaggedTokens) -> None:
+        """Raises LimitExceeded for too many rows to pool, and ResultTooLarge."""
+        if request.pooling:
+            entry = TOKENIZED if request.tokenized else TEXT
+            self._limits.check_pooled(tokens.lengths, job_options.token_dimensions(encode, card), entry)
+        self._limits.check_reply(job_options.embed_reply_bytes(request, encode, card, tokens), SMALLER_REPLY)
+
+    async def _pool_rows(self, result: JobResult, request: EmbedRequest, pooling: TokenPooling) -> JobResult:
+        """Pools the FLOAT32 token rows of a worker's result, and packs all rows in the data type of the request.
+
+        Documents are clustered one at a time, those of several requests in turn: clustering keeps Python's lock, so
+        two at once would gain nothing, take twice the memory, and leave fewer threads to tokenise. A cancelled call
+        ends with its document.
         """
         assert result.tokens is not None
         options = (pooling.factor, pooling.protected, request.normalize is not False)
@@ -67,12 +80,12 @@ class EmbeddingService:
         pooled = []
         for rows in documents:
             async with self._clustering:
-                pooled.append(await self._service.in_thread(partial(token_pooling.pool, rows, *options)))
-        return await self._service.in_thread(partial(_packed, result, pooled, request.data_type))
+                pooled.append(await self._pipeline.in_thread(partial(token_pooling.pool, rows, *options)))
+        return await self._pipeline.in_thread(partial(_with_pooled_rows, result, pooled, request.data_type))
 
 
-def _packed(result: JobResult, documents: list[token_pooling.Floats], data_type: DataType) -> JobResult:
-    """The result with these token rows instead of its own, and all rows in one data type."""
+def _with_pooled_rows(result: JobResult, documents: list[token_pooling.Floats], data_type: DataType) -> JobResult:
+    """The result with these token rows instead of its former ones, and all rows in one data type."""
     dense = result.dense
     return replace(
         result,

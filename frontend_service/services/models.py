@@ -1,21 +1,23 @@
-"""What the model is, and its tokenizer for everybody: texts <-> token ids. Knows no door."""
+"""Models, and their tokenizers for everybody: texts to token ids and back. Knows no API and sends no jobs."""
 
 from dataclasses import dataclass
 
 from frontend_service.domain.limits import TEXT_LETTERS, Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
+from frontend_service.services.checked_texts import CheckedTexts, check_texts
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.tokenizing.fair_threads import Slices
 from frontend_service.tokenizing.tokenizer import TokenizedText
+from frontend_service.workers.interface import ServedModel
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 
 TEXT = "texts[{}]"
 SHOWN_TOKEN_BYTES = 48
-"""Of a token in a Tokenize reply: id, text, offsets; long tokens are rare."""
+"""Bytes of a token in a Tokenize reply: id, text, offsets; long tokens are rare."""
 
 ID_LETTERS = 4
-"""To write the text of an id takes as long as to tokenise so many letters."""
+"""Letters that are tokenised in the time that writing the text of one id takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class ShownTexts:
 
     @property
     def size(self) -> int:
-        """Bytes that a reply of it holds, about."""
+        """Approximate bytes of its reply."""
         return SHOWN_TOKEN_BYTES * sum(len(text.encoding) for text in self.texts)
 
 
@@ -52,56 +54,55 @@ class Detokenized:
 class ModelService:
     """The rpcs of ModelService, on domain types."""
 
-    def __init__(self, service: Pipeline) -> None:
-        self._service = service
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._limits = pipeline.limits
 
     def get(self, name: str) -> ModelDescription:
-        """Raises UnknownModel, WorkerUnavailable."""
-        model = self._service.model(name)
-        return ModelDescription(card=model.card, limits=self._service.limits, queued_tokens=model.queued_tokens)
+        """Describes the model of that name; empty means the only one. Raises UnknownModel, WorkerUnavailable."""
+        model = self._pipeline.model(name)
+        return ModelDescription(card=model.card, limits=self._limits, queued_tokens=model.queued_tokens)
 
     def cards(self) -> tuple[ModelCard, ...]:
-        """Of all models. Raises WorkerUnavailable."""
-        return tuple(model.card for model in self._service.models())
+        """The cards of all models. Raises WorkerUnavailable where there is none."""
+        return tuple(model.card for model in self._pipeline.models())
 
     async def tokenize(self, request: TokenizeRequest) -> ShownTexts:
-        """Ids, tokens and offsets of texts."""
-        service, limits = self._service, self._service.limits
-        model = service.model(request.model)
-        prompt = model.tokenization.prompt(request.prompt)
-        letters = limits.check_texts(request.texts, TEXT, limits.texts, prompt)
-        cut, side = limits.settled(request.cut), request.prompt.input_type
-
-        def slices() -> Slices[list[TokenizedText]]:
-            shown: list[TokenizedText] = []
-            tokens = 0
-            for some in model.tokenization.each(request.texts, prompt, cut, TEXT, side):
-                shown += some
-                tokens += sum(len(text.encoding) for text in some)
-                limits.check_reply(tokens * SHOWN_TOKEN_BYTES, "ask for fewer texts")
-                yield tokens
-            return shown
-
-        return ShownTexts(model=model.card.id, prompt=prompt, texts=await service.tokenising(slices(), letters))
+        """Tokenises texts: ids, tokens and offsets. Raises ResultTooLarge as soon as the reply is."""
+        model, side = self._pipeline.model(request.model), request.prompt.input_type
+        checked = check_texts(
+            model, self._limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, side=side
+        )
+        texts = await self._pipeline.run_slices(self._tokenize(checked), checked.letters)
+        return ShownTexts(model=model.card.id, prompt=checked.prompt, texts=texts)
 
     async def detokenize(self, request: DetokenizeRequest) -> Detokenized:
-        """Texts of ids. Raises LimitExceeded for more lists or ids than a request may have."""
-        service, limits, tokenized = self._service, self._service.limits, request.tokenized
-        model = service.model(request.model)
-        limits.check_count(len(tokenized), "tokenized", limits.texts)
+        """Writes texts from ids. Raises LimitExceeded for more lists or ids than a request may have."""
+        model, tokenized = self._pipeline.model(request.model), request.tokenized
+        self._limits.check_count(len(tokenized), "tokenized", self._limits.texts)
         if not tokenized:
             raise InvalidInput("tokenized is empty", field="tokenized")
-        limits.check_given(tokenized, "tokenized")
-
-        def slices() -> Slices[list[str]]:
-            texts: list[str] = []
-            size = 0
-            for some in model.tokenization.detokenize(tokenized, request.skip_special_tokens):
-                texts += some
-                size += sum(len(text.encode()) for text in some)
-                limits.check_reply(size, "ask for fewer ids")
-                yield 0  # the ids are counted already
-            return texts
-
+        self._limits.check_ids(tokenized, "tokenized")
         letters = sum(ID_LETTERS * len(ids) + TEXT_LETTERS for ids in tokenized)
-        return Detokenized(model=model.card.id, texts=await service.tokenising(slices(), letters))
+        texts = await self._pipeline.run_slices(self._detokenize(model, request), letters)
+        return Detokenized(model=model.card.id, texts=texts)
+
+    def _tokenize(self, checked: CheckedTexts) -> Slices[list[TokenizedText]]:
+        texts: list[TokenizedText] = []
+        tokens = 0
+        for slice_texts in checked.tokenize_with_offsets():
+            texts += slice_texts
+            tokens += sum(len(text.encoding) for text in slice_texts)
+            self._limits.check_reply(tokens * SHOWN_TOKEN_BYTES, "ask for fewer texts")
+            yield tokens
+        return texts
+
+    def _detokenize(self, model: ServedModel, request: DetokenizeRequest) -> Slices[list[str]]:
+        texts: list[str] = []
+        size = 0
+        for slice_texts in model.tokenization.detokenize(request.tokenized, request.skip_special_tokens):
+            texts += slice_texts
+            size += sum(len(text.encode()) for text in slice_texts)
+            self._limits.check_reply(size, "ask for fewer ids")
+            yield 0  # the ids are counted already
+        return texts

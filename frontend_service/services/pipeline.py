@@ -1,6 +1,7 @@
-"""What all rpcs have in common: find the model, tokenise, ask the worker, keep to limits and turns. Knows no door.
+"""The path of a request: a service prepares it, the pipeline runs it, the service finishes the answer. Knows no API.
 
-Embedding, ranking, classification and models are built on it, in files of their own.
+`Prepared` is what a service hands over: the model, the work, and the texts as slices of tokenising. `Pipeline.run`
+tokenises within the limits, computes equal inputs once, sends one job to a worker and waits for its result.
 """
 
 import itertools
@@ -8,7 +9,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -17,59 +18,75 @@ import structlog
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import FEWER_WEIGHTS, Limits
 from frontend_service.domain.results import result_bytes
-from frontend_service.postprocess import ranking as postprocess
-from frontend_service.services import job_options as settling
-from frontend_service.services.deduplicate import without_repeats
-from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import FairThreads, Slices, finished, once
-from frontend_service.tokenizing.pairs.pairs import PairTexts
+from frontend_service.services.deduplicate import Repeat, without_repeats
+from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
+from frontend_service.tokenizing.fair_threads import FairThreads, Slices, run_to_end, single_slice
 from frontend_service.tokenizing.panics import panics_as
 from frontend_service.workers.interface import ServedModel, Workers
-from shared.card import ModelCard
 from shared.errors import Internal
-from shared.jobs import Classify, Job, MaxSim, Work
+from shared.jobs import Job, JobResult, MaxSim, Work
 from shared.offload import offload
+from shared.ragged import RaggedTokens
 from shared.terms import RequestTerms
 
 INLINE_LETTERS = 2048
-"""Of texts that are tokenised on the event loop: half a millisecond, about what a thread and back take when busy."""
+"""Most letters that are tokenised on the event loop: half a millisecond, about the cost of a busy thread and back."""
 
 LOGGED_LETTERS = 200
-"""Of a panic: it may quote the text."""
+"""Most letters of a tokenizer panic that are logged, because it may quote the text."""
 
 log = structlog.get_logger("service")
 T = TypeVar("T")
 A = TypeVar("A")
 
 
-def unreserved(size: int) -> None:
-    """Refuses nothing."""
+def accept_tokens(_: RaggedTokens) -> None:
+    """Accepts any number of tokens: the request is bounded without them."""
 
 
-def _bytes(work: Work, tokenized: TokenizedBatch) -> int:
-    """Of ids and given vectors."""
-    given = (work.queries, work.documents) if isinstance(work, MaxSim) else ()
-    return len(tokenized.tokens.ids) + sum(len(each.data) for each in given if each is not None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A request that a service has checked against the model's card and the limits, ready to run.
+
+    `slices` tokenise its texts, in order; None for a request that brings vectors only. `letters`: what tokenising them
+    costs; None where that is unknown, so that a thread does it. `check_tokens` raises where only the tokens show that
+    the request is too large, such as the size of its reply. `check_values`, where there is one, raises for wrong
+    numbers in the request; it runs in a thread. `finish`, where there is one, turns the worker's result into that of
+    the answer, also in a thread.
+    """
+
+    model: ServedModel
+    work: Work
+    slices: Slices[TokenizedBatch] | None
+    letters: int | None = None
+    check_tokens: Callable[[RaggedTokens], None] = accept_tokens
+    check_values: Callable[[], None] | None = None
+    finish: Callable[[JobResult], JobResult] | None = None
+
+
+def accept_size(_: int) -> None:
+    """Accepts results of any size."""
 
 
 class Pipeline:
-    """One worker behind one set of limits and threads."""
+    """The workers behind one set of limits and threads."""
 
     def __init__(
         self,
-        worker: Workers,
+        workers: Workers,
         limits: Limits,
         threads: Executor,
         messages: Executor,
         clock: Callable[[], float] = time.monotonic,
-        reserve: Callable[[int], None] = unreserved,
+        reserve: Callable[[int], None] = accept_size,
     ) -> None:
         """`threads`: where texts are tokenised and results finished. `messages`: where large messages are made.
 
-        `reserve` is told how many bytes a result will have before it is asked for, and may refuse; see `Admission`.
+        `reserve` is called with the bytes that a result will have before its job is sent, and may refuse; see
+        `Admission`.
         """
-        self._worker = worker
-        self._turns = FairThreads(threads)
+        self._workers = workers
+        self._threads = FairThreads(threads)
         self._messages = messages
         self._ids = itertools.count(random.getrandbits(62))
         self.limits = limits
@@ -78,89 +95,86 @@ class Pipeline:
 
     def model(self, name: str) -> ServedModel:
         """The model of that name; empty means the only one. Raises UnknownModel, WorkerUnavailable."""
-        return self._worker.model(name)
+        return self._workers.model(name)
 
     def models(self) -> tuple[ServedModel, ...]:
-        """All that are served. Raises WorkerUnavailable where there is none."""
-        return self._worker.models()
+        """All models that are served. Raises WorkerUnavailable where there is none."""
+        return self._workers.models()
 
-    async def classify_pairs(
-        self, model: ServedModel, texts: PairTexts, normalize: bool | None, terms: RequestTerms
-    ) -> Answer:
-        """Scores of pairs, row-major, activated; one token count a pair."""
+    async def run(self, prepared: Prepared, terms: RequestTerms) -> Answer:
+        """Tokenises a request, has a worker compute it, and returns its result with the times that this took.
+
+        Raises LimitExceeded, ResultTooLarge, the tokenizer's and the job's own errors. Cancelling it cancels the job.
+        """
         start = self.clock()
-        tokenized = await self.tokenising(model.tokenization.pairs(texts))
-        answer = await self.answer(model, Classify(), tokenized, self.clock() - start, terms)
-        return await self.activated(answer, model.card, normalize)
-
-    async def activated(self, answer: Answer, card: ModelCard, normalize: bool | None) -> Answer:
-        """The same with scores instead of logits."""
-        activation, labels = settling.activation_of(card, normalize), len(card.labels)
-        scores = await self.in_thread(lambda: postprocess.activate(answer.result.scores, labels, activation))
-        return replace(answer, result=replace(answer.result, scores=scores))
-
-    async def answer(
-        self,
-        model: ServedModel,
-        work: Work,
-        tokenized: TokenizedBatch,
-        tokenize: float,
-        terms: RequestTerms,
-    ) -> Answer:
-        """Runs one job. Raises the job's own error."""
+        tokenized = NOTHING
+        if prepared.slices is not None:
+            tokenized = await self.run_slices(prepared.slices, prepared.letters)
+        tokenize = self.clock() - start
+        prepared.check_tokens(tokenized.tokens)
+        if prepared.check_values is not None:
+            await self.in_thread(prepared.check_values)
         self.limits.check_tokens(tokenized.tokens.total)
-        once, kept, repeat = await self.offload(
-            _bytes(work, tokenized), lambda _: without_repeats(work, tokenized), None
+
+        job, repeat = await self._job(prepared.work, tokenized, terms)
+        self._reserve(result_bytes(prepared.work, tokenized.tokens, prepared.model.card))  # repeats included
+        sent = self.clock()
+        result = await self._workers.run(prepared.model, job)
+        answered = self.clock()
+        transfer = max(0.0, answered - sent - result.queue - result.compute)
+
+        if repeat is not None:
+            check_size = partial(self.limits.check_reply, remedy=FEWER_WEIGHTS)
+            result = await self.in_thread(partial(repeat, result, check_size))
+        if prepared.finish is not None:
+            result = await self.in_thread(partial(prepared.finish, result))
+        return Answer(
+            model=prepared.model.card.id,
+            result=result,
+            tokens=tokenized.tokens,
+            truncated=tokenized.truncated,
+            tokenize=tokenize,
+            transfer=transfer,
+            answered=answered,
         )
+
+    async def _job(self, work: Work, tokenized: TokenizedBatch, terms: RequestTerms) -> tuple[Job, Repeat | None]:
+        """The job with each input once, and the function that repeats its results, None where no input is repeated."""
+        size = _input_bytes(work, tokenized)
+        work, batch, repeat = await self.offload(size, lambda _: without_repeats(work, tokenized), None)
         job = Job(
             id=next(self._ids),
-            work=once,
-            tokens=kept.tokens,
-            prompt_lengths=kept.prompt_lengths if any(kept.prompt_lengths) else (),
-            second_segments=kept.second_segments if any(kept.second_segments) else (),
-            unattended_tails=kept.tails if any(kept.tails) else (),
+            work=work,
+            tokens=batch.tokens,
+            prompt_lengths=batch.prompt_lengths if any(batch.prompt_lengths) else (),
+            second_segments=batch.second_segments if any(batch.second_segments) else (),
+            unattended_tails=batch.tails if any(batch.tails) else (),
             remaining=terms.deadline.remaining(),
             priority=terms.priority,
             key=terms.key,
             request_id=terms.request_id,
             traceparent=terms.traceparent,
         )
-        self._reserve(result_bytes(work, tokenized.tokens, model.card))  # repeats included
-        sent = self.clock()
-        result = await self._worker.run(model, job)
-        answered = self.clock()
-        if repeat is not None:
-            result = await self.in_thread(
-                partial(repeat, result, partial(self.limits.check_reply, remedy=FEWER_WEIGHTS))
-            )
-        return Answer(
-            model=model.card.id,
-            result=result,
-            tokens=tokenized.tokens,
-            truncated=tokenized.truncated,
-            tokenize=tokenize,
-            transfer=max(0.0, answered - sent - result.queue - result.compute),
-            answered=answered,
-        )
+        return job, repeat
 
     async def offload(self, size: int, work: Callable[[A], T], argument: A) -> T:
         """Runs `work(argument)`, in a thread where it handles many bytes."""
         return await offload(self._messages, size, work, argument)
 
-    async def tokenising(self, slices: Slices[T], letters: int | None = None) -> T:
-        """What `slices` returns: at once where few `letters` are to be tokenised, else in turns with other requests.
+    async def run_slices(self, slices: Slices[T], letters: int | None = None) -> T:
+        """Runs slices of tokenising and returns their result: at once for few `letters`, else in the fair threads.
 
         Raises LimitExceeded over the limit of tokens, and Internal where the tokenizer fails. When cancelled, it stops
-        after its running slice.
+        after the running slice.
         """
         limited = self._limited(slices)
         if letters is not None and letters <= INLINE_LETTERS:
-            return finished(limited)
-        return await self._turns.run(limited)
+            return run_to_end(limited)
+        return await self._threads.run(limited)
 
     def _limited(self, slices: Slices[T]) -> Slices[T]:
-        """The same, held against the limit of tokens after each slice."""
-        with panics_as(_broken):
+        """The same slices, with the limit of tokens checked after each."""
+        with panics_as(_tokenizer_failed):
             while True:
                 try:
                     tokens = next(slices)
@@ -171,14 +185,20 @@ class Pipeline:
                 yield tokens
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """What `work` returns, in a thread: a slice in turns with tokenising, before what has had more time."""
-        return await self._turns.run(once(work))
+        """Runs `work` in the fair threads, as a single slice: before requests that have had more time."""
+        return await self._threads.run(single_slice(work))
 
     def close(self) -> None:
-        """Ends what is tokenised or finished."""
-        self._turns.close()
+        """Ends what is being tokenised or finished."""
+        self._threads.close()
 
 
-def _broken(why: str) -> Internal:
+def _input_bytes(work: Work, tokenized: TokenizedBatch) -> int:
+    """Bytes of the token ids, and of the vectors in the request."""
+    sides = (work.queries, work.documents) if isinstance(work, MaxSim) else ()
+    return len(tokenized.tokens.ids) + sum(len(vectors.data) for vectors in sides if vectors is not None)
+
+
+def _tokenizer_failed(why: str) -> Internal:
     log.error("the tokenizer panicked", why=why[:LOGGED_LETTERS])
     return Internal("the tokenizer failed on this request; the log of the service has it under this request id")

@@ -1,7 +1,7 @@
-"""Rerank, Score and MaxSim: queries against documents. Knows no door."""
+"""Rerank, Score and MaxSim: queries against documents. Knows no API."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from frontend_service.domain.answer import Answer, FinishedAnswer
@@ -10,24 +10,28 @@ from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.postprocess import explanation
 from frontend_service.postprocess import ranking as postprocess
 from frontend_service.postprocess.explanation import MatchedToken
-from frontend_service.services import job_options as settling
-from frontend_service.services.pipeline import Pipeline
-from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
+from frontend_service.services import job_options
+from frontend_service.services.checked_texts import CheckedTexts, check_texts
+from frontend_service.services.pipeline import Pipeline, Prepared
+from frontend_service.tokenizing.batch import TokenizedBatch
 from frontend_service.tokenizing.fair_threads import Slices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
 from shared.errors import DimensionMismatch
+from shared.jobs import Classify
+from shared.ragged import RaggedTokens
 from shared.terms import RequestTerms
-from shared.vectors import InputType, Layout, ScoringMethod
+from shared.vectors import InputType, Layout, MultiVectors, ScoringMethod
 
 DOCUMENT = "documents[{}]"
 QUERY_TEXT = "query_texts[{}]"
+SCORE_BYTES = 4
 MATCH_BYTES = 9
-"""A winner and its similarity, at most."""
+"""Most bytes of a winner and its similarity in a MaxSim reply."""
 TOKEN_MATCH_BYTES = 32
 """Bytes of a winner with both tokens as texts; most have a few letters."""
 RANK_BYTES = 64
-"""A place in the ranking with its score takes as long to write as so many bytes to copy."""
+"""Bytes that are copied in the time that one place of a ranking, with its score, takes to write."""
 Ranked = list[tuple[int, float]]
 """Documents by number with their scores, best first."""
 
@@ -36,8 +40,8 @@ Ranked = list[tuple[int, float]]
 class Reranked(FinishedAnswer):
     """Documents in order.
 
-    `explanations` are one a document of `ranking`, or none at all; `documents` all texts of the request, where the
-    reply is to show those of `ranking`.
+    `explanations`: one for each document of `ranking`, or none at all. `documents`: all texts of the request, where the
+    reply shows those of `ranking`.
     """
 
     ranking: Ranked
@@ -46,7 +50,7 @@ class Reranked(FinishedAnswer):
 
     @property
     def size(self) -> int:
-        """Bytes of texts, of places and of what explains, about."""
+        """Approximate bytes of the texts, the ranking and the explanations."""
         matches = TOKEN_MATCH_BYTES * sum(map(len, self.explanations))
         return matches + RANK_BYTES * len(self.ranking) + sum(len(text) for text in self.texts if text is not None)
 
@@ -56,139 +60,200 @@ class Reranked(FinishedAnswer):
         return (None if self.documents is None else self.documents[index] for index, _ in self.ranking)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ReplyExtras:
+    """What a reply holds beside scores: `explained` documents, and `text_bytes` of documents."""
+
+    explained: int = 0
+    text_bytes: int = 0
+
+
+NO_EXTRAS = _ReplyExtras()
+
+
 class RankingService:
     """The rpcs of selvage.v1.RankingService, on domain types."""
 
-    def __init__(self, service: Pipeline) -> None:
-        self._service = service
-        self._limits = service.limits
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._limits = pipeline.limits
 
     async def rerank(self, request: RerankRequest, terms: RequestTerms) -> Reranked:
-        """Best first, with what the request wants to see of each."""
-        model, service = self._service.model(request.model), self._service
-        texts = 0
-        if request.return_documents:
-            texts = await service.in_thread(lambda: postprocess.largest_bytes(request.documents, request.shown))
-            self._limits.check_reply(texts, "set top_n, or leave return_documents unset")
-        answer = await self._score(model, request, terms, request.shown, texts)
-        ranking = await service.in_thread(lambda: postprocess.rank(answer.result.scores, request.top_n))
-        documents = request.documents if request.return_documents else None
-        if not request.explain:
-            return Reranked(answer=answer, ranking=ranking, documents=documents)
-        places, written = [index for index, _ in ranking], model.tokenization.written
-        work = partial(explanation.explain, answer.result, answer.tokens, places, written)
-        explanations = await service.in_thread(work)
-        return Reranked(answer=answer, ranking=ranking, documents=documents, explanations=explanations)
+        """The documents, best first, each with what the request wants to see of it."""
+        model = self._pipeline.model(request.model)
+        extras = _ReplyExtras(explained=request.shown, text_bytes=await self._document_bytes(request))
+        answer = await self._pipeline.run(self._prepare_scores(model, request, extras), terms)
+        return await self._rank(model, request, answer)
 
     async def score(self, request: ScoreRequest, terms: RequestTerms) -> Answer:
         """Scores in the order of the request; the token counts are those of queries, then documents."""
-        return await self._score(self._service.model(request.model), request, terms)
+        model = self._pipeline.model(request.model)
+        return await self._pipeline.run(self._prepare_scores(model, request, NO_EXTRAS), terms)
 
-    async def _score(
-        self, model: ServedModel, request: ScoreRequest, terms: RequestTerms, shown: int = 0, texts: int = 0
-    ) -> Answer:
-        """`shown`: how many documents will be explained; `texts`: bytes of those that the reply holds beside that."""
-        service, request = self._service, self._settled(request)
-        method = settling.method_of(request, model.card)
+    async def max_sim(self, request: MaxSimRequest, terms: RequestTerms) -> Answer:
+        """Scores of document vectors by query vectors or by texts; the token counts are those of the texts."""
+        model = self._pipeline.model(request.model)
+        return await self._pipeline.run(self._prepare_max_sim(model, request), terms)
+
+    async def _document_bytes(self, request: RerankRequest) -> int:
+        """Most bytes of the documents that the reply shows. Raises ResultTooLarge."""
+        if not request.return_documents:
+            return 0
+        largest = partial(postprocess.largest_bytes, request.documents, request.shown)
+        size = await self._pipeline.in_thread(largest)
+        self._limits.check_reply(size, "set top_n, or leave return_documents unset")
+        return size
+
+    async def _rank(self, model: ServedModel, request: RerankRequest, answer: Answer) -> Reranked:
+        """Sorts the documents by their scores, and explains those that the reply shows."""
+        in_thread = self._pipeline.in_thread
+        ranking = await in_thread(lambda: postprocess.rank(answer.result.scores, request.top_n))
+        documents = request.documents if request.return_documents else None
+        if not request.explain:
+            return Reranked(answer=answer, ranking=ranking, documents=documents)
+        places, token_text = [index for index, _ in ranking], model.tokenization.token_text
+        explain = partial(explanation.explain, answer.result, answer.tokens, places, token_text)
+        return Reranked(answer=answer, ranking=ranking, documents=documents, explanations=await in_thread(explain))
+
+    def _prepare_scores(self, model: ServedModel, request: ScoreRequest, extras: _ReplyExtras) -> Prepared:
+        method = job_options.resolve_method(request, model.card)
         rows, columns = request.layout.shape(len(request.queries), len(request.documents))
         self._limits.check_scores(rows, columns)
-        self._limits.check_reply(rows * columns * 4, "ask for fewer scores")
+        self._limits.check_reply(SCORE_BYTES * rows * columns, "ask for fewer scores")
         if method is ScoringMethod.CROSS_ENCODER:
-            return await self._score_pairs(model, request, terms)
-        choice = PromptChoice(literal=request.instruction, input_type=InputType.QUERY)
-        before_query = model.tokenization.prompt(choice)
-        before_document = model.tokenization.prompt(PromptChoice(input_type=InputType.DOCUMENT))
-        entry = request.query_entry
-        letters = self._check_sides(request, before_query, before_document)
-        start = service.clock()
+            return self._prepare_pairs(model, request)
+        return self._prepare_vectors(model, request, method, extras)
 
-        def slices() -> Slices[TokenizedBatch]:
-            read, sides = model.tokenization.texts, (InputType.QUERY, InputType.DOCUMENT)
-            query_cut, document_cut = (
-                cut.within(request.sequence_cut) for cut in (request.query_cut, request.document_cut)
-            )
-            queries = yield from read(request.queries, before_query, query_cut, entry, sides[0])
-            read_documents = read(request.documents, before_document, document_cut, DOCUMENT, sides[1])
-            return queries + (yield from read_documents)
-
-        tokenized = await service.tokenising(slices(), letters)
-        if request.explain:
-            query = tokenized.tokens.lengths[0]
-            self._limits.check_matches(columns * query)
-            self._limits.check_reply(texts + shown * query * TOKEN_MATCH_BYTES, "set top_n, or leave explain unset")
-        score = settling.score_of(request, method, model.card)
-        return await service.answer(model, score, tokenized, service.clock() - start, terms)
-
-    def _settled(self, request: ScoreRequest) -> ScoreRequest:
-        """A request whose cuts all say whether to cut."""
-        settled, whole = self._limits.settled, request.sequence_cut
-        return replace(
-            request,
-            query_cut=settled(request.query_cut),
-            document_cut=settled(request.document_cut),
-            sequence_cut=whole and settled(whole),
-        )
-
-    async def _score_pairs(self, model: ServedModel, request: ScoreRequest, terms: RequestTerms) -> Answer:
-        """Scores of a cross-encoder: every pair is a sequence, and its only logit the score."""
-        texts = PairTexts(
+    def _prepare_pairs(self, model: ServedModel, request: ScoreRequest) -> Prepared:
+        """Prepares a cross-encoder's job: every pair is a sequence, and its only logit the score."""
+        limits, choice = self._limits, PromptChoice(literal=request.instruction)
+        document_cut = limits.with_default(request.document_cut)
+        pair_cut = Truncation(truncate=document_cut.truncate, side=document_cut.side)
+        pairs = PairTexts(
             firsts=request.queries,
             seconds=request.documents,
             matrix=request.layout is Layout.MATRIX,
             entry=DOCUMENT,
-            cut=request.sequence_cut
-            or Truncation(truncate=request.document_cut.truncate, side=request.document_cut.side),
-            first_cut=request.query_cut,
-            second_cut=request.document_cut,
+            cut=limits.with_default(request.sequence_cut) if request.sequence_cut else pair_cut,
+            first_cut=limits.with_default(request.query_cut),
+            second_cut=document_cut,
             first_entry=request.query_entry,
-            prompt=PromptChoice(literal=request.instruction),
+            prompt=choice,
         )
-        self._check_sides(request, model.tokenization.prompt(texts.prompt), "")
+        prompt = model.tokenization.prompt(choice)
+        limits.check_texts(request.queries, request.query_entry, limits.texts, prompt, "instruction")
+        limits.check_texts(request.documents, DOCUMENT, limits.documents)
         normalize = request.normalize if request.activated is None else request.activated
-        return await self._service.classify_pairs(model, texts, normalize, terms)
+        return Prepared(
+            model=model,
+            work=Classify(),
+            slices=model.tokenization.pairs(pairs),
+            finish=job_options.activation_step(model.card, normalize),
+        )
 
-    def _check_sides(self, request: ScoreRequest, before_query: str, before_document: str) -> int:
-        """Checks both sides. Returns their letters together."""
-        limits = self._limits
-        queries = limits.check_texts(request.queries, request.query_entry, limits.texts, before_query, "instruction")
-        return queries + limits.check_texts(request.documents, DOCUMENT, limits.documents, before_document)
+    def _prepare_vectors(
+        self, model: ServedModel, request: ScoreRequest, method: ScoringMethod, extras: _ReplyExtras
+    ) -> Prepared:
+        """Prepares the job of a model that makes vectors of queries and documents, and compares these."""
+        limits, sequence_cut = self._limits, request.sequence_cut and self._limits.with_default(request.sequence_cut)
+        queries = check_texts(
+            model,
+            limits,
+            request.queries,
+            request.query_entry,
+            choice=PromptChoice(literal=request.instruction, input_type=InputType.QUERY),
+            cut=limits.with_default(request.query_cut).within(sequence_cut),
+            side=InputType.QUERY,
+            prompt_field="instruction",
+        )
+        documents = check_texts(
+            model,
+            limits,
+            request.documents,
+            DOCUMENT,
+            choice=PromptChoice(input_type=InputType.DOCUMENT),
+            cut=limits.with_default(request.document_cut).within(sequence_cut),
+            side=InputType.DOCUMENT,
+            count=limits.documents,
+        )
+        return Prepared(
+            model=model,
+            work=job_options.resolve_score(request, method, model.card),
+            slices=_tokenize_sides(queries, documents),
+            letters=queries.letters + documents.letters,
+            check_tokens=partial(self._check_explanations, request, extras),
+        )
 
-    async def max_sim(self, request: MaxSimRequest, terms: RequestTerms) -> Answer:
-        """Scores of given documents, by given queries or by texts; the token counts are those of the texts."""
-        service, limits = self._service, self._limits
-        model = service.model(request.model)
-        for field, vectors in (("queries", request.queries), ("documents", request.documents)):
-            if vectors is not None:
-                limits.check_count(len(vectors.lengths), f"{field}.lengths", limits.documents)
-                limits.check_vectors(field, vectors.rows, vectors.dimensions)
-        rows, columns = request.layout.shape(request.query_count, len(request.documents.lengths))
-        limits.check_scores(rows, columns)
-        start, tokenized = service.clock(), NOTHING
+    def _check_explanations(self, request: ScoreRequest, extras: _ReplyExtras, tokens: RaggedTokens) -> None:
+        """Raises LimitExceeded for more winners than a worker explains, and ResultTooLarge."""
+        if not request.explain:
+            return
+        query_tokens = tokens.lengths[0]
+        _, columns = request.layout.shape(len(request.queries), len(request.documents))
+        self._limits.check_matches(columns * query_tokens)
+        size = extras.text_bytes + extras.explained * query_tokens * TOKEN_MATCH_BYTES
+        self._limits.check_reply(size, "set top_n, or leave explain unset")
+
+    def _prepare_max_sim(self, model: ServedModel, request: MaxSimRequest) -> Prepared:
+        limits, sides = self._limits, _vectors_of(request)
+        for field, vectors in sides.items():
+            limits.check_count(len(vectors.lengths), f"{field}.lengths", limits.documents)
+            limits.check_vectors(field, vectors.rows, vectors.dimensions)
+        limits.check_scores(*request.layout.shape(request.query_count, len(request.documents.lengths)))
         if request.queries is None:
-            settling.check_token_rows(model.card, request.documents.dimensions)
-            tokenized = await self._query_texts(model, request)
-        elif request.queries.dimensions != request.documents.dimensions:
-            raise DimensionMismatch(
-                f"queries have {request.queries.dimensions} dimensions, documents {request.documents.dimensions}",
-                field="documents.dimensions",
-            )
-        tokenize = service.clock() - start
-        query_rows = tokenized.tokens.lengths if request.queries is None else request.queries.lengths
-        similarities = request.similarities(query_rows)
-        limits.check_similarities(similarities)
+            job_options.check_token_rows(model.card, request.documents.dimensions)
+            texts = self._check_query_texts(model, request)
+        else:
+            _check_dimensions(request.queries, request.documents)
+            texts = None
+        return Prepared(
+            model=model,
+            work=job_options.resolve_max_sim(request, model.card),
+            slices=texts.tokenize() if texts else None,
+            letters=texts.letters if texts else None,
+            check_tokens=partial(self._check_comparisons, request),
+            check_values=partial(postprocess.check_finite, sides),
+        )
+
+    def _check_query_texts(self, model: ServedModel, request: MaxSimRequest) -> CheckedTexts:
+        return check_texts(
+            model,
+            self._limits,
+            request.query_texts,
+            QUERY_TEXT,
+            choice=PromptChoice(literal=request.instruction, input_type=InputType.QUERY),
+            cut=request.query_cut,
+            side=InputType.QUERY,
+            prompt_field="instruction",
+        )
+
+    def _check_comparisons(self, request: MaxSimRequest, tokens: RaggedTokens) -> None:
+        """Raises LimitExceeded for more products of rows or winners than a worker makes, and ResultTooLarge."""
+        limits, query_rows = self._limits, tokens.lengths if request.queries is None else request.queries.lengths
+        limits.check_similarities(request.similarities(query_rows))
         matches = request.matches(query_rows) if request.explain else 0
         limits.check_matches(matches)
+        rows, columns = request.layout.shape(request.query_count, len(request.documents.lengths))
         remedy = "ask for fewer scores" + (", or leave explain unset" if request.explain else "")
-        limits.check_reply(rows * columns * 4 + matches * MATCH_BYTES, remedy)
-        given = {"queries": request.queries, "documents": request.documents}
-        sides = {field: vectors for field, vectors in given.items() if vectors is not None}
-        await service.in_thread(partial(postprocess.check_given, sides))
-        return await service.answer(model, settling.max_sim_of(request, model.card), tokenized, tokenize, terms)
+        limits.check_reply(SCORE_BYTES * rows * columns + MATCH_BYTES * matches, remedy)
 
-    async def _query_texts(self, model: ServedModel, request: MaxSimRequest) -> TokenizedBatch:
-        side = InputType.QUERY
-        prompt = model.tokenization.prompt(PromptChoice(literal=request.instruction, input_type=side))
-        limits, texts = self._limits, request.query_texts
-        letters = limits.check_texts(texts, QUERY_TEXT, limits.texts, prompt, "instruction")
-        slices = model.tokenization.texts(texts, prompt, limits.settled(request.query_cut), QUERY_TEXT, side)
-        return await self._service.tokenising(slices, letters)
+
+def _tokenize_sides(queries: CheckedTexts, documents: CheckedTexts) -> Slices[TokenizedBatch]:
+    """Tokenises queries, then documents, into one batch."""
+    query_batch = yield from queries.tokenize()
+    return query_batch + (yield from documents.tokenize())
+
+
+def _vectors_of(request: MaxSimRequest) -> dict[str, MultiVectors]:
+    """The vectors in a request, by field."""
+    sides = {"queries": request.queries, "documents": request.documents}
+    return {field: vectors for field, vectors in sides.items() if vectors is not None}
+
+
+def _check_dimensions(queries: MultiVectors, documents: MultiVectors) -> None:
+    """Raises DimensionMismatch."""
+    if queries.dimensions != documents.dimensions:
+        raise DimensionMismatch(
+            f"queries have {queries.dimensions} dimensions, documents {documents.dimensions}",
+            field="documents.dimensions",
+        )

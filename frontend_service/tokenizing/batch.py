@@ -1,4 +1,4 @@
-"""Texts as token ids, end to end."""
+"""The token ids of several texts, laid end to end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizedBatch:
-    """Several texts or pairs, without what only a person would want to see.
+    """Several texts or pairs as a job needs them.
 
-    `second_segments` are where the second text of a pair begins in each sequence, 0 where token types do not tell.
-    `tails` are the expansion tokens at the end of each sequence that nobody attends to.
+    `second_segments`: where the second text of a pair begins in each sequence, 0 where the model has no token types.
+    `tails`: the number of expansion tokens at the end of each sequence that no other token attends to.
     """
 
     tokens: RaggedTokens
@@ -24,25 +24,21 @@ class TokenizedBatch:
     second_segments: tuple[int, ...] = ()
     tails: tuple[int, ...] = ()
 
-    def part(self, places: Sequence[int]) -> "TokenizedBatch":
-        """The sequences at these places."""
+    def select(self, places: Sequence[int]) -> "TokenizedBatch":
+        """The sequences at these places, in their order."""
         offsets, ids = self.tokens.offsets, self.tokens.ids
-        some = [ids[4 * offsets[place] : 4 * offsets[place + 1]] for place in places]
-        lengths = tuple(self.tokens.lengths[place] for place in places)
-
-        def of(values: tuple[T, ...]) -> tuple[T, ...]:
-            return tuple(values[place] for place in places) if values else ()
-
+        sequences = [ids[4 * offsets[place] : 4 * offsets[place + 1]] for place in places]
+        lengths = _selected(self.tokens.lengths, places)
         return TokenizedBatch(
-            tokens=RaggedTokens(ids=b"".join(some), lengths=lengths),
-            truncated=of(self.truncated),
-            prompt_lengths=of(self.prompt_lengths),
-            second_segments=of(self.second_segments),
-            tails=of(self.tails),
+            tokens=RaggedTokens(ids=b"".join(sequences), lengths=lengths),
+            truncated=_selected(self.truncated, places),
+            prompt_lengths=_selected(self.prompt_lengths, places),
+            second_segments=_selected(self.second_segments, places),
+            tails=_selected(self.tails, places),
         )
 
     def __add__(self, other: "TokenizedBatch") -> "TokenizedBatch":
-        """These texts, then those; not of pairs."""
+        """These texts, then the others; not for pairs."""
         assert not self.second_segments
         assert not other.second_segments
         ids, lengths = self.tokens.ids + other.tokens.ids, self.tokens.lengths + other.tokens.lengths
@@ -55,3 +51,8 @@ class TokenizedBatch:
 
 
 NOTHING = TokenizedBatch(tokens=NO_TOKENS, truncated=(), prompt_lengths=())
+
+
+def _selected(values: tuple[T, ...], places: Sequence[int]) -> tuple[T, ...]:
+    """The values at these places; none where a batch has none."""
+    return tuple(values[place] for place in places) if values else ()

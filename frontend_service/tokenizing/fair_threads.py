@@ -1,4 +1,4 @@
-"""Who of several requests computes next in a pool of threads: slices of a few milliseconds, in turns.
+"""The fair thread pool: several requests share threads, each in slices of a few milliseconds that take turns.
 
 Knows neither texts nor tokens: a request is a generator that stops after each slice and returns its result.
 """
@@ -17,63 +17,63 @@ from typing import Any, Generic, TypeVar
 from shared.errors import WorkerUnavailable
 
 PATIENCE = 4
-"""Every so many turns go to the request that has waited longest, or a stream of new ones would starve the old."""
+"""One turn in so many goes to the request that has waited longest, or a stream of new ones would starve the old."""
 
 TURN = 0.002
-"""Seconds after which a turn ends with its slice; so a request of brief slices needs one turn, not many."""
+"""Seconds after which a turn ends with its slice: a request of brief slices needs one turn, not many."""
 
 T = TypeVar("T")
 Slices = Generator[int, None, T]
-"""Work in slices: after each it tells how many tokens there are so far; at the end it returns its result."""
+"""Work in slices: yields the number of tokens so far after each, and returns its result at the end."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Request(Generic[T]):
-    """One request on its way. `served`: seconds that its slices took so far."""
+    """A request that has not ended. `served`: seconds that its slices took so far."""
 
     slices: Generator[object, None, T]
-    answer: "Future[T]" = field(default_factory=Future)
+    result: "Future[T]" = field(default_factory=Future)
     served: float = 0.0
 
-    def turn(self, clock: Callable[[], float]) -> bool:
-        """Runs a slice, or several brief ones; whether there is more to do."""
+    def run_turn(self, clock: Callable[[], float]) -> bool:
+        """Runs a slice, or several brief ones. Returns whether there is more to do."""
         start = now = clock()
         more = True
         while more and now - start < TURN:
-            more = self._slice()
+            more = self._run_slice()
             now = clock()
         self.served += now - start
         return more
 
-    def _slice(self) -> bool:
-        """Runs a slice unless nobody waits for the answer any more; whether there is more to do."""
-        if self.answer.cancelled():
+    def _run_slice(self) -> bool:
+        """Runs a slice unless the request was cancelled. Returns whether there is more to do."""
+        if self.result.cancelled():
             self.slices.close()
             return False
         try:
             next(self.slices)
         except StopIteration as end:
-            self._end(partial(self.answer.set_result, end.value))
-        except BaseException as error:  # a thread of the pool must live, and the caller must hear of anything
-            self._end(partial(self.answer.set_exception, error))
+            self._end(partial(self.result.set_result, end.value))
+        except BaseException as error:  # the thread must live on, and the caller must get any error
+            self._end(partial(self.result.set_exception, error))
         else:
             return True
         return False
 
     def stop(self, error: Exception) -> None:
-        """Ends it without another slice."""
+        """Ends the request with an error, without another slice."""
         self.slices.close()
-        self._end(partial(self.answer.set_exception, error))
+        self._end(partial(self.result.set_exception, error))
 
-    def _end(self, answer: Callable[[], object]) -> None:
-        if self.answer.set_running_or_notify_cancel():  # from here on it cannot be cancelled: one end, not two
-            answer()
+    def _end(self, set_outcome: Callable[[], object]) -> None:
+        if self.result.set_running_or_notify_cancel():  # from here on it cannot be cancelled: it ends only once
+            set_outcome()
 
 
 class FairThreads:
-    """Requests that share threads: the next turn is that of the request that had the least time so far.
+    """A thread pool that requests share: the next turn goes to the request that had the least time so far.
 
-    So a new request waits for no more than the turns that are running, and at times for one more.
+    So a new request waits only for the turns that are running, and now and then for one more.
     """
 
     def __init__(self, threads: Executor, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -81,26 +81,26 @@ class FairThreads:
         self._clock = clock
         self._lock = threading.Lock()
         self._waiting: dict[int, _Request[Any]] = {}  # in the order in which they began to wait
-        self._by_service: list[tuple[float, int]] = []  # a heap; numbers that wait no more are skipped
+        self._by_time: list[tuple[float, int]] = []  # a heap; numbers that are not in `_waiting` any more are skipped
         self._numbers = itertools.count()
-        self._turn = 0
+        self._turns = 0
         self._closed = False
 
     async def run(self, slices: Generator[object, None, T]) -> T:
-        """What `slices` returns. When cancelled, it stops after the running slice.
+        """Runs slices in turn with other requests, and returns their result. When cancelled, ends after a slice.
 
-        Raises what it raises, and WorkerUnavailable once closed.
+        Raises what the slices raise, and WorkerUnavailable once the pool is closed.
         """
         request = _Request(slices=slices)
         with self._lock:
             if self._closed:
                 raise _closed()
-            self._threads.submit(self._serve)  # as many calls of it are under way as there are unfinished requests
-            self._put(request)
-        return await asyncio.wrap_future(request.answer)
+            self._threads.submit(self._serve_turns)  # one such call for each request that has not ended
+            self._enqueue(request)
+        return await asyncio.wrap_future(request.result)
 
     def close(self) -> None:
-        """Ends all requests: those that wait at once, others after their turn."""
+        """Ends all requests: those that wait at once, those that run after their turn."""
         with self._lock:
             self._closed = True
             waiting = list(self._waiting.values())
@@ -108,34 +108,34 @@ class FairThreads:
         for request in waiting:
             request.stop(_closed())
 
-    def _serve(self) -> None:
-        """Slices of whoever's turn it is, until one request has ended."""
+    def _serve_turns(self) -> None:
+        """Runs turns of one request after another, until one of them has ended."""
         with self._lock:
-            request = self._take()
-        while request is not None and request.turn(self._clock):
+            request = self._dequeue()
+        while request is not None and request.run_turn(self._clock):
             request = self._next(request)
 
     def _next(self, request: _Request[Any]) -> _Request[Any] | None:
-        """Whose turn it is after a slice of this one."""
+        """The request that is served after a turn of this one, which waits again; None once closed."""
         with self._lock:
             if not self._closed:
-                self._put(request)
-                return self._take()
+                self._enqueue(request)
+                return self._dequeue()
         request.stop(_closed())
         return None
 
-    def _put(self, request: _Request[Any]) -> None:
+    def _enqueue(self, request: _Request[Any]) -> None:
         number = next(self._numbers)
         self._waiting[number] = request
-        heapq.heappush(self._by_service, (request.served, number))
+        heapq.heappush(self._by_time, (request.served, number))
 
-    def _take(self) -> _Request[Any] | None:
-        """The next one; None where `close` has ended those that waited."""
-        self._turn += 1
-        if self._turn % PATIENCE == 0 and self._waiting:
+    def _dequeue(self) -> _Request[Any] | None:
+        """The request that is served next; None where `close` has ended those that waited."""
+        self._turns += 1
+        if self._turns % PATIENCE == 0 and self._waiting:
             return self._waiting.pop(next(iter(self._waiting)))
-        while self._by_service:
-            _, number = heapq.heappop(self._by_service)
+        while self._by_time:
+            _, number = heapq.heappop(self._by_time)
             if number in self._waiting:
                 return self._waiting.pop(number)
         return None
@@ -145,14 +145,14 @@ def _closed() -> WorkerUnavailable:
     return WorkerUnavailable("the service is draining", retry_after=1.0)
 
 
-def once(work: Callable[[], T]) -> Slices[T]:
-    """Work in a single slice."""
+def single_slice(work: Callable[[], T]) -> Slices[T]:
+    """Work as a single slice."""
     return work()
     yield
 
 
-def finished(slices: Generator[object, None, T]) -> T:
-    """What slices return, run here and now."""
+def run_to_end(slices: Generator[object, None, T]) -> T:
+    """Runs slices in this thread, and returns their result."""
     while True:
         try:
             next(slices)

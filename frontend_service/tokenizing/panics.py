@@ -1,6 +1,6 @@
-"""Panics of the tokenizers library as ordinary errors.
+"""Panics of the tokenizers library, turned into ordinary errors.
 
-They are no `Exception`: nothing that handles bugs would see them, and they would end the task that they meet.
+A panic is no `Exception`: code that handles errors would not see it, and it would end the task in which it occurs.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def panics_as(error: Callable[[str], Exception]) -> Iterator[None]:
-    """Raises `error` of the panic's message instead; whatever else is raised passes."""
+    """Raises `error(message)` in place of a panic with that message; other exceptions pass."""
     try:
         yield
     except BaseException as raised:

@@ -1,6 +1,6 @@
-"""Texts -> tokens without special ones, of each text no more than a limit lets one see. Knows no prompts and no model.
+"""Texts to tokens, reading no more of a long text than its limit needs. Knows no special tokens, prompts and models.
 
-`read` is held against the obvious way, tokenising all and cutting, in test_reader.py and test_read_whole.py.
+test_reader.py and test_read_whole.py compare it with its obvious twin: tokenise the whole text, then cut.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,22 +9,22 @@ from dataclasses import dataclass, replace
 from tokenizers import Encoding, Tokenizer
 
 from frontend_service.domain.limits import TEXT_LETTERS
-from frontend_service.tokenizing.split_points import Parting
+from frontend_service.tokenizing.split_points import SplitPoints
 from shared.vectors import TruncationSide
 
 TOKEN_LETTERS = 6
-"""Letters that are read at first for each token that is needed: prose has four to five a token."""
+"""Letters that are read at first for each token that is needed: prose has four to five letters a token."""
 WHOLE = 2
-"""A text of no more than so many times those letters is read whole: most would have to be read again."""
+"""A text that is at most so many times as long as that is read whole: most of it would have to be read again."""
 ALONE_LETTERS = 4096
-"""Up to so many letters, texts are tokenised one by one in the thread that asks."""
+"""Most letters that are tokenised one text at a time, in the calling thread."""
 SLICE_LETTERS = 16 * 1024
-"""Of texts that are tokenised at once: four milliseconds of a core."""
+"""Letters that are tokenised in one slice: four milliseconds of a core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """So many tokens of each text are needed, those farthest from the side that is `cut`."""
+    """The tokens that are needed of each text: so many, those farthest from the end that is `cut`."""
 
     tokens: int
     cut: TruncationSide
@@ -32,9 +32,9 @@ class Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixRead:
-    """Tokens of a text: all (`whole`), or at least as many as are needed, of which only those are to be trusted.
+    """Tokens of a text: all (`whole`), or at least as many as are needed, of which only these are certain.
 
-    `start`: letters before the part that was read; `encoding` tells offsets from there.
+    `start`: letters before the part that was read; the offsets in `encoding` count from there.
     """
 
     encoding: Encoding
@@ -43,8 +43,8 @@ class PrefixRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """From `start` to `stop` of a text, about `letters`. Not to be trusted is what lies before `trusted`."""
+class _Excerpt:
+    """A text from `start` to `stop`, about `letters` long. Tokens before `trusted` may differ from the whole text's."""
 
     text: str
     letters: int
@@ -58,66 +58,72 @@ class _Part:
 
 
 class PrefixReader:
-    """Of one tokenizer. May run in several threads at once."""
+    """Reads texts with one tokenizer. Its methods may run in several threads at once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """`tokenizer` adds no special tokens."""
         self._tokenizer = tokenizer
-        self._parting = Parting(tokenizer)
+        self._split_points = SplitPoints(tokenizer)
 
     def read(self, text: str, need: Need | None = None, *, offsets: bool = False) -> PrefixRead:
-        """One text; see `batches`."""
-        ((read,),) = self.batches([text], need, offsets=offsets)
+        """Reads one text; see `read_batches`."""
+        ((read,),) = self.read_batches([text], need, offsets=offsets)
         return read
 
-    def batches(
+    def read_batches(
         self, texts: Iterable[str], need: Need | None = None, *, offsets: bool = False
     ) -> Iterator[list[PrefixRead]]:
-        """All texts in order, as far as needed, in slices of about SLICE_LETTERS, at least one text each.
+        """Reads texts in order, each as far as needed, in slices of about SLICE_LETTERS and at least one text.
 
-        `offsets`: also where tokens lie in their text, a fifth more time.
+        `offsets`: also finds where tokens lie in their text, which takes a fifth more time.
         """
-        parts: list[_Part] = []
-        held = 0
+        excerpts: list[_Excerpt] = []
+        slice_letters = 0
         for text in texts:
-            part = self._part(text, need, TOKEN_LETTERS * (need.tokens + 1) if need else 0)
-            letters = part.stop - part.start + TEXT_LETTERS
-            if parts and held + letters > SLICE_LETTERS:
-                yield self._read(parts, need, offsets)
-                parts, held = [], 0
-            parts.append(part)
-            held += letters
-        if parts:
-            yield self._read(parts, need, offsets)
+            excerpt = self._excerpt(text, need, TOKEN_LETTERS * (need.tokens + 1) if need else 0)
+            letters = excerpt.stop - excerpt.start + TEXT_LETTERS
+            if excerpts and slice_letters + letters > SLICE_LETTERS:
+                yield self._read_excerpts(excerpts, need, offsets)
+                excerpts, slice_letters = [], 0
+            excerpts.append(excerpt)
+            slice_letters += letters
+        if excerpts:
+            yield self._read_excerpts(excerpts, need, offsets)
 
-    def _read(self, parts: Sequence[_Part], need: Need | None, offsets: bool) -> list[PrefixRead]:
-        encodings = self._encoded([part.text[part.start : part.stop] for part in parts], offsets)
-        return [self._enough(part, need, encoding, offsets) for part, encoding in zip(parts, encodings, strict=True)]
+    def _read_excerpts(self, excerpts: Sequence[_Excerpt], need: Need | None, offsets: bool) -> list[PrefixRead]:
+        encodings = self._encode([excerpt.text[excerpt.start : excerpt.stop] for excerpt in excerpts], offsets)
+        return [
+            self._read_on(excerpt, need, encoding, offsets)
+            for excerpt, encoding in zip(excerpts, encodings, strict=True)
+        ]
 
-    def _enough(self, part: _Part, need: Need | None, encoding: Encoding, offsets: bool) -> PrefixRead:
-        """What was read of a text, or what is read next, twice as much again and again, until it has tokens enough."""
-        while need and not part.whole:
-            doubtful = len(self._encoded([part.text[part.start : part.trusted]])[0]) if part.trusted else 0
+    def _read_on(self, excerpt: _Excerpt, need: Need | None, encoding: Encoding, offsets: bool) -> PrefixRead:
+        """Reads twice as much of a text, again and again, until it has the tokens that are needed.
+
+        `encoding`: the tokens of the excerpt, which may be enough already.
+        """
+        while need and not excerpt.whole:
+            doubtful = len(self._encode([excerpt.text[excerpt.start : excerpt.trusted]])[0]) if excerpt.trusted else 0
             if len(encoding) - doubtful >= need.tokens:
-                return PrefixRead(encoding=encoding, whole=False, start=part.start)
-            part = self._part(part.text, need, 2 * part.letters)
-            (encoding,) = self._encoded([part.text[part.start : part.stop]], offsets)
+                return PrefixRead(encoding=encoding, whole=False, start=excerpt.start)
+            excerpt = self._excerpt(excerpt.text, need, 2 * excerpt.letters)
+            (encoding,) = self._encode([excerpt.text[excerpt.start : excerpt.stop]], offsets)
         return PrefixRead(encoding=encoding)
 
-    def _part(self, text: str, need: Need | None, letters: int) -> _Part:
-        """About so many letters of a text; all where it is not much longer, or cannot be parted."""
-        whole = _Part(text=text, letters=letters, start=0, stop=len(text))
+    def _excerpt(self, text: str, need: Need | None, letters: int) -> _Excerpt:
+        """About so many letters of a text; the whole text where it is not much longer, or cannot be split."""
+        whole = _Excerpt(text=text, letters=letters, start=0, stop=len(text))
         if need is None or len(text) <= WHOLE * letters:
             return whole
         if need.cut is TruncationSide.RIGHT:
-            stop = self._parting.before(text, letters)
+            stop = self._split_points.end_of_prefix(text, letters)
             return whole if stop is None else replace(whole, stop=stop)
-        places = self._parting.after(text, letters)
+        places = self._split_points.start_of_suffix(text, letters)
         return whole if places is None else replace(whole, start=places[0], trusted=places[1])
 
-    def _encoded(self, texts: Sequence[str], offsets: bool = False) -> list[Encoding]:
-        # The batch calls alone leave Python's lock to others while they work. Several texts wait for the library's own
-        # threads, which may be busy with other requests: few letters, as on the event loop, do not.
+    def _encode(self, texts: Sequence[str], offsets: bool = False) -> list[Encoding]:
+        # Only the library's batch calls release Python's lock. With several texts they wait for the library's threads,
+        # which may be busy with other requests; so few letters, as on the event loop, are encoded one text a call.
         encode = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
         if sum(map(len, texts)) <= ALONE_LETTERS:
             return [encode([text])[0] for text in texts]

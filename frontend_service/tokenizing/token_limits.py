@@ -1,4 +1,4 @@
-"""The number of tokens that a text may have: the model's own limit, which a request may lower. Knows no tokenizer."""
+"""The number of tokens that a text may have: the model's limit, which a request may lower. Knows no tokenizer."""
 
 from frontend_service.domain.requests import Truncation
 from shared.card import ModelCard
@@ -6,39 +6,38 @@ from shared.errors import InvalidInput, LimitExceeded
 from shared.vectors import InputType
 
 UNLIMITED = 2**31 - 1
-"""Tokens; a text has fewer, since its bytes are limited."""
+"""Limit in tokens that no text reaches, since its bytes are limited."""
 
 
 class TokenLimits:
     """The token limits of one model."""
 
     def __init__(self, card: ModelCard, added: int) -> None:
-        """`added`: special tokens around every text."""
+        """`added`: the number of special tokens around every text."""
         self._card = card
         self._added = added
 
-    def of(self, cut: Truncation, side: InputType = InputType.UNSPECIFIED) -> int:
-        """Tokens that a text may have, special ones included. Raises InvalidInput, LimitExceeded."""
-        asked = cut.max_tokens
+    def resolve(self, cut: Truncation, side: InputType = InputType.UNSPECIFIED) -> int:
+        """The most tokens that a text may have, special ones included. Raises InvalidInput, LimitExceeded."""
         if not cut.limited:
             return UNLIMITED
-        if asked is None:
-            return self._longest(side)
+        if cut.max_tokens is None:
+            return self._model_limit(side)
         self.check(cut, side)
-        asked = min(asked, self._longest(side))
+        limit = min(cut.max_tokens, self._model_limit(side))
         least = max(1, self._added)
-        if asked < least:
-            raise InvalidInput(f"{cut.field} is {asked}, the special tokens alone need {least}", field=cut.field)
-        return asked
+        if limit < least:
+            raise InvalidInput(f"{cut.field} is {limit}, the special tokens alone need {least}", field=cut.field)
+        return limit
 
     def check(self, cut: Truncation, side: InputType = InputType.UNSPECIFIED) -> None:
-        """Raises LimitExceeded: a request may lower the model's limit, not raise it. A bound may lie above it."""
-        own = self._longest(side)
-        if cut.max_tokens is not None and cut.max_tokens > own and not cut.bound:
-            raise LimitExceeded(f"{cut.field} is {cut.max_tokens}, the model's limit is {own}", field=cut.field)
+        """Raises LimitExceeded where a request would raise the model's limit. A bound may lie above it."""
+        limit = self._model_limit(side)
+        if cut.max_tokens is not None and cut.max_tokens > limit and not cut.bound:
+            raise LimitExceeded(f"{cut.field} is {cut.max_tokens}, the model's limit is {limit}", field=cut.field)
 
-    def _longest(self, side: InputType) -> int:
-        """The model's own limit."""
+    def _model_limit(self, side: InputType) -> int:
+        """The model's limit for queries, documents, or texts of no kind."""
         late = self._card.late_interaction
         if late is None or side is InputType.UNSPECIFIED:
             return self._card.max_tokens

@@ -1,6 +1,6 @@
-"""Texts <-> token ids, exactly as the model was trained: prompts, special tokens, truncation, query expansion.
+"""Texts to token ids, as the model was trained: prompts, special tokens, truncation, query expansion; and ids to texts.
 
-Works in slices (`frontend_service/tokenizing/fair_threads.py`), wherever those are run.
+Works in slices (`frontend_service/tokenizing/fair_threads.py`) and does not care where these run.
 """
 
 from array import array
@@ -17,10 +17,10 @@ from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.pairs.tokenizer import PairTokenizer
 from frontend_service.tokenizing.panics import panics_as
 from frontend_service.tokenizing.prefix import Need, PrefixRead, PrefixReader
-from frontend_service.tokenizing.query_expansion import QueryFiller
+from frontend_service.tokenizing.query_expansion import QueryExpander
 from frontend_service.tokenizing.token_limits import TokenLimits
 from frontend_service.tokenizing.truncation import shortened
-from frontend_service.tokenizing.untrained_tokens import Beyond
+from frontend_service.tokenizing.untrained_tokens import UntrainedTokens
 from shared.card import ModelCard
 from shared.errors import InputTooLong, InvalidInput, UnsupportedTask, clip
 from shared.ragged import RaggedTokens
@@ -37,8 +37,8 @@ PROMPT_NAMES = {
 class TokenizedText:
     """One text as the model sees it.
 
-    `prompt_length` are the tokens at its start that pooling leaves out, `expansion` those at its end that were added to
-    a query. `start`: letters of the text before those that `encoding` knows.
+    `prompt_length`: tokens at its start that pooling leaves out. `expansion`: tokens at its end that were added to a
+    query. `start`: letters of the text before the part that `encoding` was made of.
     """
 
     encoding: Encoding
@@ -49,17 +49,20 @@ class TokenizedText:
 
     @property
     def offsets(self) -> list[tuple[int, int]]:
-        """Where each token begins and ends in the text with its prompt, in characters; special ones nowhere: 0, 0."""
-        offsets, start = self.encoding.offsets, self.start
-        if not start:
+        """Where each token begins and ends in the text with its prompt, in characters; (0, 0) for special tokens."""
+        offsets, shift = self.encoding.offsets, self.start
+        if not shift:
             return offsets
         special = self.encoding.special_tokens_mask
-        return [each if own else (each[0] + start, each[1] + start) for each, own in zip(offsets, special, strict=True)]
+        return [
+            (start, end) if is_special else (start + shift, end + shift)
+            for (start, end), is_special in zip(offsets, special, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fit:
-    """What each text of a request must fit: `limit` tokens, of which the first `prompt` are left out of pooling."""
+    """How texts of a request are cut: to `limit` tokens, at the end `side`. `prompt`: tokens left out of pooling."""
 
     limit: int
     cut: Truncation
@@ -68,14 +71,14 @@ class _Fit:
 
 
 SLICE_IDS = 8192
-"""Ids that are checked, or turned back into text, in one slice: a few milliseconds."""
+"""Ids that are checked, or turned into texts, in one slice: a few milliseconds."""
 
 
 class ModelTokenizer:
     """The tokenizer of one model. Its methods may run in several threads at once."""
 
     def __init__(self, tokenizer_json: bytes, card: ModelCard) -> None:
-        """Raises ValueError where the file is broken."""
+        """`tokenizer_json`: the file's content. Raises ValueError where it is broken."""
         try:
             with panics_as(ValueError):
                 self._load(tokenizer_json, card)
@@ -88,17 +91,17 @@ class ModelTokenizer:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self._card = card
-        self._expansion = QueryFiller(self.tokenizer, card)
-        # Texts are cut between reading and framing, as the library does it: offsets depend on it. Framing alone needs
-        # no added tokens, and the vocabulary is shared.
+        self._expansion = QueryExpander(self.tokenizer, card)
+        # Texts are cut after they are read and before special tokens are put around them, as the library does it:
+        # offsets depend on it. The tokenizer for special tokens needs no added tokens, and shares the vocabulary.
         self._framing = Tokenizer(self.tokenizer.model)
         self._framing.post_processor, self.tokenizer.post_processor = self.tokenizer.post_processor, None
         self._reader = PrefixReader(self.tokenizer)
         self._added = self._framing.num_special_tokens_to_add(is_pair=False)
-        self._leading = (*self._framed("a").special_tokens_mask, 0).index(0)
+        self._leading = (*self._encode("a").special_tokens_mask, 0).index(0)
         self._limits = TokenLimits(card, self._added)
-        self._beyond = Beyond(self.tokenizer, card.vocabulary_size)
-        self._pairs = PairTokenizer(self._reader, self._framing, card, self._beyond)
+        self._untrained = UntrainedTokens(self.tokenizer, card.vocabulary_size)
+        self._pairs = PairTokenizer(self._reader, self._framing, card, self._untrained)
 
     def prompt(self, choice: PromptChoice) -> str:
         """The text that goes before each text. Raises UnsupportedTask for a name that the model lacks."""
@@ -107,8 +110,8 @@ class ModelTokenizer:
             return choice.literal
         if choice.name is not None:
             if choice.name not in prompts:
-                known = f"it has {', '.join(sorted(prompts))}" if prompts else "it has none"
-                raise UnsupportedTask(f"the model has no prompt {clip(choice.name)}; {known}", field="prompt_name")
+                available = f"it has {', '.join(sorted(prompts))}" if prompts else "it has none"
+                raise UnsupportedTask(f"the model has no prompt {clip(choice.name)}; {available}", field="prompt_name")
             return prompts[choice.name]
         names = (*PROMPT_NAMES[choice.input_type], self._card.default_prompt_name)
         return next((prompts[name] for name in names if name in prompts), "")
@@ -116,15 +119,15 @@ class ModelTokenizer:
     def texts(
         self, texts: Sequence[str], prompt: str, cut: Truncation, entry: str, side: InputType = InputType.UNSPECIFIED
     ) -> Slices[TokenizedBatch]:
-        """Tokenises and packs; see `each`."""
+        """Tokenises texts into one batch; see `text_slices`. Raises InvalidInput for tokens without an embedding."""
         ids, lengths, prompts, tails = array("i"), [], [], []
         truncated: list[bool] = []
-        for some in self.each(texts, prompt, cut, entry, side, offsets=False):
-            for text in some:
-                own = text.encoding.ids
-                self._beyond.check(own, entry.format(len(truncated)))
-                ids.extend(own)
-                lengths.append(len(own))
+        for slice_texts in self.text_slices(texts, prompt, cut, entry, side, offsets=False):
+            for text in slice_texts:
+                text_ids = text.encoding.ids
+                self._untrained.check(text_ids, entry.format(len(truncated)))
+                ids.extend(text_ids)
+                lengths.append(len(text_ids))
                 truncated.append(text.truncated)
                 prompts.append(text.prompt_length)
                 tails.append(0 if self._expansion.attended else text.expansion)
@@ -136,7 +139,7 @@ class ModelTokenizer:
             tails=tuple(tails),
         )
 
-    def each(
+    def text_slices(
         self,
         texts: Sequence[str],
         prompt: str,
@@ -146,44 +149,45 @@ class ModelTokenizer:
         *,
         offsets: bool = True,
     ) -> Iterator[list[TokenizedText]]:
-        """Tokenises, some texts a slice; one over the limit is cut or, without `truncate`, refused as INPUT_TOO_LONG.
+        """Tokenises texts, some in each slice. One over the limit is cut or, without `truncate`, raises InputTooLong.
 
-        `entry` is what errors call one of the texts: `texts[{}]`, or `query`. `side`: what they are; queries of some
-        late-interaction models are expanded. `offsets`: also where tokens lie in their text, a fifth more time.
+        `entry` is what errors call one of the texts: `texts[{}]`, or `query`. `side`: whether they are queries or
+        documents; some late-interaction models expand queries. `offsets`: also finds where tokens lie in their text,
+        which takes a fifth more time.
         """
         pooled = not prompt or self._card.include_prompt
         fit = _Fit(
-            limit=self._limits.of(cut, side),
+            limit=self._limits.resolve(cut, side),
             cut=cut,
             side=cut.side or self._card.truncation_side,
             prompt=0 if pooled else self._prompt_length(prompt),
         )
-        # One token more than may stay tells that the text is over the limit. So many more than the prompt has tell
-        # that nothing of it stays.
+        # One token more than may stay shows that the text is over the limit. Cut at the left, as many more as the
+        # prompt has show whether any of the prompt stays.
         over = 1 + (fit.prompt if fit.side is TruncationSide.LEFT else 0)
         need, first = Need(tokens=fit.limit - self._added + over, cut=fit.side), 0
-        for reads in self._reader.batches((prompt + text for text in texts), need, offsets=offsets):
-            some = [self._fitted(read, fit, entry.format(number)) for number, read in enumerate(reads, first)]
-            first += len(some)
-            yield [self._expanded(text) for text in some] if side is InputType.QUERY else some
+        for reads in self._reader.read_batches((prompt + text for text in texts), need, offsets=offsets):
+            slice_texts = [self._fit(read, fit, entry.format(number)) for number, read in enumerate(reads, first)]
+            first += len(slice_texts)
+            yield [self._expand(text) for text in slice_texts] if side is InputType.QUERY else slice_texts
 
     def pairs(self, texts: PairTexts) -> Slices[TokenizedBatch]:
-        """Pairs for a cross-encoder; see `PairTokenizer`."""
+        """Tokenises pairs for a cross-encoder; see `PairTokenizer`. Raises for limits that the model cannot keep."""
         prompt = self.prompt(texts.prompt)
-        chosen = texts.prompt.literal is not None or texts.prompt.name is not None
-        asked = prompt if prompt or chosen else None
-        for side in (texts.first_cut, texts.second_cut):
-            self._limits.check(side)
-        return self._pairs.tokenize(texts, asked, self._limits.of(texts.cut))
+        is_chosen = texts.prompt.literal is not None or texts.prompt.name is not None
+        for cut in (texts.first_cut, texts.second_cut):
+            self._limits.check(cut)
+        limit = self._limits.resolve(texts.cut)
+        return self._pairs.tokenize(texts, prompt if prompt or is_chosen else None, limit)
 
-    def _expanded(self, text: TokenizedText) -> TokenizedText:
+    def _expand(self, text: TokenizedText) -> TokenizedText:
         """A query with the tokens that its model adds."""
         return replace(text, expansion=self._expansion.expand(text.encoding))
 
-    def _fitted(self, read: PrefixRead, fit: _Fit, field: str) -> TokenizedText:
-        """A text and its prompt, given without special tokens, with them and within the limit, or refused."""
+    def _fit(self, read: PrefixRead, fit: _Fit, field: str) -> TokenizedText:
+        """Cuts a text with its prompt to the limit, and puts special tokens around it. Raises InputTooLong."""
         encoding, limit, prompt_length = read.encoding, fit.limit, fit.prompt
-        length = len(encoding) + self._added  # at least, where the text is not read to its end
+        length = len(encoding) + self._added  # a lower bound where the text is not read to its end
         if not length:
             raise InvalidInput(
                 f"{field} has no tokens, and the model has no special ones that could stand for it", field=field
@@ -206,23 +210,27 @@ class ModelTokenizer:
             start=read.start,
         )
 
-    def given(
+    def token_ids(
         self, tokenized: Sequence[Sequence[int]], cut: Truncation, side: InputType = InputType.UNSPECIFIED
     ) -> Slices[TokenizedBatch]:
-        """Checks ids that the caller brought. An expansion that a query has already is known as such."""
-        limit, expands, expansions, total, told = self._limits.of(cut, side), side is InputType.QUERY, [], 0, 0
+        """Checks token ids of a request and packs them into one batch. A query may end with its expansion already.
+
+        Raises InputTooLong over the limit: token ids are never cut. Raises InvalidInput for an id that the model lacks.
+        """
+        limit, expansions = self._limits.resolve(cut, side), []
+        total = yielded = 0
         for index, ids in enumerate(tokenized):
-            expansions.append(self._expansion.trailing(ids) if expands else 0)
-            own = len(ids) - expansions[-1]
-            if own > limit:
+            expansions.append(self._expansion.expansion_length(ids) if side is InputType.QUERY else 0)
+            length = len(ids) - expansions[-1]
+            if length > limit:
                 never = "; token ids are never cut" if cut.truncate else ""
                 raise InputTooLong(
-                    f"tokenized[{index}] has {own} tokens, the limit is {limit}{never}", field=f"tokenized[{index}]"
+                    f"tokenized[{index}] has {length} tokens, the limit is {limit}{never}", field=f"tokenized[{index}]"
                 )
             self._check_ids(ids, index)
             total += len(ids)
-            if total - told >= SLICE_IDS:
-                yield (told := total)
+            if total - yielded >= SLICE_IDS:
+                yield (yielded := total)
         nothing = (0,) * len(tokenized)
         return TokenizedBatch(
             tokens=RaggedTokens.of(tokenized),
@@ -235,34 +243,34 @@ class ModelTokenizer:
         """Raises InvalidInput for an id that the model lacks."""
         size = self._card.vocabulary_size
         if ids and (min(ids) < 0 or max(ids) >= size):
-            wrong = next(identity for identity in ids if not 0 <= identity < size)
+            wrong = next(token_id for token_id in ids if not 0 <= token_id < size)
             raise InvalidInput(
                 f"tokenized[{index}] has the id {wrong}, the vocabulary ends at {size - 1}", field=f"tokenized[{index}]"
             )
 
-    def written(self, identity: int) -> str:
-        """A token id as the vocabulary writes it; empty for one that it lacks."""
-        return self.tokenizer.id_to_token(identity) or ""
+    def token_text(self, token_id: int) -> str:
+        """A token as the vocabulary writes it; empty for an id that it lacks."""
+        return self.tokenizer.id_to_token(token_id) or ""
 
     def detokenize(self, tokenized: Sequence[Sequence[int]], skip_special_tokens: bool) -> Iterator[list[str]]:
-        """Ids back to texts, some lists a slice. Raises InvalidInput for an id that the model lacks."""
-        some: list[list[int]] = []
-        held = 0
+        """Turns ids into texts, some in each slice. Raises InvalidInput for an id that the model lacks."""
+        slice_ids: list[list[int]] = []
+        count = 0
         for index, ids in enumerate(tokenized):
             self._check_ids(ids, index)
-            if some and held + len(ids) > SLICE_IDS:
-                yield self.tokenizer.decode_batch(some, skip_special_tokens=skip_special_tokens)
-                some, held = [], 0
-            some.append(list(ids))
-            held += len(ids)
-        yield self.tokenizer.decode_batch(some, skip_special_tokens=skip_special_tokens)
+            if slice_ids and count + len(ids) > SLICE_IDS:
+                yield self.tokenizer.decode_batch(slice_ids, skip_special_tokens=skip_special_tokens)
+                slice_ids, count = [], 0
+            slice_ids.append(list(ids))
+            count += len(ids)
+        yield self.tokenizer.decode_batch(slice_ids, skip_special_tokens=skip_special_tokens)
 
-    def _framed(self, text: str) -> Encoding:
+    def _encode(self, text: str) -> Encoding:
         """A text with its special tokens."""
         return self._framing.post_process(self._reader.read(text).encoding)
 
     def _measure_prompt(self, prompt: str) -> int:
-        """Tokens of a prompt alone without the closing special token, as sentence-transformers counts them."""
-        encoding = self._framed(prompt)
+        """Tokens of a prompt by itself without the closing special token, as sentence-transformers counts them."""
+        encoding = self._encode(prompt)
         closing = bool(encoding.special_tokens_mask and encoding.special_tokens_mask[-1])
         return len(encoding) - closing

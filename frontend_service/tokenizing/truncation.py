@@ -1,4 +1,4 @@
-"""Encodings cut at one end, without the pieces that the `tokenizers` library keeps of what was cut off."""
+"""Truncation of encodings, without the pieces that the `tokenizers` library keeps of what it cuts off."""
 
 from tokenizers import Encoding
 
@@ -6,11 +6,11 @@ from shared.vectors import TruncationSide
 
 
 def shortened(encoding: Encoding, length: int, side: TruncationSide) -> Encoding:
-    """An encoding of at most `length` tokens: a copy where it is longer, without those of the end `side`.
+    """The encoding, or a copy that is cut at the end `side` to `length` tokens.
 
     `Encoding.truncate` keeps what it cuts off, in pieces of `length` tokens, and `post_process` joins each piece of one
-    text with each of another: thousands of long texts' pieces would make millions. So much is cut off the other end
-    that the one piece is what is to stay.
+    text with each piece of another: thousands of pieces of two long texts would make millions. So the other end is cut
+    at a length that leaves a single piece, which is the result.
     """
     over = len(encoding) - length
     if over <= 0:

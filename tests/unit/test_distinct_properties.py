@@ -42,7 +42,7 @@ def telling(work: Work, some: TokenizedBatch) -> JobResult:
             repr((one.tokens.ids, one.prompt_lengths, one.second_segments, one.tails)).encode(),
         )
         for place in range(len(some.tokens))
-        for one in [some.part([place])]
+        for one in [some.select([place])]
     ]
     if isinstance(work, Encode | Classify):
         marks = [mark(key) for key in own]

@@ -10,7 +10,7 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from frontend_service.domain.requests import PromptChoice, Truncation
-from frontend_service.tokenizing.fair_threads import finished
+from frontend_service.tokenizing.fair_threads import run_to_end
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
@@ -50,7 +50,7 @@ def ours(folder: Path, side: InputType) -> np.ndarray:
     model = load(str(folder), CPU)
     tokenization = ModelTokenizer(model.tokenizer.content, card_of(model))
     prompt = tokenization.prompt(PromptChoice(input_type=side))
-    tokens = finished(tokenization.texts(TEXTS, prompt, Truncation(), "texts[{}]", side)).tokens
+    tokens = run_to_end(tokenization.texts(TEXTS, prompt, Truncation(), "texts[{}]", side)).tokens
     ids = np.split(np.frombuffer(tokens.ids, dtype="<i4"), tokens.offsets[1:-1])
     return dense_rows(ask(ModelEngine(model), raw(DENSE), [each.tolist() for each in ids]))
 

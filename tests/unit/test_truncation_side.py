@@ -13,7 +13,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 from frontend_service.domain.requests import Truncation
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import finished
+from frontend_service.tokenizing.fair_threads import run_to_end
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from gpu_worker.engine.engine import ModelEngine
@@ -55,7 +55,7 @@ def ids_of(tokenized: TokenizedBatch) -> list[list[int]]:
 def read(model: Model, texts: list[str], cut: Truncation, side: InputType = InputType.UNSPECIFIED) -> list[list[int]]:
     """Ids as a frontend makes them."""
     tokenization = ModelTokenizer(model.tokenizer.content, card_of(model))
-    return ids_of(finished(tokenization.texts(texts, "", cut, "texts[{}]", side)))
+    return ids_of(run_to_end(tokenization.texts(texts, "", cut, "texts[{}]", side)))
 
 
 @pytest.mark.parametrize("told", FILES)
@@ -103,7 +103,7 @@ def test_pairs_of_a_cross_encoder(tmp_path: Path) -> None:
     def ids(side: TruncationSide | None) -> TokenizedBatch:
         cut = Truncation(truncate=True, side=side)
         texts = PairTexts(firsts=firsts, seconds=seconds, matrix=False, entry="text_pairs[{}]", cut=cut)
-        return finished(ModelTokenizer(model.tokenizer.content, card_of(model)).pairs(texts))
+        return run_to_end(ModelTokenizer(model.tokenizer.content, card_of(model)).pairs(texts))
 
     def logits(tokenized: TokenizedBatch) -> np.ndarray:
         segments = tokenized.second_segments

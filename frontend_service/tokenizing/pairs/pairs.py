@@ -1,6 +1,6 @@
-"""Pairs of texts to tokenise, what comes of each, and what holds of it in either form. Knows no tokenizer.
+"""Pairs of texts to tokenise, and the checks that hold for both forms of pairs. Knows no tokenizer.
 
-The forms are `pair_segments` and `pair_template`; `pair_tokenizer` takes the one that a model has.
+The forms are in segments.py and template.py; tokenizer.py takes the one that a model has.
 """
 
 from array import array
@@ -13,9 +13,9 @@ from shared.errors import InputTooLong, InvalidInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairTexts:
-    """First and second texts, and which meet: every first with every second (`matrix`), else one by one.
+    """First and second texts, paired each with each (`matrix`) or one by one.
 
-    `cut` is for a pair as a whole, `first_cut` and `second_cut` for its sides. `entry` is what errors call a second
+    `cut` is for a pair as a whole, `first_cut` and `second_cut` are for its sides. `entry` is what errors call a second
     text, such as `documents[{}]`, `first_entry` a first one. `prompt` fills a template's instruction, or goes before
     each first text.
     """
@@ -31,17 +31,17 @@ class PairTexts:
     prompt: PromptChoice = UNPROMPTED
 
     def room(self, limit: int, fixed: int) -> int:
-        """Tokens that are left beside the `fixed` ones that every pair has. Raises InvalidInput."""
+        """Tokens that the limit leaves to the texts, beside the `fixed` ones of every pair. Raises InvalidInput."""
         if limit <= fixed:
             field = self.cut.field if self.cut.max_tokens == limit else ""
-            named = field or "the model's limit"
-            raise InvalidInput(f"{named} is {limit}, what every pair has alone needs {fixed}", field=field)
+            name = field or "the model's limit"
+            raise InvalidInput(f"{name} is {limit}, what every pair has alone needs {fixed}", field=field)
         return limit - fixed
 
     def check_cut(self, column: int, tokens: int, limit: int, *, whole: bool) -> None:
         """Raises InputTooLong, naming the second text `column`, where a pair over the limit may not be cut.
 
-        `whole`: its texts are read to their ends, so that it is known how many `tokens` they have.
+        `whole`: whether its texts were read to their ends, so that they have exactly `tokens` tokens.
         """
         if not self.cut.truncate:
             field = self.entry.format(column)
@@ -52,7 +52,7 @@ class PairTexts:
             )
 
     def sequence(self, column: int, ids: Sequence[int], *, second_segment: int = 0, truncated: bool) -> "PairSequence":
-        """The pair of the second text `column`. Raises InvalidInput where it has no tokens at all."""
+        """Makes the pair of the second text `column`. Raises InvalidInput where it has no tokens at all."""
         if not ids:
             field = self.entry.format(column)
             raise InvalidInput(f"{field} and its partner have no tokens, not even special ones", field=field)
@@ -61,21 +61,21 @@ class PairTexts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSequence:
-    """Token ids of a pair, 4 bytes each; the second text begins at `second_segment`, 0 where nothing tells."""
+    """Token ids of a pair, 4 bytes each. The second text begins at `second_segment`, 0 without token types."""
 
     ids: "array[int]"
     second_segment: int
     truncated: bool
 
 
-Joined = Iterator[tuple[int, int, PairSequence] | None]
-"""Pairs: number of the second text, number of the first, and what they make; None between slices."""
+JoinedPairs = Iterator[tuple[int, int, PairSequence] | None]
+"""Pairs, each as the number of its second text, the number of its first text, and its tokens; None between slices."""
 
 
 def check_side(cut: Truncation, limit: int, tokens: int, field: str, *, whole: bool) -> None:
     """Raises InputTooLong, naming the text `field`, where it is over the `limit` of its side and may not be cut.
 
-    `whole`: it is read to its end, as for a pair.
+    `whole`: whether it was read to its end, so that it has exactly `tokens` tokens.
     """
     if not cut.truncate:
         raise InputTooLong(

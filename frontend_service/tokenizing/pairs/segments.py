@@ -1,7 +1,7 @@
 """Pairs as two segments, joined by the tokenizer's own template of special tokens. Works in slices.
 
-Truncation is that of the reference: the longer text loses tokens first (`longest_first` of the `tokenizers` library),
-from the side that the model's files name.
+Truncation is that of the `tokenizers` library (`longest_first`): the longer text loses tokens first, at the end that
+the model's files name.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tokenizers import Encoding, Tokenizer
 
 from frontend_service.domain.requests import Truncation
-from frontend_service.tokenizing.pairs.pairs import Joined, PairSequence, PairTexts, check_side
+from frontend_service.tokenizing.pairs.pairs import JoinedPairs, PairSequence, PairTexts, check_side
 from frontend_service.tokenizing.prefix import Need, PrefixRead, PrefixReader
 from frontend_service.tokenizing.truncation import shortened
 from shared.vectors import TruncationSide
@@ -19,7 +19,7 @@ from shared.vectors import TruncationSide
 class _Side:
     """A text within the limit of its side: `length` tokens, of which `encoding` has those that a pair may keep.
 
-    `whole`: it has no more, but for those cut off at the limit of its side.
+    `whole`: whether it has exactly `length` tokens, apart from those over the limit of its side.
     """
 
     encoding: Encoding
@@ -29,24 +29,25 @@ class _Side:
 
 
 class SegmentPairs:
-    """Pairs in the form of cross-encoders."""
+    """Makes pairs in the form of cross-encoders."""
 
     def __init__(self, reader: PrefixReader, framing: Tokenizer, side: TruncationSide) -> None:
-        """`framing` puts special tokens around what `reader` reads; `side` loses where nothing is said."""
+        """`framing` puts special tokens around what `reader` reads. `side`: the end that is cut by default."""
         self._reader = reader
         self._framing = framing
         self._side = side
 
-    def joined(self, texts: PairTexts, prompt: str | None, limit: int) -> Joined:
-        """`prompt` goes before each first text."""
+    def join(self, texts: PairTexts, prompt: str | None, limit: int) -> JoinedPairs:
+        """Makes all pairs, each of at most `limit` tokens. `prompt` goes before each first text."""
         special, side = self._framing.num_special_tokens_to_add(is_pair=True), texts.cut.side or self._side
         room = texts.room(limit, special)
         firsts: list[_Side] = []
-        # Which of two texts over an odd room keeps one token more depends on which is longer: only there, all counts.
+        # Of two texts that together exceed an odd room, the longer one keeps one token more: only then must all tokens
+        # be counted.
         need = self._need(texts.first_cut, room, side, counted=room % 2 == 1)
-        for reads in self._reader.batches(((prompt or "") + first for first in texts.firsts), need):
+        for reads in self._reader.read_batches(((prompt or "") + first for first in texts.firsts), need):
             firsts += [
-                self._kept(read, texts.first_cut, texts.first_entry.format(row), room, side)
+                self._fit_side(read, texts.first_cut, texts.first_entry.format(row), room, side)
                 for row, read in enumerate(reads, len(firsts))
             ]
             yield None
@@ -56,9 +57,9 @@ class SegmentPairs:
             over = sum(lengths) > room
             if over:
                 texts.check_cut(column, sum(lengths) + special, limit, whole=first.whole and second.whole)
-            kept = longest_first(*lengths, room)
+            first_length, second_length = longest_first(*lengths, room)
             joined = self._framing.post_process(
-                shortened(first.encoding, kept[0], side), shortened(second.encoding, kept[1], side)
+                shortened(first.encoding, first_length, side), shortened(second.encoding, second_length, side)
             )
             types = joined.type_ids
             return texts.sequence(
@@ -70,28 +71,28 @@ class SegmentPairs:
 
         over_alone = any(first.length > room for first in firsts)
         need, column = self._need(texts.second_cut, room, side, counted=room % 2 == 1 and over_alone), 0
-        for reads in self._reader.batches(texts.seconds, need):
+        for reads in self._reader.read_batches(texts.seconds, need):
             for read in reads:
-                second = self._kept(read, texts.second_cut, texts.entry.format(column), room, side)
+                second = self._fit_side(read, texts.second_cut, texts.entry.format(column), room, side)
                 for row in range(len(firsts)) if texts.matrix else (column,):
                     yield column, row, pair(firsts[row], second, column)
                 column += 1
             yield None
 
     def _need(self, cut: Truncation, room: int, side: TruncationSide, *, counted: bool) -> Need | None:
-        """The tokens that are read of a text: one more than may stay, or all where they are to be `counted`.
+        """The tokens to read of a text: one more than may stay; None for all, where they must be `counted`.
 
-        A limit of its side that lies above the `room` says nothing, unless the other end is cut there.
+        The limit of its side has no effect above the `room`, unless that limit cuts the other end of the text.
         """
         limit, end = cut.max_tokens, cut.side or self._side
         if limit is not None and (limit <= room or counted or end is not side):
             return Need(tokens=limit + 1, cut=end)
         return None if counted else Need(tokens=room + 1, cut=side)
 
-    def _kept(self, read: PrefixRead, cut: Truncation, field: str, room: int, side: TruncationSide) -> _Side:
-        """A text, which errors call `field`, within the limit of its side, which counts no special tokens.
+    def _fit_side(self, read: PrefixRead, cut: Truncation, field: str, room: int, side: TruncationSide) -> _Side:
+        """Cuts a text to the limit of its side, which counts no special tokens, then at the end `side` to the `room`.
 
-        Of it stays what a pair has `room` for, which is cut on `side`.
+        Raises InputTooLong, naming the text `field`.
         """
         encoding, limit, whole = read.encoding, cut.max_tokens, read.whole
         truncated = limit is not None and len(encoding) > limit
@@ -102,7 +103,7 @@ class SegmentPairs:
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Tokens that stay of two texts when the longer one loses tokens first, until both fit into `room`."""
+    """The tokens that two texts keep when the longer one loses tokens first, until both fit into `room`."""
     if first + second <= room:
         return first, second
     shorter, longer = sorted((first, second))

@@ -1,12 +1,12 @@
-"""Pairs as one text by a template around both. Works in slices.
+"""Pairs as one text, made by a template around both. Works in slices.
 
-A template is cut in its document and keeps its end, since a yes/no reranker answers after it.
+A text over the limit is cut in its document and keeps the template's end, since a yes/no reranker answers after it.
 """
 
 from collections.abc import Iterable, Iterator
 
 from frontend_service.domain.requests import Truncation
-from frontend_service.tokenizing.pairs.pairs import Joined, PairTexts, check_side
+from frontend_service.tokenizing.pairs.pairs import JoinedPairs, PairTexts, check_side
 from frontend_service.tokenizing.prefix import Need, PrefixReader
 from shared.card import ModelCard
 from shared.errors import InvalidInput
@@ -14,25 +14,28 @@ from shared.vectors import TruncationSide
 
 
 class TemplatePairs:
-    """Pairs in the form of yes/no rerankers."""
+    """Makes pairs in the form of yes/no rerankers."""
 
     def __init__(self, reader: PrefixReader, card: ModelCard) -> None:
         self._reader = reader
         self._card = card
 
-    def joined(self, texts: PairTexts, prompt: str | None, limit: int) -> Joined:
-        """`prompt` is the template's instruction. Raises InvalidInput where it has no place for one, or no such end."""
+    def join(self, texts: PairTexts, prompt: str | None, limit: int) -> JoinedPairs:
+        """Makes all pairs, each of at most `limit` tokens. `prompt`: the instruction for the template.
+
+        Raises InvalidInput where the template has no place for it, or the beginning of the texts is to be cut off.
+        """
         _check_side(texts)
         before, between, after = self._parts(prompt)
         ending = self._reader.read(after).encoding.ids
         room, need = texts.room(limit, len(ending)), Need(tokens=limit + 1, cut=TruncationSide.RIGHT)
         firsts: list[tuple[str, bool]] = []
-        for some in self._cut(texts.firsts, texts.first_cut, texts.first_entry, limit):
-            firsts += some
+        for slice_texts in self._cut(texts.firsts, texts.first_cut, texts.first_entry, limit):
+            firsts += slice_texts
             yield None
         column = 0
-        for some in self._cut(texts.seconds, texts.second_cut, texts.entry, limit):
-            for second, second_cut in some:
+        for slice_texts in self._cut(texts.seconds, texts.second_cut, texts.entry, limit):
+            for second, second_cut in slice_texts:
                 for row in range(len(firsts)) if texts.matrix else (column,):
                     first, first_cut = firsts[row]
                     read = self._reader.read(before + first + between + second + after, need)
@@ -46,7 +49,7 @@ class TemplatePairs:
             yield None
 
     def _parts(self, instruction: str | None) -> tuple[str, str, str]:
-        """The template before the query, between, and after the document."""
+        """The parts of the template: before the query, between the two texts, after the document."""
         if not instruction:
             template = self._card.pair_template
         elif not self._card.instructed_pair_template:
@@ -59,24 +62,25 @@ class TemplatePairs:
         return filled[0], filled[1], filled[2]
 
     def _cut(self, texts: Iterable[str], cut: Truncation, entry: str, whole: int) -> Iterator[list[tuple[str, bool]]]:
-        """Texts within the limit of their side, cut where the last token ends; and whether they were. Some a slice.
+        """Texts within the limit of their side, each with whether it was cut; some in each slice.
 
-        `entry`: what errors call one of them; `whole`: the limit of a pair. A side's own limit says nothing above it.
+        A text is cut where the last token that stays ends. `entry`: what errors call one of them. `whole`: the limit of
+        a pair; the limit of a side has no effect above it.
         """
         limit = cut.max_tokens
         if limit is None or limit >= whole:
             yield [(text, False) for text in texts]
             return
-        number, left, need = 0, iter(texts), Need(tokens=limit + 1, cut=TruncationSide.RIGHT)
-        for reads in self._reader.batches(texts, need, offsets=True):
-            some = []
-            for read, text in zip(reads, left, strict=False):  # in this order, or a text of the next slice were lost
+        number, remaining, need = 0, iter(texts), Need(tokens=limit + 1, cut=TruncationSide.RIGHT)
+        for reads in self._reader.read_batches(texts, need, offsets=True):
+            slice_texts = []
+            for read, text in zip(reads, remaining, strict=False):  # the other order would lose a text of each slice
                 over = len(read.encoding) > limit
                 if over:
                     check_side(cut, limit, len(read.encoding), entry.format(number), whole=read.whole)
-                some.append((text[: read.encoding.offsets[limit - 1][1]] if over else text, over))
+                slice_texts.append((text[: read.encoding.offsets[limit - 1][1]] if over else text, over))
                 number += 1
-            yield some
+            yield slice_texts
 
 
 def _check_side(texts: PairTexts) -> None:

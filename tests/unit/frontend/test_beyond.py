@@ -5,7 +5,7 @@ from fakes import WORDS, card, tokenizer_json
 from tokenizers import Tokenizer
 
 from frontend_service.domain.requests import Truncation
-from frontend_service.tokenizing.fair_threads import finished
+from frontend_service.tokenizing.fair_threads import run_to_end
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from shared.errors import InvalidInput
@@ -23,7 +23,7 @@ def tokenization(template: str = "", rows: int = ROWS) -> ModelTokenizer:
 
 
 def embed(made: ModelTokenizer, texts: list[str], side: InputType = InputType.UNSPECIFIED) -> object:
-    return finished(made.texts(texts, "", Truncation(), "texts[{}]", side))
+    return run_to_end(made.texts(texts, "", Truncation(), "texts[{}]", side))
 
 
 def test_the_text_and_the_token_are_named() -> None:
@@ -51,14 +51,14 @@ def test_pairs_name_the_second_text(template: str, where: tuple[str, str], matri
     )
     place = 0 if matrix and "<" in where[0] else 1
     with pytest.raises(InvalidInput, match=rf"^documents\[{place}\] or its partner has the token '<extra>'") as raised:
-        finished(tokenization(template).pairs(texts))
+        run_to_end(tokenization(template).pairs(texts))
     assert raised.value.field == f"documents[{place}]"
 
 
 def test_a_token_that_is_cut_off_does_no_harm() -> None:
     """Only what the model would see counts."""
     made = tokenization()
-    assert finished(made.texts(["a b c <extra>"], "", Truncation(truncate=True, max_tokens=5), "texts[{}]"))
+    assert run_to_end(made.texts(["a b c <extra>"], "", Truncation(truncate=True, max_tokens=5), "texts[{}]"))
 
 
 def test_a_model_that_has_the_token_takes_it() -> None:

@@ -16,7 +16,7 @@ from frontend_service.domain.requests import Truncation
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.ranking import RankingService
 from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
-from frontend_service.tokenizing.fair_threads import finished
+from frontend_service.tokenizing.fair_threads import run_to_end
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
 from selvage.v1 import ranking_pb2 as pb
@@ -81,8 +81,8 @@ def whole_request(worker: Drifting, queries: Sequence[str], layout: Layout, meth
     if method is ScoringMethod.CROSS_ENCODER:
         matrix, entry = layout is Layout.MATRIX, "documents[{}]"
         texts = PairTexts(firsts=queries, seconds=DOCUMENTS, matrix=matrix, entry=entry, cut=Truncation())
-        return finished(read.pairs(texts))
-    sides = [finished(read.texts(each, "", Truncation(), "{}")) for each in (queries, DOCUMENTS)]
+        return run_to_end(read.pairs(texts))
+    sides = [run_to_end(read.texts(each, "", Truncation(), "{}")) for each in (queries, DOCUMENTS)]
     return sides[0] + sides[1]
 
 

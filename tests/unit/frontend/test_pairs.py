@@ -12,7 +12,7 @@ from tokenizers import Encoding, Tokenizer
 
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import finished
+from frontend_service.tokenizing.fair_threads import run_to_end
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.pairs.segments import longest_first
 from frontend_service.tokenizing.pairs.tokenizer import SLICE_TOKENS
@@ -36,7 +36,7 @@ def pairs(
     )
     values: dict[str, object] = {"cut": Truncation(), "entry": "documents[{}]"} | options
     texts = PairTexts(firsts=firsts, seconds=seconds, matrix=matrix, **values)  # type: ignore[arg-type]
-    return finished(ModelTokenizer(fakes.tokenizer_json(), card).pairs(texts))
+    return run_to_end(ModelTokenizer(fakes.tokenizer_json(), card).pairs(texts))
 
 
 def words_of(tokenized: TokenizedBatch) -> list[str]:
@@ -149,13 +149,13 @@ def test_a_limit_of_a_side_above_the_pairs_says_nothing(
     """Nor is more of a text read because of it."""
     long, bound = "a b c d e f g " * 3000, Truncation(truncate=True, max_tokens=2**63, bound=True)
     ask = {"matrix": True, "template": template, "cut": Truncation(truncate=True), "max_tokens": limit}
-    letters, encoded = [0], PrefixReader._encoded
+    letters, encoded = [0], PrefixReader._encode
 
     def counted(reader: PrefixReader, texts: list[str], offsets: bool = False) -> list[Encoding]:
         letters[0] += sum(map(len, texts))
         return encoded(reader, texts, offsets)
 
-    monkeypatch.setattr(PrefixReader, "_encoded", counted)
+    monkeypatch.setattr(PrefixReader, "_encode", counted)
     without = words_of(pairs([long], [long, "c"], **ask))
     read, letters[0] = letters[0], 0
     assert words_of(pairs([long], [long, "c"], **ask, first_cut=bound, second_cut=bound)) == without

@@ -15,7 +15,7 @@ from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing import prefix as reader
 from frontend_service.tokenizing import tokenizer as tokenization
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import Slices, finished
+from frontend_service.tokenizing.fair_threads import Slices, run_to_end
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.prefix import Need, PrefixRead, PrefixReader
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
@@ -31,10 +31,10 @@ SIDES = st.sampled_from([None, *TruncationSide])
 class Whole(PrefixReader):
     """Reads texts to their ends."""
 
-    def batches(
+    def read_batches(
         self, texts: Iterable[str], need: Need | None = None, *, offsets: bool = False
     ) -> Iterator[list[PrefixRead]]:
-        return super().batches(texts, offsets=offsets)
+        return super().read_batches(texts, offsets=offsets)
 
 
 @lru_cache
@@ -62,7 +62,7 @@ def outcome(slices: Slices[TokenizedBatch]) -> TokenizedBatch | tuple[type[Excep
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader, "TOKEN_LETTERS", 1)  # so that little is read of short texts too
         try:
-            return finished(slices)
+            return run_to_end(slices)
         except (InputTooLong, InvalidInput) as error:
             return type(error), error.field
 

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Encoding, Tokenizer, models, normalizers, pre
 
 from frontend_service.tokenizing import prefix as reader
 from frontend_service.tokenizing.prefix import SLICE_LETTERS, TOKEN_LETTERS, Need, PrefixReader
-from frontend_service.tokenizing.split_points import Parting
+from frontend_service.tokenizing.split_points import SplitPoints
 from shared.vectors import TruncationSide
 
 PIECES = [
@@ -108,12 +108,12 @@ def test_what_is_read_equals_all_of_it_cut(
 def test_a_parted_text_has_the_tokens_of_its_halves(kind: str, markers: bool, text: str, letters: int) -> None:
     """One after the other, at every place where it may be parted; behind the first word for the second half."""
     tokenizer = tokenizer_of(kind, markers)
-    parting, ids = Parting(tokenizer), tokenizer.encode(text).ids
-    place = parting.before(text, letters)
+    parting, ids = SplitPoints(tokenizer), tokenizer.encode(text).ids
+    place = parting.end_of_prefix(text, letters)
     if place is not None:
         first = tokenizer.encode(text[:place]).ids
         assert ids[: len(first)] == first
-    places = parting.after(text, letters)
+    places = parting.start_of_suffix(text, letters)
     if places is not None:
         word, second = (tokenizer.encode(text[places[0] : stop]).ids for stop in (places[1], None))
         trusted = second[len(word) :]
@@ -141,9 +141,9 @@ def test_no_more_is_read_than_about_what_is_needed(kind: str, cut: TruncationSid
     asked: list[int] = []
 
     class Counted(PrefixReader):
-        def _encoded(self, texts: list[str], offsets: bool = False) -> list[Encoding]:
+        def _encode(self, texts: list[str], offsets: bool = False) -> list[Encoding]:
             asked.extend(map(len, texts))
-            return super()._encoded(texts, offsets)
+            return super()._encode(texts, offsets)
 
     read = Counted(tokenizer_of(kind, True)).read("other the words " * 1000, Need(tokens=9, cut=cut))
     assert not read.whole
@@ -193,8 +193,8 @@ def test_what_is_not_known_is_read_whole(change: dict[str, object]) -> None:
             setattr(tokenizer, name, stage)
     tokenizer.add_tokens([change["added"]] if "added" in change else [])
     text = "a b " * 100
-    assert Parting(tokenizer).before(text, 40) is None
-    assert Parting(tokenizer).after(text, 40) is None
+    assert SplitPoints(tokenizer).end_of_prefix(text, 40) is None
+    assert SplitPoints(tokenizer).start_of_suffix(text, 40) is None
     assert PrefixReader(tokenizer).read(text, Need(tokens=2, cut=TruncationSide.RIGHT)).whole
 
 
@@ -208,13 +208,13 @@ def test_merges_that_go_on_after_a_space_keep_a_text_whole() -> None:
     ):
         tokenizer = Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, []))
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
-        assert (Parting(tokenizer).before("a a a a", 4) is not None) is parted
+        assert (SplitPoints(tokenizer).end_of_prefix("a a a a", 4) is not None) is parted
 
 
 def test_texts_come_in_slices_and_in_order() -> None:
     """Of about so many letters; a longer text is a slice of its own."""
     texts = ["the " * length for length in (1, 5000, 10, 20, 3000, 9)]
-    batches = list(PrefixReader(tokenizer_of("BERT", False)).batches(texts))
+    batches = list(PrefixReader(tokenizer_of("BERT", False)).read_batches(texts))
     assert [len(read.encoding) for reads in batches for read in reads] == [1, 5000, 10, 20, 3000, 9]
     assert [len(reads) for reads in batches] == [1, 1, 4]
     assert SLICE_LETTERS < 20_000

@@ -173,9 +173,9 @@ async def test_few_letters_are_tokenised_at_once_and_many_in_a_thread() -> None:
         return threading.current_thread() is here
 
     for letters, at_once in ((0, True), (INLINE_LETTERS, True), (INLINE_LETTERS + 1, False), (None, False)):
-        assert (await made.tokenising(slices(500), letters)) is at_once
+        assert (await made.run_slices(slices(500), letters)) is at_once
         with pytest.raises(LimitExceeded, match="501 tokens"):
-            await made.tokenising(slices(501), letters)
+            await made.run_slices(slices(501), letters)
     assert made.limits.check_texts(texts, "texts[{}]", 200) > INLINE_LETTERS > sum(map(len, texts))
 
 

@@ -98,12 +98,12 @@ async def test_every_reply_tells_what_went_beside_queue_and_compute(name: str, m
     clock = Clock()
     service, worker = made(clock)
     worker.clock = clock
-    tokenising, offload = service.tokenising, service.offload
+    run_slices, offload = service.run_slices, service.offload
 
     async def slow_offload(size: int, work: Callable[..., Any], argument: Any) -> Any:
         return await offload(size, clock.taking(32, work), argument)
 
-    monkeypatch.setattr(service, "tokenising", clock.taking(2, tokenising))
+    monkeypatch.setattr(service, "run_slices", clock.taking(2, run_slices))
     monkeypatch.setattr(service, "offload", slow_offload)
     assert await times(service, name) == {
         "tokenize": 2,

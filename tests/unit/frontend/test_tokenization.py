@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from frontend_service.domain.limits import TEXT_LETTERS
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing import prefix as reader
-from frontend_service.tokenizing.fair_threads import finished
+from frontend_service.tokenizing.fair_threads import run_to_end
 from frontend_service.tokenizing.token_limits import TokenLimits
 from frontend_service.tokenizing.tokenizer import SLICE_IDS, ModelTokenizer
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask
@@ -31,7 +31,7 @@ def spelled(ids: list[int]) -> str:
 @given(LETTERS, st.integers(2, 10), st.sampled_from(TruncationSide))
 def test_cutting_keeps_the_special_tokens_and_one_end(letters: list[str], limit: int, side: TruncationSide) -> None:
     """[CLS], as much content as fits from the chosen end, [SEP]."""
-    tokenized = finished(
+    tokenized = run_to_end(
         PLAIN.texts([" ".join(letters)], "", Truncation(truncate=True, side=side, max_tokens=limit), "texts[{}]")
     )
     room = limit - 2
@@ -46,7 +46,7 @@ def test_the_models_own_end_is_cut_where_a_request_names_none(own: TruncationSid
     tokenization = ModelTokenizer(tokenizer_json(), card(truncation_side=own))
     for asked in (None, *TruncationSide):
         cut = Truncation(truncate=True, side=asked, max_tokens=4)
-        tokenized = finished(tokenization.texts(["a b c d"], "", cut, "texts[{}]"))
+        tokenized = run_to_end(tokenization.texts(["a b c d"], "", cut, "texts[{}]"))
         kept = "a b" if (asked or own) is TruncationSide.RIGHT else "c d"
         assert spelled(list(memoryview(tokenized.tokens.ids).cast("i"))) == f"[CLS] {kept} [SEP]"
 
@@ -81,7 +81,7 @@ def test_cut_texts_equal_the_tokenizers_own(frame: str, prefixed: bool, side: Tr
     tokenization = ModelTokenizer(tokenizer.to_str().encode(), card(max_tokens=len(whole)))
     for limit in range(max(1, tokenizer.num_special_tokens_to_add(False)), len(whole) + 1):
         cut = Truncation(truncate=True, side=side, max_tokens=limit)
-        ((found,),) = tokenization.each([text], prompt, cut, "texts[{}]")
+        ((found,),) = tokenization.text_slices([text], prompt, cut, "texts[{}]")
         tokenizer.enable_truncation(limit, direction=side.name.lower())
         expected = tokenizer.encode(prompt + text)
         assert found.truncated == (limit < len(whole))
@@ -101,26 +101,26 @@ def test_long_texts_of_which_only_a_part_is_read_equal_the_tokenizers_own(frame:
     tokenization = ModelTokenizer(tokenizer.to_str().encode(), model)
     for limit in (30, 60, 61):
         cut = Truncation(truncate=True, side=side, max_tokens=limit)
-        ((found,),) = tokenization.each([text], prompt, cut, "texts[{}]")
+        ((found,),) = tokenization.text_slices([text], prompt, cut, "texts[{}]")
         tokenizer.enable_truncation(limit, direction=side.name.lower())
         expected = tokenizer.encode(prompt + text)
         assert (found.encoding.ids, found.offsets, found.truncated) == (expected.ids, expected.offsets, True)
         assert bool(found.start) is (side is TruncationSide.LEFT)
     with pytest.raises(InputTooLong, match="has more than 60 tokens, the limit is 60"):
-        finished(tokenization.texts([text], prompt, Truncation(side=side, max_tokens=60), "texts[{}]"))
+        run_to_end(tokenization.texts([text], prompt, Truncation(side=side, max_tokens=60), "texts[{}]"))
 
 
 @given(st.lists(LETTERS, min_size=1, max_size=5))
 def test_the_files_own_truncation_and_padding_are_off(texts: list[list[str]]) -> None:
     """The ids are those of the text and nothing else."""
-    tokenized = finished(PROMPTED.texts([" ".join(each) for each in texts], "", Truncation(), "texts[{}]"))
+    tokenized = run_to_end(PROMPTED.texts([" ".join(each) for each in texts], "", Truncation(), "texts[{}]"))
     assert tokenized.tokens.lengths == tuple(len(each) + 2 for each in texts)
 
 
 def test_a_text_over_the_limit_is_named_with_both_numbers() -> None:
     """Which text, how long, and what the limit is."""
     with pytest.raises(InputTooLong, match=r"texts\[1\] has 11 tokens, the limit is 10") as raised:
-        finished(PLAIN.texts(["a", "a " * 9], "", Truncation(), "texts[{}]"))
+        run_to_end(PLAIN.texts(["a", "a " * 9], "", Truncation(), "texts[{}]"))
     assert raised.value.field == "texts[1]"
 
 
@@ -128,7 +128,7 @@ def test_a_text_over_the_limit_is_named_with_both_numbers() -> None:
 def test_a_limit_can_only_be_lowered_and_must_leave_room(asked: int, error: type[Exception]) -> None:
     """max_tokens over the model's, or under the special tokens."""
     with pytest.raises(error, match="max_tokens"):
-        TokenLimits(card(), added=2).of(Truncation(max_tokens=asked))
+        TokenLimits(card(), added=2).resolve(Truncation(max_tokens=asked))
 
 
 @pytest.mark.parametrize(
@@ -163,15 +163,15 @@ def test_an_unknown_prompt_tells_which_there_are() -> None:
 
 def test_a_prompt_left_out_of_pooling_is_counted_without_its_closing_token() -> None:
     """[CLS] query : makes three."""
-    assert finished(PROMPTED.texts(["a b"], "query : ", Truncation(), "texts[{}]")).prompt_lengths == (3,)
-    assert finished(PLAIN.texts(["a b"], "query : ", Truncation(), "texts[{}]")).prompt_lengths == (0,)
+    assert run_to_end(PROMPTED.texts(["a b"], "query : ", Truncation(), "texts[{}]")).prompt_lengths == (3,)
+    assert run_to_end(PLAIN.texts(["a b"], "query : ", Truncation(), "texts[{}]")).prompt_lengths == (0,)
 
 
 @pytest.mark.parametrize("wrong", [-1, len(WORDS)])
 def test_given_ids_must_be_in_the_vocabulary(wrong: int) -> None:
     """The text and the id are named."""
     with pytest.raises(InvalidInput, match=rf"tokenized\[1\] has the id {wrong}"):
-        finished(PLAIN.given([[1, 2], [1, wrong, 2]], Truncation()))
+        run_to_end(PLAIN.token_ids([[1, 2], [1, wrong, 2]], Truncation()))
 
 
 def broken(**changes: object) -> bytes:
@@ -207,7 +207,7 @@ def test_ids_back_to_text() -> None:
 def test_a_cut_prompt_is_left_out_of_pooling_as_far_as_it_survived(side: str, kept: str, left_out: int) -> None:
     """From the left the prompt goes first; then only [CLS] is left of what pooling leaves out."""
     cut = Truncation(truncate=True, side=TruncationSide[side], max_tokens=6)
-    tokenized = finished(PROMPTED.texts(["a b c d e f g"], "query : ", cut, "texts[{}]"))
+    tokenized = run_to_end(PROMPTED.texts(["a b c d e f g"], "query : ", cut, "texts[{}]"))
     assert spelled(list(memoryview(tokenized.tokens.ids).cast("i"))) == f"[CLS] {kept} [SEP]"
     assert tokenized.prompt_lengths == (left_out,)
 
@@ -216,14 +216,14 @@ def test_a_prompt_that_fills_the_limit_is_refused_where_pooling_leaves_it_out() 
     """Rather than pooling nothing."""
     cut = Truncation(truncate=True, max_tokens=4)
     with pytest.raises(InvalidInput, match="nothing is left to pool"):
-        finished(PROMPTED.texts(["a b c"], "query : ", cut, "texts[{}]"))
+        run_to_end(PROMPTED.texts(["a b c"], "query : ", cut, "texts[{}]"))
 
 
 def test_an_empty_text_without_special_tokens_is_refused_by_name() -> None:
     """Where the tokenizer adds none there is nothing to feed."""
     bare = json.loads(tokenizer_json()) | {"post_processor": None}
     with pytest.raises(InvalidInput, match=r"texts\[1\] has no tokens"):
-        finished(ModelTokenizer(json.dumps(bare).encode(), card()).texts(["a", ""], "", Truncation(), "texts[{}]"))
+        run_to_end(ModelTokenizer(json.dumps(bare).encode(), card()).texts(["a", ""], "", Truncation(), "texts[{}]"))
 
 
 def test_texts_are_tokenised_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,13 +231,13 @@ def test_texts_are_tokenised_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "SLICE_LETTERS", 4 + 2 * TEXT_LETTERS)
     texts = ["a b", "c d", "e", "f", "a b c d e"]
     assert [*PLAIN.texts(texts, "", Truncation(), "texts[{}]")] == [4, 11, 14, 21]
-    assert finished(PLAIN.texts(texts, "", Truncation(), "texts[{}]")).tokens.lengths == (4, 4, 3, 3, 7)
+    assert run_to_end(PLAIN.texts(texts, "", Truncation(), "texts[{}]")).tokens.lengths == (4, 4, 3, 3, 7)
 
 
 def test_ids_are_checked_and_written_in_slices() -> None:
     """Both take a while where there are many."""
     ids = [[5] * 8] * (10 * SLICE_IDS // 8)
-    assert [*PLAIN.given(ids, Truncation())] == [SLICE_IDS * number for number in range(1, 11)]
+    assert [*PLAIN.token_ids(ids, Truncation())] == [SLICE_IDS * number for number in range(1, 11)]
     assert [len(some) for some in PLAIN.detokenize(ids, skip_special_tokens=False)] == [SLICE_IDS // 8] * 10
 
 

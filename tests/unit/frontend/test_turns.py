@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from frontend_service.tokenizing.fair_threads import PATIENCE, TURN, FairThreads, Slices, finished, once
+from frontend_service.tokenizing.fair_threads import PATIENCE, TURN, FairThreads, Slices, run_to_end, single_slice
 from shared.errors import WorkerUnavailable
 
 
@@ -157,7 +157,7 @@ async def test_a_cancelled_request_stops_after_its_running_slice(threads: Thread
     await asyncio.wait([running, tasks[1]])
     gate.open.set()
     assert await tasks[0] == "held"
-    await turns.run(once(lambda: None))
+    await turns.run(single_slice(lambda: None))
     assert order.ran == ["held"] * 5
     assert closed == [True]
 
@@ -196,5 +196,5 @@ async def test_every_request_ends_once_with_its_own_result() -> None:
 
 def test_slices_can_be_run_here_and_now() -> None:
     """To their result."""
-    assert finished(Order().slices("a", 3)) == "a"
-    assert finished(once(lambda: 7)) == 7
+    assert run_to_end(Order().slices("a", 3)) == "a"
+    assert run_to_end(single_slice(lambda: 7)) == 7

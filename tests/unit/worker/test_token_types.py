@@ -13,7 +13,7 @@ from sentence_transformers import CrossEncoder
 from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification, BertConfig, BertModel
 
 from frontend_service.domain.requests import Truncation
-from frontend_service.tokenizing.fair_threads import finished
+from frontend_service.tokenizing.fair_threads import run_to_end
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from gpu_worker.engine.engine import ModelEngine
@@ -154,7 +154,7 @@ def as_a_frontend(model: Any, pairs: Sequence[tuple[str, str]]) -> Job:
     """Pairs as the frontend sends them."""
     firsts, seconds = zip(*pairs, strict=True)
     texts = PairTexts(firsts=firsts, seconds=seconds, matrix=False, entry="documents[{}]", cut=Truncation())
-    tokenized = finished(ModelTokenizer(model.tokenizer.content, card_of(model)).pairs(texts))
+    tokenized = run_to_end(ModelTokenizer(model.tokenizer.content, card_of(model)).pairs(texts))
     return Job(id=1, work=Classify(), tokens=tokenized.tokens, second_segments=tokenized.second_segments)
 
 
