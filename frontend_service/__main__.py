@@ -145,7 +145,7 @@ def _check(calls: Calls, fleet: Fleet, doors: EnabledApis, http: HttpServer | No
     def check(caller: Caller) -> None:
         known_here = doors.known_here(caller.method) or (http is not None and http.known_here(caller.method))
         if not known_here:
-            fleet.check(calls.terms(caller))
+            fleet.check_terms(calls.terms(caller))
 
     return check
 

@@ -1,1 +1,1 @@
-"""The link to the worker: what the service sees of it, and how it is reached. The transport stays in here."""
+"""The workers as the services see them, and the links to them. No other folder of the frontend knows the transport."""

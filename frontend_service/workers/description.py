@@ -1,11 +1,14 @@
-"""What a worker tells of itself. Knows nothing of health and jobs."""
+"""What a worker says of itself: its model's card, its limits, and its tokenizer. Knows nothing of health and jobs."""
 
+import asyncio
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 import grpc
 
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.workers.transport import Metadata
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
@@ -13,12 +16,13 @@ from shared.card import ModelCard
 from shared.codec import fields as codec
 
 TIMEOUT = 10.0
-"""Seconds."""
+"""Seconds for a description, and for all pieces of a tokenizer."""
+TOKENIZER_FILE = "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDescription:
-    """The model, how many tokens may wait for it, and how many seconds a job."""
+    """The model, the most tokens that may wait for it, and the most seconds that a job may wait."""
 
     card: ModelCard
     queued_tokens: int
@@ -26,7 +30,7 @@ class WorkerDescription:
 
 
 async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescription:
-    """Raises grpc's AioRpcError, and ValueError where the card holds what this version does not know."""
+    """Asks a worker for its description. Raises grpc's AioRpcError, and ValueError for a card of another version."""
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
     message = await stub.Describe(pb.DescribeRequest(), timeout=TIMEOUT, metadata=metadata)
     return WorkerDescription(
@@ -34,3 +38,16 @@ async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescr
         queued_tokens=message.queued_tokens,
         queue_seconds=message.queue_seconds or inf,
     )
+
+
+async def fetch_tokenizer(
+    channel: grpc.aio.Channel, metadata: Metadata, card: ModelCard, threads: Executor
+) -> ModelTokenizer:
+    """Fetches a worker's tokenizer in pieces, and loads it in a thread.
+
+    Raises grpc's AioRpcError, and other exceptions where the pieces are no tokenizer.
+    """
+    stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+    pieces = stub.GetTokenizer(pb.GetTokenizerRequest(), timeout=TIMEOUT, metadata=metadata)
+    content = b"".join([piece.data async for piece in pieces if piece.name == TOKENIZER_FILE])
+    return await asyncio.get_running_loop().run_in_executor(threads, ModelTokenizer, content, card)

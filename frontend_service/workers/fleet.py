@@ -1,4 +1,4 @@
-"""All workers and their models, together the `Worker` of the service. Knows no transport."""
+"""The fleet: all workers of this frontend and the models that they serve; the services' `Workers`. Knows no gRPC."""
 
 import asyncio
 from collections import Counter
@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from math import inf
+from typing import NamedTuple
 
 import structlog
 
-from frontend_service.workers import split_job as splitting
+from frontend_service.workers import split_job
 from frontend_service.workers.addresses import REFRESH_SECONDS, addresses_of, host_of
 from frontend_service.workers.interface import ServedModel
-from frontend_service.workers.link import Link
+from frontend_service.workers.link import WorkerLink
 from frontend_service.workers.transport import WorkerTransport
 from shared.card import ModelCard
 from shared.deadline import Deadline
@@ -22,16 +23,23 @@ from shared.jobs import Job, JobResult, Priority
 from shared.terms import RequestTerms
 from shared.together import either
 
-PLAIN = WorkerTransport()
+PLAIN_TEXT = WorkerTransport()
 
 log = structlog.get_logger("fleet")
 
 
-class Fleet:
-    """A name stands for one model at a time: it stays as long as a worker with it serves.
+class ModelKey(NamedTuple):
+    """What tells two models apart: models with the same id may have different aliases."""
 
-    Workers that bring another model of the same name wait, and take over when the last one of it has gone: vectors of
-    two models are never mixed.
+    id: str
+    fingerprint: str
+
+
+class Fleet:
+    """Links to all workers. A model's name stands for one model at a time, as long as a worker with that model serves.
+
+    Workers with another model of the same name wait, and take over when the last worker of the first has gone: vectors
+    of two models are never mixed.
     """
 
     def __init__(
@@ -39,174 +47,186 @@ class Fleet:
         targets: Sequence[str],
         threads: Executor,
         on_ready: Callable[[bool], Awaitable[None]],
-        way: WorkerTransport = PLAIN,
+        transport: WorkerTransport = PLAIN_TEXT,
     ) -> None:
-        """`targets`: HOST:PORT or dns:///NAME:PORT, each address of the name a worker. `on_ready` is told whether any
-        model is served, whenever that changes.
+        """`targets`: HOST:PORT, or dns:///NAME:PORT with a worker at each address of the name.
+
+        `on_ready` is called with whether any model is served, whenever that changes.
         """
-        self._way = way
+        self._transport = transport
         self._targets, self._threads, self._on_ready = targets, threads, on_ready
-        self._links: dict[str, Link] = {}
-        self._following: dict[str, asyncio.Task[None]] = {}
+        self._links: dict[str, WorkerLink] = {}
+        self._attaching: dict[str, asyncio.Task[None]] = {}
         self._served: dict[str, ServedModel] = {}
-        self._aliases: dict[str, set[tuple[str, str]]] = {}
+        self._aliases: dict[str, set[ModelKey]] = {}
         self._waiting: set[str] = set()
         self._changed = asyncio.Event()
         self._unresolved = ""
         self.refused = Counter(deadline=0, queue_seconds=0)
-        """Requests and jobs so far, because nobody could answer them in time."""
+        """Requests and jobs so far that no worker could answer in time, by the limit that they would exceed."""
 
     @property
     def workers(self) -> dict[str, int]:
-        """How many serve each model that is known; may be read from another thread."""
-        found: Counter[str] = Counter()
+        """The number of workers that serve each model; 0 for a model none of whose workers serves at the moment.
+
+        May be read from another thread.
+        """
+        counts: Counter[str] = Counter()
         for link in list(self._links.values()):
             if link.model is not None:
-                found[link.model.card.id] += link.serving is not None
-        return found
+                counts[link.model.card.id] += link.serving is not None
+        return counts
 
     @property
     def waits(self) -> dict[str, float]:
-        """Seconds, at most, until the turn of a small new job of each model that is served; the same holds."""
-        found: dict[str, float] = {}
+        """For each model that is served, the longest time until a small new job is computed, in seconds.
+
+        May be read from another thread.
+        """
+        waits: dict[str, float] = {}
         for link in list(self._links.values()):
             served = link.serving
             if served is not None:
-                name, wait = served.card.id, link.wait(1, Priority.DEFAULT, "")
-                found[name] = min(found.get(name, wait), wait)
-        return found
+                name, wait = served.card.id, link.wait_seconds(1, Priority.DEFAULT, "")
+                waits[name] = min(waits.get(name, wait), wait)
+        return waits
 
     def model(self, name: str) -> ServedModel:
-        """See `Worker`."""
-        meant = self._aliases.get(name, set())
-        called = {identity for identity, _ in meant} or {name}
-        model = self._served.get(min(called)) if len(called) == 1 else None
-        if model is not None and (not meant or _key(model.card) in meant):
+        """See `Workers`. The name may be an id or an alias."""
+        keys = self._aliases.get(name, set())
+        ids = {key.id for key in keys} or {name}
+        model = self._served.get(min(ids)) if len(ids) == 1 else None
+        if model is not None and (not keys or _key(model.card) in keys):
             return model
-        known = sorted({card.id for card in self._cards()})
-        if not name and len(known) == 1:
+        all_ids = sorted({card.id for card in self._cards()})
+        if not name and len(all_ids) == 1:
             for only in self._served.values():
                 return only
-        elif not name and known:  # also while but one of them serves: else its vectors would pass for the other's
-            raise UnknownModel(f"there are several models, name one: {', '.join(known)}", field="model")
-        elif len(called) > 1:
-            raise UnknownModel(f"{clip(name)} may be any of {', '.join(sorted(called))}: name one", field="model")
-        elif known and not called <= {*known}:
-            raise UnknownModel(f"no model is called {clip(name)}; there is {', '.join(known)}", field="model")
+        elif not name and all_ids:  # even while only one of them serves: its vectors might pass for the other's
+            raise UnknownModel(f"there are several models, name one: {', '.join(all_ids)}", field="model")
+        elif len(ids) > 1:
+            raise UnknownModel(f"{clip(name)} may be any of {', '.join(sorted(ids))}: name one", field="model")
+        elif all_ids and not ids <= {*all_ids}:
+            raise UnknownModel(f"no model is called {clip(name)}; there is {', '.join(all_ids)}", field="model")
         elif model is not None:
             why = f"{clip(name)} waits until no worker serves the other model that is called {model.card.id}"
             raise WorkerUnavailable(why, retry_after=1.0)
         raise WorkerUnavailable(f"the worker is not ready: {self._why()}", retry_after=1.0)
 
     def models(self) -> tuple[ServedModel, ...]:
-        """See `Worker`."""
+        """See `Workers`."""
         if not self._served:
             raise WorkerUnavailable(f"the worker is not ready: {self._why()}", retry_after=1.0)
         return tuple(self._served[name] for name in sorted(self._served))
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:
-        """See `Worker`: by the worker that would be done with it first; by another one if that does not take it."""
-        refusing: set[Link] = set()
+        """See `Workers`. The job goes to the worker that would end it first, then to others if that gives it back."""
+        refusing: set[WorkerLink] = set()
         deadline = None if job.remaining is None else Deadline.after(job.remaining)
         while True:
             try:
-                return await self._run(model, job, refusing)
+                return await self._run_once(model, job, refusing)
             except GivenBack as error:
-                if not self._able(model, refusing):
+                if not self._candidates(model, refusing):
                     raise WorkerUnavailable(error.message, retry_after=error.retry_after) from None
             job = job if deadline is None else replace(job, remaining=deadline.remaining())
 
-    def _able(self, model: ServedModel, refusing: Collection[Link]) -> list[Link]:
+    def _candidates(self, model: ServedModel, refusing: Collection[WorkerLink]) -> list[WorkerLink]:
+        """The links whose workers serve a model, without those that gave this job back."""
         return [link for link in self._links.values() if _serves(link, model) and link not in refusing]
 
-    async def _run(self, model: ServedModel, job: Job, refusing: set[Link]) -> JobResult:
-        able = self._able(model, refusing)
-        if not able:
+    async def _run_once(self, model: ServedModel, job: Job, refusing: set[WorkerLink]) -> JobResult:
+        """Runs a job on one worker, or in parts on several. A worker that gives it back is added to `refusing`."""
+        candidates = self._candidates(model, refusing)
+        if not candidates:
             raise WorkerUnavailable(f"no worker with this model is left: {self._why()}", retry_after=1.0)
         tokens = job.tokens.total
-        waits = {link: link.wait(tokens, job.priority, job.key) for link in able}
-        best = min(able, key=lambda link: waits[link] + link.takes(tokens))
-        self._check(Estimate(wait=waits[best], takes=best.takes(tokens)), job.remaining, MARGIN)
-        head = splitting.shared_head(job)
-        if head is None or len(able) == 1 or tokens < 2 * splitting.LEAST_TOKENS:
-            return await _ask(best, job, refusing)
-        return await _in_parts(job, head, waits, refusing)
+        waits = {link: link.wait_seconds(tokens, job.priority, job.key) for link in candidates}
+        best = min(candidates, key=lambda link: waits[link] + link.compute_seconds(tokens))
+        self._check_deadline(Estimate(wait=waits[best], takes=best.compute_seconds(tokens)), job.remaining, MARGIN)
+        head = split_job.shared_head(job)
+        if head is None or len(candidates) == 1 or tokens < 2 * split_job.LEAST_PART_TOKENS:
+            return await _run_on(best, job, refusing)
+        return await _run_in_parts(job, head, waits, refusing)
 
-    def check(self, terms: RequestTerms) -> None:
-        """Refuses a request that nobody could answer in time, however small it is. Raises Overloaded."""
-        waits = {
-            link: link.wait(1, terms.priority, terms.key) for link in self._links.values() if link.serving is not None
-        }
+    def check_terms(self, terms: RequestTerms) -> None:
+        """Raises Overloaded for a request that no worker could answer in time, however small it is."""
+        serving = [link for link in self._links.values() if link.serving is not None]
+        waits = {link: link.wait_seconds(1, terms.priority, terms.key) for link in serving}
         if waits:
             best = min(waits, key=waits.__getitem__)
-            self._check(Estimate(wait=waits[best]), terms.deadline.remaining(), UNREAD_MARGIN)
+            self._check_deadline(Estimate(wait=waits[best]), terms.deadline.remaining(), UNREAD_MARGIN)
             self._check_queue(best, waits[best], terms)
 
     async def supervise(self) -> None:
-        """Never returns."""
+        """Keeps links to the workers at all addresses of all targets. Never returns."""
         try:
-            await either(self._resolve(), self._tell())
+            await either(self._follow_addresses(), self._follow_changes())
         finally:
-            for task in self._following.values():
+            for task in self._attaching.values():
                 task.cancel()
 
-    async def _tell(self) -> None:
-        """Settles who serves what after each change, and tells whether anybody does."""
+    async def _follow_changes(self) -> None:
+        """After each change of a link, decides which models are served, and reports whether there is any."""
         while True:
             await self._changed.wait()
             self._changed.clear()
             before = bool(self._served)
-            self._settle()
+            self._choose_models()
             if before != bool(self._served) or not self._served:
                 await self._on_ready(bool(self._served))
 
     def _cards(self) -> list[ModelCard]:
-        """Cards of all workers that have told one, also of those that do not serve at the moment."""
+        """The cards of all workers that were ever attached, even if they do not serve at the moment."""
         return [link.model.card for link in self._links.values() if link.model is not None]
 
-    def _settle(self) -> None:
-        """Which model each name stands for."""
+    def _choose_models(self) -> None:
+        """Decides which model each name and alias stands for."""
         self._aliases = _aliases(self._cards())
         serving = {target: model for target, link in self._links.items() if (model := link.serving) is not None}
         served: dict[str, ServedModel] = {}
         for target, model in serving.items():
             name, current = model.card.id, self._served.get(model.card.id)
-            stays = current is not None and any(_same(other, current) for other in serving.values())
+            stays = current is not None and any(_is_same(other, current) for other in serving.values())
             if current is None or not stays:
                 served.setdefault(name, model)
             else:
                 served[name] = current
-            if _same(model, served[name]):
+            if _is_same(model, served[name]):
                 self._waiting.discard(target)
             elif target not in self._waiting:
                 self._waiting.add(target)
                 log.warning("another model of that name is served; waiting", target=target, model=name)
         for name, model in served.items():
-            old = self._served.get(name)
-            if old is not None and not _same(old, model):
+            before = self._served.get(name)
+            if before is not None and not _is_same(before, model):
                 log.warning("another model took over", model=name, fingerprint=model.card.fingerprint)
         self._served = served
 
-    async def _resolve(self) -> None:
-        """Follows every address of every target, and lets those go that have left both their name and us."""
+    async def _follow_addresses(self) -> None:
+        """Makes a link for every address of every target.
+
+        Drops the link of an address that its name lost, once the worker there is not attached any more.
+        """
         while True:
-            found: dict[str, str] = {}
+            hosts: dict[str, str] = {}  # by address
             for target in self._targets:
                 try:
-                    found |= dict.fromkeys(await addresses_of(target), host_of(target))
-                except (OSError, ValueError) as error:  # the latter where the name is none
+                    hosts |= dict.fromkeys(await addresses_of(target), host_of(target))
+                except (OSError, ValueError) as error:  # ValueError where the target holds no valid name
                     self._unresolved = f"{target} has no address: {error}"
-            for address in set(found) - set(self._links):
-                link = self._links[address] = Link(address, found[address], self._way, self._threads, self._changed.set)
-                self._following[address] = asyncio.create_task(link.follow())
-            for address in set(self._links) - set(found):
-                if not self._links[address].attached and found:
-                    self._following.pop(address).cancel()
+            for address in set(hosts) - set(self._links):
+                link = WorkerLink(address, hosts[address], self._transport, self._threads, self._changed.set)
+                self._links[address] = link
+                self._attaching[address] = asyncio.create_task(link.stay_attached())
+            for address in set(self._links) - set(hosts):
+                if not self._links[address].attached and hosts:
+                    self._attaching.pop(address).cancel()
                     del self._links[address]
             self._changed.set()
             await asyncio.sleep(REFRESH_SECONDS)
 
-    def _check(self, estimate: Estimate, remaining: float | None, margin: float) -> None:
+    def _check_deadline(self, estimate: Estimate, remaining: float | None, margin: float) -> None:
         """Raises Overloaded as `Estimate.check` does, and counts it."""
         try:
             estimate.check(remaining, margin)
@@ -214,10 +234,10 @@ class Fleet:
             self.refused["deadline"] += 1
             raise
 
-    def _check_queue(self, link: Link, wait: float, terms: RequestTerms) -> None:
-        """Raises Overloaded where a worker would, whatever the deadline. `wait`: at least that of its class."""
+    def _check_queue(self, link: WorkerLink, wait: float, terms: RequestTerms) -> None:
+        """Raises Overloaded where the worker itself would, whatever the deadline. `wait`: its `wait_seconds`."""
         longest = link.model.queue_seconds if link.model is not None else inf
-        if wait > longest and (queue := link.queue(1, terms.priority, terms.key)) > longest:
+        if wait > longest and (queue := link.queue_seconds(1, terms.priority, terms.key)) > longest:
             self.refused["queue_seconds"] += 1
             raise Overloaded(
                 f"it would wait up to {queue:.1f} s, the limit is {longest:g} s",
@@ -229,31 +249,31 @@ class Fleet:
         return "; ".join(reason for reason in reasons if reason) or "no worker has answered yet"
 
 
-def _aliases(cards: Sequence[ModelCard]) -> dict[str, set[tuple[str, str]]]:
-    """The models that have each alias, by their keys: several where they contend for it. An id is never an alias."""
+def _aliases(cards: Sequence[ModelCard]) -> dict[str, set[ModelKey]]:
+    """The models that have each alias: several where they contend for it. The id of a model is never an alias."""
     ids = {card.id for card in cards}
-    aliases: dict[str, set[tuple[str, str]]] = {}
+    aliases: dict[str, set[ModelKey]] = {}
     for card in cards:
         for alias in {*card.aliases} - ids:
             aliases.setdefault(alias, set()).add(_key(card))
     return aliases
 
 
-def _key(card: ModelCard) -> tuple[str, str]:
-    """What tells two models apart: an alias may be of one of two with the same id."""
-    return card.id, card.fingerprint
+def _key(card: ModelCard) -> ModelKey:
+    return ModelKey(card.id, card.fingerprint)
 
 
-def _same(one: ServedModel, other: ServedModel) -> bool:
-    return _key(one.card) == _key(other.card)
+def _is_same(first: ServedModel, second: ServedModel) -> bool:
+    return _key(first.card) == _key(second.card)
 
 
-def _serves(link: Link, model: ServedModel) -> bool:
+def _serves(link: WorkerLink, model: ServedModel) -> bool:
     served = link.serving
-    return served is not None and _same(served, model)
+    return served is not None and _is_same(served, model)
 
 
-async def _ask(link: Link, job: Job, refusing: set[Link]) -> JobResult:
+async def _run_on(link: WorkerLink, job: Job, refusing: set[WorkerLink]) -> JobResult:
+    """Runs a job on one worker, which is added to `refusing` if it gives the job back."""
     try:
         return await link.run(job)
     except GivenBack:
@@ -261,16 +281,19 @@ async def _ask(link: Link, job: Job, refusing: set[Link]) -> JobResult:
         raise
 
 
-async def _in_parts(job: Job, head: int, waits: Mapping[Link, float], refusing: set[Link]) -> JobResult:
-    """By several workers. One part that fails fails the job, and cancels the others."""
+async def _run_in_parts(job: Job, head: int, waits: Mapping[WorkerLink, float], refusing: set[WorkerLink]) -> JobResult:
+    """Runs a job on several workers, a part on each. A part that fails fails the job and cancels the other parts."""
     lengths = job.tokens.lengths[head:]
-    links = sorted(waits, key=waits.__getitem__)[: job.tokens.total // splitting.LEAST_TOKENS]
-    workers = [splitting.SplitWorker(wait=waits[link], speed=link.speed) for link in links]
-    runs = splitting.cut(lengths, splitting.shares(sum(lengths), workers))
-    asked = [(link, run) for link, run in zip(links, runs, strict=True) if run]
+    links = sorted(waits, key=waits.__getitem__)[: job.tokens.total // split_job.LEAST_PART_TOKENS]
+    workers = [split_job.SplitWorker(wait=waits[link], speed=link.speed) for link in links]
+    runs = split_job.cut_runs(lengths, split_job.token_shares(sum(lengths), workers))
     try:
         async with asyncio.TaskGroup() as group:
-            parts = [group.create_task(_ask(link, splitting.part(job, head, run), refusing)) for link, run in asked]
-    except ExceptionGroup as failed:  # not except*: what is raised there would come as a group again
-        raise failed.exceptions[0] from None
-    return splitting.joined(head, [each.result() for each in parts])
+            tasks = [
+                group.create_task(_run_on(link, split_job.job_part(job, head, run), refusing))
+                for link, run in zip(links, runs, strict=True)
+                if run
+            ]
+    except ExceptionGroup as group_error:  # not except*, which would raise a group again
+        raise group_error.exceptions[0] from None
+    return split_job.join_results(head, [task.result() for task in tasks])

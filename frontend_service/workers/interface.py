@@ -1,4 +1,4 @@
-"""The workers as the service sees them. Knows no transport; tests pass a fake of a dozen lines."""
+"""The workers as the services see them. Knows no transport; tests pass a fake of a dozen lines."""
 
 from dataclasses import dataclass
 from math import inf
@@ -11,7 +11,10 @@ from shared.jobs import Job, JobResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A model behind a ready worker, which refuses jobs where so many tokens wait, or that would wait so long."""
+    """A model behind a ready worker.
+
+    The worker refuses jobs while `queued_tokens` wait, and jobs that would wait longer than `queue_seconds`.
+    """
 
     card: ModelCard
     tokenization: ModelTokenizer
@@ -20,13 +23,16 @@ class ServedModel:
 
 
 class Workers(Protocol):
-    """Computes jobs, whatever workers and models there are."""
+    """All workers together: the models that they serve, and the jobs that they compute."""
 
     def model(self, name: str) -> ServedModel:
         """The model of that name; empty means the only one. Raises UnknownModel, WorkerUnavailable."""
 
     def models(self) -> tuple[ServedModel, ...]:
-        """All that are served, by name. Raises WorkerUnavailable where there is none."""
+        """All models that are served, sorted by name. Raises WorkerUnavailable where there is none."""
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:
-        """Raises the job's own error, WorkerUnavailable or DeadlineExceeded. Cancelling it cancels the job."""
+        """Has a worker with this model compute a job. Cancelling it cancels the job.
+
+        Raises the job's own error, WorkerUnavailable, Overloaded or DeadlineExceeded.
+        """

@@ -1,4 +1,4 @@
-"""A large rerank in parts, a worker each, and its scores put together again. Knows no workers; numpy only."""
+"""A large job split into parts for several workers, and their results joined. Knows no transport; numpy only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,22 +11,23 @@ from shared.jobs import Classify, Job, JobResult, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import Layout
 
-LEAST_TOKENS = 4096
-"""Of a part: less is done sooner than it is worth another worker's while."""
+LEAST_PART_TOKENS = 4096
+"""Smallest part worth sending to another worker, in tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitWorker:
-    """What a part has to expect there: seconds until its turn, tokens a second."""
+    """A worker that may take a part: seconds until it starts on it, and its tokens a second, 0 where unknown."""
 
     wait: float
     speed: float
 
 
 def shared_head(job: Job) -> int | None:
-    """How many sequences every part needs, its queries; None for a job that is not split.
+    """The number of sequences at the head of a job that every part needs: its queries. None: the job cannot be split.
 
-    Documents of a matrix of scores, and pairs or texts that are classified, know nothing of each other.
+    A job can be split between documents of a matrix of scores, and between classified pairs or texts: their results do
+    not depend on each other.
     """
     match job.work:
         case Score(layout=Layout.MATRIX, queries=queries):
@@ -36,59 +37,66 @@ def shared_head(job: Job) -> int | None:
     return None
 
 
-def shares(tokens: int, workers: Sequence[SplitWorker]) -> list[float]:
-    """How much of so many tokens each worker gets, so that all are done at once. 0 for one that is busy until then."""
-    if not all(each.speed for each in workers):  # one has not told yet: nothing is known of the time
+def token_shares(tokens: int, workers: Sequence[SplitWorker]) -> list[float]:
+    """The tokens that each worker gets, so that all end at the same time; 0 for a worker that is busy until then."""
+    if not all(worker.speed for worker in workers):  # without a speed no end can be computed
         return [tokens / len(workers)] * len(workers)
-    able = list(workers)
+    candidates = list(workers)
     while True:
-        end = (tokens + sum(each.speed * each.wait for each in able)) / sum(each.speed for each in able)
-        late = [each for each in able if each.wait >= end]
+        speed = sum(worker.speed for worker in candidates)
+        end = (tokens + sum(worker.speed * worker.wait for worker in candidates)) / speed
+        late = [worker for worker in candidates if worker.wait >= end]
         if not late:
-            return [each.speed * (end - each.wait) if each in able else 0.0 for each in workers]
-        able = [each for each in able if each not in late]
+            return [worker.speed * (end - worker.wait) if worker in candidates else 0.0 for worker in workers]
+        candidates = [worker for worker in candidates if worker not in late]
 
 
-def cut(lengths: Sequence[int], wanted: Sequence[float]) -> list[range]:
-    """Sequences in as many runs, of about so many tokens each; a run that would be too short is given to another."""
+def cut_runs(lengths: Sequence[int], shares: Sequence[float]) -> list[range]:
+    """Cuts sequences into a run for each share, of about so many tokens; a run may be empty.
+
+    The last run that has a share takes the sequences that are left.
+    """
     ends = list(accumulate(lengths))
-    total, found, start = ends[-1], [], 0
-    for most in accumulate(wanted):
-        stop = int(np.searchsorted(ends, min(most, total) + 0.5, side="right"))
-        found.append(range(start, max(start, stop)))
-        start = found[-1].stop
-    last = next(place for place in reversed(range(len(found))) if wanted[place])
-    found[last] = range(found[last].start, len(lengths))
-    return found
+    total, runs, start = ends[-1], [], 0
+    for end in accumulate(shares):
+        stop = int(np.searchsorted(ends, min(end, total) + 0.5, side="right"))
+        runs.append(range(start, max(start, stop)))
+        start = runs[-1].stop
+    last = next(place for place in reversed(range(len(runs))) if shares[place])
+    runs[last] = range(runs[last].start, len(lengths))
+    return runs
 
 
-def part(job: Job, head: int, run: range) -> Job:
-    """The same for some documents: `run` counts behind the head."""
-    chosen = [*range(head), *range(head + run.start, head + run.stop)]
+def job_part(job: Job, head: int, run: range) -> Job:
+    """The part of a job that has its head and a run of the sequences after it; `run` counts from the head's end."""
+    places = [*range(head), *range(head + run.start, head + run.stop)]
     offsets = job.tokens.offsets
-    ids = b"".join([job.tokens.ids[4 * offsets[each] : 4 * offsets[each + 1]] for each in chosen])
+    ids = b"".join([job.tokens.ids[4 * offsets[place] : 4 * offsets[place + 1]] for place in places])
 
-    def of(values: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(values[each] for each in chosen) if values else ()
+    def select(values: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(values[place] for place in places) if values else ()
 
     return replace(
         job,
         id=getrandbits(63),
-        tokens=RaggedTokens(ids=ids, lengths=of(job.tokens.lengths)),
-        prompt_lengths=of(job.prompt_lengths),
-        second_segments=of(job.second_segments),
-        unattended_tails=of(job.unattended_tails),
+        tokens=RaggedTokens(ids=ids, lengths=select(job.tokens.lengths)),
+        prompt_lengths=select(job.prompt_lengths),
+        second_segments=select(job.second_segments),
+        unattended_tails=select(job.unattended_tails),
     )
 
 
-def joined(head: int, results: Sequence[JobResult]) -> JobResult:
-    """Of parts in their order. Explanations have one query, so they follow each other like its scores."""
+def join_results(head: int, results: Sequence[JobResult]) -> JobResult:
+    """The result of the whole job, from those of its parts in order.
+
+    Only jobs with a single query are explained, so the winners of the parts follow each other as its scores do.
+    """
     rows = max(head, 1)
-    scores = [np.frombuffer(each.scores, dtype="<f4").reshape(rows, -1) for each in results]
+    scores = [np.frombuffer(result.scores, dtype="<f4").reshape(rows, -1) for result in results]
     return JobResult(
         scores=np.concatenate(scores, axis=1).tobytes(),
-        winners=b"".join(each.winners for each in results),
-        similarities=b"".join(each.similarities for each in results),
-        queue=max(each.queue for each in results),
-        compute=max(each.compute for each in results),
+        winners=b"".join(result.winners for result in results),
+        similarities=b"".join(result.similarities for result in results),
+        queue=max(result.queue for result in results),
+        compute=max(result.compute for result in results),
     )

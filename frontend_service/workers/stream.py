@@ -1,4 +1,4 @@
-"""An open stream to one worker: jobs of many callers leave together, answers come back in parts. Knows no models."""
+"""The open stream of a link: jobs of many callers leave together, results come back in pieces. Knows no models."""
 
 import asyncio
 from collections import Counter, deque
@@ -24,14 +24,14 @@ from shared.server.rpc.status import to_domain_error
 from shared.together import either
 
 MESSAGE_JOBS = 1024
-"""Jobs of one message; what is more goes into the next."""
+"""Most jobs in one message; the rest goes into the next."""
 SILENCE = 5.0
-"""Seconds without a word after which a worker counts as lost; it speaks every second at least."""
+"""Seconds without a message after which a worker counts as lost; it sends one every second at least."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Waiting:
-    """A job that has no answer yet. `sent`: whether a message has taken it."""
+class _PendingJob:
+    """A job without an outcome. `sent`: whether it has left in a message."""
 
     job: Job
     future: "asyncio.Future[ResultAssembly]"
@@ -39,62 +39,68 @@ class _Waiting:
     sent: bool = False
 
 
-class Stream:
-    """Answers every job once: with its result, or with an error, at the latest when the stream breaks.
+class JobStream:
+    """Gives every job one outcome: its result or an error, at the latest when the stream breaks.
 
-    Jobs that come while a message is being written go together into the next one. So a lone caller never waits, and
+    Jobs that come while a message is being written leave together in the next one. So a lone caller never waits, and
     many callers share the cost of a message.
+
+    `load`: what the worker said of its load last. `keys`: tokens of the jobs without an outcome, by fairness key.
     """
 
     def __init__(self, call: Any, fingerprint: str, threads: Executor, on_change: Callable[[], None]) -> None:
-        """`call`: takes and gives bytes. `threads`: where large messages are made and read.
+        """`call` writes and reads bytes. `threads`: where large messages are made and read.
 
         `on_change` is called when the worker begins or ends to drain or to stall.
         """
         self._call, self._fingerprint, self._threads, self._on_change = call, fingerprint, threads, on_change
-        self._waiting: dict[int, _Waiting] = {}
-        self._outgoing: deque[_Waiting] = deque()
-        self._large: deque[tuple[_Waiting, bytes]] = deque()
+        self._pending: dict[int, _PendingJob] = {}
+        self._outgoing: deque[_PendingJob] = deque()
+        self._large: deque[tuple[_PendingJob, bytes]] = deque()
         self._cancelled: list[int] = []
         self._wake = asyncio.Event()
-        self._over: SelvageError | None = None
+        self._ended_by: SelvageError | None = None
         self.load = Load()
-        self._unheard: dict[int, int] = {}
+        self._unreported: dict[int, int] = {}  # tokens of the jobs since the last load, by id
         self.keys: Counter[str] = Counter()
 
-    def unheard(self, tokens: int) -> int:
-        """At most what is served, of jobs that the worker's load cannot tell of yet, before one of so many tokens."""
-        return sum([each if each < SHORT else min(each, tokens + self.load.turn) for each in self._unheard.values()])
+    def unreported_before(self, tokens: int) -> int:
+        """Most tokens, of jobs that the worker's load does not show yet, that are served before a job of `tokens`."""
+        limit = tokens + self.load.turn
+        return sum([size if size < SHORT else min(size, limit) for size in self._unreported.values()])
 
     async def run(self, job: Job) -> JobResult:
-        """Raises the job's own error, GivenBack or WorkerUnavailable. Cancelling it cancels the job."""
-        if self._over is not None:
-            raise _given_back(self._over)
+        """Has the worker compute a job. Cancelling it cancels the job.
+
+        Raises the job's own error, WorkerUnavailable, and GivenBack where the job was not sent.
+        """
+        if self._ended_by is not None:
+            raise _given_back(self._ended_by)
         future: asyncio.Future[ResultAssembly] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting[job.id] = _Waiting(job=job, future=future, assembly=ResultAssembly())
+        pending = self._pending[job.id] = _PendingJob(job=job, future=future, assembly=ResultAssembly())
         tokens = job.tokens.total
-        self._unheard[job.id] = tokens
+        self._unreported[job.id] = tokens
         self.keys[job.key] += tokens
         try:
             if job_bytes(job) > THREAD_BYTES:
                 payload = await offload(self._threads, job_bytes(job), partial(_serialise, self._fingerprint), job)
-                if len(payload) > MESSAGE_BYTES:  # it would end the link, and with it everybody's jobs
+                if len(payload) > MESSAGE_BYTES:  # it would end the link, and with it the jobs of all callers
                     raise LimitExceeded(
                         f"the request takes {len(payload)} bytes, a message has at most {MESSAGE_BYTES}"
                     )
-                self._large.append((waiting, payload))
+                self._large.append((pending, payload))
             else:
-                self._outgoing.append(waiting)
+                self._outgoing.append(pending)
             self._wake.set()
             assembly = await future
         except asyncio.CancelledError:
-            if waiting.sent:
+            if pending.sent:
                 self._cancelled.append(job.id)
                 self._wake.set()
             raise
         finally:
-            self._waiting.pop(job.id, None)
-            self._unheard.pop(job.id, None)
+            self._pending.pop(job.id, None)
+            self._unreported.pop(job.id, None)
             self.keys[job.key] -= tokens
             if self.keys[job.key] <= 0:
                 del self.keys[job.key]
@@ -102,45 +108,46 @@ class Stream:
 
     async def serve(self) -> None:
         """Sends and receives until the stream breaks; then every job gets the error that this raises."""
-        over: SelvageError = WorkerUnavailable("the link to the worker was closed", retry_after=1.0)
+        ended_by: SelvageError = WorkerUnavailable("the link to the worker was closed", retry_after=1.0)
         try:
             await either(self._write(), self._read())
         except grpc.aio.AioRpcError as error:
-            over = WorkerUnavailable(to_domain_error(error).message, retry_after=1.0)  # whatever ended it: not theirs
-            raise over from None
+            # Whatever ended the stream, it is no error of the jobs.
+            ended_by = WorkerUnavailable(to_domain_error(error).message, retry_after=1.0)
+            raise ended_by from None
         except SelvageError as error:
-            over = error
+            ended_by = error
             raise
         finally:
-            self._over = over
-            for waiting in self._waiting.values():
-                if not waiting.future.done():
-                    waiting.future.set_exception(over if waiting.sent else _given_back(over))
+            self._ended_by = ended_by
+            for pending in self._pending.values():
+                if not pending.future.done():
+                    pending.future.set_exception(ended_by if pending.sent else _given_back(ended_by))
 
     async def _write(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
             while self._outgoing or self._large or self._cancelled:
-                if (batch := self._batch()) is not None:
-                    await self._call.write(batch)
+                if (message := self._next_message()) is not None:
+                    await self._call.write(message)
                 if self._large:
-                    waiting, payload = self._large.popleft()
-                    if not waiting.future.done():
-                        waiting.sent = True
+                    pending, payload = self._large.popleft()
+                    if not pending.future.done():
+                        pending.sent = True
                         await self._call.write(payload)
 
-    def _batch(self) -> bytes | None:
-        """What waits of cancels and small jobs."""
+    def _next_message(self) -> bytes | None:
+        """A message with the cancels and the small jobs that wait; None where none do."""
         jobs: list[Job] = []
         room = THREAD_BYTES
         while self._outgoing and room > 0 and len(jobs) < MESSAGE_JOBS:
-            waiting = self._outgoing.popleft()
-            if waiting.future.done():
+            pending = self._outgoing.popleft()
+            if pending.future.done():
                 continue  # cancelled before it was sent
-            waiting.sent = True
-            jobs.append(waiting.job)
-            room -= job_bytes(waiting.job)
+            pending.sent = True
+            jobs.append(pending.job)
+            room -= job_bytes(pending.job)
         if not (jobs or self._cancelled):
             return None
         message = jobs_to_pb(jobs, self._fingerprint)
@@ -157,35 +164,36 @@ class Stream:
                 raise WorkerUnavailable(f"nothing was heard of it for {SILENCE:g} s", retry_after=1.0) from None
             if raw is grpc.aio.EOF:
                 raise WorkerUnavailable("it ended the link", retry_after=1.0)
-            message = self._message(raw)
+            message = self._parse_message(raw)
             if message.HasField("load"):
                 before, self.load = self.load, load_from_pb(message.load)
-                self._unheard.clear()
+                self._unreported.clear()
                 if (before.draining, before.stalled) != (self.load.draining, self.load.stalled):
                     self._on_change()
             for part in message.answers:
-                self._take(part)
+                self._add_part(part)
 
-    def _message(self, raw: bytes) -> pb.AttachResponse:
-        """The message without the piece that may lead it, which is taken."""
-        found = leading_piece(raw)
-        if found is None:
+    def _parse_message(self, raw: bytes) -> pb.AttachResponse:
+        """Parses a message. A leading piece of a result, if it has one, goes to its job without being copied."""
+        split = leading_piece(raw)
+        if split is None:
             return pb.AttachResponse.FromString(raw)
-        piece, rest = found
-        waiting = self._waiting.get(piece.job_id)
-        if waiting is not None and not waiting.future.done():
-            waiting.assembly.append(piece.kind, piece.data)
+        piece, rest = split
+        pending = self._pending.get(piece.job_id)
+        if pending is not None and not pending.future.done():
+            pending.assembly.append(piece.kind, piece.data)
         return pb.AttachResponse.FromString(bytes(rest))
 
-    def _take(self, part: pb.AnswerPart) -> None:
-        waiting = self._waiting.get(part.job_id)
-        if waiting is None or waiting.future.done():
+    def _add_part(self, part: pb.AnswerPart) -> None:
+        """Adds a part of a result to its job, which ends with its last part."""
+        pending = self._pending.get(part.job_id)
+        if pending is None or pending.future.done():
             return  # cancelled meanwhile
         try:
-            if waiting.assembly.add(part):
-                waiting.future.set_result(waiting.assembly)
+            if pending.assembly.add(part):
+                pending.future.set_result(pending.assembly)
         except SelvageError as error:
-            waiting.future.set_exception(error)
+            pending.future.set_exception(error)
 
 
 def _given_back(error: SelvageError) -> GivenBack:

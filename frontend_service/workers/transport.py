@@ -1,4 +1,4 @@
-"""The way to the workers: plain text or TLS, and the secret that is shown. Knows no models and no jobs."""
+"""How the frontend reaches workers: in plain text or by TLS, and with which secret. Knows no models and no jobs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,11 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTransport:
-    """Of every link. The files, of PEM, are read anew for each channel.
+    """Makes the channels of all links. The files, in PEM format, are read again for each channel.
 
-    `ca`: who signs for workers; without it they are spoken to in plain text. `certificate` and `key`: what the
-    frontend shows, where workers ask for it; `name`: the one in their certificates, where it is not the one they are
-    found by; `secret`: what is shown with every call.
+    `ca`: the certificates that workers must be signed by; without it channels are plain text. `certificate` and `key`:
+    the frontend's own, for workers that ask for it. `name`: the name in the workers' certificates, where that is not
+    the name by which they are found. `secret`: the link secret that goes with every call.
     """
 
     ca: str = ""
@@ -28,7 +28,7 @@ class WorkerTransport:
     secret: LinkSecret | None = None
 
     def channel(self, address: str, host: str) -> grpc.aio.Channel:
-        """To HOST:PORT of a worker that was found by the name `host`. Raises OSError where a file is not there."""
+        """Makes a channel to HOST:PORT of a worker that was found by the name `host`. Raises OSError."""
         options: list[tuple[str, int | str]] = [*channel_options()]
         credentials = self.credentials()
         if credentials is None:
@@ -37,7 +37,7 @@ class WorkerTransport:
         return grpc.aio.secure_channel(address, credentials, options=options)
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """None for plain text. Raises OSError."""
+        """The credentials for TLS; None for plain text. Raises OSError where a file cannot be read."""
         if not self.ca:
             return None
         key, certificate = (Path(path).read_bytes() if path else None for path in (self.key, self.certificate))
@@ -45,5 +45,5 @@ class WorkerTransport:
 
     @property
     def metadata(self) -> Metadata:
-        """What goes with every call."""
+        """The metadata of every call: the link secret, if there is one."""
         return () if self.secret is None else ((AUTHORIZATION, f"Bearer {self.secret.shown}"),)

@@ -192,7 +192,6 @@ EDGE = files(
     "frontend_service/workers/description.py",
     "frontend_service/workers/link.py",
     "frontend_service/workers/stream.py",
-    "frontend_service/workers/tokenizer.py",
     "frontend_service/workers/transport.py",
     "gpu_worker/link/*.py",
     "gpu_worker/__main__.py",

@@ -10,7 +10,7 @@ import fakes
 import grpc
 
 from frontend_service.workers.fleet import Fleet
-from frontend_service.workers.stream import Stream
+from frontend_service.workers.stream import JobStream
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
 from shared.codec import fields as codec
@@ -135,6 +135,6 @@ class World:
             await each.server.stop(0)
 
 
-def streams(fleet: Fleet) -> list[Stream]:
+def streams(fleet: Fleet) -> list[JobStream]:
     """Those that are open."""
     return [each._stream for each in fleet._links.values() if each._stream is not None]

@@ -128,7 +128,7 @@ async def test_what_metrics_read_of_the_fleet() -> None:
         await eventually(lambda: world.fleet.waits.get(one.card.id, 0) > 0)
         assert world.fleet.refused == {"deadline": 0, "queue_seconds": 0}
         with pytest.raises(Overloaded):
-            world.fleet.check(RequestTerms.within(world.fleet.waits[one.card.id]))
+            world.fleet.check_terms(RequestTerms.within(world.fleet.waits[one.card.id]))
         assert world.fleet.refused == {"deadline": 1, "queue_seconds": 0}
         one.load = other.load = Load(draining=True)
         await eventually(lambda: world.fleet.workers == {one.card.id: 0})
@@ -200,7 +200,7 @@ async def test_what_is_let_in_unread_is_hardly_ever_refused_once_it_is_read() ->
         await world.until(True)
         await eventually(lambda: world.fleet.waits.get("fake", 0) > 0)
         seconds = world.fleet.waits["fake"] / UNREAD_MARGIN + 0.01
-        world.fleet.check(RequestTerms.within(seconds))
+        world.fleet.check_terms(RequestTerms.within(seconds))
         small, large = (
             Job(id=size, work=Classify(), tokens=RaggedTokens.of([[1] * size]), remaining=seconds - 0.02)
             for size in (16, 512)
@@ -220,10 +220,10 @@ async def test_what_a_worker_would_let_wait_too_long_is_refused_unread(seconds: 
         await world.until(True)
         await eventually(lambda: world.fleet.waits.get("fake", 0) > 0)
         if not refused:
-            world.fleet.check(RequestTerms.within(1000))
+            world.fleet.check_terms(RequestTerms.within(1000))
             return
         with pytest.raises(Overloaded, match=r"would wait up to 10\.0 s, the limit is 9 s") as raised:
-            world.fleet.check(RequestTerms.within(1000))
+            world.fleet.check_terms(RequestTerms.within(1000))
         assert raised.value.retry_after == pytest.approx(1.0, abs=0.01)
-        world.fleet.check(replace(RequestTerms.within(1000), priority=Priority.INTERACTIVE))
+        world.fleet.check_terms(replace(RequestTerms.within(1000), priority=Priority.INTERACTIVE))
         assert world.fleet.refused == {"deadline": 0, "queue_seconds": 1}

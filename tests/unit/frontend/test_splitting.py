@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend_service.workers.split_job import SplitWorker, cut, joined, part, shared_head, shares
+from frontend_service.workers.split_job import SplitWorker, cut_runs, job_part, join_results, shared_head, token_shares
 from shared.jobs import Classify, Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import Layout, OutputKind, ScoringMethod
@@ -43,12 +43,12 @@ def test_parts_joined_are_the_whole(texts: list[list[int]], head: int, wanted: l
     tails = tuple(number % 3 for number in range(len(texts)))
     job = Job(id=1, work=work, tokens=RaggedTokens.of(texts), unattended_tails=tails, key="k", remaining=3.0)
     assert shared_head(job) == head
-    runs = [run for run in cut(job.tokens.lengths[head:], wanted) if run]
+    runs = [run for run in cut_runs(job.tokens.lengths[head:], wanted) if run]
     assert [each for run in runs for each in run] == list(range(len(texts) - head))
-    parts = [part(job, head, run) for run in runs]
+    parts = [job_part(job, head, run) for run in runs]
     assert len({each.id for each in (job, *parts)}) == len(parts) + 1
     assert all((each.key, each.remaining) == ("k", 3.0) for each in parts)
-    found, expected = joined(head, [compute(each) for each in parts]), compute(job)
+    found, expected = join_results(head, [compute(each) for each in parts]), compute(job)
     assert (found.scores, found.winners, found.similarities) == (
         expected.scores,
         expected.winners,
@@ -61,7 +61,7 @@ def test_parts_joined_are_the_whole(texts: list[list[int]], head: int, wanted: l
 def test_shares_end_at_the_same_time(tokens: int, told: list[tuple[float, float]]) -> None:
     """But for workers that are busy for longer: they get nothing."""
     workers = [SplitWorker(wait=wait, speed=speed) for wait, speed in told]
-    found = shares(tokens, workers)
+    found = token_shares(tokens, workers)
     assert sum(found) == pytest.approx(tokens)
     ends = [each.wait + share / each.speed for each, share in zip(workers, found, strict=True) if share]
     assert max(ends) == pytest.approx(min(ends))
@@ -70,7 +70,9 @@ def test_shares_end_at_the_same_time(tokens: int, told: list[tuple[float, float]
 
 def test_workers_of_unknown_speed_share_evenly() -> None:
     """They have just started."""
-    assert shares(90, [SplitWorker(wait=0, speed=0), SplitWorker(wait=0, speed=5), SplitWorker(wait=0, speed=0)]) == [
+    assert token_shares(
+        90, [SplitWorker(wait=0, speed=0), SplitWorker(wait=0, speed=5), SplitWorker(wait=0, speed=0)]
+    ) == [
         30,
         30,
         30,
