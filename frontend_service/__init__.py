@@ -1,1 +1,1 @@
-"""The frontend: texts in, tokens to the worker, answers out. CPU only; any number of replicas; no torch."""
+"""The frontend: takes requests, tokenises their texts, sends jobs to workers, replies. CPU only; no torch."""

@@ -42,35 +42,35 @@ log = structlog.get_logger("frontend")
 
 async def main(settings: FrontendSettings) -> None:
     threads, messages = ThreadPoolExecutor(settings.thread_count, "text"), ThreadPoolExecutor(2, "message")
-    page = observers.page(settings, shown="http" in settings.doors)
+    page = observers.page(settings, shown="http" in settings.apis)
     spans = observers.spans(settings, "selvage-frontend")
     metrics = page.frontend() if page else None
-    guarded = Guarded(keys=api_keys_of(settings), tls=guards.tls_of(settings))
-    calls = _calls(settings, guarded, spans)
-    doors = EnabledApis(settings.doors)
-    server = _server(settings, calls, doors, messages, guarded, page)
-    way = way_to_workers(settings, guards.link_secret_of(settings))
-    fleet = Fleet(settings.worker, messages, server.set_ready, way)
-    service = Pipeline(fleet, settings.limits, threads, messages, reserve=calls.admission.reserve)
-    told_times = [each.times for each in (metrics, spans) if each]
-    frontend = Frontend(service, calls, told_times, settings.thread_count)
-    doors.register(frontend, server.grpc)
-    http = _http(settings, frontend, guarded, page, metrics) if page and metrics else None
-    calls.check = _check(calls, fleet, doors, http)
+    callers = CallerChecks(keys=api_keys_of(settings), tls=guards.tls_of(settings))
+    calls = _calls(settings, callers, spans)
+    apis = EnabledApis(settings.apis)
+    server = _server(settings, calls, apis, messages, callers, page)
+    transport = worker_transport(settings, guards.link_secret_of(settings))
+    fleet = Fleet(settings.worker, messages, server.set_ready, transport)
+    pipeline = Pipeline(fleet, settings.limits, threads, messages, reserve=calls.admission.reserve)
+    tell_times = [observer.times for observer in (metrics, spans) if observer]
+    frontend = Frontend(pipeline, calls, tell_times, settings.thread_count)
+    apis.register(frontend, server.grpc)
+    http = _http(settings, frontend, callers, page, metrics) if page and metrics else None
+    calls.check = _deadline_check(calls, fleet, apis, http)
     if metrics:
         metrics.read(lambda: figures_of(calls.admission, fleet))
     gc.collect()
-    gc.freeze()  # what is there now stays; each full collection would look at all of it, and stop every request
-    guards.warn_if_open(settings.listen, guarded.strangers(settings))
+    gc.freeze()  # these objects stay; each full collection would look at all of them, and stop every request
+    guards.warn_if_open(settings.listen, callers.by_flag(settings))
     await server.start(settings.listen)
     if http:
-        guards.warn_if_open(settings.http_listen, guarded.strangers(settings))
+        guards.warn_if_open(settings.http_listen, callers.by_flag(settings))
         await http.start(settings.http_listen)
     supervising = asyncio.create_task(fleet.supervise())
-    await _until_told(supervising)
+    await _until_stopped(supervising)
     await _drain(server, http, settings)
-    calls.refuse()  # the link to the worker ends next: what a door still lets in is refused by name, not lost in it
-    service.close()
+    calls.refuse()  # the links to the workers end next: calls that still come are refused by name, not lost with them
+    pipeline.close()
     supervising.cancel()
     await asyncio.wait([supervising])
     for observer in (page, spans):
@@ -80,22 +80,22 @@ async def main(settings: FrontendSettings) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guarded:
-    """By what callers are let in; None: by nothing."""
+class CallerChecks:
+    """The checks that callers must pass: API keys and TLS; None where there is no such check."""
 
     keys: ApiKeys | None
     tls: Fresh[Identity] | None
 
-    def strangers(self, settings: FrontendSettings) -> dict[str, object]:
-        """What keeps them out of an address that others reach, by its flag."""
+    def by_flag(self, settings: FrontendSettings) -> dict[str, object]:
+        """The checks that an address which others reach should have, by their flags."""
         return {"--tls-certificate": self.tls, "--api-keys or --tls-ca": self.keys or settings.tls_ca}
 
 
-def _calls(settings: FrontendSettings, guarded: Guarded, spans: "Spans | None") -> Calls:
+def _calls(settings: FrontendSettings, callers: CallerChecks, spans: "Spans | None") -> Calls:
     return Calls(
         timeout=settings.default_timeout,
         bounds=settings.bounds,
-        identify=guarded.keys.identify if guarded.keys else None,
+        identify=callers.keys.identify if callers.keys else None,
         log_calls=settings.log_calls,
         begin_span=spans.begin if spans else None,
     )
@@ -104,62 +104,61 @@ def _calls(settings: FrontendSettings, guarded: Guarded, spans: "Spans | None") 
 def _server(
     settings: FrontendSettings,
     calls: Calls,
-    doors: EnabledApis,
+    apis: EnabledApis,
     threads: ThreadPoolExecutor,
-    guarded: Guarded,
+    callers: CallerChecks,
     page: "Page | None",
 ) -> Server:
     return Server(
-        doors.services,
+        apis.services,
         calls,
         threads=threads,
         reflect=settings.reflection,
         connection_age=True,
         rpcs=page.rpcs if page else None,
-        tell=doors.tell,
-        tls=guarded.tls,
+        tell=apis.tell,
+        tls=callers.tls,
     )
 
 
 def _http(
-    settings: FrontendSettings, frontend: Frontend, guarded: Guarded, page: "Page", metrics: "FrontendMetrics"
+    settings: FrontendSettings, frontend: Frontend, callers: CallerChecks, page: "Page", metrics: "FrontendMetrics"
 ) -> HttpServer | None:
-    """Where it is one of the doors; it shows the metrics, whoever else does."""
-    if "http" not in settings.doors:
+    """The HTTP API, None where it is not enabled. It shows the metrics even without --metrics."""
+    if "http" not in settings.apis:
         return None
     return http_server(
         frontend,
-        keys=guarded.keys is not None,
+        keys=callers.keys is not None,
         metrics=page.text,
         tell=metrics.http,
-        tls=guarded.tls,
+        tls=callers.tls,
         drain_seconds=settings.drain_seconds,
         hosts=Hosts.of(settings.http_listen, settings.http_host),
         cors=Cors(frozenset(settings.http_cors_origin)),
     )
 
 
-def _check(calls: Calls, fleet: Fleet, doors: EnabledApis, http: HttpServer | None) -> Callable[[Caller], None]:
-    """Whether anybody could answer a call in time, for those that need a worker."""
+def _deadline_check(calls: Calls, fleet: Fleet, apis: EnabledApis, http: HttpServer | None) -> Callable[[Caller], None]:
+    """A check that raises Overloaded for a call that needs a worker, if no worker could answer it in time."""
 
     def check(caller: Caller) -> None:
-        known_here = doors.known_here(caller.method) or (http is not None and http.known_here(caller.method))
-        if not known_here:
+        if not (apis.known_here(caller.method) or (http is not None and http.known_here(caller.method))):
             fleet.check_terms(calls.terms(caller))
 
     return check
 
 
-async def _until_told(supervising: asyncio.Task[None]) -> None:
-    """To stop."""
-    told = asyncio.create_task(until_told_to_stop())
-    await asyncio.wait([told, supervising], return_when=asyncio.FIRST_COMPLETED)
+async def _until_stopped(supervising: asyncio.Task[None]) -> None:
+    """Returns when a signal asks the process to stop."""
+    stopping = asyncio.create_task(until_told_to_stop())
+    await asyncio.wait([stopping, supervising], return_when=asyncio.FIRST_COMPLETED)
     if supervising.done():
         supervising.result()  # a bug of ours: supervision never ends by itself
 
 
 async def _drain(server: Server, http: HttpServer | None, settings: FrontendSettings) -> None:
-    """Both doors tell balancers so first, then answer what they have."""
+    """Announces over gRPC and HTTP that this replica drains, then answers the calls in progress."""
     await server.announce_drain()
     if http:
         http.announce_drain()
@@ -168,28 +167,28 @@ async def _drain(server: Server, http: HttpServer | None, settings: FrontendSett
 
 
 def api_keys_of(settings: FrontendSettings) -> ApiKeys | None:
-    """None: everybody may ask."""
+    """The API keys; None where calls need none."""
     path = settings.api_keys
     return guards.read("api-keys", path, lambda: ApiKeys(path)) if path else None
 
 
-def way_to_workers(settings: FrontendSettings, secret: LinkSecret | None) -> WorkerTransport:
-    """Ends the process with status 2 and a line where a file of it is not there."""
-    way = WorkerTransport(
+def worker_transport(settings: FrontendSettings, secret: LinkSecret | None) -> WorkerTransport:
+    """The transport to the workers. Ends the process with status 2 and a line where a file cannot be read."""
+    transport = WorkerTransport(
         ca=settings.worker_ca,
         certificate=settings.worker_certificate,
         key=settings.worker_key,
         name=settings.worker_name,
         secret=secret,
     )
-    guards.read("worker-ca", way.ca, way.credentials)
-    if secret and not way.ca and not all(is_loopback(each) for each in settings.worker):
+    guards.read("worker-ca", transport.ca, transport.credentials)
+    if secret and not transport.ca and not all(is_loopback(target) for target in settings.worker):
         log.warning("the link's secret leaves in plain text", without=["--worker-ca"])
-    return way
+    return transport
 
 
 def figures_of(admission: Admission, fleet: Fleet) -> FrontendFigures:
-    """What metrics tell of both; another thread asks."""
+    """The figures that metrics show of admission and the fleet; called from another thread."""
     return FrontendFigures(
         requests=admission.requests,
         size=admission.size,
@@ -202,7 +201,7 @@ def figures_of(admission: Admission, fleet: Fleet) -> FrontendFigures:
 
 
 if __name__ == "__main__":
-    chosen = FrontendSettings.read(sys.argv[1:])
+    frontend_settings = FrontendSettings.read(sys.argv[1:])
     give_back_large_blocks()
-    logs.configure(chosen.log_format, chosen.log_level)
-    asyncio.run(main(chosen))
+    logs.configure(frontend_settings.log_format, frontend_settings.log_level)
+    asyncio.run(main(frontend_settings))

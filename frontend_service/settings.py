@@ -1,11 +1,12 @@
-"""All settings of the frontend."""
+"""All settings of the frontend: flags, environment variables, defaults."""
 
 import os
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
-from pydantic_settings import SettingsConfigDict
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from frontend_service.domain.limits import Limits
 from shared.server.admission import Bounds
@@ -19,8 +20,11 @@ def _target(value: str) -> str:
 
 HOST_NAME = re.compile(r"\*|\[[0-9a-f:.]+\]|[a-z0-9._-]+", re.I)
 ORIGIN = re.compile(r"\*|(?P<scheme>[a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?", re.I)
-UNTOLD_PORTS = {"http": ":80", "https": ":443"}
+DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 """Ports that browsers leave out of origins."""
+PREFIX = "SELVAGE_FRONTEND_"
+FORMER_FLAG, FORMER_VARIABLE = re.compile(r"--doors(?==|$)"), PREFIX + "DOORS"
+"""The name that --apis had before, which is still accepted."""
 
 
 def _host_name(value: str) -> str:
@@ -30,121 +34,150 @@ def _host_name(value: str) -> str:
 
 
 def _origin(value: str) -> str:
-    found = ORIGIN.fullmatch(value)
-    if found is None:
+    match = ORIGIN.fullmatch(value)
+    if match is None:
         raise ValueError("must be *, SCHEME://HOST or SCHEME://HOST:PORT, with nothing behind it")
-    return value.lower().removesuffix(UNTOLD_PORTS.get((found["scheme"] or "").lower(), ""))
+    return value.lower().removesuffix(DEFAULT_PORTS.get((match["scheme"] or "").lower(), ""))
 
 
 Target = Annotated[str, AfterValidator(_target)]
 Targets = Annotated[tuple[Target, ...], *LISTED, Field(min_length=1)]
-Door = Literal["grpc", "tei", "http"]
-ChosenDoors = Annotated[tuple[Door, ...], *LISTED, Field(min_length=1)]
+Api = Literal["grpc", "tei", "http"]
+ChosenApis = Annotated[tuple[Api, ...], *LISTED, Field(min_length=1)]
 HostNames = Annotated[tuple[Annotated[str, AfterValidator(_host_name)], ...], *LISTED]
 Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], *LISTED]
 Count = Annotated[int, Field(ge=1)]
 _DEFAULTS, _BOUNDS = Limits(), Bounds()
 
 
-class FrontendSettings(ServiceSettings):
-    """The Selvage frontend: takes texts over gRPC, tokenises them, asks a worker, answers. Needs no model files.
+class _FormerVariables(PydanticBaseSettingsSource):
+    """The environment variable of --apis under its former name."""
 
-    Every flag is also an environment variable: --max-texts is SELVAGE_FRONTEND_MAX_TEXTS.
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """The value of `apis`, None where the variable is not set; no other field has a former name."""
+        return os.environ.get(FORMER_VARIABLE) if field_name == "apis" else None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        """The values that are set."""
+        value = os.environ.get(FORMER_VARIABLE)
+        return {} if value is None else {"apis": value}
+
+
+class FrontendSettings(ServiceSettings):
+    """The Selvage frontend: takes requests over gRPC and HTTP, tokenises them, sends jobs to workers, and replies.
+
+    It needs no model files. Every flag is also an environment variable: --max-texts is SELVAGE_FRONTEND_MAX_TEXTS.
     """
 
-    model_config = SettingsConfigDict(env_prefix="SELVAGE_FRONTEND_", cli_prog_name="python -m frontend_service")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, cli_prog_name="python -m frontend_service")
 
     worker: Targets = Field(
         ("127.0.0.1:50061",),
-        description="Where a worker serves: HOST:PORT, or dns:///NAME:PORT for every address of a name. May be given "
-        "several times, or with commas between.",
+        description="Address of a worker: HOST:PORT, or dns:///NAME:PORT for a worker at each address of the name. May "
+        "be given several times, or once with commas between.",
     )
-    listen: Address = Field("127.0.0.1:50051", description="HOST:PORT to serve on; port 0 takes a free one.")
-    doors: ChosenDoors = Field(
+    listen: Address = Field("127.0.0.1:50051", description="HOST:PORT for gRPC; port 0 takes a free one.")
+    apis: ChosenApis = Field(
         ("grpc", "tei"),
-        description="What clients may speak, with commas between. grpc: selvage.v1, which has everything. tei: tei.v1, "
+        description="APIs to serve, with commas between. grpc: selvage.v1, which has everything. tei: tei.v1, "
         "the gRPC contract of text-embeddings-inference, on the same port. http: JSON in the shapes of OpenAI, Cohere, "
         "vLLM and text-embeddings-inference, on --http-listen.",
     )
     api_keys: str = Field(
         "",
-        description="File with the hashes of the API keys that may ask, and what each may have; see python -m "
-        "frontend_service.access.new_key. It is read again when it changes. Default: everybody may ask.",
+        description="File with the hashes of API keys and the limits of each; see python -m "
+        "frontend_service.access.new_key. It is read again when it changes. Default: calls need no key.",
     )
     worker_ca: str = Field(
         "",
-        description="File of PEM with who signs for workers, which are then spoken to over TLS. This file and the next "
-        "two are read anew for each connection. Default: plain text.",
+        description="File in PEM format with the certificates that must have signed those of the workers, which are "
+        "then reached over TLS. This file and the next two are read again for each connection. Default: plain text.",
     )
-    worker_certificate: str = Field("", description="File of PEM with the certificate that workers ask for (--tls-ca).")
-    worker_key: str = Field("", description="File of PEM with its private key.")
+    worker_certificate: str = Field(
+        "", description="File in PEM format with the frontend's certificate, for workers that ask for one (--tls-ca)."
+    )
+    worker_key: str = Field("", description="File in PEM format with the private key of that certificate.")
     worker_name: str = Field(
-        "", description="The name in the workers' certificates. Default: the one that --worker finds them by."
+        "", description="The name in the workers' certificates. Default: the name or address in --worker."
     )
-    http_listen: Address = Field("127.0.0.1:8080", description="HOST:PORT for the door http; port 0 takes a free one.")
+    http_listen: Address = Field("127.0.0.1:8080", description="HOST:PORT for HTTP; port 0 takes a free one.")
     http_host: HostNames = Field(
         (),
-        description="A name by which the door http is asked for, without a port. May be given several times, or with "
-        "commas between; * takes any. Requests for other hosts are refused, so that no web page that points a name of "
-        "its own here is served. Default: on a loopback address localhost and loopback addresses, elsewhere any.",
+        description="A host name that HTTP requests may be sent to, without a port. May be given several times, or "
+        "once with commas between; * accepts any. Requests for other hosts are refused, so that web pages which point "
+        "their own name at this address are not served. Default: on a loopback address localhost and loopback "
+        "addresses, elsewhere any.",
     )
     http_cors_origin: Origins = Field(
         (),
-        description="An origin, SCHEME://HOST or SCHEME://HOST:PORT, whose pages browsers let use the door http. May "
-        "be given several times, or with commas between; * takes all. Default: none but its own.",
+        description="An origin, SCHEME://HOST or SCHEME://HOST:PORT, whose web pages may use the HTTP API. May be "
+        "given several times, or once with commas between; * accepts all. Default: only its own origin.",
     )
     threads: Annotated[int, Field(ge=0)] = Field(
-        0, description="Threads that tokenise and finish results; 0: one a core, 8 at most."
+        0, description="Threads that tokenise and finish results; 0: one for each core, 8 at most."
     )
     default_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
-        30.0, description="Seconds for a call that brings no deadline of its own."
+        30.0, description="Deadline of a call that has none, in seconds."
     )
     drain_delay: Annotated[float, Field(ge=0)] = Field(
-        1.0, description="Seconds between NOT_SERVING and the last accepted call, so that balancers look elsewhere."
+        1.0,
+        description="Seconds between NOT_SERVING and the last accepted call, so that load balancers turn away first.",
     )
     max_requests_at_once: Count = Field(
-        _BOUNDS.requests, description="Requests that are being answered; above it they are refused as OVERLOADED."
+        _BOUNDS.requests, description="Most requests in progress; more are refused as OVERLOADED."
     )
     max_bytes_at_once: Count = Field(
-        _BOUNDS.size, description="Bytes of requests that are being answered, likewise; one always may be."
+        _BOUNDS.size, description="Most bytes of requests in progress, likewise; a single request may have more."
     )
     max_slow_reads: Count = Field(
-        _BOUNDS.slow_reads, description="Requests that take over 10 ms to arrive, at once, likewise."
+        _BOUNDS.slow_reads, description="Most requests that are arriving for over 10 ms, likewise."
     )
     max_streams: Count = Field(
-        _BOUNDS.streams, description="Streams that are open (EmbedStream, and those of tei.v1), likewise."
+        _BOUNDS.streams, description="Most open streams (EmbedStream, and those of tei.v1), likewise."
     )
     auto_truncate: bool = Field(
         False,
-        description="Whether texts over the model's limit are cut where a request does not say whether to cut them, by "
-        "any API; default: they are refused. A request that says so is obeyed either way.",
+        description="Whether texts over the model's limit are cut if the request does not say, by any API. Default: "
+        "they are refused. Requests that say whether to cut are obeyed either way.",
     )
-    max_texts: Count = Field(_DEFAULTS.texts, description="Texts in one Embed, Tokenize or list of queries.")
-    max_documents: Count = Field(_DEFAULTS.documents, description="Documents in one Rerank, Score or MaxSim.")
-    max_text_bytes: Count = Field(_DEFAULTS.text_bytes, description="UTF-8 bytes of one text.")
-    max_request_tokens: Count = Field(_DEFAULTS.request_tokens, description="Tokens of one request.")
-    max_request_rows: Count = Field(_DEFAULTS.request_rows, description="Rows of either side of one MaxSim.")
-    max_similarities: Count = Field(_DEFAULTS.similarities, description="Products of two rows in one MaxSim.")
+    max_texts: Count = Field(_DEFAULTS.texts, description="Most texts in one Embed, Tokenize or list of queries.")
+    max_documents: Count = Field(_DEFAULTS.documents, description="Most documents in one Rerank, Score or MaxSim.")
+    max_text_bytes: Count = Field(_DEFAULTS.text_bytes, description="Most UTF-8 bytes of one text.")
+    max_request_tokens: Count = Field(_DEFAULTS.request_tokens, description="Most tokens of one request.")
+    max_request_rows: Count = Field(_DEFAULTS.request_rows, description="Most rows of either side of one MaxSim.")
+    max_similarities: Count = Field(_DEFAULTS.similarities, description="Most products of two rows in one MaxSim.")
     max_vector_elements: Count = Field(
         _DEFAULTS.vector_elements,
-        description="Rows x dimensions of either side of one MaxSim, or of one Embed before pooling.",
+        description="Most rows x dimensions of either side of one MaxSim, or of one Embed before pooling.",
     )
-    max_scores: Count = Field(_DEFAULTS.scores, description="Scores of one Score or MaxSim.")
+    max_scores: Count = Field(_DEFAULTS.scores, description="Most scores of one Score or MaxSim.")
     max_pooled_tokens: Count = Field(
         _DEFAULTS.pooled_tokens,
-        description="Tokens of one text whose rows are pooled (pool_factor). Clustering n takes 10 x n x n bytes, one "
-        "text at a time, and half of its time nothing else runs in the frontend: about 40 MiB and 0.1 s for 2,048, "
-        "160 MiB and 0.5 s for 4,096, 650 MiB and 3 s for 8,192.",
+        description="Most tokens of one text whose rows are pooled (pool_factor). Clustering n rows takes 10 x n x n "
+        "bytes, one text at a time, and for half of its time nothing else runs in the frontend: about 40 MiB and 0.1 s "
+        "for 2,048 rows, 160 MiB and 0.5 s for 4,096, 650 MiB and 3 s for 8,192.",
     )
 
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], *sources: PydanticBaseSettingsSource, **named: PydanticBaseSettingsSource
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The usual sources, then the former environment variable."""
+        return (*sources, *named.values(), _FormerVariables(settings_cls))
+
+    @classmethod
+    def read(cls, arguments: list[str]) -> Self:
+        """See `ServiceSettings.read`; also accepts the former flag."""
+        return super().read([FORMER_FLAG.sub("--apis", argument) for argument in arguments])
+
     @model_validator(mode="after")
-    def _way(self) -> Self:
+    def _link_is_whole(self) -> Self:
         pairs = (("worker_certificate", "worker_key"), ("worker_key", "worker_certificate"))
         return self._needs(*pairs, ("worker_certificate", "worker_ca"), ("worker_name", "worker_ca"))
 
     @property
     def bounds(self) -> Bounds:
-        """What there may be of requests at once."""
+        """The limits of requests in progress."""
         return Bounds(
             requests=self.max_requests_at_once,
             size=self.max_bytes_at_once,
@@ -154,7 +187,7 @@ class FrontendSettings(ServiceSettings):
 
     @property
     def limits(self) -> Limits:
-        """What a request may hold."""
+        """The limits of a single request."""
         return Limits(
             texts=self.max_texts,
             documents=self.max_documents,
@@ -170,5 +203,5 @@ class FrontendSettings(ServiceSettings):
 
     @property
     def thread_count(self) -> int:
-        """Threads of the pool."""
+        """The number of threads in the pool."""
         return self.threads or min(8, os.cpu_count() or 1)

@@ -27,8 +27,8 @@ async def serve(model: str, worker: str, frontend: str, http: str = "", devices:
     """
     starting = f"{len(devices)} workers" if len(devices) > 1 else "a worker"
     print(f"Starting {starting} with {model} and a frontend ...", flush=True)
-    doors = {"doors": "grpc,tei,http", "http-listen": http} if http else {}
-    own, others = {"listen": worker}, {"listen": frontend, **doors}
+    apis = {"apis": "grpc,tei,http", "http-listen": http} if http else {}
+    own, others = {"listen": worker}, {"listen": frontend, **apis}
     with ExitStack() as stopping:
         async with stack(model, devices=devices, worker=own, frontend=others) as pair:
             further = {f"worker {number}": each for number, each in enumerate(pair.workers[1:], 2)}

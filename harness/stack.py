@@ -89,15 +89,15 @@ async def stack(
         flags = worker_flags({"model": model, **(worker or {})}, workers, devices)
         holders = [Member("gpu_worker", WORKER_SERVICES, each, channel=channel) for each in flags]
         await asyncio.gather(*(_start(member, cleanup) for member in holders))
-        doors = str((frontend or {}).get("doors", "grpc"))
+        apis = str((frontend or {}).get("apis", "grpc"))
         fronts = [
             Member(
                 "frontend_service",
-                PUBLIC_SERVICES if "grpc" in doors else TEI_SERVICES,
+                PUBLIC_SERVICES if "grpc" in apis else TEI_SERVICES,
                 {
                     "worker": [each.address for each in holders],
                     "drain-delay": 0.5 if frontends > 1 else 0,
-                    **({"http-listen": "127.0.0.1:0"} if "http" in doors else {}),
+                    **({"http-listen": "127.0.0.1:0"} if "http" in apis else {}),
                     **(frontend or {}),
                 },
                 python=python or sys.executable,

@@ -1,15 +1,15 @@
-"""Who may ask: API keys, known by their hashes, each with what its callers may have. Knows no door.
+"""API keys, stored as hashes, each with the priority, fairness key and quota of its callers. Knows no API.
 
 The file is TOML:
 
     [[keys]]
     name = "search"
-    sha256 = "..."             # of the key, 64 hexadecimal digits
-    priority = "interactive"   # the most urgent that its callers may be
-    fairness_key = "search"    # keys that share one count as one caller; default: the name
-    requests_at_once = 64      # default: no limit of its own
+    sha256 = "..."             # hash of the key, 64 hexadecimal digits
+    priority = "interactive"   # the most urgent priority that its callers may use
+    fairness_key = "search"    # keys with the same fairness key count as one caller; default: the name
+    requests_at_once = 64      # default: no limit for this key
 
-`python -m frontend_service.access.new_key search` makes a key, and its entry.
+`python -m frontend_service.access.new_key search` makes a key and its entry.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from shared.jobs import PRIORITIES, Priority
 from shared.security.reloaded_file import Fresh
 
 LONGEST_NAME = 128
-"""Letters."""
+"""Most letters of a key's name and of a fairness key."""
 
 log = structlog.get_logger("keys")
 
@@ -40,7 +40,7 @@ def _priority(value: object) -> Priority:
 
 
 class KeyEntry(BaseModel):
-    """A key as the file has it."""
+    """A key as the file describes it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,8 +51,8 @@ class KeyEntry(BaseModel):
     requests_at_once: Annotated[int, Field(ge=1)] | None = None
 
 
-class File(BaseModel):
-    """All of it."""
+class KeyFile(BaseModel):
+    """The whole file."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -60,66 +60,66 @@ class File(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class _KnownKey:
-    """A key that may ask."""
+class _AcceptedKey:
+    """A key of the file, with the quota that its callers share."""
 
     entry: KeyEntry
     quota: Quota | None
 
 
 class ApiKeys:
-    """All keys of a file, which is read again when it changes."""
+    """The keys of a file, which is read again when it changes."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises OSError and ValueError, whose message tells what is wrong with the file."""
+        """Raises OSError, and ValueError with a message that says what is wrong with the file."""
         self._quotas: dict[str, Quota] = {}
-        self._known: Fresh[Mapping[str, _KnownKey]] = Fresh([path], self._read, self._stays, clock)
+        self._keys: Fresh[Mapping[str, _AcceptedKey]] = Fresh([path], self._read, self._log_unreadable, clock)
 
     def identify(self, caller: Caller) -> Caller:
-        """The same caller with what belongs to its key; metadata can only make it less urgent.
+        """The caller with the priority, fairness key and quota of its API key. Raises Unauthenticated.
 
-        Raises Unauthenticated.
+        The priority in its metadata counts only where it is less urgent than that of the key.
         """
         if not caller.secret:
             raise Unauthenticated("an API key is needed: authorization: Bearer KEY", field="authorization")
-        found = self._known.value.get(hashed(caller.secret))
-        if found is None:
+        key = self._keys.value.get(hashed(caller.secret))
+        if key is None:
             raise Unauthenticated("the API key is not known", field="authorization")
-        entry = found.entry
+        entry = key.entry
         return replace(
             caller,
             secret="",
             key=entry.fairness_key or entry.name,
             priority=max(caller.priority or entry.priority, entry.priority),
-            quota=found.quota,
+            quota=key.quota,
         )
 
-    def _read(self, contents: Sequence[bytes]) -> dict[str, _KnownKey]:
+    def _read(self, contents: Sequence[bytes]) -> dict[str, _AcceptedKey]:
         try:
-            entries = File.model_validate(tomllib.loads(contents[0].decode())).keys
+            entries = KeyFile.model_validate(tomllib.loads(contents[0].decode())).keys
         except ValidationError as error:
-            # Not what was given: it may be a key in plain text.
-            problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+            # Without the values, which may be keys in plain text.
+            problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
             raise ValueError("; ".join(problems)) from None
         for field in ("name", "sha256"):
-            values = [getattr(each, field) for each in entries]
-            twice = next((each.name for each in entries if values.count(getattr(each, field)) > 1), None)
+            values = [getattr(entry, field) for entry in entries]
+            twice = next((entry.name for entry in entries if values.count(getattr(entry, field)) > 1), None)
             if twice is not None:
                 raise ValueError(f"the {field} of {twice!r} is there twice")
-        return {each.sha256: _KnownKey(each, self._quota(each)) for each in entries}
+        return {entry.sha256: _AcceptedKey(entry, self._quota(entry)) for entry in entries}
 
     def _quota(self, entry: KeyEntry) -> Quota | None:
-        """The one of that name, so that what is under way still counts when the file is read again."""
+        """The quota of this name, which outlives a change of the file, so that requests in progress still count."""
         if entry.requests_at_once is None:
             return None
         quota = self._quotas.setdefault(entry.name, Quota(entry.requests_at_once))
         quota.most = entry.requests_at_once
         return quota
 
-    def _stays(self, error: Exception) -> None:
+    def _log_unreadable(self, error: Exception) -> None:
         log.error("API keys not read again, the old ones stay", why=str(error))
 
 
 def hashed(secret: str) -> str:
-    """As the file has it. Keys are random, so a fast hash is enough: nobody guesses one."""
+    """The hash of a key, as the file has it. Keys are random and cannot be guessed, so a fast hash is enough."""
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,6 +1,6 @@
 """Makes an API key: `python -m frontend_service.access.new_key NAME` prints it once.
 
-The entry for the file of keys, which holds its hash, is printed beside it.
+The entry for the file of keys, which holds only the key's hash, is printed as well.
 """
 
 import argparse
@@ -12,22 +12,22 @@ from frontend_service.access.api_keys import LONGEST_NAME, hashed
 from shared.jobs import PRIORITIES
 
 PREFIX = "sv-"
-"""By which scanners of sources may find a key that was left there."""
+"""Prefix of every key, by which scanners find keys that were left in source code."""
 BYTES = 32
-"""Of chance."""
+"""Random bytes of a key."""
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the key to standard error, and its entry to standard output, so that `>> keys.toml` takes that alone."""
-    asked = _parser().parse_args(arguments)
+    """Prints the key to standard error, and its entry to standard output: `>> keys.toml` adds only the entry."""
+    options = _parser().parse_args(arguments)
     secret = PREFIX + secrets.token_urlsafe(BYTES)
-    entry = {"name": asked.name, "sha256": hashed(secret), "priority": asked.priority}
-    if asked.requests_at_once is not None:
-        entry["requests_at_once"] = asked.requests_at_once
-    print(f"The key of {asked.name}, told only now: {secret}", file=sys.stderr)
+    entry = {"name": options.name, "sha256": hashed(secret), "priority": options.priority}
+    if options.requests_at_once is not None:
+        entry["requests_at_once"] = options.requests_at_once
+    print(f"The key of {options.name}, told only now: {secret}", file=sys.stderr)
     print("[[keys]]")
     for name, value in entry.items():
-        print(f"{name} = {json.dumps(value, ensure_ascii=False)}")  # of words and numbers the same as TOML's
+        print(f"{name} = {json.dumps(value, ensure_ascii=False)}")  # JSON writes words and numbers as TOML does
     print()
     return 0
 
@@ -35,21 +35,21 @@ def main(arguments: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m frontend_service.access.new_key",
-        description="Makes an API key. The key goes to standard error, once; the entry for the file that --api-keys "
-        "names goes to standard output, and holds its hash only: add it with >> keys.toml.",
+        description="Makes an API key. The key is printed once, to standard error; the entry for the file that "
+        "--api-keys names is printed to standard output, and holds only the key's hash: add it with >> keys.toml.",
     )
-    parser.add_argument("name", metavar="NAME", type=_name, help="whose key it is, for the file's readers")
+    parser.add_argument("name", metavar="NAME", type=_name, help="name of the key, for people who read the file")
     parser.add_argument(
         "--priority",
         choices=list(PRIORITIES),
         default="default",
-        help="the most urgent that its calls may be (default %(default)s)",
+        help="most urgent priority that its calls may use (default %(default)s)",
     )
     parser.add_argument(
         "--requests-at-once",
         metavar="COUNT",
         type=_count,
-        help="requests that are answered at once (default: no limit)",
+        help="most requests in progress (default: no limit)",
     )
     return parser
 

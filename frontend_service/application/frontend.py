@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Frontend:
-    """All services. An API admits each call by `calls`, and answers it by an Exchange for its method."""
+    """The services, and the policy of calls: an API admits each call by `calls` and answers it by an Exchange."""
 
     def __init__(
         self, pipeline: Pipeline, calls: Calls, tell_times: Sequence[TellTimes] = (), threads: int = 1

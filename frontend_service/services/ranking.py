@@ -251,7 +251,7 @@ def _vectors_of(request: MaxSimRequest) -> dict[str, MultiVectors]:
 
 
 def _check_dimensions(queries: MultiVectors, documents: MultiVectors) -> None:
-    """Raises DimensionMismatch."""
+    """Raises DimensionMismatch where the two sides cannot be compared."""
     if queries.dimensions != documents.dimensions:
         raise DimensionMismatch(
             f"queries have {queries.dimensions} dimensions, documents {documents.dimensions}",

@@ -15,7 +15,7 @@ from support.forked import SHARED, Nursery
 from support.references import Calls, mini_lm_path
 
 LOGGED = {"log-calls": True}
-DOORS = {"doors": "grpc,tei,http"}
+APIS = {"apis": "grpc,tei,http"}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,7 +32,7 @@ async def nursery(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Nur
 @pytest.fixture(scope="session")
 async def pair(nursery: Nursery) -> AsyncIterator[Stack]:
     """MiniLM as shipped (256 tokens), one frontend with every door: it takes seconds to load."""
-    async with stack("minilm", worker=LOGGED, frontend=LOGGED | DOORS) as running:
+    async with stack("minilm", worker=LOGGED, frontend=LOGGED | APIS) as running:
         yield running
 
 

@@ -90,7 +90,7 @@ async def guarded(tmp_path_factory: pytest.TempPathFactory, nursery: object) -> 
         **way,
         "worker-name": NAME,
         "log-calls": True,
-        "doors": "grpc,tei,http",
+        "apis": "grpc,tei,http",
     }
     async with stack(
         "random:tiny-bert", worker=worker, frontend=frontend, channel=open_channel(authority, own)

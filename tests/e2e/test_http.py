@@ -16,7 +16,7 @@ from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from shared.vectors import DataType, OutputKind
 from support.references import Calls, dense, eventually, near
 
-DOORS = {"doors": "grpc,tei,http"}
+APIS = {"apis": "grpc,tei,http"}
 TEXTS = ["a small cat", "an even smaller dog", "the moon"]
 
 
@@ -43,7 +43,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 @pytest.fixture(scope="module")
 async def bge(nursery: object) -> AsyncIterator[Stack]:
     """A model with dense, sparse and token vectors."""
-    async with stack("random:tiny-bge-m3", frontend=DOORS) as running:
+    async with stack("random:tiny-bge-m3", frontend=APIS) as running:
         yield running
 
 
@@ -157,7 +157,7 @@ async def test_what_else_is_told(bge: Stack, http: Http) -> None:
 
 async def test_labels_equal_those_of_grpc(session: aiohttp.ClientSession) -> None:
     """/predict best first, /classify with all probabilities."""
-    async with stack("random:tiny-classifier", frontend=DOORS) as running:
+    async with stack("random:tiny-classifier", frontend=APIS) as running:
         http = Http(running.frontends[0].http_url, session)
         asked = classification_pb2.ClassifyRequest(texts=TEXTS, normalize=True)
         told = await Calls(running.channel).classification.Classify(asked)
@@ -215,7 +215,7 @@ async def test_a_caller_who_goes_leaves_nothing_behind(bge: Stack, http: Http) -
 
 async def test_a_drain_answers_what_runs(session: aiohttp.ClientSession) -> None:
     """/health says no at once; requests that are there are answered, and then the port is closed."""
-    async with stack("random:tiny-bert", frontend=DOORS | {"drain-delay": 0.5}) as running:
+    async with stack("random:tiny-bert", frontend=APIS | {"drain-delay": 0.5}) as running:
         frontend = running.frontends[0]
         http = Http(frontend.http_url, session)
         body = {"input": ["a few words " * 8] * 3000, "encoding_format": "base64"}
@@ -244,7 +244,7 @@ async def test_two_doors_of_one_address_are_refused(bge: Stack) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        flags = DOORS | {"worker": bge.worker.address, "http-listen": f"127.0.0.1:{taken.getsockname()[1]}"}
+        flags = APIS | {"worker": bge.worker.address, "http-listen": f"127.0.0.1:{taken.getsockname()[1]}"}
         member = Member("frontend_service", [], flags)
         await member.start()
         assert await member.ended() == 2

@@ -15,7 +15,7 @@ from harness.stack import Stack, stack
 from support.references import near, words
 from support.tiny import reader, write_encoder
 
-DOORS = {"doors": "grpc,tei,http"}
+APIS = {"apis": "grpc,tei,http"}
 TEXTS = ["a small cat", "an even smaller dog", words(100, seed=1)]
 QUERY, DOCUMENTS = "w4 w5 w6", ["w1 w2 w3", "w7", "w9 w8 w7 w6 w1"]
 
@@ -89,7 +89,7 @@ async def test_logits_of_a_cross_encoder(tmp_path: Path, session: aiohttp.Client
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
     pairs = [(QUERY, document) for document in DOCUMENTS]
     logits, scores = oracle.predict(pairs, activation_fn=torch.nn.Identity()), oracle.predict(pairs)
-    async with stack(str(tmp_path / "saved"), frontend=DOORS) as running:
+    async with stack(str(tmp_path / "saved"), frontend=APIS) as running:
         http = Http(running.frontends[0].http_url, session)
         for first, second in (
             ("text_1", "text_2"),

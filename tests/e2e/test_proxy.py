@@ -23,7 +23,7 @@ pytestmark = [
 ]
 CONFIG = (Path(__file__).parents[2] / "deploy/proxy/haproxy.cfg").read_text()
 FOUND, FOUND_HTTP = (f"  server-template replica 32 frontend:{port}\n" for port in (50051, 8080))
-DOORS = {"doors": "grpc,tei,http"}
+APIS = {"apis": "grpc,tei,http"}
 BY_NAME = " resolvers engine init-addr none"
 
 
@@ -64,7 +64,7 @@ async def answered(pair: Stack) -> list[int]:
 
 async def test_a_frontend_that_drains_loses_no_call(tmp_path: Path) -> None:
     """Nor one that comes back: without retries every call is answered, and by both in the end."""
-    settings = DOORS | {"drain-delay": 8, "metrics": "127.0.0.1:0"}
+    settings = APIS | {"drain-delay": 8, "metrics": "127.0.0.1:0"}
     async with (
         stack("random:tiny-bert", frontends=2, frontend=settings) as pair,
         proxy(pair, tmp_path) as channel,
@@ -87,7 +87,7 @@ async def test_a_frontend_that_drains_loses_no_call(tmp_path: Path) -> None:
 async def test_http_goes_to_frontends_that_serve(tmp_path: Path) -> None:
     """Its own port of the proxy; 503 where there is none."""
     async with (
-        stack("random:tiny-bert", frontend=DOORS) as pair,
+        stack("random:tiny-bert", frontend=APIS) as pair,
         proxy(pair, tmp_path),
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(f"{tmp_path}/http")) as session,
     ):
@@ -103,7 +103,7 @@ async def test_http_goes_to_frontends_that_serve(tmp_path: Path) -> None:
 
 async def test_without_a_frontend_callers_are_told_when_to_ask_again(tmp_path: Path) -> None:
     """By gRPC's own words, UNAVAILABLE and a pushback."""
-    async with stack("random:tiny-bert", frontend=DOORS) as pair, proxy(pair, tmp_path) as channel:
+    async with stack("random:tiny-bert", frontend=APIS) as pair, proxy(pair, tmp_path) as channel:
         await pair.frontends[0].stop()
         told: list[grpc.aio.AioRpcError] = []
 

@@ -86,9 +86,9 @@ async def test_it_is_found_by_reflection_and_told_by_health(tiny: Stack) -> None
 
 async def test_a_door_that_was_not_chosen_is_closed() -> None:
     """And health knows nothing of it."""
-    async with stack("random:tiny-bert", frontend={"doors": "grpc"}) as running:
+    async with stack("random:tiny-bert", frontend={"apis": "grpc"}) as running:
         assert (await told(Tei(running.channel).embed.Embed(pb.EmbedRequest(inputs="w1"))))[0] == "UNIMPLEMENTED"
-    async with stack("random:tiny-bert", frontend={"doors": "tei"}) as running:
+    async with stack("random:tiny-bert", frontend={"apis": "tei"}) as running:
         assert len((await Tei(running.channel).embed.Embed(pb.EmbedRequest(inputs="w1"))).embeddings) == 64
         found = await told(Calls(running.channel).embedding.Embed(embedding_pb2.EmbedRequest(texts=["w1"])))
         assert found[0] == "UNIMPLEMENTED"

@@ -92,7 +92,7 @@ def test_there_is_one_port_for_all_replicas() -> None:
     grpc_port, http_port = map(port_of, SERVICES["proxy"]["ports"])
     assert grpc_port == port_of(listens_on("frontend"))
     assert http_port == port_of(SERVICES["frontend"]["environment"]["SELVAGE_FRONTEND_HTTP_LISTEN"])
-    assert SERVICES["frontend"]["environment"]["SELVAGE_FRONTEND_DOORS"] == "grpc,tei,http"
+    assert SERVICES["frontend"]["environment"]["SELVAGE_FRONTEND_APIS"] == "grpc,tei,http"
     assert not [name for name in ALL if "ports" in SERVICES[name]]
 
 

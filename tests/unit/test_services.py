@@ -11,7 +11,7 @@ from frontend_service.api.enabled import DOORS, EnabledApis
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
 from frontend_service.services.pipeline import Pipeline
-from frontend_service.settings import Door, FrontendSettings
+from frontend_service.settings import Api, FrontendSettings
 from frontend_service.workers import link, stream
 from gpu_worker.link import outbox
 from shared.server.calls import Calls
@@ -63,8 +63,17 @@ async def test_the_frontend_registers_just_these(chosen: list[str]) -> None:
 
 def test_every_door_can_be_chosen() -> None:
     """By default those that need no port of their own are open."""
-    assert set(get_args(Door)) == {*DOORS, "http"}
-    assert set(FrontendSettings().doors) == set(DOORS)
+    assert set(get_args(Api)) == {*DOORS, "http"}
+    assert set(FrontendSettings().apis) == set(DOORS)
+
+
+def test_the_former_name_of_apis_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a flag and as a variable; the present name goes first."""
+    assert [FrontendSettings.read(flags).apis for flags in (["--doors", "tei"], ["--doors=tei"])] == [("tei",)] * 2
+    monkeypatch.setenv("SELVAGE_FRONTEND_DOORS", "grpc,http")
+    assert FrontendSettings.read([]).apis == ("grpc", "http")
+    monkeypatch.setenv("SELVAGE_FRONTEND_APIS", "tei")
+    assert (FrontendSettings.read([]).apis, FrontendSettings.read(["--apis", "http"]).apis) == (("tei",), ("http",))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from harness.member import Member
 from harness.stack import Stack, stack
 from selvage.v1.embedding_pb2 import EmbedRequest
 from shared.server.services import PUBLIC_SERVICES
-from support.http_calls import DOORS, KEY, MODEL, Clients
+from support.http_calls import APIS, KEY, MODEL, Clients
 from support.programs import program, python_of
 from support.references import Calls, dense
 
@@ -29,7 +29,7 @@ async def clients(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cli
 @pytest.fixture(scope="session")
 async def bert(nursery: object) -> AsyncIterator[Stack]:
     """Dense vectors of 64 dimensions."""
-    async with stack(f"random:{MODEL}", frontend=DOORS) as running:
+    async with stack(f"random:{MODEL}", frontend=APIS) as running:
         yield running
 
 
@@ -53,7 +53,7 @@ async def guarded(bert: Stack, tmp_path_factory: pytest.TempPathFactory) -> Asyn
     """Another frontend of the same worker: who has the key may ask one thing at a time."""
     keys = tmp_path_factory.mktemp("keys") / "keys.toml"
     keys.write_text(f'[[keys]]\nname = "search"\nsha256 = "{hashed(KEY)}"\nrequests_at_once = 1\n')
-    flags = {"worker": bert.worker.address, "http-listen": "127.0.0.1:0", "api-keys": keys, "log-calls": True, **DOORS}
+    flags = {"worker": bert.worker.address, "http-listen": "127.0.0.1:0", "api-keys": keys, "log-calls": True, **APIS}
     member = Member("frontend_service", PUBLIC_SERVICES, flags)
     await member.start()
     await member.wait_ready()
