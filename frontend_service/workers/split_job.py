@@ -51,18 +51,18 @@ def token_shares(tokens: int, workers: Sequence[SplitWorker]) -> list[float]:
         candidates = [worker for worker in candidates if worker not in late]
 
 
-def cut_runs(lengths: Sequence[int], shares: Sequence[float]) -> list[range]:
-    """Cuts sequences into a run for each share, of about so many tokens; a run may be empty.
+def cut_runs(lengths: Sequence[int], wanted_tokens: Sequence[float]) -> list[range]:
+    """Cuts sequences into runs of about so many tokens each; a run may be empty.
 
-    The last run that has a share takes the sequences that are left.
+    The last run that is to have tokens takes the sequences that are left.
     """
     ends = list(accumulate(lengths))
     total, runs, start = ends[-1], [], 0
-    for end in accumulate(shares):
+    for end in accumulate(wanted_tokens):
         stop = int(np.searchsorted(ends, min(end, total) + 0.5, side="right"))
         runs.append(range(start, max(start, stop)))
         start = runs[-1].stop
-    last = next(place for place in reversed(range(len(runs))) if shares[place])
+    last = next(place for place in reversed(range(len(runs))) if wanted_tokens[place])
     runs[last] = range(runs[last].start, len(lengths))
     return runs
 
