@@ -17,20 +17,20 @@ Reply = TypeVar("Reply")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange(Generic[Message, Request, ServiceAnswer, Reply]):
-    """One method of an API: `read` makes a request of its message, `ask` calls a service, `write` makes the reply.
+    """One method of an API: `read` makes the request of a message, `call_service` answers it, `write` makes the reply.
 
     Large messages are read and written in a thread, so `read` and `write` may touch nothing but their arguments.
     `weight`: how many times longer it takes to write a byte of the answer than to copy it.
     """
 
     read: Callable[[Message], Request]
-    ask: Callable[[Request, RequestTerms], Awaitable[ServiceAnswer]]
+    call_service: Callable[[Request, RequestTerms], Awaitable[ServiceAnswer]]
     write: Callable[[Request, ServiceAnswer], Reply]
     weight: int = 1
 
     async def run(self, pipeline: Pipeline, message: Message, size: int, terms: RequestTerms) -> tuple[Reply, Timing]:
         """Answers a message of `size` bytes. The times include writing the reply. Raises SelvageError."""
         request = await pipeline.offload(size, self.read, message)
-        answer = await self.ask(request, terms)
+        answer = await self.call_service(request, terms)
         reply = await pipeline.offload(self.weight * answer.size, partial(self.write, request), answer)
         return reply, answer.timing(pipeline.clock())

@@ -27,28 +27,29 @@ Repeat = Callable[[JobResult, Check], JobResult]
 class Distinct:
     """The distinct inputs among N inputs.
 
-    `first` [U]: the place at which each distinct input stands first. `of` [N]: which of them each input equals.
+    `first` [U]: the place at which each distinct input stands first. `inverse` [N]: the number of the distinct input that each input
+    equals, as numpy.unique has it.
     """
 
     first: list[int]
-    of: Places
+    inverse: Places
 
     @classmethod
     def among(cls, keys: Iterable[Hashable]) -> "Distinct":
         numbers: dict[Hashable, int] = {}
         first: list[int] = []
-        of: list[int] = []
+        inverse: list[int] = []
         for place, key in enumerate(keys):
             number = numbers.setdefault(key, len(numbers))
             if number == len(first):
                 first.append(place)
-            of.append(number)
-        return cls(first=first, of=np.array(of, dtype=np.int64))
+            inverse.append(number)
+        return cls(first=first, inverse=np.array(inverse, dtype=np.int64))
 
     @property
-    def all(self) -> bool:
+    def has_no_repeats(self) -> bool:
         """Whether all inputs are distinct."""
-        return len(self.first) == len(self.of)
+        return len(self.first) == len(self.inverse)
 
 
 def without_repeats(work: Work, tokenized: TokenizedBatch) -> tuple[Work, TokenizedBatch, Repeat | None]:
@@ -58,14 +59,14 @@ def without_repeats(work: Work, tokenized: TokenizedBatch) -> tuple[Work, Tokeni
     if isinstance(work, MaxSim):
         return _max_sim(work, tokenized)
     distinct = Distinct.among(_sequence_keys(tokenized))
-    if distinct.all:
+    if distinct.has_no_repeats:
         return work, tokenized, None
     return work, tokenized.select(distinct.first), partial(_repeat_sequences, distinct)
 
 
 def _score(work: Score, tokenized: TokenizedBatch) -> tuple[Work, TokenizedBatch, Repeat | None]:
     keys = _sequence_keys(tokenized)
-    table = _ScoreTable.of(work.layout, keys[: work.queries], keys[work.queries :])
+    table = _ScoreTable.from_keys(work.layout, keys[: work.queries], keys[work.queries :])
     if table is None:
         return work, tokenized, None
     documents = [work.queries + place for place in table.documents]
@@ -76,7 +77,7 @@ def _score(work: Score, tokenized: TokenizedBatch) -> tuple[Work, TokenizedBatch
 
 def _max_sim(work: MaxSim, tokenized: TokenizedBatch) -> tuple[Work, TokenizedBatch, Repeat | None]:
     keys = _sequence_keys(tokenized) if work.queries is None else _vector_keys(work.queries)
-    table = _ScoreTable.of(work.layout, keys, _vector_keys(work.documents))
+    table = _ScoreTable.from_keys(work.layout, keys, _vector_keys(work.documents))
     if table is None:
         return work, tokenized, None
     documents = work.documents.chosen(table.documents)
@@ -101,17 +102,21 @@ class _ScoreTable:
     columns: Places
 
     @classmethod
-    def of(cls, layout: Layout, queries: Sequence[Hashable], documents: Sequence[Hashable]) -> "_ScoreTable | None":
+    def from_keys(
+        cls, layout: Layout, queries: Sequence[Hashable], documents: Sequence[Hashable]
+    ) -> "_ScoreTable | None":
         """The table for these inputs, by their keys; None where no input is repeated."""
         if layout is Layout.PAIRS:
             pairs = Distinct.among(zip(queries, documents, strict=True))
-            if pairs.all:
+            if pairs.has_no_repeats:
                 return None
-            return cls(queries=pairs.first, documents=pairs.first, rows=pairs.of, columns=np.zeros(1, dtype=np.int64))
+            return cls(
+                queries=pairs.first, documents=pairs.first, rows=pairs.inverse, columns=np.zeros(1, dtype=np.int64)
+            )
         rows, columns = Distinct.among(queries), Distinct.among(documents)
-        if rows.all and columns.all:
+        if rows.has_no_repeats and columns.has_no_repeats:
             return None
-        return cls(queries=rows.first, documents=columns.first, rows=rows.of, columns=columns.of)
+        return cls(queries=rows.first, documents=columns.first, rows=rows.inverse, columns=columns.inverse)
 
 
 def _sequence_keys(tokenized: TokenizedBatch) -> list[Hashable]:
@@ -133,17 +138,17 @@ def _vector_keys(vectors: MultiVectors) -> list[Hashable]:
 
 def _repeat_sequences(distinct: Distinct, result: JobResult, check: Check) -> JobResult:
     """Repeats the rows, weights and logits of sequences."""
-    of, texts = distinct.of, len(distinct.first)
-    rows, total, row_lengths = of, texts, ()
+    inverse, texts = distinct.inverse, len(distinct.first)
+    rows, total, row_lengths = inverse, texts, ()
     if result.row_lengths:
         lengths = np.array(result.row_lengths, dtype=np.int64)
-        rows, total, row_lengths = _ragged_rows(lengths, of), int(lengths.sum()), tuple(lengths[of].tolist())
+        rows, total, row_lengths = _ragged_rows(lengths, inverse), int(lengths.sum()), tuple(lengths[inverse].tolist())
     dense, tokens, sparse = result.dense, result.tokens, result.sparse
     return replace(
         result,
-        dense=None if dense is None else _take_rows(dense, texts, of),
+        dense=None if dense is None else _take_rows(dense, texts, inverse),
         tokens=None if tokens is None else _take_rows(tokens, total, rows),
-        sparse=None if sparse is None else _take_sparse(sparse, of, check),
+        sparse=None if sparse is None else _take_sparse(sparse, inverse, check),
         row_lengths=row_lengths,
         token_ids=_take(result.token_ids, total, rows),
         scores=_take(result.scores, total, rows),
@@ -167,24 +172,24 @@ def _repeat_scores(table: _ScoreTable, widths: Sequence[int], result: JobResult,
     )
 
 
-def _ragged_rows(lengths: Places, of: Places) -> Places:
-    """The rows of the texts `of`, in that order, among texts of these lengths laid end to end."""
-    starts, counts = (np.cumsum(lengths) - lengths)[of], lengths[of]
+def _ragged_rows(lengths: Places, texts: Places) -> Places:
+    """The places of the rows of some `texts`, in their order, among texts of these lengths laid end to end."""
+    starts, counts = (np.cumsum(lengths) - lengths)[texts], lengths[texts]
     before = np.cumsum(counts) - counts
     rows: Places = np.arange(counts.sum()) + np.repeat(starts - before, counts)
     return rows
 
 
-def _take_rows(rows: Rows, total: int, of: Places) -> Rows:
-    return replace(rows, data=_take(rows.data, total, of), scales=_take(rows.scales, total, of))
+def _take_rows(rows: Rows, total: int, places: Places) -> Rows:
+    return replace(rows, data=_take(rows.data, total, places), scales=_take(rows.scales, total, places))
 
 
-def _take_sparse(vectors: SparseRows, of: Places, check: Check) -> SparseRows:
+def _take_sparse(vectors: SparseRows, texts: Places, check: Check) -> SparseRows:
     lengths = np.array(vectors.lengths, dtype=np.int64)
-    check(SPARSE_PAIR_BYTES * int(lengths[of].sum()))
-    pairs, total = _ragged_rows(lengths, of), int(lengths.sum())
+    check(SPARSE_PAIR_BYTES * int(lengths[texts].sum()))
+    pairs, total = _ragged_rows(lengths, texts), int(lengths.sum())
     return SparseRows(
-        lengths=tuple(lengths[of].tolist()),
+        lengths=tuple(lengths[texts].tolist()),
         indices=_take(vectors.indices, total, pairs),
         values=_take(vectors.values, total, pairs),
     )

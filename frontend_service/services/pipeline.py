@@ -48,11 +48,10 @@ def accept_tokens(_: RaggedTokens) -> None:
 class Prepared:
     """A request that a service has checked against the model's card and the limits, ready to run.
 
-    `slices` tokenise its texts, in order; None for a request that brings vectors only. `letters`: what tokenising them
-    costs; None where that is unknown, so that a thread does it. `check_tokens` raises where only the tokens show that
-    the request is too large, such as the size of its reply. `check_values`, where there is one, raises for wrong
-    numbers in the request; it runs in a thread. `finish`, where there is one, turns the worker's result into that of
-    the answer, also in a thread.
+    `slices` tokenise its texts; None for a request that brings vectors only. `letters`: the cost of that, in letters of
+    text; None where it is unknown, so that a thread does it. `check_tokens` raises where the tokens show that the
+    request, or its reply, is too large. `check_values`, if set, raises for wrong numbers in the request, and runs in a
+    thread. `finish`, if set, turns the worker's result into that of the answer, also in a thread.
     """
 
     model: ServedModel

@@ -83,12 +83,12 @@ def exchanged(
     frontend: Frontend,
     body: Body[B],
     read: Callable[[B], Q],
-    ask: Callable[[Q, RequestTerms], Awaitable[A]],
+    call_service: Callable[[Q, RequestTerms], Awaitable[A]],
     write: Callable[[Asked[B, Q], A], HttpReply],
     weight: int = 1,
     names_of: Callable[[B], Names] = lambda _: (),
 ) -> ServeRoute:
-    """Serves by one of the frontend's services: `read` a body, `ask`, `write` a reply.
+    """Serves by one of the frontend's services: `read` a body, `call_service`, `write` a reply.
 
     `names_of`: what our names are called in a body, where errors are to name a place as this caller wrote it.
     """
@@ -97,7 +97,7 @@ def exchanged(
         return Asked(*given, read(given[0]))
 
     exchange: Exchange[tuple[B, str], Asked[B, Q], A, HttpReply] = Exchange(
-        read=reads, ask=lambda asked, terms: ask(asked.request, terms), write=write, weight=weight
+        read=reads, call_service=lambda asked, terms: call_service(asked.request, terms), write=write, weight=weight
     )
 
     async def serve(call: HttpCall) -> HttpReply:

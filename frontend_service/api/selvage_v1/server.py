@@ -66,7 +66,9 @@ class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
 
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
-        self._embed = Exchange(read=embedding.embed_request, ask=frontend.embedding.embed, write=embedding.embed_reply)
+        self._embed = Exchange(
+            read=embedding.embed_request, call_service=frontend.embedding.embed, write=embedding.embed_reply
+        )
 
     async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> EmbedReply:
         return await self._reply(self._embed, request)
@@ -85,9 +87,11 @@ class RankingServicer(_Timed, RankingServiceServicer):
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
         asked = frontend.ranking
-        self._rerank = Exchange(read=ranking.rerank_request, ask=asked.rerank, write=ranking.rerank_response)
-        self._score = Exchange(read=ranking.score_request, ask=asked.score, write=ranking.score_response)
-        self._max_sim = Exchange(read=ranking.max_sim_request, ask=asked.max_sim, write=ranking.max_sim_response)
+        self._rerank = Exchange(read=ranking.rerank_request, call_service=asked.rerank, write=ranking.rerank_response)
+        self._score = Exchange(read=ranking.score_request, call_service=asked.score, write=ranking.score_response)
+        self._max_sim = Exchange(
+            read=ranking.max_sim_request, call_service=asked.max_sim, write=ranking.max_sim_response
+        )
 
     async def Rerank(self, request: ranking_pb2.RerankRequest, context: Context) -> ranking_pb2.RerankResponse:
         return await self._reply(self._rerank, request)
@@ -105,9 +109,9 @@ class ClassificationServicer(_Timed, ClassificationServiceServicer):
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
         asked, codec = frontend.classification, classification
-        self._texts = Exchange(read=codec.classify_request, ask=asked.texts, write=codec.classify_response)
+        self._texts = Exchange(read=codec.classify_request, call_service=asked.texts, write=codec.classify_response)
         self._tokens = Exchange(
-            read=codec.classify_tokens_request, ask=asked.tokens, write=codec.classify_tokens_response
+            read=codec.classify_tokens_request, call_service=asked.tokens, write=codec.classify_tokens_response
         )
 
     async def Classify(

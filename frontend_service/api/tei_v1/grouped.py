@@ -46,12 +46,12 @@ class Method(Generic[M, R]):
 def timed(
     frontend: Frontend,
     read: Callable[[Sequence[M]], Q],
-    ask: Callable[[Q, RequestTerms], Awaitable[ReplyOrError]],
+    call_service: Callable[[Q, RequestTerms], Awaitable[ReplyOrError]],
     write: Callable[[Q, ReplyOrError], list[R]],
     weight: int = 1,
 ) -> Callable[[Sequence[M], Caller], Awaitable[WrittenReplies[R]]]:
     """Answers by an exchange, whose replies tell their times. `weight`: see `Exchange`."""
-    exchange = Exchange(read=read, ask=ask, write=partial(_written, write, weight), weight=weight)
+    exchange = Exchange(read=read, call_service=call_service, write=partial(_written, write, weight), weight=weight)
 
     async def answer(messages: Sequence[M], caller: Caller) -> WrittenReplies[R]:
         start = time.monotonic()

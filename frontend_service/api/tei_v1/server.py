@@ -70,10 +70,10 @@ class EmbedServicer(_Servicer, services.EmbedServicer):
 
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
-        ask, codec = frontend.embedding.embed, embedding
-        self._dense = Method(timed(frontend, codec.dense_request, ask, codec.dense_replies))
-        self._sparse = Method(timed(frontend, codec.sparse_request, ask, codec.sparse_replies, SPARSE))
-        self._all = Method(timed(frontend, codec.all_request, ask, codec.all_replies))
+        call_service, codec = frontend.embedding.embed, embedding
+        self._dense = Method(timed(frontend, codec.dense_request, call_service, codec.dense_replies))
+        self._sparse = Method(timed(frontend, codec.sparse_request, call_service, codec.sparse_replies, SPARSE))
+        self._all = Method(timed(frontend, codec.all_request, call_service, codec.all_replies))
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         return await self._one(self._dense, request, context)
@@ -99,10 +99,10 @@ class PredictServicer(_Servicer, services.PredictServicer):
 
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
-        ask, codec = frontend.classification.texts, prediction
-        self._single = Method(timed(frontend, codec.predict_request, ask, codec.predict_replies, OBJECTS))
+        call_service, codec = frontend.classification.texts, prediction
+        self._single = Method(timed(frontend, codec.predict_request, call_service, codec.predict_replies, OBJECTS))
         self._pair = Method(
-            timed(frontend, codec.pair_request, ask, codec.predict_replies, OBJECTS), codec.pair_options
+            timed(frontend, codec.pair_request, call_service, codec.predict_replies, OBJECTS), codec.pair_options
         )
 
     async def Predict(self, request: pb.PredictRequest, context: Context) -> pb.PredictResponse:
@@ -123,8 +123,8 @@ class RerankServicer(_Servicer, services.RerankServicer):
 
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
-        ask = frontend.ranking.rerank
-        self._rerank = Method(timed(frontend, ranking.rerank_request, ask, ranking.rerank_replies))
+        call_service = frontend.ranking.rerank
+        self._rerank = Method(timed(frontend, ranking.rerank_request, call_service, ranking.rerank_replies))
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         return await self._one(self._rerank, request, context)

@@ -63,7 +63,9 @@ async def answered(
     """All replies, and the worker."""
     made, worker = service(limits, **changes)
     frontend = Frontend(made, Calls(timeout=60))
-    exchange = Exchange(read=embedding.embed_request, ask=frontend.embedding.embed, write=embedding.embed_reply)
+    exchange = Exchange(
+        read=embedding.embed_request, call_service=frontend.embedding.embed, write=embedding.embed_reply
+    )
 
     async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
         reply, timing = await frontend.exchange(exchange, request, size, caller)

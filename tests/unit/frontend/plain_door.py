@@ -45,8 +45,8 @@ class PlainDoor:
     def __init__(self, frontend: Frontend) -> None:
         self._frontend = frontend
         self._exchanges: dict[str, Exchange[Body, Any, Any, Body]] = {
-            "Embed": Exchange(read=read_embed, ask=frontend.embedding.embed, write=write_embed),
-            "Rerank": Exchange(read=read_rerank, ask=frontend.ranking.rerank, write=write_rerank),
+            "Embed": Exchange(read=read_embed, call_service=frontend.embedding.embed, write=write_embed),
+            "Rerank": Exchange(read=read_rerank, call_service=frontend.ranking.rerank, write=write_rerank),
         }
 
     async def call(self, method: str, body: Body, given_id: str = "", remaining: float | None = None) -> Body:

@@ -101,8 +101,8 @@ def pools(frontend: Frontend) -> ServeRoute:
     body = Body(PoolingBody)
     embed, labels = frontend.embedding.embed, frontend.classification
 
-    def served(read: Any, ask: Any, write: Any) -> ServeRoute:
-        return exchanged(frontend, body, read, ask, write, FLOAT_WEIGHT, lambda body: body.names)
+    def served(read: Any, call_service: Any, write: Any) -> ServeRoute:
+        return exchanged(frontend, body, read, call_service, write, FLOAT_WEIGHT, lambda body: body.names)
 
     def vectors(output: OutputKind) -> ServeRoute:
         return served(lambda body: embed_request(body, output), embed, vectors_reply)

@@ -67,11 +67,11 @@ def known_as(frontend: Frontend, name: str) -> str:
 
 
 def of_any_name(
-    frontend: Frontend, ask: Callable[[R, RequestTerms], Awaitable[A]]
+    frontend: Frontend, call_service: Callable[[R, RequestTerms], Awaitable[A]]
 ) -> Callable[[R, RequestTerms], Awaitable[A]]:
     """Asks the one model that is served, whatever a request calls it, and where there are several the one it names."""
 
     async def asks(request: R, terms: RequestTerms) -> A:
-        return await ask(replace(request, model=known_as(frontend, request.model)), terms)
+        return await call_service(replace(request, model=known_as(frontend, request.model)), terms)
 
     return asks

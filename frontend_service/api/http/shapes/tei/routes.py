@@ -78,8 +78,8 @@ def computes(frontend: Frontend) -> dict[str, ServeRoute]:
         def read(body: Any) -> EmbedRequest:
             return embed_request(body, output)
 
-        ask = of_any_name(frontend, embed)
-        return exchanged(frontend, Body(takes), read, ask, write, weight, embedding.names_of)
+        call_service = of_any_name(frontend, embed)
+        return exchanged(frontend, Body(takes), read, call_service, write, weight, embedding.names_of)
 
     serves = {
         "/embed": embeds(EmbedBody, OutputKind.DENSE, dense_reply),
