@@ -19,7 +19,7 @@ def result_bytes(work: Work, tokens: RaggedTokens, card: ModelCard) -> int:
     """
     match work:
         case Encode():
-            return _vectors(work, tokens, card)
+            return _vector_bytes(work, tokens, card)
         case Score():
             rows, columns = work.layout.shape(work.queries, len(tokens) - work.queries)
             matches = columns * tokens.lengths[0] if work.explain else 0
@@ -33,7 +33,7 @@ def result_bytes(work: Work, tokens: RaggedTokens, card: ModelCard) -> int:
             return len(card.labels) * NUMBER_BYTES * (tokens.total if work.tokens else len(tokens))
 
 
-def _vectors(work: Encode, tokens: RaggedTokens, card: ModelCard) -> int:
+def _vector_bytes(work: Encode, tokens: RaggedTokens, card: ModelCard) -> int:
     kind, total = work.data_type, 0
     if OutputKind.DENSE in work.outputs:
         total += len(tokens) * (kind.row_bytes(work.dimensions or card.dimensions) + kind.scale_bytes)

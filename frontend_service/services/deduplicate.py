@@ -27,8 +27,8 @@ Repeat = Callable[[JobResult, Check], JobResult]
 class Distinct:
     """The distinct inputs among N inputs.
 
-    `first` [U]: the place at which each distinct input stands first. `inverse` [N]: the number of the distinct input that each input
-    equals, as numpy.unique has it.
+    `first` [U]: the place at which each distinct input stands first. `inverse` [N]: the number of the distinct input
+    that each input equals, as in numpy.unique.
     """
 
     first: list[int]

@@ -61,7 +61,7 @@ class TokenizedText:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Fit:
+class _TextBounds:
     """How texts of a request are cut: to `limit` tokens, at the end `side`. `prompt`: tokens left out of pooling."""
 
     limit: int
@@ -156,7 +156,7 @@ class ModelTokenizer:
         which takes a fifth more time.
         """
         pooled = not prompt or self._card.include_prompt
-        fit = _Fit(
+        bounds = _TextBounds(
             limit=self._limits.resolve(cut, side),
             cut=cut,
             side=cut.side or self._card.truncation_side,
@@ -164,10 +164,10 @@ class ModelTokenizer:
         )
         # One token more than may stay shows that the text is over the limit. Cut at the left, as many more as the
         # prompt has show whether any of the prompt stays.
-        over = 1 + (fit.prompt if fit.side is TruncationSide.LEFT else 0)
-        need, first = Need(tokens=fit.limit - self._added + over, cut=fit.side), 0
+        over = 1 + (bounds.prompt if bounds.side is TruncationSide.LEFT else 0)
+        need, first = Need(tokens=bounds.limit - self._added + over, cut=bounds.side), 0
         for reads in self._reader.read_batches((prompt + text for text in texts), need, offsets=offsets):
-            slice_texts = [self._fit(read, fit, entry.format(number)) for number, read in enumerate(reads, first)]
+            slice_texts = [self._fit(read, bounds, entry.format(number)) for number, read in enumerate(reads, first)]
             first += len(slice_texts)
             yield [self._expand(text) for text in slice_texts] if side is InputType.QUERY else slice_texts
 
@@ -184,9 +184,9 @@ class ModelTokenizer:
         """A query with the tokens that its model adds."""
         return replace(text, expansion=self._expansion.expand(text.encoding))
 
-    def _fit(self, read: PrefixRead, fit: _Fit, field: str) -> TokenizedText:
+    def _fit(self, read: PrefixRead, bounds: _TextBounds, field: str) -> TokenizedText:
         """Cuts a text with its prompt to the limit, and puts special tokens around it. Raises InputTooLong."""
-        encoding, limit, prompt_length = read.encoding, fit.limit, fit.prompt
+        encoding, limit, prompt_length = read.encoding, bounds.limit, bounds.prompt
         length = len(encoding) + self._added  # a lower bound where the text is not read to its end
         if not length:
             raise InvalidInput(
@@ -194,17 +194,17 @@ class ModelTokenizer:
             )
         if length <= limit:
             return TokenizedText(encoding=self._framing.post_process(encoding), prompt_length=prompt_length)
-        if not fit.cut.truncate:
+        if not bounds.cut.truncate:
             has = f"{length} tokens" if read.whole else f"more than {limit} tokens"
             raise InputTooLong(f"{field} has {has}, the limit is {limit}; truncate would cut it", field=field)
-        if fit.side is TruncationSide.LEFT and prompt_length:
+        if bounds.side is TruncationSide.LEFT and prompt_length:
             prompt_length = max(self._leading, prompt_length - (length - limit))
         if prompt_length and prompt_length >= limit - (self._added - self._leading):
             raise InvalidInput(
                 f"{field}: the prompt fills the limit of {limit} tokens, nothing is left to pool", field=field
             )
         return TokenizedText(
-            encoding=self._framing.post_process(shortened(encoding, limit - self._added, fit.side)),
+            encoding=self._framing.post_process(shortened(encoding, limit - self._added, bounds.side)),
             truncated=True,
             prompt_length=prompt_length,
             start=read.start,

@@ -1,4 +1,4 @@
-"""The door http without a port: calls as an ASGI server makes them."""
+"""The HTTP API without a port: calls as an ASGI server makes them."""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ class Told:
         return json.loads(self.body)
 
 
-class Door:
+class HttpApi:
     """All of it, before a worker of a test's own."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Makes the fakes importable; and the door http with a fake worker, which its tests share."""
+"""Makes the fakes importable; and the HTTP API with a fake worker, which its tests share."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from asgi import Door, Worker
+from asgi import HttpApi, Worker
 
 
 @pytest.fixture
@@ -16,5 +16,5 @@ def worker() -> Worker:
 
 
 @pytest.fixture
-def door(worker: Worker) -> Door:
-    return Door(worker)
+def api(worker: Worker) -> HttpApi:
+    return HttpApi(worker)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from asgi import Door, Worker
+from asgi import HttpApi, Worker
 from fakes import FakeWorker, card
 from google.protobuf.message import Message
 
@@ -185,7 +185,7 @@ async def test_tokenize_shows_what_would_be_computed() -> None:
 )
 async def test_a_body_that_does_not_say_likewise(path: str, body: dict[str, Any], changes: dict[str, Any]) -> None:
     """`null` says nothing either."""
-    refusing, cutting = Door(Worker(**changes)), Door(Worker(**changes), limits=AUTO)
+    refusing, cutting = HttpApi(Worker(**changes)), HttpApi(Worker(**changes), limits=AUTO)
     assert (await refusing.ask(path, body)).status in (400, 413)
     assert (await cutting.ask(path, body)).status == 200
 
@@ -200,7 +200,7 @@ async def test_a_body_that_does_not_say_likewise(path: str, body: dict[str, Any]
     ],
 )
 async def test_a_body_that_says_no_is_obeyed(path: str, body: dict[str, Any]) -> None:
-    told = await Door(Worker(), limits=AUTO).ask(path, body)
+    told = await HttpApi(Worker(), limits=AUTO).ask(path, body)
     assert told.status in (400, 413)
     assert b"the limit is 10" in told.body
 
@@ -208,7 +208,7 @@ async def test_a_body_that_says_no_is_obeyed(path: str, body: dict[str, Any]) ->
 @pytest.mark.parametrize("limits", [Limits(), AUTO])
 async def test_info_tells_which_it_is(limits: Limits) -> None:
     """Clients of text-embeddings-inference read it there."""
-    told = await Door(Worker(), limits=limits).ask("/info")
+    told = await HttpApi(Worker(), limits=limits).ask("/info")
     assert told.json["auto_truncate"] is limits.auto_truncate
 
 

@@ -1,4 +1,4 @@
-"""Bodies of the door http: what stands for absence, which numbers are integers, marks, and fields refused by name."""
+"""Bodies of the HTTP API: what stands for absence, which numbers are integers, marks, and fields refused by name."""
 
 import json
 import tracemalloc
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
-from asgi import Door
+from asgi import HttpApi
 
 from frontend_service.api.http.body import Body
 from frontend_service.api.http.refusing import refusing
@@ -119,8 +119,8 @@ def test_a_body_that_is_mended_takes_no_more_memory_than_another() -> None:
         ("/score", {"text_1": "a", "text_2": "b", "truncate_prompt_tokens": 8.0, "model": None}),
     ],
 )
-async def test_every_path_reads_bodies_so(door: Door, path: str, body: object) -> None:
-    told = await door.ask(path, b"\xef\xbb\xbf" + json.dumps(body).encode())
+async def test_every_path_reads_bodies_so(api: HttpApi, path: str, body: object) -> None:
+    told = await api.ask(path, b"\xef\xbb\xbf" + json.dumps(body).encode())
     assert told.status == 200, told.body
 
 

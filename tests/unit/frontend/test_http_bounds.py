@@ -1,10 +1,10 @@
-"""What the door http lets in and holds: bodies, entries, requests, slow readers, callers who leave."""
+"""What the HTTP API lets in and holds: bodies, entries, requests, slow readers, callers who leave."""
 
 import asyncio
 import json
 
 import pytest
-from asgi import JSON, Door, Worker
+from asgi import JSON, HttpApi, Worker
 
 from frontend_service.api.http import arrival, body
 from frontend_service.api.http.body import Body
@@ -17,47 +17,47 @@ EMBED = "/v1/embeddings"
 
 
 async def test_a_body_in_pieces_is_held_against_the_limit_as_it_comes(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    api: HttpApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its length is not told before."""
     raw = json.dumps({"input": "a"}).encode()
-    assert (await door.ask(EMBED, parts=[raw[:5], raw[5:], b""])).status == 200
+    assert (await api.ask(EMBED, parts=[raw[:5], raw[5:], b""])).status == 200
     monkeypatch.setattr(arrival, "BODY_BYTES", 8)
-    told = await door.ask(EMBED, parts=[raw[:5], raw[5:], b""])
+    told = await api.ask(EMBED, parts=[raw[:5], raw[5:], b""])
     assert told.status == 413
-    assert door.calls.admission.size == 0
+    assert api.calls.admission.size == 0
 
 
-async def test_a_caller_who_leaves_cancels_its_job(door: Door, worker: Worker) -> None:
+async def test_a_caller_who_leaves_cancels_its_job(api: HttpApi, worker: Worker) -> None:
     """And is not answered; the next one is."""
     worker.go_on.clear()
     leaves = asyncio.Event()
-    asking = asyncio.create_task(door.ask(EMBED, {"input": "a"}, leaves=leaves))
+    asking = asyncio.create_task(api.ask(EMBED, {"input": "a"}, leaves=leaves))
     await worker.reached.wait()
     leaves.set()
     told = await asyncio.wait_for(asking, 5)
-    assert (told.status, worker.cancelled, door.seen) == (0, 1, [])
-    assert door.calls.admission.requests == 0
+    assert (told.status, worker.cancelled, api.seen) == (0, 1, [])
+    assert api.calls.admission.requests == 0
     worker.go_on.set()
-    assert (await door.ask(EMBED, {"input": "a"})).status == 200
+    assert (await api.ask(EMBED, {"input": "a"})).status == 200
 
 
-async def test_a_caller_who_leaves_while_it_sends_is_no_error(door: Door) -> None:
+async def test_a_caller_who_leaves_while_it_sends_is_no_error(api: HttpApi) -> None:
     leaves = asyncio.Event()
     leaves.set()
-    told = await door.ask(EMBED, method="POST", parts=[], body=None, headers=JSON, leaves=leaves)
+    told = await api.ask(EMBED, method="POST", parts=[], body=None, headers=JSON, leaves=leaves)
     assert told.status == 400  # an empty body is one that has ended
-    sending = door.ask(EMBED, parts=[b'{"in', b""], leaves=leaves)
+    sending = api.ask(EMBED, parts=[b'{"in', b""], leaves=leaves)
     assert (await sending).status == 400
 
 
 async def test_too_many_requests_are_refused_unread(worker: Worker) -> None:
     """Like over gRPC: one place, and the second caller is told when to try again."""
-    door = Door(worker, Calls(timeout=5.0, bounds=Bounds(requests=1)))
+    api = HttpApi(worker, Calls(timeout=5.0, bounds=Bounds(requests=1)))
     worker.go_on.clear()
-    first = asyncio.create_task(door.ask(EMBED, {"input": "a"}))
+    first = asyncio.create_task(api.ask(EMBED, {"input": "a"}))
     await worker.reached.wait()
-    second = await door.ask(EMBED, b"not even JSON")
+    second = await api.ask(EMBED, b"not even JSON")
     assert (second.status, second.headers["retry-after"]) == (429, "1")
     worker.go_on.set()
     assert (await first).status == 200
@@ -65,52 +65,52 @@ async def test_too_many_requests_are_refused_unread(worker: Worker) -> None:
 
 async def test_bytes_at_once_are_bounded(worker: Worker) -> None:
     """Those that have come: what a head promises holds no room."""
-    door = Door(worker, Calls(timeout=5.0, bounds=Bounds(size=100)))
+    api = HttpApi(worker, Calls(timeout=5.0, bounds=Bounds(size=100)))
     worker.go_on.clear()
-    never = asyncio.create_task(door.ask(EMBED, method="POST", parts=[b"{", b""], stays_silent=True))
-    first = asyncio.create_task(door.ask(EMBED, {"input": "a"}))
+    never = asyncio.create_task(api.ask(EMBED, method="POST", parts=[b"{", b""], stays_silent=True))
+    first = asyncio.create_task(api.ask(EMBED, {"input": "a"}))
     await worker.reached.wait()
-    assert (await door.ask(EMBED, {"input": "a" * 99})).status == 429
+    assert (await api.ask(EMBED, {"input": "a" * 99})).status == 429
     worker.go_on.set()
     assert (await first).status == 200
     never.cancel()
     await asyncio.wait([never])
-    assert door.calls.admission.size == 0
+    assert api.calls.admission.size == 0
 
 
 async def test_a_body_must_arrive_in_time(worker: Worker) -> None:
     """However long its caller would wait."""
-    door = Door(worker, Calls(timeout=5.0, bounds=Bounds(read_seconds=0.2)))
+    api = HttpApi(worker, Calls(timeout=5.0, bounds=Bounds(read_seconds=0.2)))
     headers = [*JSON, ("selvage-timeout", "3000")]
-    assert (await door.ask(EMBED, headers=headers, parts=[b"{"] * 10_000, pause=0.01)).status == 504
-    assert door.calls.admission.refused["read_seconds"] == 1
-    assert (door.calls.admission.reads.slow, door.calls.admission.size) == (0, 0)
+    assert (await api.ask(EMBED, headers=headers, parts=[b"{"] * 10_000, pause=0.01)).status == 504
+    assert api.calls.admission.refused["read_seconds"] == 1
+    assert (api.calls.admission.reads.slow, api.calls.admission.size) == (0, 0)
 
 
 async def test_bodies_that_arrive_slowly_are_counted(worker: Worker) -> None:
     """One more than there may be is refused."""
-    door = Door(worker, Calls(timeout=60.0, bounds=Bounds(read_seconds=60.0, slow_reads=1)))
-    slow = asyncio.create_task(door.ask(EMBED, parts=[b"{"] * 10_000, pause=0.01))
-    while not door.calls.admission.reads.slow:  # noqa: ASYNC110
+    api = HttpApi(worker, Calls(timeout=60.0, bounds=Bounds(read_seconds=60.0, slow_reads=1)))
+    slow = asyncio.create_task(api.ask(EMBED, parts=[b"{"] * 10_000, pause=0.01))
+    while not api.calls.admission.reads.slow:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    assert (await door.ask(EMBED, parts=[b"{"] * 10_000, pause=0.01)).status == 429
-    assert door.calls.admission.reads.slow == 1
+    assert (await api.ask(EMBED, parts=[b"{"] * 10_000, pause=0.01)).status == 429
+    assert api.calls.admission.reads.slow == 1
     slow.cancel()
     await asyncio.wait([slow])
-    assert (door.calls.admission.reads.slow, door.calls.admission.size) == (0, 0)
+    assert (api.calls.admission.reads.slow, api.calls.admission.size) == (0, 0)
 
 
 async def test_json_that_would_become_far_more_in_memory_is_not_read(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    api: HttpApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Entries are counted outside of strings only."""
     monkeypatch.setattr(body, "MOST_ENTRIES", 50)
     monkeypatch.setattr(body, "MOST_LISTS", 20)
     for content in ([1] * 60, [[]] * 30):
-        told = await door.ask(EMBED, {"input": content})
+        told = await api.ask(EMBED, {"input": content})
         assert (told.status, "the body has more than" in told.json["error"]["message"]) == (400, True)
-    assert (await door.ask(EMBED, {"input": ', [ { \\" ' * 90, "truncate_prompt_tokens": -1})).status == 200
-    assert (await door.ask(EMBED, {"input": ["a"] * 40})).status == 200
+    assert (await api.ask(EMBED, {"input": ', [ { \\" ' * 90, "truncate_prompt_tokens": -1})).status == 200
+    assert (await api.ask(EMBED, {"input": ["a"] * 40})).status == 200
 
 
 @pytest.mark.parametrize("begins", ['"' + '\\"' * 2_000_000, '"' + '\\"' * 2_000_000 + "\\", '"" ' * 2_000_000])
@@ -123,21 +123,21 @@ def test_strings_that_never_end_are_passed_once(begins: str) -> None:
 
 async def test_a_caller_that_reads_slowly_is_let_go(worker: Worker) -> None:
     """Though it reads something now and then."""
-    door = Door(worker, Calls(timeout=5.0, bounds=Bounds(read_seconds=0.2)))
+    api = HttpApi(worker, Calls(timeout=5.0, bounds=Bounds(read_seconds=0.2)))
     aborted = asyncio.Event()
-    told = await door.ask(EMBED, {"input": ["a"] * 1500}, reads=False, abort=aborted.set)
+    told = await api.ask(EMBED, {"input": ["a"] * 1500}, reads=False, abort=aborted.set)
     assert told.status == 200
     assert aborted.is_set()
-    assert door.calls.admission.unread == 0
+    assert api.calls.admission.unread == 0
 
 
-async def test_a_large_reply_counts_until_it_has_left(door: Door, worker: Worker) -> None:
+async def test_a_large_reply_counts_until_it_has_left(api: HttpApi, worker: Worker) -> None:
     """As unread; and is not sent where too much is."""
     asked = {"input": ["a"] * 1500}
-    assert (await door.ask(EMBED, asked)).status == 200
-    assert door.calls.admission.unread == 0
-    held = door.calls.admission.hold_reply(64 * 1024 * 1024)
-    told = await door.ask(EMBED, asked)
+    assert (await api.ask(EMBED, asked)).status == 200
+    assert api.calls.admission.unread == 0
+    held = api.calls.admission.hold_reply(64 * 1024 * 1024)
+    told = await api.ask(EMBED, asked)
     assert (told.status, told.json["error"]["type"]) == (429, "rate_limit_error")
-    assert door.seen[-1] == (f"POST {EMBED}", 429)
+    assert api.seen[-1] == (f"POST {EMBED}", 429)
     held()

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from asgi import Door, Worker
+from asgi import HttpApi, Worker
 from http_fields.vllm import LONG
 
 ROW = [3.1] * 8
@@ -15,7 +15,7 @@ def inputs(*texts: str) -> list[dict[str, Any]]:
 
 async def test_version_1_gives_plain_lists() -> None:
     """`response_type` says whether types were asked for."""
-    ask = Door(Worker()).ask
+    ask = HttpApi(Worker()).ask
     plain = (await ask("/v1/embed", {"texts": ["a"], "embedding_types": None})).json
     assert (plain["response_type"], plain["embeddings"], plain["texts"]) == ("embeddings_floats", [ROW], ["a"])
     assert plain["meta"]["api_version"] == {"version": "1"}
@@ -26,7 +26,7 @@ async def test_version_1_gives_plain_lists() -> None:
 
 async def test_version_2_gives_types_always() -> None:
     """Floats where none is asked for."""
-    told = (await Door(Worker()).ask("/v2/embed", {"texts": ["a"]})).json
+    told = (await HttpApi(Worker()).ask("/v2/embed", {"texts": ["a"]})).json
     assert (told["response_type"], told["embeddings"]) == ("embeddings_by_type", {"float": [ROW]})
     assert told["meta"]["api_version"] == {"version": "2"}
 
@@ -36,15 +36,15 @@ async def test_null_is_absence(path: str) -> None:
     """Every field that clients may leave out may be null."""
     fields = ("inputs", "images", "model", "input_type", "embedding_types", "truncate", "max_tokens", "priority")
     body = {"texts": ["a"]} | dict.fromkeys((*fields, "output_dimension"))
-    assert (await Door(Worker()).ask(path, body)).status == 200
+    assert (await HttpApi(Worker()).ask(path, body)).status == 200
     body = {"texts": None, "inputs": inputs("a"), "images": []}
-    assert (await Door(Worker()).ask(path, body)).status == 200
+    assert (await HttpApi(Worker()).ask(path, body)).status == 200
 
 
 async def test_max_tokens_is_a_bound() -> None:
     """Above the model's limit it says nothing, below it texts are cut, at the end that `truncate` names."""
     worker = Worker()
-    ask = Door(worker).ask
+    ask = HttpApi(worker).ask
     for max_tokens in (2**64, 4096, 4):
         assert (await ask("/v2/embed", {"texts": [LONG, "a"], "max_tokens": max_tokens})).status == 200
     assert [job.tokens.lengths for job in worker.jobs] == [(10, 3), (10, 3), (4, 3)]
@@ -73,6 +73,6 @@ async def test_max_tokens_is_a_bound() -> None:
 @pytest.mark.parametrize("path", ["/v1/embed", "/v2/embed"])
 async def test_what_is_wrong_is_named_as_it_was_sent(path: str, body: dict[str, Any], named: str) -> None:
     """The error recommends what the path has."""
-    told = await Door(Worker()).ask(path, body)
+    told = await HttpApi(Worker()).ask(path, body)
     assert told.status == 400
     assert named in told.json["message"]

@@ -1,4 +1,4 @@
-"""One connection to the port of the door http, driven without a network: what it holds, and how it ends."""
+"""One connection to the port of the HTTP API, driven without a network: what it holds, and how it ends."""
 
 import asyncio
 import gc

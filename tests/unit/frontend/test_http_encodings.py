@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asgi import Door, Told, Worker
+from asgi import HttpApi, Told, Worker
 
 from frontend_service.workers.interface import ServedModel
 from shared.jobs import Encode, Job, JobResult, Rows
@@ -38,7 +38,7 @@ def numbers(raw: bytes, dtype: str, endianness: str) -> Any:
 
 
 async def ask(path: str, **fields: object) -> Told:
-    told = await Door(Late()).ask(path, {"input": TEXTS} | fields)
+    told = await HttpApi(Late()).ask(path, {"input": TEXTS} | fields)
     assert told.status == 200, told.body
     return told
 
@@ -115,11 +115,11 @@ async def test_base64_is_what_either_field_asks_for(fields: dict[str, object], k
 async def test_a_header_that_no_client_reads_is_refused() -> None:
     """Python's http.client takes lines of 64 KiB; the refusal names what has no such header, and it has none."""
     many = {"input": ["a"] * 800}
-    told = await Door(Worker()).ask("/v1/embeddings", many | {"encoding_format": "bytes"})
+    told = await HttpApi(Worker()).ask("/v1/embeddings", many | {"encoding_format": "bytes"})
     assert told.status == 400
     assert told.json["error"]["param"] == "encoding_format"
     assert "bytes_only or base64" in told.json["error"]["message"]
     for remedy in ("bytes_only", "base64"):
-        assert (await Door(Worker()).ask("/v1/embeddings", many | {"encoding_format": remedy})).status == 200
-    few = await Door(Worker()).ask("/v1/embeddings", {"input": ["a"] * 400, "encoding_format": "bytes"})
+        assert (await HttpApi(Worker()).ask("/v1/embeddings", many | {"encoding_format": remedy})).status == 200
+    few = await HttpApi(Worker()).ask("/v1/embeddings", {"input": ["a"] * 400, "encoding_format": "bytes"})
     assert len(few.headers["metadata"]) < 60 * 1024

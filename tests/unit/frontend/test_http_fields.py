@@ -1,4 +1,4 @@
-"""Every field of the requests that the door http imitates: honoured, refused by name, or without meaning here.
+"""Every field of the requests that the HTTP API imitates: honoured, refused by name, or without meaning here.
 
 `python tests/unit/frontend/test_http_fields.py` writes docs/http-fields.md.
 """
@@ -16,7 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from asgi import JSON, Door, Told, Worker
+from asgi import JSON, HttpApi, Told, Worker
 from http_fields import cohere, jina, nim, openai, tei, vllm
 from http_fields.field import Fate, Field, Request
 
@@ -82,22 +82,22 @@ class Model(Worker):
         return result
 
 
-DOORS: dict[str, tuple[Model, Door]] = {}
-"""Doors by the card of their model: one takes longer to make than to ask."""
+APIS: dict[str, tuple[Model, HttpApi]] = {}
+"""APIs by the card of their model: one takes longer to make than to ask."""
 
 
-def door_of(card: Mapping[str, Any]) -> tuple[Model, Door]:
-    """A door for all requests to a model."""
+def api_of(card: Mapping[str, Any]) -> tuple[Model, HttpApi]:
+    """An API for all requests to a model."""
     key = repr(card)
-    if key not in DOORS:
+    if key not in APIS:
         worker = Model(**card)
-        DOORS[key] = worker, Door(worker)
-    return DOORS[key]
+        APIS[key] = worker, HttpApi(worker)
+    return APIS[key]
 
 
 async def asked(request: Request, *fields: tuple[str, Any]) -> tuple[Told, list[Any]]:
     """The reply, and what of the jobs depends on the request alone."""
-    worker, door = door_of(request.card)
+    worker, api = api_of(request.card)
     worker.jobs.clear()
     body = json.loads(json.dumps(request.body))
     for name, value in fields:
@@ -106,7 +106,7 @@ async def asked(request: Request, *fields: tuple[str, Any]) -> tuple[Told, list[
         for key in outer:
             place = place.setdefault(key, {})
         place[last] = value
-    told = await door.ask(request.path, body, headers=HEADERS)
+    told = await api.ask(request.path, body, headers=HEADERS)
     jobs = [(job.work, job.tokens, job.prompt_lengths, job.second_segments, job.priority) for job in worker.jobs]
     return told, jobs
 
@@ -170,7 +170,7 @@ async def test_null_is_absence_of_every_field_that_may_be_absent(request_: Reque
 @pytest.mark.parametrize("path", sorted({request.path for request in REQUESTS} - {"/rerank"}))
 def test_every_field_of_ours_is_in_a_table(path: str) -> None:
     """Or is named as our own."""
-    route = next(route for route in Door(Worker()).app.routes if route.path == path and route.method == "POST")
+    route = next(route for route in HttpApi(Worker()).app.routes if route.path == path and route.method == "POST")
     ours = {field.encode_name for kind in (route.takes, *route.or_takes) for field in msgspec.structs.fields(kind)}
     told = {field.name.partition(".")[0] for request in REQUESTS if request.path == path for field in request.fields}
     own = set(OURS.get(path, {}))

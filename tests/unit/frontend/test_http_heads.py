@@ -1,7 +1,7 @@
-"""Heads of requests at the door http: first lines, hosts, and what may come once."""
+"""Heads of requests at the HTTP API: first lines, hosts, and what may come once."""
 
 import pytest
-from asgi import Door, Worker
+from asgi import HttpApi, Worker
 from wire import AFTER, post, refuses_strangers, serving, statuses, told
 
 CLOSE = b"Connection: close"
@@ -50,9 +50,9 @@ HOST = b"Host: localhost\r\n"
         (b"POST /embed HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", [400]),
     ],
 )
-async def test_a_first_line_and_its_hosts(door: Door, asked: bytes, told_back: list[int]) -> None:
+async def test_a_first_line_and_its_hosts(api: HttpApi, asked: bytes, told_back: list[int]) -> None:
     """Another request behind it is answered where it is clear that it is one."""
-    async with serving(door) as address:
+    async with serving(api) as address:
         assert statuses(await told(address, asked + AFTER)) == told_back
 
 
@@ -67,6 +67,6 @@ async def test_a_first_line_and_its_hosts(door: Door, asked: bytes, told_back: l
 )
 async def test_what_may_come_once_comes_once(lines: tuple[bytes, ...]) -> None:
     """Else others, in front, could have looked at the other one."""
-    async with serving(Door(Worker(), refuses_strangers())) as address:
+    async with serving(HttpApi(Worker(), refuses_strangers())) as address:
         (only,) = await told(address, post(CLOSE, *lines))
         assert (only.status, "times" in only.json["error"]["message"]) == (400, True)

@@ -1,11 +1,11 @@
-"""What pages of others make a browser send to the door http, and what they get: nothing, unless a setting lets them."""
+"""What pages of others make a browser send to the HTTP API, and what they get: nothing, unless a setting lets them."""
 
 import base64
 import hashlib
 import re
 
 import pytest
-from asgi import Door, Worker
+from asgi import HttpApi, Worker
 from wire import Response, post, serving, told
 
 from frontend_service.api.http.cors import Cors
@@ -24,9 +24,9 @@ def get(path: bytes, host: bytes = b"localhost", *lines: bytes, method: bytes = 
     return b"\r\n".join((b"%b %b HTTP/1.1" % (method, path), b"Host: " + host, CLOSE, *lines, b"", b""))
 
 
-async def one(door: Door, asked: bytes) -> Response:
+async def one(api: HttpApi, asked: bytes) -> Response:
     """The one response to it."""
-    async with serving(door) as address:
+    async with serving(api) as address:
         (response,) = await told(address, asked)
         return response
 
@@ -39,7 +39,7 @@ async def one(door: Door, asked: bytes) -> Response:
 async def test_a_body_says_that_it_is_json(path: bytes, kind: tuple[bytes, ...]) -> None:
     """What browsers send without asking first says something else, or nothing; the refusal says what to add."""
     asked = post(CLOSE, *kind, path=path).replace(b"Content-Type: application/json\r\n", b"")
-    response = await one(Door(Worker()), asked)
+    response = await one(HttpApi(Worker()), asked)
     assert response.status == 415
     assert b"-H 'content-type: application/json'" in response.body
 
@@ -47,7 +47,7 @@ async def test_a_body_says_that_it_is_json(path: bytes, kind: tuple[bytes, ...])
 @pytest.mark.parametrize("kind", [b"application/json; charset=utf-8", b"Application/JSON", b"application/ld+json"])
 async def test_kinds_of_json_are_json(kind: bytes) -> None:
     asked = post(CLOSE).replace(b"application/json", kind)
-    assert (await one(Door(Worker()), asked)).status == 200
+    assert (await one(HttpApi(Worker()), asked)).status == 200
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ async def test_names_that_are_not_ours_are_refused(
     listen: str, names: tuple[str, ...], host: bytes, status: int
 ) -> None:
     """On a port that only this machine reaches, a name can be only one that a web page has pointed here."""
-    response = await one(Door(Worker(), hosts=Hosts.of(listen, names)), get(b"/v1/models", host))
+    response = await one(HttpApi(Worker(), hosts=Hosts.of(listen, names)), get(b"/v1/models", host))
     assert response.status == status
     if status == 421:
         message = response.json["error"]["message"]
@@ -108,12 +108,12 @@ async def test_names_that_are_not_ours_are_refused(
 async def test_no_page_is_shown_to_another_host(path: bytes) -> None:
     """Nor are figures; a whole URL in the first line counts instead of the header, if it has a host."""
     host = b"localhost" if b"//evil" in path else b"evil.example"
-    assert (await one(Door(Worker(), hosts=Hosts.of(HERE, ())), get(path, host))).status == 421
+    assert (await one(HttpApi(Worker(), hosts=Hosts.of(HERE, ())), get(path, host))).status == 421
 
 
 async def test_health_is_told_to_any_host() -> None:
     """Balancers ask by address, and it tells nothing."""
-    response = await one(Door(Worker(), hosts=Hosts.of(HERE, ())), get(b"/health", b"10.0.0.7:8080"))
+    response = await one(HttpApi(Worker(), hosts=Hosts.of(HERE, ())), get(b"/health", b"10.0.0.7:8080"))
     assert (response.status, response.body) == (200, b"{}")
 
 
@@ -121,13 +121,13 @@ async def test_a_refused_host_computes_nothing() -> None:
     """Though its body is there."""
     worker = Worker()
     asked = post(CLOSE).replace(b"Host: localhost", b"Host: evil.example")
-    assert (await one(Door(worker, hosts=Hosts.of(HERE, ())), asked)).status == 421
+    assert (await one(HttpApi(worker, hosts=Hosts.of(HERE, ())), asked)).status == 421
     assert worker.jobs == []
 
 
 async def test_the_manual_loads_nothing_but_its_own_style() -> None:
     """By the hash of the style that is in it."""
-    response = await one(Door(Worker()), get(b"/docs"))
+    response = await one(HttpApi(Worker()), get(b"/docs"))
     style = re.search(rb"<style>(.*?)</style>", response.body, re.S)
     assert style is not None
     digest = base64.b64encode(hashlib.sha256(style[1]).digest()).decode()
@@ -139,17 +139,17 @@ async def test_the_manual_loads_nothing_but_its_own_style() -> None:
 
 @pytest.mark.parametrize("path", [b"/", b"/docs", b"/openapi.json", b"/health", b"/none", b"/v1/models", b"/metrics"])
 async def test_browsers_guess_no_types(path: bytes) -> None:
-    assert (await one(Door(Worker()), get(path))).headers["x-content-type-options"] == "nosniff"
+    assert (await one(HttpApi(Worker()), get(path))).headers["x-content-type-options"] == "nosniff"
 
 
 def unknown(_: object) -> object:
     raise Unauthenticated("no such key")
 
 
-def allows(*origins: str, strict: bool = False) -> Door:
+def allows(*origins: str, strict: bool = False) -> HttpApi:
     """Pages of these may ask; `strict`: nobody has a key."""
     calls = Calls(timeout=5.0, identify=unknown) if strict else None  # type: ignore[arg-type]
-    return Door(Worker(), calls, cors=Cors(frozenset(origins)))
+    return HttpApi(Worker(), calls, cors=Cors(frozenset(origins)))
 
 
 ASKS_FIRST = (b"Access-Control-Request-Method: POST", b"Access-Control-Request-Headers: authorization,x-stainless-os")
@@ -159,8 +159,8 @@ ASKS_FIRST = (b"Access-Control-Request-Method: POST", b"Access-Control-Request-H
 @pytest.mark.parametrize("allowed", ["https://app.example", "*"])
 async def test_a_preflight_needs_no_key(path: bytes, allowed: str) -> None:
     """It tells what the page may send: our headers, and those that it asks for."""
-    door = allows(allowed, "http://other.example", strict=True) if allowed != "*" else allows("*", strict=True)
-    response = await one(door, get(path, b"localhost", PAGE, *ASKS_FIRST, method=b"OPTIONS"))
+    api = allows(allowed, "http://other.example", strict=True) if allowed != "*" else allows("*", strict=True)
+    response = await one(api, get(path, b"localhost", PAGE, *ASKS_FIRST, method=b"OPTIONS"))
     assert (response.status, response.body) == (204, b"")
     assert "content-length" not in response.headers
     told_back = {name.removeprefix("access-control-"): value for name, value in response.headers.items()}
@@ -211,9 +211,9 @@ async def test_a_page_learns_that_its_key_is_wrong() -> None:
 )
 async def test_other_pages_are_told_nothing(origin: bytes) -> None:
     """But that the reply depends on who asks; their preflight is no method of the path."""
-    door = allows("https://app.example")
-    first = await one(door, get(b"/v1/embeddings", b"localhost", origin, *ASKS_FIRST, method=b"OPTIONS"))
-    second = await one(door, post(CLOSE, origin))
+    api = allows("https://app.example")
+    first = await one(api, get(b"/v1/embeddings", b"localhost", origin, *ASKS_FIRST, method=b"OPTIONS"))
+    second = await one(api, post(CLOSE, origin))
     assert (first.status, second.status) == (405, 200)
     for response in (first, second):
         assert not [name for name in response.headers if name.startswith("access-control")]
@@ -221,7 +221,7 @@ async def test_other_pages_are_told_nothing(origin: bytes) -> None:
 
 
 async def test_without_the_setting_no_page_of_others_may_ask() -> None:
-    response = await one(Door(Worker()), get(b"/embed", b"localhost", PAGE, *ASKS_FIRST, method=b"OPTIONS"))
+    response = await one(HttpApi(Worker()), get(b"/embed", b"localhost", PAGE, *ASKS_FIRST, method=b"OPTIONS"))
     assert (response.status, response.headers["allow"]) == (405, "POST")
     assert not [name for name in response.headers if name.startswith(("access-control", "vary"))]
 

@@ -1,4 +1,4 @@
-"""The parser of the door http: whatever comes, it is requests, each begun once and ended once, or it is refused."""
+"""The parser of the HTTP API: whatever comes, it is requests, each begun once and ended once, or it is refused."""
 
 import random
 from collections.abc import Iterator

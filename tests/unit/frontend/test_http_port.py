@@ -1,4 +1,4 @@
-"""The port of the door http: callers who take for ever, in either direction."""
+"""The port of the HTTP API: callers who take for ever, in either direction."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from asgi import Door, Worker
+from asgi import HttpApi, Worker
 from wire import serving
 
 from frontend_service.api.http import connection, server
@@ -39,7 +39,7 @@ async def test_the_head_of_a_request_must_come_soon(monkeypatch: pytest.MonkeyPa
     """Of the first one and of later ones; what was answered before is answered."""
     monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(connection, "REST_SECONDS", 0.3)
-    async with serving(Door(Worker())) as address:
+    async with serving(HttpApi(Worker())) as address:
         reader, writer = await asyncio.open_connection(*address)
         if first:
             writer.write(first)
@@ -61,7 +61,7 @@ async def test_a_request_that_waits_behind_another_does_not_end_it(monkeypatch: 
     monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
     worker = Worker()
     worker.go_on.clear()
-    async with serving(Door(worker)) as address:
+    async with serving(HttpApi(worker)) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(ANSWERED + HEAD)
         await asyncio.sleep(0.7)
@@ -80,7 +80,7 @@ TRAILERS = HEAD.replace(b"content-length: ", b"transfer-encoding: chunked\r\n\r\
 )
 async def test_what_comes_beside_bodies_is_bounded(begins: bytes, goes_on: bytes) -> None:
     """And told."""
-    async with serving(Door(Worker())) as address:
+    async with serving(HttpApi(Worker())) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(begins)
         for _ in range(1024 * 1024 // len(goes_on)):  # of one read only the end may be known
@@ -91,7 +91,7 @@ async def test_what_comes_beside_bodies_is_bounded(begins: bytes, goes_on: bytes
 
 async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "CONNECTIONS", 2)
-    async with serving(Door(Worker())) as address:
+    async with serving(HttpApi(Worker())) as address:
         three = [await asyncio.open_connection(*address) for _ in range(3)]
         assert await is_closed(three[2][0])
         three[0][1].write(ANSWERED)
@@ -103,7 +103,7 @@ async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_body_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time is that of the call."""
     monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
-    async with serving(Door(Worker())) as address:
+    async with serving(HttpApi(Worker())) as address:
         reader, writer = await asyncio.open_connection(*address)
         whole = request({"input": "a"})
         writer.write(whole[:-3])
@@ -124,14 +124,14 @@ async def test_a_caller_that_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyP
         return bound
 
     monkeypatch.setattr(server, "_bound", small)
-    door = Door(Worker())
-    async with serving(door) as address:
+    api = HttpApi(Worker())
+    async with serving(api) as address:
         with socket.socket() as lazy:
             lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             lazy.connect(address)
             lazy.sendall(request({"input": ["a"] * 4000}))
-            await until(lambda: door.calls.admission.unread > 0)
-            await until(lambda: door.calls.admission.unread == 0 and door.calls.admission.requests == 0, 40)
+            await until(lambda: api.calls.admission.unread > 0)
+            await until(lambda: api.calls.admission.unread == 0 and api.calls.admission.requests == 0, 40)
 
 
 async def test_a_reply_does_not_wait_for_an_acknowledgement() -> None:

@@ -1,7 +1,7 @@
-"""Bad input of the door http: refused in the words of each shape, and before a body is read where that is possible."""
+"""Bad input of the HTTP API: refused in the words of each shape, and before a body is read where that is possible."""
 
 import pytest
-from asgi import JSON, Door
+from asgi import JSON, HttpApi
 
 EMBED = "/v1/embeddings"
 
@@ -64,10 +64,10 @@ EMBED = "/v1/embeddings"
     ],
 )
 async def test_bad_input_is_told_in_the_words_of_the_shape(
-    door: Door, path: str, body: object, status: int, told: str
+    api: HttpApi, path: str, body: object, status: int, told: str
 ) -> None:
     """The field by the name that this shape has for it."""
-    reply = await door.ask(path, body)
+    reply = await api.ask(path, body)
     assert reply.status == status, reply.body
     assert told in message_of(path, reply.json)
     assert reply.headers["content-type"] == "application/json"
@@ -104,10 +104,10 @@ def message_of(path: str, told: dict[str, object]) -> str:
     ],
 )
 async def test_what_is_refused_before_the_body_is_read(
-    door: Door, path: str, method: str, headers: tuple[tuple[str, str], ...], status: int
+    api: HttpApi, path: str, method: str, headers: tuple[tuple[str, str], ...], status: int
 ) -> None:
     """So the body could be anything."""
-    told = await door.ask(path, b"{}", method=method, headers=headers)
+    told = await api.ask(path, b"{}", method=method, headers=headers)
     assert told.status == status, told.body
     assert ("allow" in told.headers) == (status == 405)
     if path.startswith("/v1/"):

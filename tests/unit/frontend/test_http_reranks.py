@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from asgi import Door, Worker
+from asgi import HttpApi, Worker
 from http_fields.vllm import CROSS_ENCODER, LONG
 
 TEMPLATE = CROSS_ENCODER | {"pair_template": "query : {query} passage : {document} :"}
@@ -14,7 +14,7 @@ BOUNDS = ("max_tokens_per_doc", "max_tokens_per_query", "max_doc_length", "trunc
 async def lengths(path: str, **fields: Any) -> tuple[int, ...]:
     """Tokens of the pairs that the worker gets of a query of two words with documents of twelve and one."""
     worker = Worker(**CROSS_ENCODER)
-    told = await Door(worker).ask(path, {"query": "a b", "documents": [LONG, "c"]} | fields)
+    told = await HttpApi(worker).ask(path, {"query": "a b", "documents": [LONG, "c"]} | fields)
     assert told.status == 200, told.body
     return tuple(worker.jobs[0].tokens.lengths)
 
@@ -44,14 +44,14 @@ async def test_the_lower_one_of_two_bounds_holds() -> None:
 @pytest.mark.parametrize("path", RERANKS)
 async def test_no_top_n_is_all(path: str) -> None:
     """0 as vLLM means it, and null; 2.0 is 2."""
-    ask = Door(Worker(**CROSS_ENCODER)).ask
+    ask = HttpApi(Worker(**CROSS_ENCODER)).ask
     body = {"query": "a", "documents": ["b", "c", "d"], "model": None, "return_documents": None}
     assert [len((await ask(path, body | {"top_n": top_n})).json["results"]) for top_n in (0, None, 2.0)] == [3, 3, 2]
 
 
 async def test_use_activation_false_gives_logits() -> None:
     """The field counts at /rerank too, whose own word is raw_scores."""
-    ask = Door(Worker(**CROSS_ENCODER)).ask
+    ask = HttpApi(Worker(**CROSS_ENCODER)).ask
     for path in RERANKS:
         told = await ask(path, {"query": "a", "documents": ["b"], "use_activation": False})
         assert told.json["results"] == [{"index": 0, "relevance_score": 1.0}]
@@ -63,7 +63,7 @@ async def test_the_other_end_is_cut_where_the_body_says_so() -> None:
     for side in ("left", "right"):
         worker = Worker(**CROSS_ENCODER)
         body = {"query": "a", "documents": [LONG], "truncation_side": side}
-        assert (await Door(worker).ask("/v1/rerank", body)).status == 200
+        assert (await HttpApi(worker).ask("/v1/rerank", body)).status == 200
         ids.append(bytes(worker.jobs[0].tokens.ids))
     assert ids[0] != ids[1]
 
@@ -77,7 +77,7 @@ async def test_the_other_end_is_cut_where_the_body_says_so() -> None:
 )
 async def test_a_template_is_cut_at_one_end_only(path: str, body: dict[str, Any], field: str) -> None:
     """A yes/no reranker answers after its document: what cannot be done is not ignored."""
-    told = await Door(Worker(**TEMPLATE)).ask(path, body)
+    told = await HttpApi(Worker(**TEMPLATE)).ask(path, body)
     assert told.status in (400, 422)
     assert field.encode() in told.body
 
@@ -87,7 +87,7 @@ async def test_a_document_may_be_an_object(top_n: float) -> None:
     """An object comes back whole, as it was sent, whatever is mended beside it."""
     document = {"text": "b", "url": "https://example.org", "pages": 3, "price": 1.0, "author": None}
     body = {"query": "a", "documents": ["c", document], "return_documents": True, "top_n": top_n}
-    told = await Door(Worker(**CROSS_ENCODER)).ask("/v1/rerank", body)
+    told = await HttpApi(Worker(**CROSS_ENCODER)).ask("/v1/rerank", body)
     found = {result["index"]: result["document"] for result in told.json["results"]}
     assert found == {0: {"text": "c"}, 1: document}
     assert isinstance(found[1]["price"], float)
@@ -110,7 +110,7 @@ async def test_a_document_may_be_an_object(top_n: float) -> None:
 async def test_a_document_is_named_as_it_was_sent(path: str, documents: object, named: str) -> None:
     """Every path that takes `documents` names them so, and recommends a field that it has."""
     body = {"query": "a", "documents": documents, "truncation": False}
-    told = await Door(Worker(**CROSS_ENCODER)).ask(path, body)
+    told = await HttpApi(Worker(**CROSS_ENCODER)).ask(path, body)
     assert told.status in (400, 413, 422)
     assert named in told.body.decode()
     assert ("the limit is" in told.body.decode()) == ("truncation: true would cut" in told.body.decode())
@@ -127,7 +127,7 @@ async def test_a_document_is_named_as_it_was_sent(path: str, documents: object, 
     ],
 )
 async def test_what_cannot_be_done_is_refused_by_name(field: str, value: object) -> None:
-    told = await Door(Worker(**CROSS_ENCODER)).ask("/v1/rerank", {"query": "a", "documents": ["b"], field: value})
+    told = await HttpApi(Worker(**CROSS_ENCODER)).ask("/v1/rerank", {"query": "a", "documents": ["b"], field: value})
     assert (told.status, told.json["error"]["param"]) == (400, field)
 
 
@@ -144,13 +144,13 @@ async def test_what_cannot_be_done_is_refused_by_name(field: str, value: object)
 )
 async def test_what_asks_for_nothing_is_taken(field: str, value: object) -> None:
     """Clients send these defaults."""
-    told = await Door(Worker(**CROSS_ENCODER)).ask("/v1/rerank", {"query": "a", "documents": ["b"], field: value})
+    told = await HttpApi(Worker(**CROSS_ENCODER)).ask("/v1/rerank", {"query": "a", "documents": ["b"], field: value})
     assert told.status == 200
 
 
 async def test_the_version_is_that_of_the_path() -> None:
     """Cohere's clients read it."""
-    ask = Door(Worker(**CROSS_ENCODER)).ask
+    ask = HttpApi(Worker(**CROSS_ENCODER)).ask
     versions = [
         (await ask(path, {"query": "a", "documents": ["b"]})).json["meta"]["api_version"]["version"]
         for path in ("/v1/rerank", "/v2/rerank")
@@ -161,7 +161,7 @@ async def test_the_version_is_that_of_the_path() -> None:
 async def test_rankings_as_nvidia_gives_them() -> None:
     """Logits, best first; the fake's are 1, 3, 3, 2."""
     body = {"model": "fake", "query": {"text": "a"}, "passages": [{"text": "b"}, {"text": "c"}, {"text": "d e"}]}
-    told = await Door(Worker(**CROSS_ENCODER)).ask("/v1/ranking", body)
+    told = await HttpApi(Worker(**CROSS_ENCODER)).ask("/v1/ranking", body)
     assert told.json == {
         "rankings": [{"index": 1, "logit": 3.0}, {"index": 2, "logit": 3.0}, {"index": 0, "logit": 1.0}],
         "usage": {"prompt_tokens": 16, "total_tokens": 16},
@@ -172,11 +172,11 @@ async def test_a_passage_over_the_limit_is_refused_unless_its_end_may_go() -> No
     """NIM's default is NONE."""
     body = {"query": {"text": "a"}, "passages": [{"text": "b"}, {"text": LONG}]}
     for truncate in ({}, {"truncate": None}, {"truncate": "NONE"}):
-        told = await Door(Worker(**CROSS_ENCODER)).ask("/v1/ranking", body | truncate)
+        told = await HttpApi(Worker(**CROSS_ENCODER)).ask("/v1/ranking", body | truncate)
         assert (told.status, told.json["error"]["param"]) == (400, "passages[1].text")
         assert 'truncate "END" would cut' in told.json["error"]["message"]
     worker = Worker(**CROSS_ENCODER)
-    assert (await Door(worker).ask("/v1/ranking", body | {"truncate": "END"})).status == 200
+    assert (await HttpApi(worker).ask("/v1/ranking", body | {"truncate": "END"})).status == 200
     assert worker.jobs[0].tokens.lengths == (5, 10)
 
 
@@ -197,6 +197,6 @@ async def test_a_passage_over_the_limit_is_refused_unless_its_end_may_go() -> No
 )
 async def test_what_is_wrong_with_passages_is_named(body: dict[str, Any], named: str) -> None:
     """The words are NVIDIA's, for an embedding model too."""
-    told = await Door(Worker()).ask("/v1/ranking", body)
+    told = await HttpApi(Worker()).ask("/v1/ranking", body)
     assert told.status == 400
     assert named in told.json["error"]["message"]

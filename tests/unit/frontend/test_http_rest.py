@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from asgi import Door, Worker
+from asgi import HttpApi, Worker
 from wire import AFTER, Response, post, responses, serving, statuses, told
 
 from frontend_service.api.http import connection
@@ -70,12 +70,12 @@ async def test_a_refusal_reaches_who_reads_only_afterwards(
     path: str, lines: tuple[bytes, ...], calls: object, status: int, closes: bool, is_chunked: bool
 ) -> None:
     """Whether the connection ends then, or has another request."""
-    door = Door(Worker(), calls() if callable(calls) else None)
+    api = HttpApi(Worker(), calls() if callable(calls) else None)
     framing = b"Transfer-Encoding: chunked" if is_chunked else b"Content-Length: %d" % LARGE
     head = post(framing, *lines, *([CLOSE] if closes else []), path=path.encode(), body=b"", framed=False)
     body = [b"%x\r\n" % LARGE, bytes(LARGE), b"\r\n0\r\n\r\n"] if is_chunked else [bytes(LARGE)]
     next_one = [] if closes else [b"GET /docs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"]
-    async with serving(door) as address:
+    async with serving(api) as address:
         found = await asyncio.to_thread(sent_whole, address, [head, *body, *next_one], None)
     assert statuses(found) == [status, *([] if closes else [200])]
 
@@ -86,7 +86,7 @@ async def test_a_body_that_is_too_large_is_told_so(closes: bool) -> None:
     size = 70_000_000
     head = post(b"Content-Length: %d" % size, *([CLOSE] if closes else []), body=b"", framed=False)
     chunks = post(b"Transfer-Encoding: chunked", CLOSE, body=b"%x\r\n" % size, framed=False)
-    async with serving(Door(Worker())) as address:
+    async with serving(HttpApi(Worker())) as address:
         for pieces in ([head, bytes(size), *([] if closes else [AFTER])], [chunks, bytes(size), b"\r\n0\r\n\r\n"]):
             found = await asyncio.to_thread(sent_whole, address, pieces, None)
             assert statuses(found)[0] == 413
@@ -101,7 +101,7 @@ async def test_the_same_over_tls(tmp_path: Path, closes: bool) -> None:
     shown = identity(str(files.certificate), str(files.key), "", lambda _: None)
     context = ssl.create_default_context(cafile=str(authority.file))
     head = post(b"Content-Length: %d" % LARGE, *([CLOSE] if closes else []), path=b"/none", body=b"", framed=False)
-    async with serving(Door(Worker()), shown) as address:
+    async with serving(HttpApi(Worker()), shown) as address:
         found = await asyncio.to_thread(
             sent_whole, address, [head, bytes(LARGE), *([] if closes else [AFTER])], context
         )
@@ -110,7 +110,7 @@ async def test_the_same_over_tls(tmp_path: Path, closes: bool) -> None:
 
 async def test_what_is_no_request_may_be_long() -> None:
     """Its refusal arrives too."""
-    async with serving(Door(Worker())) as address:
+    async with serving(HttpApi(Worker())) as address:
         found = await asyncio.to_thread(sent_whole, address, [b"\x00" * LARGE], None)
     assert statuses(found) == [400]
 
@@ -118,7 +118,7 @@ async def test_what_is_no_request_may_be_long() -> None:
 async def test_what_follows_the_last_request_spoils_nothing() -> None:
     """However much it is."""
     asked = post(CLOSE)
-    async with serving(Door(Worker())) as address:
+    async with serving(HttpApi(Worker())) as address:
         found = await asyncio.to_thread(sent_whole, address, [asked, AFTER * 10_000], None)
     assert statuses(found) == [200]
 
@@ -147,13 +147,13 @@ async def test_it_is_bounded(
     """In time and in bytes."""
     monkeypatch.setattr(connection, bound, value)
     asked = first.replace(b"Content-Length: 0", b"Content-Length: 90000")
-    async with serving(Door(Worker())) as address:
+    async with serving(HttpApi(Worker())) as address:
         assert await is_ended(address, asked, then)
 
 
 async def test_a_drain_does_not_wait_for_it() -> None:
     """A connection that only lingers is closed."""
-    async with serving(Door(Worker())) as address:
+    async with serving(HttpApi(Worker())) as address:
         assert statuses(await told(address, AFTER)) == [200]
         lingering = await asyncio.open_connection(*address)
         lingering[1].write(AFTER)

@@ -1,4 +1,4 @@
-"""TLS of the door http: certificates and authorities that change, for callers with and without a name in mind."""
+"""TLS of the HTTP API: certificates and authorities that change, for callers with and without a name in mind."""
 
 import asyncio
 import socket
@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from asgi import Door, Worker
+from asgi import HttpApi, Worker
 
 from frontend_service.api.http.server import HttpServer
 from shared.security import reloaded_file as fresh
@@ -57,7 +57,7 @@ async def test_what_the_files_hold_counts_for_new_connections(
     ca = folders[0] / "clients.pem"
     ca.write_bytes(old.file.read_bytes())
     server = HttpServer(
-        Door(Worker()).app, identity(str(files.certificate), str(files.key), str(ca), lambda _: None), 1.0
+        HttpApi(Worker()).app, identity(str(files.certificate), str(files.key), str(ca), lambda _: None), 1.0
     )
     await server.start(f"{HERE}:0")
     port = server.address[1]
@@ -82,7 +82,7 @@ async def test_no_session_outlasts_who_signs_for_clients(folders: list[Path], mo
     ca = folders[0] / "clients.pem"
     ca.write_bytes(old.file.read_bytes())
     found = identity(str(files.certificate), str(files.key), str(ca), lambda _: None)
-    server = HttpServer(Door(Worker()).app, found, 1.0)
+    server = HttpServer(HttpApi(Worker()).app, found, 1.0)
     await server.start(f"{HERE}:0")
     context = ssl.create_default_context(cafile=str(old.file))
     context.load_cert_chain(own.certificate, own.key)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asgi import Door, Worker
+from asgi import HttpApi, Worker
 from fakes import WORDS
 from test_http_words import CLASSIFIER
 from test_token_bounds import CROSS_ENCODER, LONG
@@ -24,7 +24,7 @@ LATE: dict[str, object] = {
 async def asked(path: str, body: object, **card: Any) -> tuple[Any, Any]:
     """The reply and the job."""
     worker = Worker(**card)
-    told = await Door(worker).ask(path, body)
+    told = await HttpApi(worker).ask(path, body)
     assert told.status == 200, told.body
     return told.json, worker.jobs[0]
 
@@ -183,8 +183,8 @@ async def test_two_sides_by_four_pairs_of_names(pair: tuple[str, str]) -> None:
 
 async def test_the_name_of_a_reply() -> None:
     """The request's own, or that of the call."""
-    door = Door(Worker())
+    api = HttpApi(Worker())
     headers = (("content-type", "application/json"), ("x-request-id", "call"))
-    named = await door.ask("/v1/embeddings", {"input": "a", "request_id": "mine"}, headers=headers)
+    named = await api.ask("/v1/embeddings", {"input": "a", "request_id": "mine"}, headers=headers)
     assert (named.json["id"], named.headers["x-request-id"]) == ("embd-mine", "call")
-    assert (await door.ask("/v1/embeddings", {"input": "a"}, headers=headers)).json["id"] == "embd-call"
+    assert (await api.ask("/v1/embeddings", {"input": "a"}, headers=headers)).json["id"] == "embd-call"

@@ -1,11 +1,11 @@
-"""The port of the door http on the wire: bytes of a request are bytes of that request, and each has one response."""
+"""The port of the HTTP API on the wire: bytes of a request are bytes of that request, and each has one response."""
 
 import asyncio
 import random
 from collections.abc import AsyncIterator
 
 import pytest
-from asgi import Door, Worker
+from asgi import HttpApi, Worker
 from wire import AFTER, BODY, PATH, chunked, post, refuses_strangers, responses, serving, statuses, told
 
 CLOSE = b"Connection: close"
@@ -19,8 +19,8 @@ WEBSOCKET = (b"Connection: keep-alive, Upgrade", b"Upgrade: websocket", b"Sec-We
 
 
 @pytest.fixture
-async def address(door: Door) -> AsyncIterator[tuple[str, int]]:
-    async with serving(door) as address:
+async def address(api: HttpApi) -> AsyncIterator[tuple[str, int]]:
+    async with serving(api) as address:
         yield address
 
 
@@ -80,7 +80,7 @@ async def test_every_byte_may_come_alone(address: tuple[str, int]) -> None:
 @pytest.mark.parametrize("headers", [(), (b"Authorization: Bearer wrong",)])
 async def test_a_trailer_does_not_authenticate(headers: tuple[bytes, ...]) -> None:
     """Neither alone nor over the head's."""
-    async with serving(Door(Worker(), refuses_strangers())) as address:
+    async with serving(HttpApi(Worker(), refuses_strangers())) as address:
         for trailers, status in (((b"Authorization: Bearer right",), 401), ((), 401)):
             body = chunked(trailers=trailers)
             assert statuses(await told(address, post(CLOSE, CHUNKED, *headers, body=body, framed=False))) == [status]
@@ -197,10 +197,10 @@ async def test_extensions_of_chunks_mean_nothing(address: tuple[str, int]) -> No
     assert statuses(await told(address, post(CHUNKED, body=body, framed=False) + AFTER)) == [200, 200]
 
 
-async def test_what_is_no_request_is_refused_in_its_turn(door: Door, worker: Worker) -> None:
+async def test_what_is_no_request_is_refused_in_its_turn(api: HttpApi, worker: Worker) -> None:
     """Behind the answer that is still computed."""
     worker.go_on.clear()
-    async with serving(door) as address:
+    async with serving(api) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(post() + b"nonsense\r\n\r\n" + AFTER)
         await worker.reached.wait()
@@ -240,10 +240,10 @@ async def test_a_reply_to_head_has_no_body(address: tuple[str, int]) -> None:
     writer.close()
 
 
-async def test_requests_that_wait_are_counted(door: Door, worker: Worker) -> None:
+async def test_requests_that_wait_are_counted(api: HttpApi, worker: Worker) -> None:
     """A connection with too many ends behind the last one that is answered, which says so."""
     worker.go_on.clear()
-    async with serving(door) as address:
+    async with serving(api) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(post() + AFTER.replace(b"Connection: close\r\n", b"") * 500)
         await worker.reached.wait()

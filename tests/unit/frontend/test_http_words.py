@@ -1,10 +1,10 @@
-"""Errors of the door http name what the caller sent, in the caller's shape, and recommend what this path has."""
+"""Errors of the HTTP API name what the caller sent, in the caller's shape, and recommend what this path has."""
 
 import re
 from typing import Any
 
 import pytest
-from asgi import Door, Worker
+from asgi import HttpApi, Worker
 from test_token_bounds import CROSS_ENCODER, LONG
 
 from frontend_service.domain.limits import Limits
@@ -20,7 +20,7 @@ CUT = f"{CUTS}: -1 would cut"
 
 async def refusal(path: str, body: object, **card: object) -> tuple[str, str]:
     """The message and the field of an error in OpenAI's shape."""
-    told = await Door(Worker(**card)).ask(path, body)
+    told = await HttpApi(Worker(**card)).ask(path, body)
     assert told.status == 400, told.body
     return told.json["error"]["message"], told.json["error"]["param"]
 
@@ -178,7 +178,7 @@ async def test_the_remedy_for_a_long_text_helps(path: str, body: dict[str, Any],
     message, _ = await refusal(path, body, **card)
     assert {name: int(value) for name, value in re.findall(r"(\w+): (-?\d+) would cut", message)} == beside
     worker = Worker(**card)
-    told = await Door(worker).ask(path, body | beside)
+    told = await HttpApi(worker).ask(path, body | beside)
     assert path == "/v1/multi-vector" or told.status == 200, told.body
     assert worker.jobs[0].tokens.lengths[-1] == 10
 
@@ -190,7 +190,7 @@ async def test_the_remedy_is_the_field_that_was_sent(path: str, truncate: object
     message, _ = await refusal(path, {"input": LONG, "truncate": truncate})
     assert message == "input has 14 tokens, the limit is 10; truncate: true would cut it"
     worker = Worker()
-    await Door(worker).ask(path, {"input": LONG, "truncate": True})
+    await HttpApi(worker).ask(path, {"input": LONG, "truncate": True})
     assert worker.jobs[0].tokens.lengths == (10,)
 
 
@@ -225,9 +225,9 @@ async def test_the_remedy_is_the_field_that_was_sent(path: str, truncate: object
 async def test_the_remedy_for_a_large_reply_is_one_of_this_path(
     path: str, body: dict[str, Any], card: dict[str, object], remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door = Door(Worker(**card))
+    api = HttpApi(Worker(**card))
     monkeypatch.setattr("frontend_service.domain.limits.ENVELOPE_BYTES", Limits().message_bytes)
-    told = await door.ask(path, body)
+    told = await api.ask(path, body)
     error = told.json.get("error", told.json)
     message = error if isinstance(error, str) else error["message"]
     assert message.endswith(f"; {remedy}"), told.body

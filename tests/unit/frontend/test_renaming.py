@@ -1,7 +1,7 @@
-"""Names of ours in another door's words."""
+"""Names of ours in another API's words."""
 
 import pytest
-from asgi import Door, Worker
+from asgi import HttpApi, Worker
 
 from frontend_service.api.renaming import Names, renamed
 
@@ -37,6 +37,6 @@ def test_names_change_and_quoted_words_do_not(ours: str, theirs: str) -> None:
 @pytest.mark.parametrize("name", ["documents[7]", "texts[0] has dimensions", "queries documents"])
 async def test_a_models_name_is_told_as_it_was_sent(path: str, body: dict[str, object], name: str) -> None:
     """It may look like one of our names."""
-    told = await Door(Worker()).ask(path, body | {"model": name})
+    told = await HttpApi(Worker()).ask(path, body | {"model": name})
     assert told.status == 404
     assert name in told.json.get("error", told.json)["message"]

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from asgi import Door, Worker
+from asgi import HttpApi, Worker
 from http_fields.vllm import CROSS_ENCODER, LONG
 
 from frontend_service.workers.interface import ServedModel
@@ -34,7 +34,7 @@ class Two(Worker):
 @pytest.mark.parametrize(("path", "body", "changes"), ASKS)
 async def test_any_name_means_the_only_model(path: str, body: dict[str, Any], changes: dict[str, Any]) -> None:
     """The original serves one, and knows no such field."""
-    ask = Door(Worker(**changes)).ask
+    ask = HttpApi(Worker(**changes)).ask
     for name in ("text-embeddings-inference", "", None):
         told = await ask(path, body | {"model": name})
         assert told.status == 200, told.body
@@ -45,7 +45,7 @@ async def test_where_there_are_several_the_name_counts(
     path: str, body: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     """Vectors of one must not pass for another's."""
-    ask = Door(Two(**changes)).ask
+    ask = HttpApi(Two(**changes)).ask
     assert (await ask(path, body | {"model": "fake"})).status == 200
     told = await ask(path, body | {"model": "any"})
     assert (told.status, "name one" in told.json["error"]) == (404, True)
@@ -54,7 +54,7 @@ async def test_where_there_are_several_the_name_counts(
 async def test_documents_at_rerank_are_coheres_and_name_their_model() -> None:
     """vLLM and Cohere know the field."""
     body = {"query": "a", "documents": ["b"], "model": "other"}
-    assert (await Door(Worker(**CROSS_ENCODER)).ask("/rerank", body)).status == 404
+    assert (await HttpApi(Worker(**CROSS_ENCODER)).ask("/rerank", body)).status == 404
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ async def test_a_place_is_named_as_it_was_sent(
     path: str, body: dict[str, Any], changes: dict[str, Any], named: str
 ) -> None:
     """The root, which takes bodies of all kinds, does the same."""
-    told = await Door(Worker(**changes)).ask(path, body)
+    told = await HttpApi(Worker(**changes)).ask(path, body)
     assert told.status in (413, 422)
     assert named in told.json["error"]
 
@@ -104,11 +104,11 @@ async def test_a_place_is_named_as_it_was_sent(
 async def test_no_more_labels_are_told_than_are_asked_for(top_k: float) -> None:
     """A bound, which may be above what there is."""
     body = {"inputs": "a", "parameters": {"top_k": top_k}}
-    told = await Door(Worker(**CROSS_ENCODER)).ask("/predict", body)
+    told = await HttpApi(Worker(**CROSS_ENCODER)).ask("/predict", body)
     assert [len(labels) for labels in told.json] == [1]
 
 
 async def test_a_model_of_another_kind_is_told_as_before() -> None:
     """Renaming leaves the status as it is."""
-    told = await Door(Worker(outputs=(OutputKind.DENSE,))).ask("/embed_all", {"inputs": "a"})
+    told = await HttpApi(Worker(outputs=(OutputKind.DENSE,))).ask("/embed_all", {"inputs": "a"})
     assert told.status == 424

@@ -2,7 +2,7 @@
 
 import fakes
 import pytest
-from asgi import Door, Worker
+from asgi import HttpApi, Worker
 
 from frontend_service.domain.requests import Truncation
 from frontend_service.tokenizing.fair_threads import run_to_end
@@ -57,6 +57,6 @@ async def test_a_rerank_takes_more_tokens_a_document_than_the_model_has(
 ) -> None:
     """Haystack's CohereRanker sends so many, whatever the model is."""
     worker = Worker(**changes)
-    told = await Door(worker).ask(path, {"query": "a", "documents": [LONG], "max_tokens_per_doc": most})
+    told = await HttpApi(worker).ask(path, {"query": "a", "documents": [LONG], "max_tokens_per_doc": most})
     assert told.status == 200, told.body
     assert worker.jobs[0].tokens.lengths[-1] == 10

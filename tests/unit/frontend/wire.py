@@ -1,4 +1,4 @@
-"""Bytes to the port of the door http and back, as they are on the wire."""
+"""Bytes to the port of the HTTP API and back, as they are on the wire."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from asgi import Door
+from asgi import HttpApi
 
 from frontend_service.api.http.server import HttpServer
 from shared.errors import Unauthenticated
@@ -32,9 +32,9 @@ class Response:
 
 
 @asynccontextmanager
-async def serving(door: Door, tls: Fresh[Identity] | None = None) -> AsyncIterator[tuple[str, int]]:
+async def serving(api: HttpApi, tls: Fresh[Identity] | None = None) -> AsyncIterator[tuple[str, int]]:
     """Its address."""
-    server = HttpServer(door.app, tls, 1.0)
+    server = HttpServer(api.app, tls, 1.0)
     await server.start("127.0.0.1:0")
     try:
         yield server.address

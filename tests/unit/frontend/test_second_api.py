@@ -1,4 +1,4 @@
-"""Two doors of one frontend: gRPC, and one that is nothing but Python. What is policy is the same behind both."""
+"""Two APIs of one frontend: gRPC, and one that is nothing but Python. What is policy is the same behind both."""
 
 import asyncio
 import subprocess
@@ -10,12 +10,12 @@ from typing import Any
 
 import grpc
 import numpy as np
-import plain_door
+import plain_api
 import pytest
 from fakes import FakeWorker, card
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
-from plain_door import Body, PlainDoor
+from plain_api import Body, PlainApi
 from structlog.testing import capture_logs
 
 from frontend_service.api.selvage_v1.server import register
@@ -61,12 +61,12 @@ class Worker(FakeWorker):
 
 
 class House:
-    """One frontend with both doors."""
+    """One frontend with both APIs."""
 
     def __init__(self, port: int, worker: Worker, calls: Calls, frontend: Frontend) -> None:
         self.worker = worker
         self.calls = calls
-        self.plain = PlainDoor(frontend)
+        self.plain = PlainApi(frontend)
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
         self._stubs: dict[str, Any] = {
             "Embed": EmbeddingServiceStub(self.channel).Embed,
@@ -74,7 +74,7 @@ class House:
         }
 
     async def by_grpc(self, method: str, body: Body, given_id: str = "") -> Any:
-        """The message, or the error in the plain door's words."""
+        """The message, or the error in the plain API's words."""
         metadata = [("x-request-id", given_id)] if given_id else None
         try:
             return await self._stubs[method](REQUESTS[method](**body), metadata=metadata)
@@ -83,7 +83,7 @@ class House:
 
 
 def told(error: grpc.aio.AioRpcError) -> Body:
-    """A status of gRPC as the plain door tells an error."""
+    """A status of gRPC as the plain API tells an error."""
     status = rpc_status.from_call(error)  # type: ignore[arg-type]
     assert status is not None
     info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
@@ -125,7 +125,7 @@ async def hasty_house() -> AsyncIterator[House]:
         yield each
 
 
-async def test_both_doors_embed_alike(house: House) -> None:
+async def test_both_apis_embed_alike(house: House) -> None:
     """The same bytes and the same counts, and times of the same kind."""
     body = {"texts": ["a b", "c", "a b"]}
     plain, message = await house.plain.call("Embed", body), await house.by_grpc("Embed", body)
@@ -134,7 +134,7 @@ async def test_both_doors_embed_alike(house: House) -> None:
     assert list(plain["timing"]) == [field.name for field in message.timing.DESCRIPTOR.fields]
 
 
-async def test_both_doors_rerank_alike(house: House) -> None:
+async def test_both_apis_rerank_alike(house: House) -> None:
     """The same order, scores and texts, cut to top_n."""
     body = {"query": "a", "documents": DOCUMENTS, "top_n": 3, "return_documents": True}
     plain, message = await house.plain.call("Rerank", body), await house.by_grpc("Rerank", body)
@@ -156,7 +156,7 @@ async def test_both_doors_rerank_alike(house: House) -> None:
         ("Rerank", {"query": "a " * 20, "documents": ["b"]}, "INPUT_TOO_LONG", "query"),
     ],
 )
-async def test_both_doors_refuse_alike(house: House, method: str, body: Body, reason: str, field: str) -> None:
+async def test_both_apis_refuse_alike(house: House, method: str, body: Body, reason: str, field: str) -> None:
     """Reason, field and status."""
     plain = await house.plain.call(method, body)
     assert plain == await house.by_grpc(method, body)
@@ -187,7 +187,7 @@ async def test_calls_without_a_deadline_end_alike(hasty_house: House) -> None:
     assert plain["reason"] == "DEADLINE_EXCEEDED"
 
 
-async def test_both_doors_refuse_alike_while_draining(house: House) -> None:
+async def test_both_apis_refuse_alike_while_draining(house: House) -> None:
     """What runs is answered, what comes is refused by name; then nothing runs any more."""
     house.worker.hold, body = True, {"texts": ["a"]}
     runs = asyncio.ensure_future(house.by_grpc("Embed", body))
@@ -203,7 +203,7 @@ async def test_both_doors_refuse_alike_while_draining(house: House) -> None:
     await drained
 
 
-async def test_both_doors_carry_the_request_id_and_log_a_line_a_call(house: House) -> None:
+async def test_both_apis_carry_the_request_id_and_log_a_line_a_call(house: House) -> None:
     """The caller's id where it is a sensible one; the line tells what became of the call."""
     with capture_logs() as lines:
         for given in ("mine-7", "x" * 200):
@@ -217,10 +217,10 @@ async def test_both_doors_carry_the_request_id_and_log_a_line_a_call(house: Hous
     assert told == [("Embed", "OK", None)] * 4 + [("Embed", "INVALID_ARGUMENT", "INVALID_INPUT")] * 2
 
 
-def test_the_second_door_needs_no_grpc() -> None:
-    """It runs where neither gRPC nor protobuf is installed: what is behind a door needs neither."""
+def test_the_second_api_needs_no_grpc() -> None:
+    """It runs where neither gRPC nor protobuf is installed: what is behind an API needs neither."""
     absent = ["grpc", "grpc_health", "grpc_status", "google", "selvage", "tei"]
-    program = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\nimport plain_door\n"
-    folder = Path(plain_door.__file__).parent
+    program = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\nimport plain_api\n"
+    folder = Path(plain_api.__file__).parent
     root = folder.parents[2]
     subprocess.run([sys.executable, "-c", program], check=True, cwd=root, env={"PYTHONPATH": f"{root}:{folder}"})

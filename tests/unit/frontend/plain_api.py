@@ -1,4 +1,4 @@
-"""A second door, as small as one can be: dictionaries in, dictionaries out. Knows no gRPC and no protobuf."""
+"""A second API, as small as one can be: dictionaries in, dictionaries out. Knows no gRPC and no protobuf."""
 
 from dataclasses import asdict
 from typing import Any
@@ -39,7 +39,7 @@ def write_rerank(_: RerankRequest, reranked: Reranked) -> Body:
     return {"results": [{"index": index, "score": score, "document": text} for (index, score), text in results]}
 
 
-class PlainDoor:
+class PlainApi:
     """Answers, or tells the error, of every call."""
 
     def __init__(self, frontend: Frontend) -> None:
