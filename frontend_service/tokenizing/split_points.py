@@ -96,7 +96,7 @@ class SplitPoints:
 
 
 def _is_split_point(before: str, after: str) -> bool:
-    """Whether all normalizers keep a space between these letters; no letter stands at the end of a text."""
+    """Whether all normalizers keep a space between these letters. At the end of a text a letter is empty."""
     if before.isascii() and after.isascii():
         return before.isalnum() and after.isalnum()
     # Some letters are written with spaces of their own where they are normalised, such as U+FE70.
