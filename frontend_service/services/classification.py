@@ -7,8 +7,8 @@ from functools import partial
 from frontend_service.domain.answer import FinishedAnswer
 from frontend_service.domain.requests import ClassifyRequest, ClassifyTokensRequest
 from frontend_service.services import job_options
-from frontend_service.services.checked_texts import CheckedTexts, check_texts
-from frontend_service.services.pipeline import Pipeline, Prepared
+from frontend_service.services.pipeline import Pipeline, PreparedRequest
+from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
 from frontend_service.tokenizing.batch import TokenizedBatch
 from frontend_service.tokenizing.fair_threads import Slices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
@@ -70,28 +70,30 @@ class ClassificationService:
     async def texts(self, request: ClassifyRequest, terms: RequestTerms) -> Classified:
         """Scores [texts x labels] of texts or pairs."""
         model = self._pipeline.model(request.model)
-        answer = await self._pipeline.run(self._prepare_texts(model, request), terms)
+        answer = await self._pipeline.run(self._prepare_classify(model, request), terms)
         return Classified(answer=answer, labels=model.card.labels)
 
     async def tokens(self, request: ClassifyTokensRequest, terms: RequestTerms) -> ClassifiedTokens:
         """Scores [tokens x labels]; with `token_id` only those of the tokens of that id."""
         model = self._pipeline.model(request.model)
         columns = _TokenColumns(token_id=request.token_id)
-        answer = await self._pipeline.run(self._prepare_tokens(model, request, columns), terms)
+        answer = await self._pipeline.run(self._prepare_classify_tokens(model, request, columns), terms)
         return ClassifiedTokens(
             answer=answer, labels=model.card.labels, ids=columns.ids, starts=columns.starts, ends=columns.ends
         )
 
-    def _prepare_texts(self, model: ServedModel, request: ClassifyRequest) -> Prepared:
+    def _prepare_classify(self, model: ServedModel, request: ClassifyRequest) -> PreparedRequest:
         limits, card = self._limits, model.card
         job_options.check_task(card, Task.CLASSIFY)
         limits.check_reply(SCORE_BYTES * len(request.texts) * len(card.labels), FEWER_TEXTS)
         finish = job_options.activation_step(card, request.normalize)
         if request.pairs or card.pair_template:
             slices = model.tokenization.pairs(self._pairs(model, request))
-            return Prepared(model=model, work=Classify(), slices=slices, finish=finish)
-        texts = check_texts(model, limits, request.texts, TEXT, choice=request.prompt, cut=request.cut)
-        return Prepared(model=model, work=Classify(), slices=texts.tokenize(), letters=texts.letters, finish=finish)
+            return PreparedRequest(model=model, work=Classify(), slices=slices, finish=finish)
+        texts = prepare_texts(model, limits, request.texts, TEXT, choice=request.prompt, cut=request.cut)
+        return PreparedRequest(
+            model=model, work=Classify(), slices=texts.tokenize(), letters=texts.letters, finish=finish
+        )
 
     def _pairs(self, model: ServedModel, request: ClassifyRequest) -> PairTexts:
         """The pairs of a request, within the limits. Raises InvalidInput where the model needs pairs and has none."""
@@ -109,15 +111,17 @@ class ClassificationService:
             prompt=request.prompt,
         )
 
-    def _prepare_tokens(self, model: ServedModel, request: ClassifyTokensRequest, columns: _TokenColumns) -> Prepared:
+    def _prepare_classify_tokens(
+        self, model: ServedModel, request: ClassifyTokensRequest, columns: _TokenColumns
+    ) -> PreparedRequest:
         card, token_id = model.card, request.token_id
         job_options.check_task(card, Task.CLASSIFY_TOKENS)
         if token_id is not None and not 0 <= token_id < card.vocabulary_size:
             raise InvalidInput(
                 f"token_id is {token_id}, the vocabulary ends at {card.vocabulary_size - 1}", field="token_id"
             )
-        texts = check_texts(model, self._limits, request.texts, TEXT, choice=request.prompt, cut=request.cut)
-        return Prepared(
+        texts = prepare_texts(model, self._limits, request.texts, TEXT, choice=request.prompt, cut=request.cut)
+        return PreparedRequest(
             model=model,
             work=Classify(tokens=True, token_id=token_id),
             slices=_tokenize_into_columns(texts, columns),
@@ -132,7 +136,7 @@ class ClassificationService:
         self._limits.check_reply(len(columns.ids) * token_bytes, FEWER_TEXTS)
 
 
-def _tokenize_into_columns(texts: CheckedTexts, columns: _TokenColumns) -> Slices[TokenizedBatch]:
+def _tokenize_into_columns(texts: PreparedTexts, columns: _TokenColumns) -> Slices[TokenizedBatch]:
     """Tokenises texts for a job, and fills in the columns of the reply."""
     ids, lengths, truncated = array("i"), [], []
     for tokenized_texts in texts.tokenize_with_offsets():

@@ -11,8 +11,8 @@ from frontend_service.domain.limits import FEWER_WEIGHTS, TEXT_LETTERS
 from frontend_service.domain.requests import EmbedRequest, TokenPooling
 from frontend_service.postprocess import packing, token_pooling
 from frontend_service.services import job_options
-from frontend_service.services.checked_texts import check_texts
-from frontend_service.services.pipeline import Pipeline, Prepared
+from frontend_service.services.pipeline import Pipeline, PreparedRequest
+from frontend_service.services.prepared_texts import prepare_texts
 from shared.card import ModelCard
 from shared.jobs import Encode, JobResult
 from shared.ragged import RaggedTokens
@@ -40,11 +40,11 @@ class EmbeddingService:
         self._limits.check_reply(answer.size, FEWER_WEIGHTS)
         return answer
 
-    def _prepare(self, request: EmbedRequest) -> Prepared:
+    def _prepare(self, request: EmbedRequest) -> PreparedRequest:
         limits, model = self._limits, self._pipeline.model(request.model)
         encode = job_options.resolve_encode(request, model.card)
         side = request.prompt.input_type
-        texts = check_texts(model, limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, side=side)
+        texts = prepare_texts(model, limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, side=side)
         limits.check_count(len(request.tokenized), "tokenized", limits.texts)
         # Checking an id costs as much as tokenising a letter.
         letters = texts.letters + sum(len(ids) + TEXT_LETTERS for ids in request.tokenized)
@@ -52,7 +52,7 @@ class EmbeddingService:
             slices = model.tokenization.token_ids(request.tokenized, texts.cut, side)
         else:
             slices = texts.tokenize()
-        return Prepared(
+        return PreparedRequest(
             model=model,
             work=encode,
             slices=slices,

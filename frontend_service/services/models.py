@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from frontend_service.domain.limits import TEXT_LETTERS, Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
-from frontend_service.services.checked_texts import CheckedTexts, check_texts
 from frontend_service.services.pipeline import Pipeline
+from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
 from frontend_service.tokenizing.fair_threads import Slices
 from frontend_service.tokenizing.tokenizer import TokenizedText
 from frontend_service.workers.interface import ServedModel
@@ -70,11 +70,11 @@ class ModelService:
     async def tokenize(self, request: TokenizeRequest) -> ShownTexts:
         """Tokenises texts: ids, tokens and offsets. Raises ResultTooLarge as soon as the reply is."""
         model, side = self._pipeline.model(request.model), request.prompt.input_type
-        checked = check_texts(
+        prepared = prepare_texts(
             model, self._limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, side=side
         )
-        texts = await self._pipeline.run_slices(self._tokenize(checked), checked.letters)
-        return ShownTexts(model=model.card.id, prompt=checked.prompt, texts=texts)
+        texts = await self._pipeline.run_slices(self._tokenize(prepared), prepared.letters)
+        return ShownTexts(model=model.card.id, prompt=prepared.prompt, texts=texts)
 
     async def detokenize(self, request: DetokenizeRequest) -> Detokenized:
         """Writes texts from ids. Raises LimitExceeded for more lists or ids than a request may have."""
@@ -87,10 +87,10 @@ class ModelService:
         texts = await self._pipeline.run_slices(self._detokenize(model, request), letters)
         return Detokenized(model=model.card.id, texts=texts)
 
-    def _tokenize(self, checked: CheckedTexts) -> Slices[list[TokenizedText]]:
+    def _tokenize(self, prepared: PreparedTexts) -> Slices[list[TokenizedText]]:
         texts: list[TokenizedText] = []
         tokens = 0
-        for slice_texts in checked.tokenize_with_offsets():
+        for slice_texts in prepared.tokenize_with_offsets():
             texts += slice_texts
             tokens += sum(len(text.encoding) for text in slice_texts)
             self._limits.check_reply(tokens * SHOWN_TOKEN_BYTES, "ask for fewer texts")

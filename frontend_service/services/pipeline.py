@@ -1,7 +1,7 @@
 """The path of a request: a service prepares it, the pipeline runs it, the service finishes the answer. Knows no API.
 
-`Prepared` is what a service hands over: the model, the work, and the texts as slices of tokenising. `Pipeline.run`
-tokenises within the limits, computes equal inputs once, sends one job to a worker and waits for its result.
+`PreparedRequest` is what a service hands over: the model, the work, and the texts as slices of tokenising.
+`Pipeline.run` tokenises within the limits, computes equal inputs once, sends one job to a worker and waits for it.
 """
 
 import itertools
@@ -45,7 +45,7 @@ def accept_tokens(_: RaggedTokens) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedRequest:
     """A request that a service has checked against the model's card and the limits, ready to run.
 
     `slices` tokenise its texts; None for a request that brings vectors only. `letters`: the cost of that, in letters of
@@ -100,7 +100,7 @@ class Pipeline:
         """All models that are served. Raises WorkerUnavailable where there is none."""
         return self._workers.models()
 
-    async def run(self, prepared: Prepared, terms: RequestTerms) -> Answer:
+    async def run(self, prepared: PreparedRequest, terms: RequestTerms) -> Answer:
         """Tokenises a request, has a worker compute it, and returns its result with the times that this took.
 
         Raises LimitExceeded, ResultTooLarge, the tokenizer's and the job's own errors. Cancelling it cancels the job.

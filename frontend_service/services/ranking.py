@@ -11,8 +11,8 @@ from frontend_service.postprocess import explanation
 from frontend_service.postprocess import ranking as postprocess
 from frontend_service.postprocess.explanation import MatchedToken
 from frontend_service.services import job_options
-from frontend_service.services.checked_texts import CheckedTexts, check_texts
-from frontend_service.services.pipeline import Pipeline, Prepared
+from frontend_service.services.pipeline import Pipeline, PreparedRequest
+from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
 from frontend_service.tokenizing.batch import TokenizedBatch
 from frontend_service.tokenizing.fair_threads import Slices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
@@ -115,7 +115,7 @@ class RankingService:
         explain = partial(explanation.explain, answer.result, answer.tokens, places, token_text)
         return Reranked(answer=answer, ranking=ranking, documents=documents, explanations=await in_thread(explain))
 
-    def _prepare_scores(self, model: ServedModel, request: ScoreRequest, extras: _ReplyExtras) -> Prepared:
+    def _prepare_scores(self, model: ServedModel, request: ScoreRequest, extras: _ReplyExtras) -> PreparedRequest:
         method = job_options.resolve_method(request, model.card)
         rows, columns = request.layout.shape(len(request.queries), len(request.documents))
         self._limits.check_scores(rows, columns)
@@ -124,7 +124,7 @@ class RankingService:
             return self._prepare_pairs(model, request)
         return self._prepare_vectors(model, request, method, extras)
 
-    def _prepare_pairs(self, model: ServedModel, request: ScoreRequest) -> Prepared:
+    def _prepare_pairs(self, model: ServedModel, request: ScoreRequest) -> PreparedRequest:
         """Prepares a cross-encoder's job: every pair is a sequence, and its only logit the score."""
         limits, choice = self._limits, PromptChoice(literal=request.instruction)
         document_cut = limits.with_default(request.document_cut)
@@ -144,7 +144,7 @@ class RankingService:
         limits.check_texts(request.queries, request.query_entry, limits.texts, prompt, "instruction")
         limits.check_texts(request.documents, DOCUMENT, limits.documents)
         normalize = request.normalize if request.activated is None else request.activated
-        return Prepared(
+        return PreparedRequest(
             model=model,
             work=Classify(),
             slices=model.tokenization.pairs(pairs),
@@ -153,10 +153,10 @@ class RankingService:
 
     def _prepare_vectors(
         self, model: ServedModel, request: ScoreRequest, method: ScoringMethod, extras: _ReplyExtras
-    ) -> Prepared:
+    ) -> PreparedRequest:
         """Prepares the job of a model that makes vectors of queries and documents, and compares these."""
         limits, sequence_cut = self._limits, request.sequence_cut and self._limits.with_default(request.sequence_cut)
-        queries = check_texts(
+        queries = prepare_texts(
             model,
             limits,
             request.queries,
@@ -166,7 +166,7 @@ class RankingService:
             side=InputType.QUERY,
             prompt_field="instruction",
         )
-        documents = check_texts(
+        documents = prepare_texts(
             model,
             limits,
             request.documents,
@@ -176,7 +176,7 @@ class RankingService:
             side=InputType.DOCUMENT,
             count=limits.documents,
         )
-        return Prepared(
+        return PreparedRequest(
             model=model,
             work=job_options.resolve_score(request, method, model.card),
             slices=_tokenize_sides(queries, documents),
@@ -194,7 +194,7 @@ class RankingService:
         size = extras.text_bytes + extras.explained * query_tokens * TOKEN_MATCH_BYTES
         self._limits.check_reply(size, "set top_n, or leave explain unset")
 
-    def _prepare_max_sim(self, model: ServedModel, request: MaxSimRequest) -> Prepared:
+    def _prepare_max_sim(self, model: ServedModel, request: MaxSimRequest) -> PreparedRequest:
         limits, sides = self._limits, _vectors_of(request)
         for field, vectors in sides.items():
             limits.check_count(len(vectors.lengths), f"{field}.lengths", limits.documents)
@@ -202,11 +202,11 @@ class RankingService:
         limits.check_scores(*request.layout.shape(request.query_count, len(request.documents.lengths)))
         if request.queries is None:
             job_options.check_token_rows(model.card, request.documents.dimensions)
-            texts = self._check_query_texts(model, request)
+            texts = self._prepare_query_texts(model, request)
         else:
             _check_dimensions(request.queries, request.documents)
             texts = None
-        return Prepared(
+        return PreparedRequest(
             model=model,
             work=job_options.resolve_max_sim(request, model.card),
             slices=texts.tokenize() if texts else None,
@@ -215,8 +215,8 @@ class RankingService:
             check_values=partial(postprocess.check_finite, sides),
         )
 
-    def _check_query_texts(self, model: ServedModel, request: MaxSimRequest) -> CheckedTexts:
-        return check_texts(
+    def _prepare_query_texts(self, model: ServedModel, request: MaxSimRequest) -> PreparedTexts:
+        return prepare_texts(
             model,
             self._limits,
             request.query_texts,
@@ -238,7 +238,7 @@ class RankingService:
         limits.check_reply(SCORE_BYTES * rows * columns + MATCH_BYTES * matches, remedy)
 
 
-def _tokenize_sides(queries: CheckedTexts, documents: CheckedTexts) -> Slices[TokenizedBatch]:
+def _tokenize_sides(queries: PreparedTexts, documents: PreparedTexts) -> Slices[TokenizedBatch]:
     """Tokenises queries, then documents, into one batch."""
     query_batch = yield from queries.tokenize()
     return query_batch + (yield from documents.tokenize())

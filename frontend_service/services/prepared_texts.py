@@ -13,7 +13,7 @@ from shared.vectors import InputType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedTexts:
+class PreparedTexts:
     """Texts, the prompt before each, and how each is cut. `letters`: what tokenising them costs.
 
     `entry` is what errors call one of them: `texts[{}]`, or `query`. `side`: whether they are queries or documents, for
@@ -37,7 +37,7 @@ class CheckedTexts:
         return self.tokenizer.text_slices(self.texts, self.prompt, self.cut, self.entry, self.side)
 
 
-def check_texts(
+def prepare_texts(
     model: ServedModel,
     limits: Limits,
     texts: Sequence[str],
@@ -48,15 +48,16 @@ def check_texts(
     side: InputType = InputType.UNSPECIFIED,
     count: int | None = None,
     prompt_field: str = "prompt",
-) -> CheckedTexts:
+) -> PreparedTexts:
     """Finds the prompt, and checks the texts with it. Raises UnsupportedTask for an unknown prompt, and LimitExceeded.
 
-    `count`: how many texts there may be, None for `limits.texts`. `prompt_field`: what errors call the prompt.
+    `choice`: which prompt goes before the texts. `count`: the most texts, None for `limits.texts`. `prompt_field`: what
+    errors call the prompt.
     """
     prompt = model.tokenization.prompt(choice)
     count = limits.texts if count is None else count
     letters = limits.check_texts(texts, entry, count, prompt, prompt_field)
-    return CheckedTexts(
+    return PreparedTexts(
         tokenizer=model.tokenization,
         texts=texts,
         entry=entry,
