@@ -6,7 +6,7 @@ from shared.jobs import Classify, Encode, MaxSim, Score, Work
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind
 
-NUMBER_BYTES = 4
+SCORE_BYTES = 4
 """Bytes of a score or a logit."""
 SPARSE_PAIR_BYTES = 8
 """Bytes of a sparse vector's entry: a vocabulary id and its weight."""
@@ -23,14 +23,14 @@ def result_bytes(work: Work, tokens: RaggedTokens, card: ModelCard) -> int:
         case Score():
             rows, columns = work.layout.shape(work.queries, len(tokens) - work.queries)
             matches = columns * tokens.lengths[0] if work.explain else 0
-            return rows * columns * NUMBER_BYTES + matches * MATCH_BYTES
+            return rows * columns * SCORE_BYTES + matches * MATCH_BYTES
         case MaxSim():
             queries = tokens.lengths if work.queries is None else work.queries.lengths
             rows, columns = work.layout.shape(len(queries), len(work.documents.lengths))
             matches = sum(queries) * (1 if rows == 1 else columns) if work.explain else 0
-            return rows * columns * NUMBER_BYTES + matches * MATCH_BYTES
+            return rows * columns * SCORE_BYTES + matches * MATCH_BYTES
         case Classify():
-            return len(card.labels) * NUMBER_BYTES * (tokens.total if work.tokens else len(tokens))
+            return len(card.labels) * SCORE_BYTES * (tokens.total if work.tokens else len(tokens))
 
 
 def _vector_bytes(work: Encode, tokens: RaggedTokens, card: ModelCard) -> int:

@@ -6,6 +6,7 @@ from functools import partial
 
 from frontend_service.domain.answer import FinishedAnswer
 from frontend_service.domain.requests import ClassifyRequest, ClassifyTokensRequest
+from frontend_service.domain.results import SCORE_BYTES
 from frontend_service.services import job_options
 from frontend_service.services.pipeline import Pipeline, PreparedRequest
 from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
@@ -21,7 +22,6 @@ from shared.terms import RequestTerms
 from shared.vectors import Task
 
 TEXT, PAIR = "texts[{}]", "text_pairs[{}]"
-SCORE_BYTES = 4
 TOKEN_BYTES = 12
 """Bytes of a classified token in a reply beside its scores: id and offsets."""
 FEWER_TEXTS = "ask for fewer texts"

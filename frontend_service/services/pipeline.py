@@ -140,7 +140,7 @@ class Pipeline:
     async def _job(self, work: Work, tokenized: TokenizedBatch, terms: RequestTerms) -> tuple[Job, Repeat | None]:
         """The job with each input once, and the function that repeats its results, None where no input is repeated."""
         size = _input_bytes(work, tokenized)
-        work, batch, repeat = await self.offload(size, lambda _: without_repeats(work, tokenized), None)
+        work, batch, repeat = await self.offload(size, partial(without_repeats, work), tokenized)
         job = Job(
             id=next(self._ids),
             work=work,

@@ -7,6 +7,7 @@ from functools import partial
 from frontend_service.domain.answer import Answer, FinishedAnswer
 from frontend_service.domain.ranking_requests import MaxSimRequest, RerankRequest, ScoreRequest
 from frontend_service.domain.requests import PromptChoice, Truncation
+from frontend_service.domain.results import SCORE_BYTES
 from frontend_service.postprocess import explanation
 from frontend_service.postprocess import ranking as postprocess
 from frontend_service.postprocess.explanation import MatchedToken
@@ -25,7 +26,6 @@ from shared.vectors import InputType, Layout, MultiVectors, ScoringMethod
 
 DOCUMENT = "documents[{}]"
 QUERY_TEXT = "query_texts[{}]"
-SCORE_BYTES = 4
 MATCH_BYTES = 9
 """Most bytes of a winner and its similarity in a MaxSim reply."""
 TOKEN_MATCH_BYTES = 32
