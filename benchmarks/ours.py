@@ -1,4 +1,4 @@
-"""The worker's engine in this process, driven as the scheduler drives it: one thread, no services.
+"""The worker's engine in this process, driven as the worker drives it: one thread, no services.
 
 The one file of the benchmarks that knows the worker's inside; when its loop changes, this file changes. torch,
 transformers and numpy only, so that it runs where there is nothing else.
@@ -37,7 +37,7 @@ from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.upload import Upload
-from gpu_worker.startup.warm_up import rehearsal
+from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.errors import SelvageError
 from shared.jobs import Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens
@@ -78,7 +78,7 @@ class Ours:
         self.model = replace(self.model, encoder=self._loaded.as_written if kind == EAGER else self._loaded)
         self._engine = ModelEngine(self.model)
         self._loop = Loop(self._engine, step_tokens=self.model.placement.step_tokens, queued_tokens=sys.maxsize)
-        self.run(list(rehearsal(self.model)))  # one job of every kind
+        self.run(list(warm_up_jobs(self.model)))  # one job of every kind
 
     def __len__(self) -> int:
         """Jobs that are not answered yet."""
@@ -91,8 +91,8 @@ class Ours:
         self._loop.submit(replace(job, id=identity))
 
     def step(self) -> list[Answer]:
-        """One turn of the loop; what it finished. Raises the job's own error."""
-        return [self._answer(each.id, each.outcome) for each in self._loop.turn()]
+        """One action of the loop; what it finished. Raises the job's own error."""
+        return [self._answer(each.id, each.outcome) for each in self._loop.advance()]
 
     def _answer(self, identity: int, outcome: JobResult | SelvageError) -> Answer:
         if isinstance(outcome, SelvageError):
@@ -127,14 +127,14 @@ class Ours:
         """The encoder alone over all texts, in the steps that one job of them would have."""
         opened = self._engine.open(job(texts, "tokens" if self.model.heads.multi_vector else "dense"))
         budget = self.model.placement.step_tokens
-        queue = FairQueue(quantum=budget)
-        queue.add(0, opened.costs)
+        queue = FairQueue[int](quantum=budget)
+        queue.add_job(0, opened.costs)
         encoder, device = self.model.encoder, self.model.placement.device
         start = time.perf_counter()
         with torch.inference_mode():
             while len(queue):
-                share, staging = queue.next_step(budget)[0], Upload(device)
-                chosen = [(opened.sequences, opened.chosen(share.start, share.stop))]
+                units, staging = queue.next_step(budget)[0], Upload(device)
+                chosen = [(opened.sequences, opened.chosen(units.start, units.stop))]
                 step = Step.pack(chosen, device, encoder.uncounted, encoder.token_types, staging)
                 staging.send()
                 encoder(step.batch)

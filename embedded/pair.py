@@ -123,7 +123,7 @@ class Pair:
             finally:
                 await self._end()
                 worker.serving.cancel()
-                worker.scheduler.close()
+                worker.loop.close()
                 worker.shut_down()
         finally:
             await self._end()
@@ -132,7 +132,7 @@ class Pair:
         """Until it is told to stop."""
         tokenization = ModelTokenizer(worker.model.tokenizer.content, worker.card)
         served = ServedModel(card=worker.card, tokenization=tokenization, queued_tokens=queued_tokens)
-        resident, threads = Resident(worker.scheduler, served), min(8, os.cpu_count() or 1)
+        resident, threads = Resident(worker.loop, served), min(8, os.cpu_count() or 1)
         if worker.model.placement.device.type == "cpu":
             keep_freed_memory()
         with ThreadPoolExecutor(threads, "selvage-text") as texts:
@@ -140,7 +140,7 @@ class Pair:
             service = Pipeline(resident, Limits(), texts, self.messages, reserve=self.calls.admission.reserve)
             frontend = Frontend(service, self.calls, threads=threads)
             EnabledApis(["grpc"]).register(frontend, self.handlers)  # type: ignore[arg-type]
-            worker.say_ready()
+            worker.log_ready()
             ready.set_result(None)
             try:
                 await self._until_told(worker, resident)
@@ -153,7 +153,7 @@ class Pair:
             await first_of(stopping, worker.serving)
         except DeviceLost as lost:
             resident.lost = f"the device is lost: {lost}"
-            worker.scheduler.close()
+            worker.loop.close()
             await stopping
 
     async def _end(self) -> None:

@@ -11,8 +11,8 @@ from shared.jobs import Job, JobResult
 class Resident:
     """The `Worker` of the services. `lost`: why it computes nothing any more, or empty."""
 
-    def __init__(self, scheduler: AsyncLoop, served: ServedModel) -> None:
-        self._scheduler, self._served = scheduler, served
+    def __init__(self, loop: AsyncLoop, served: ServedModel) -> None:
+        self._worker_loop, self._served = loop, served
         self.lost = ""
 
     def model(self, name: str) -> ServedModel:
@@ -31,9 +31,9 @@ class Resident:
     async def run(self, model: ServedModel, job: Job) -> JobResult:
         """See `Worker`."""
         try:
-            return await self._scheduler.answer(job)
+            return await self._worker_loop.result_of(job)
         except asyncio.CancelledError:
-            self._scheduler.cancel([job.id])
+            self._worker_loop.cancel([job.id])
             raise
         except GivenBack as error:  # there is nobody else
             raise WorkerUnavailable(error.message, retry_after=error.retry_after) from None

@@ -1,4 +1,4 @@
-"""The worker: token ids in, vectors and scores out. One process an accelerator; it never sees a text."""
+"""The worker computes vectors and scores from token ids, one process for each accelerator. It never sees a text."""
 
 from gpu_worker.environment import set_defaults
 

@@ -1,4 +1,4 @@
-"""Composition root of the worker: settings -> objects -> serve until SIGTERM."""
+"""Starts the worker: creates all objects from the settings, and serves until SIGTERM."""
 
 import asyncio
 import gc
@@ -19,7 +19,7 @@ from gpu_worker.loop.async_loop import AsyncLoop
 from gpu_worker.loop.loop import Observe
 from gpu_worker.loop.watchdog import EXIT_STATUS, DeviceLost
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.warm_up import check
+from gpu_worker.startup.warm_up import check_model
 from gpu_worker.worker import ModelWorker, load_model
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 from shared.errors import ModelRefused
@@ -37,6 +37,7 @@ log = structlog.get_logger("worker")
 
 
 async def main(settings: WorkerSettings) -> None:
+    """Loads the model and serves it."""
     page, spans = observers.page(settings), observers.spans(settings, "selvage-worker")
     metrics = page.worker() if page else None
     threads = ThreadPoolExecutor(2, "parse")
@@ -44,38 +45,38 @@ async def main(settings: WorkerSettings) -> None:
         threads,
         Unread(settings.max_unsent_bytes),
         log_jobs=settings.log_calls,
-        tell_job=[each.job for each in (metrics, spans) if each],
+        on_job=[observer.job for observer in (metrics, spans) if observer],
     )
-    server = _server(settings, threads, page)
+    server = _create_server(settings, threads, page)
     add_WorkerServiceServicer_to_server(servicer, server.grpc)
     await server.start(settings.listen)
 
-    def tell_step(seconds: float, tokens: int, sequences: int) -> None:
-        if metrics and servicer.ready:  # before, steps are of the rehearsal: slow, and nobody's
-            metrics.step(seconds, tokens, sequences)
+    def observe_step(seconds: float, tokens: int, units: int) -> None:
+        if metrics and servicer.ready:  # steps of the warm-up are slow, and no caller waits for them
+            metrics.step(seconds, tokens, units)
 
-    worker = await _started(server, settings, tell_step)
+    worker = await _start_worker(server, settings, observe_step)
     gc.collect()
-    gc.freeze()  # what is there now stays; each full collection would look at all of it, and stop every request
-    servicer.ready = _ready(worker, settings)
+    gc.freeze()  # else every full collection would visit all objects of the model, and delay every request
+    servicer.ready = _create_ready(worker, settings)
     if metrics:
         placement, encoder = worker.model.placement, worker.model.encoder
         metrics.read(lambda: replace(servicer.figures, memory=placement.memory, padding=encoder.padded))
     await server.set_ready(True)
-    worker.say_ready()
+    worker.log_ready()
     try:
-        await _serve_until_told(server, servicer, worker, settings.drain_seconds)
+        await _serve_until_stopped(server, servicer, worker, settings.drain_seconds)
     except DeviceLost as lost:
-        worker.scheduler.close()
-        await _give_up(server, str(lost))
+        worker.loop.close()
+        await _exit_at_once(server, str(lost))
     worker.shut_down()
     for observer in (page, spans):
         if observer:
             observer.stop()
 
 
-def _server(settings: WorkerSettings, threads: ThreadPoolExecutor, page: "Page | None") -> Server:
-    """With what guards it; who listens where nothing does is told."""
+def _create_server(settings: WorkerSettings, threads: ThreadPoolExecutor, page: "Page | None") -> Server:
+    """Creates the server with its TLS and link secret. Warns where it can be reached from elsewhere without any."""
     tls, secret = guards.tls_of(settings), guards.link_secret_of(settings)
     guards.warn_if_open(
         settings.listen, {"--tls-certificate": tls, "--link-secret-file or --tls-ca": secret or settings.tls_ca}
@@ -91,8 +92,8 @@ def _server(settings: WorkerSettings, threads: ThreadPoolExecutor, page: "Page |
     )
 
 
-async def _started(server: Server, settings: WorkerSettings, observe: Observe) -> ModelWorker:
-    """Ends the process with a line: with status 2 where the model is refused, and where the device is lost."""
+async def _start_worker(server: Server, settings: WorkerSettings, observe: Observe) -> ModelWorker:
+    """Starts the worker. A refused model ends the process with a line and status 2, a lost device with its own."""
     try:
         return await ModelWorker.start(settings, observe)
     except ModelRefused as error:
@@ -100,45 +101,46 @@ async def _started(server: Server, settings: WorkerSettings, observe: Observe) -
         print(f"--model = {settings.model!r}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except DeviceLost as lost:
-        await _give_up(server, str(lost))
+        await _exit_at_once(server, str(lost))
 
 
-def _ready(worker: ModelWorker, settings: WorkerSettings) -> Ready:
+def _create_ready(worker: ModelWorker, settings: WorkerSettings) -> Ready:
     return Ready(
         card=worker.card,
         tokenizer=worker.model.tokenizer.content,
-        scheduler=worker.scheduler,
+        loop=worker.loop,
         queued_tokens=settings.queued_tokens,
         queue_seconds=settings.queue_seconds,
     )
 
 
-async def _serve_until_told(
+async def _serve_until_stopped(
     server: Server, servicer: WorkerServicer, worker: ModelWorker, drain_seconds: float
 ) -> None:
-    scheduler, serving = worker.scheduler, worker.serving
-    watching = asyncio.create_task(scheduler.watch(lambda stalls: server.set_ready(not stalls)))
+    """Serves until SIGTERM, and then drains. Raises DeviceLost."""
+    loop, serving = worker.loop, worker.serving
+    watching = asyncio.create_task(loop.watch(lambda stalls: server.set_ready(not stalls)))
     await first_of(asyncio.create_task(until_told_to_stop()), serving, watching)
-    await first_of(asyncio.create_task(_drain(server, servicer, scheduler, drain_seconds)), serving, watching)
-    if scheduler.stalled:  # its thread could not be joined
-        raise DeviceLost(scheduler.stalled)
+    await first_of(asyncio.create_task(_drain(server, servicer, loop, drain_seconds)), serving, watching)
+    if loop.stalled:  # the device's thread could not be joined
+        raise DeviceLost(loop.stalled)
     for endless in (serving, watching):
         endless.cancel()
     await asyncio.wait([serving, watching])
     log.info("stopped")
 
 
-async def _drain(server: Server, servicer: WorkerServicer, scheduler: AsyncLoop, seconds: float) -> None:
-    """Takes nothing new, and answers what is held."""
+async def _drain(server: Server, servicer: WorkerServicer, loop: AsyncLoop, seconds: float) -> None:
+    """Accepts no further jobs, and answers those that were accepted."""
     await server.announce_drain()
-    scheduler.refuse()
-    await asyncio.gather(server.finish(seconds), servicer.drained(seconds))
-    scheduler.close()
+    loop.refuse_jobs()
+    await asyncio.gather(server.finish(seconds), servicer.wait_until_idle(seconds))
+    loop.close()
     await server.stop(LAST_WORDS)
 
 
-async def _give_up(server: Server, why: str) -> NoReturn:
-    """Sends what is answered, and ends the process at once: a thread that hangs in the device cannot be joined."""
+async def _exit_at_once(server: Server, why: str) -> NoReturn:
+    """Sends the answers that there are, and ends the process: a thread that hangs in the device cannot be joined."""
     log.error("device lost", why=why, exit_status=EXIT_STATUS)
     await server.set_ready(False)
     await server.stop(LAST_WORDS)
@@ -147,10 +149,11 @@ async def _give_up(server: Server, why: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    chosen = WorkerSettings.read(sys.argv[1:])
-    logs.configure(chosen.log_format, chosen.log_level)
+    worker_settings = WorkerSettings.read(sys.argv[1:])
+    logs.configure(worker_settings.log_format, worker_settings.log_level)
     transformers_logging.disable_progress_bar()
     keep_freed_memory()
-    if chosen.check:
-        raise SystemExit(check(chosen.model, partial(load_model, chosen), chosen.step_tokens))
-    asyncio.run(main(chosen))
+    if worker_settings.check:
+        load = partial(load_model, worker_settings)
+        raise SystemExit(check_model(worker_settings.model, load, worker_settings.step_tokens))
+    asyncio.run(main(worker_settings))

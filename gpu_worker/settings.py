@@ -127,9 +127,9 @@ class WorkerSettings(ServiceSettings):
     threads: Annotated[int, Field(ge=0)] = Field(0, description="CPU threads for the model; 0: one a core.")
 
     def step_seconds(self, default: float) -> float:
-        """How long a step should take at most, 0 for no bound; `default`: of the device."""
+        """Longest duration of a step, 0 for no bound. `default`: the device's own."""
         return default if self.step_milliseconds is None else self.step_milliseconds / 1e3
 
     def late_overrides(self) -> LateOverrides:
-        """What is set of late interaction."""
-        return LateOverrides(**{each.name: getattr(self, each.name) for each in fields(LateOverrides)})
+        """The late-interaction settings, which override the model's files."""
+        return LateOverrides(**{field.name: getattr(self, field.name) for field in fields(LateOverrides)})

@@ -1,6 +1,6 @@
-"""A worker but for its port: a model that is loaded, measured and rehearsed, and the scheduler that runs it.
+"""A worker without its port: a loaded model that was measured and warmed up, and the loop that runs it.
 
-`__main__` serves one to frontends; `selvage.Engine` has one in its own process.
+`__main__` serves it to frontends; `selvage.Engine` has one in its own process.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.memory_probe import settled
-from gpu_worker.startup.warm_up import rehearsal
+from gpu_worker.startup.memory_probe import probe_step_size
+from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.card import ModelCard
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Priority
@@ -34,11 +34,11 @@ log = structlog.get_logger("worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelWorker:
-    """`serving` runs the scheduler until it is cancelled; it ends by itself only with DeviceLost."""
+    """`serving` runs the loop until it is cancelled; it ends by itself only with DeviceLost."""
 
     model: Model
     card: ModelCard
-    scheduler: AsyncLoop
+    loop: AsyncLoop
     serving: asyncio.Task[None]
     threads: tuple[ThreadPoolExecutor, ...]
 
@@ -52,8 +52,8 @@ class ModelWorker:
         try:
             return await cls._start(settings, observe, threads)
         except BaseException:
-            for each in threads:
-                each.shutdown(wait=False)  # one may hang in the device
+            for executor in threads:
+                executor.shutdown(wait=False)  # its thread may hang in the device
             raise
 
     @classmethod
@@ -65,33 +65,33 @@ class ModelWorker:
         # Loading shares the thread with computing: OpenMP keeps a pool for every thread that ever used it, and more
         # pools than cores make each parallel region go to sleep.
         model = await asyncio.get_running_loop().run_in_executor(device, load_model, settings)
-        arrivals = arrivals_of(model.placement)
+        arrivals = create_arrivals_thread(model.placement)
         threads += [arrivals] if arrivals else []
         engine = ModelEngine(model, device, arrivals)
-        scheduler = _scheduler(engine, host, await step_tokens_of(engine, host, settings), settings, observe)
-        serving = asyncio.create_task(scheduler.run())
-        await _warm_up(scheduler, serving, model)
-        return cls(model=model, card=card_of(model), scheduler=scheduler, serving=serving, threads=tuple(threads))
+        loop = _create_loop(engine, host, await step_tokens_of(engine, host, settings), settings, observe)
+        serving = asyncio.create_task(loop.run())
+        await _warm_up(loop, serving, model)
+        return cls(model=model, card=card_of(model), loop=loop, serving=serving, threads=tuple(threads))
 
-    def say_ready(self) -> None:
-        """In the log, with what was measured."""
-        for each in self.model.told:
-            log.info("measured at load", told=each)
+    def log_ready(self) -> None:
+        """Logs that the worker is ready, and what was measured when the model was loaded."""
+        for measurement in self.model.told:
+            log.info("measured at load", told=measurement)
         card = self.card
         log.info("ready", model=card.id, fingerprint=card.fingerprint, attention=card.attention, linear=card.linear)
         if card.notice:
             log.warning("beware", notice=card.notice)
 
     def shut_down(self) -> None:
-        """Once `serving` has ended: waits for its threads."""
+        """Waits for the threads. `serving` must have ended."""
         for executor in self.threads:
             executor.shutdown()
 
 
 def load_model(settings: WorkerSettings) -> Model:
-    """Runs in the device thread. Raises ModelRefused in one line."""
-    # In a process that was forked, PyTorch makes its pool of threads anew at the first call, without a lock: two of the
-    # threads that load weights would race for it, and one find none. Here it is made before them.
+    """Loads the model, in the device thread. Raises ModelRefused with one line."""
+    # In a forked process PyTorch makes its thread pool anew at the first call, without a lock: the threads that load
+    # weights would race for it. Here it is made before they start.
     torch.set_num_threads(settings.threads or torch.get_num_threads())
     placement = Placement.choose(settings.device, settings.dtype)
     return load(
@@ -108,45 +108,44 @@ def load_model(settings: WorkerSettings) -> Model:
 
 
 def _forms(settings: WorkerSettings, placement: Placement) -> Forms | None:
-    """None on a processor, which runs an encoder as it is written."""
+    """The forms of the encoder to try, or None on a processor, which runs an encoder as it is written."""
     if placement.device.type == "cpu":
         return None
     step_tokens = settings.step_tokens or placement.step_tokens
     return Forms(compile=settings.compile, graphs=settings.graphs, step_tokens=step_tokens)
 
 
-def arrivals_of(placement: Placement) -> ThreadPoolExecutor | None:
-    """On a processor what the device's thread computes has arrived; an accelerator is waited for beside it."""
+def create_arrivals_thread(placement: Placement) -> ThreadPoolExecutor | None:
+    """Creates the thread that waits for an accelerator's steps. None on a processor: what it computed has arrived."""
     if placement.device.type == "cpu":
         return None
     return ThreadPoolExecutor(1, "arrivals", initializer=placement.enter)
 
 
 async def step_tokens_of(engine: ModelEngine, host: ThreadPoolExecutor, settings: WorkerSettings) -> int:
-    """As the user says, else as suits the device, and on an accelerator as fits its memory.
+    """Tokens of the largest step: the user's number or the device's default, on an accelerator as its memory allows.
 
-    Raises ModelRefused where that does not fit.
+    Raises ModelRefused where the user's number does not fit.
     """
     placement = engine.model.placement
-    measuring = partial(settled, engine, placement.measured, settings.step_tokens, _failed)
+    measuring = partial(probe_step_size, engine, placement.measured, settings.step_tokens, _log_failure)
     try:
         trials = await asyncio.get_running_loop().run_in_executor(host, measuring)
     except SelvageError as error:
         raise ModelRefused(str(error)) from error
     for trial in trials:
-        tell = log.info if trial.fits else log.warning
-        tell("largest step", fits=trial.fits, measured=str(trial))
+        log_trial = log.info if trial.fits else log.warning
+        log_trial("largest step", fits=trial.fits, measured=str(trial))
     return trials[-1].tokens if trials else settings.step_tokens or placement.step_tokens
 
 
-def _failed(event: str, error: Exception, parts: int) -> None:
+def _log_failure(event: str, error: Exception, parts: int) -> None:
     log.error(event, parts=parts, exc_info=error)
 
 
-def _scheduler(
+def _create_loop(
     engine: ModelEngine, host: ThreadPoolExecutor, step_tokens: int, settings: WorkerSettings, observe: Observe
 ) -> AsyncLoop:
-    """What the files and the machine suggest, unless a setting says otherwise."""
     model = engine.model
     return AsyncLoop(
         engine,
@@ -155,20 +154,22 @@ def _scheduler(
         queued_tokens=settings.queued_tokens,
         queue_seconds=settings.queue_seconds or inf,
         step_seconds=settings.step_seconds(model.placement.step_seconds),
-        probe=replace(next(rehearsal(model)), id=getrandbits(63), priority=Priority.INTERACTIVE),
+        probe=replace(next(warm_up_jobs(model)), id=getrandbits(63), priority=Priority.INTERACTIVE),
         observe=observe,
     )
 
 
-async def _warm_up(scheduler: AsyncLoop, serving: asyncio.Task[None], model: Model) -> None:
-    async def answered() -> None:
-        for job in rehearsal(model):
-            await scheduler.answer(job)
+async def _warm_up(loop: AsyncLoop, serving: asyncio.Task[None], model: Model) -> None:
+    """Computes the warm-up jobs, one after the other. Raises ModelRefused, DeviceLost."""
+
+    async def run_jobs() -> None:
+        for job in warm_up_jobs(model):
+            await loop.result_of(job)
 
     try:
-        await first_of(asyncio.create_task(answered()), serving)
+        await first_of(asyncio.create_task(run_jobs()), serving)
     except DeviceLost:
-        scheduler.close()
+        loop.close()
         raise
     except SelvageError as error:
         raise ModelRefused(f"it fails on its first texts: {error}") from error

@@ -5,37 +5,43 @@ from dataclasses import dataclass
 from shared.errors import Overloaded
 
 MARGIN, UNREAD_MARGIN = 0.8, 0.7
-"""The share of a caller's time that an estimate may fill: a worker may turn out a quarter slower than it was. Requests
-that have not been read are held to the smaller share: under load the wait settles at the share that is asked for
-first, and what is refused later has been read and tokenised for nothing."""
+"""Part of the caller's remaining time that an estimate may fill, because a worker may become a quarter slower.
+
+Requests that have not been read yet are held to the smaller part: under load the wait settles at the part that is
+checked first, and a request that is refused later was read and tokenised for nothing."""
 LENIENCE = 1.05
-"""A worker lets jobs wait this many times its limit: what a frontend knows of its load is a moment old, and a frontend
-keeps to the limit itself, before it reads."""
+"""A worker lets jobs wait this many times its limit. Frontends keep to the limit itself, before they read a request,
+and what they know of the worker's load is a moment old."""
 LEAST_RETRY, LONGEST_RETRY = 0.1, 60.0
-"""Seconds."""
+"""Bounds of the wait that a refused caller is told, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Seconds, at most, until a job's turn (`wait`), and those that its own tokens take (`takes`); 0 where unknown."""
+    """What is known in advance of a job's time at a worker, in seconds.
+
+    `wait`: most that other jobs take before it is complete. `takes`: what its own tokens take; 0 where unknown.
+    """
 
     wait: float
     takes: float = 0.0
 
     def check(self, remaining: float | None, margin: float = MARGIN) -> None:
-        """Holds it against the seconds that the caller has left; None: as many as it likes.
+        """Compares the estimate with the seconds that the caller has left; None: no deadline.
 
-        Raises Overloaded where other work would make the answer too late. A job's own size never does: it is tried.
+        Raises Overloaded where other jobs would make the answer too late. A job that is late by its own size alone is
+        tried, since the estimate may be wrong.
         """
         end = self.wait + self.takes
         if self.wait and remaining is not None and end > margin * remaining:
-            slower = f"{end / margin:.1f} s if the worker slows down"
+            alone = f"{self.takes:.1f} s, " if round(self.takes, 1) else ""
             raise Overloaded(
-                f"an answer needs up to {end:.1f} s, {slower}; the deadline is in {remaining:.1f} s",
+                f"an answer needs {alone}up to {end:.1f} s while others are served, {end / margin:.1f} s if the worker "
+                f"slows down; the deadline is in {remaining:.1f} s",
                 retry_after=retry_after(self.wait),
             )
 
 
 def retry_after(seconds: float) -> float:
-    """A wait that a caller may be told, in seconds."""
+    """The wait that a refused caller is told, in seconds."""
     return min(max(seconds, LEAST_RETRY), LONGEST_RETRY)

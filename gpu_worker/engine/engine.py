@@ -81,7 +81,7 @@ class ModelEngine:
         """See `flight.Engine`."""
         placement, encoder = self.model.placement, self.model.encoder
         staging = Upload(placement.device)
-        jobs = [cast(StepJob, part.progress) for part in parts]
+        jobs = [cast(StepJob, part.job) for part in parts]
         chosen = [job.chosen(part.start, part.stop) for job, part in zip(jobs, parts, strict=True)]
         packed = [(job.sequences, numbers) for job, numbers in zip(jobs, chosen, strict=True) if len(numbers)]
         step = Step.pack(packed, placement.device, encoder.uncounted, encoder.token_types, staging) if packed else None

@@ -1,1 +1,1 @@
-"""The worker's end of the link to its frontends."""
+"""The worker's end of the link to its frontends: gRPC streams, jobs that come in, and outcomes that go out."""

@@ -1,4 +1,4 @@
-"""One attached frontend: its messages become jobs, their answers become messages. Knows no torch and no transport."""
+"""One attached frontend: its messages become jobs, and outcomes become messages. Knows no torch and no transport."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -20,56 +20,58 @@ from shared.telemetry.figures import TellJob
 from shared.telemetry.traceparent import trace_id
 
 UNREAD_SECONDS = 30.0
-"""After which a frontend that reads nothing is let go."""
-BETWEEN_BREATHS = 64
-"""Jobs that are taken before others get the event loop."""
+"""Seconds after which a frontend that reads nothing is detached."""
+JOBS_IN_A_ROW = 64
+"""Jobs of a message that are submitted in a row before other tasks may use the event loop."""
 
 log = structlog.get_logger("link")
 
 
-class Jobs(Protocol):
-    """Whoever computes jobs; see `scheduler.Scheduler`."""
+class JobQueue(Protocol):
+    """The worker's loop as an attachment sees it; see `AsyncLoop`."""
 
     @property
     def load(self) -> Load: ...
-    def submit(self, job: Job, tell: Callable[[JobResult | SelvageError], None]) -> None: ...
+    def submit(self, job: Job, on_outcome: Callable[[JobResult | SelvageError], None]) -> None: ...
     def cancel(self, ids: Iterable[int]) -> None: ...
     def set_aside(self, ids: Iterable[int]) -> None: ...
     def bring_back(self, ids: Iterable[int]) -> None: ...
 
 
 class Attachment:
-    """Answers every job of one frontend once, unless it is cancelled or the frontend has gone."""
+    """Answers every job of one frontend exactly once, unless the job is cancelled or the frontend has gone."""
 
     def __init__(
         self,
-        jobs: Jobs,
+        loop: JobQueue,
         fingerprint: str,
         threads: Executor,
         unread: Unread,
         *,
         log_jobs: bool,
-        tell_job: Sequence[TellJob] = (),
+        on_job: Sequence[TellJob] = (),
     ) -> None:
-        """`fingerprint`: of the model served. `threads`: where large messages are taken apart. `unread`: of everybody.
-        `tell_job`: told of each job that is answered or refused.
+        """`fingerprint`: identifies the model that is served. `threads`: parse large messages.
+
+        `unread`: shared by all attachments. `log_jobs`: whether each job is logged. `on_job`: callbacks for each job
+        that is answered or refused.
         """
-        self._jobs, self._fingerprint, self._threads, self._log_jobs = jobs, fingerprint, threads, log_jobs
-        self._tell_job = tell_job
-        self._outbox, self._unread = Outbox(lambda: jobs.load), unread
-        unread.add(self._outbox)
-        self._held: set[int] = set()
+        self._loop, self._fingerprint, self._threads, self._log_jobs = loop, fingerprint, threads, log_jobs
+        self._on_job = on_job
+        self._outbox, self._unread = Outbox(lambda: loop.load), unread
+        unread.add_outbox(self._outbox)
+        self._unanswered: set[int] = set()
         self._writing = False
         self._room = asyncio.Event()
         self._room.set()
 
     @property
     def idle(self) -> bool:
-        """Whether every job is answered and every answer has left."""
-        return not (self._held or self._writing) and self._outbox.empty
+        """Whether every job is answered and every outcome has left."""
+        return not (self._unanswered or self._writing) and self._outbox.empty
 
-    async def take(self, request: pb.AttachRequest) -> None:
-        """Drops what is cancelled, takes the jobs. Waits while too much is unsent. Raises InvalidInput."""
+    async def receive(self, request: pb.AttachRequest) -> None:
+        """Cancels and submits the jobs of a message. Waits while too much is unsent. Raises InvalidInput."""
         self._cancel(request.cancels)
         if not request.jobs:
             return
@@ -77,18 +79,18 @@ class Attachment:
         if request.fingerprint != self._fingerprint:
             error = another_model(request.fingerprint, self._fingerprint)
             for refused in request.jobs:
-                self._outbox.put(refused.id, error)
+                self._outbox.add_outcome(refused.id, error)
             return
-        jobs = await offload(self._threads, request.ByteSize(), _listed, request)
+        jobs = await offload(self._threads, request.ByteSize(), _jobs_of, request)
         for index, (identity, job) in enumerate(jobs, start=1):
             self._submit(identity, job)
-            if index % BETWEEN_BREATHS == 0:
+            if index % JOBS_IN_A_ROW == 0:
                 await asyncio.sleep(0)
 
     async def send(self, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """Writes answers and the load for ever. Raises WorkerUnavailable when nobody reads them."""
+        """Writes outcomes and the load for ever. Raises WorkerUnavailable when nobody reads them."""
         while True:
-            message = await self._outbox.message()
+            message = await self._outbox.next_message()
             self._writing = True
             try:
                 async with asyncio.timeout(UNREAD_SECONDS):
@@ -97,66 +99,66 @@ class Attachment:
                 raise WorkerUnavailable(f"nothing was read for {UNREAD_SECONDS:g} s") from None
             self._writing = False
             if not self._room.is_set() and self._unread.has_little(self._outbox):
-                self._jobs.bring_back(self._held)
+                self._loop.bring_back(self._unanswered)
                 self._room.set()
 
     def close(self) -> None:
-        """The frontend has gone: nobody waits for its jobs."""
-        self._jobs.cancel(self._held)
-        self._held.clear()
-        self._unread.remove(self._outbox)
+        """Cancels all jobs of the frontend, which has gone."""
+        self._loop.cancel(self._unanswered)
+        self._unanswered.clear()
+        self._unread.remove_outbox(self._outbox)
 
     def _cancel(self, ids: Iterable[int]) -> None:
-        ours = self._held.intersection(ids)
-        self._jobs.cancel(ours)
-        self._held -= ours
+        unanswered = self._unanswered.intersection(ids)
+        self._loop.cancel(unanswered)
+        self._unanswered -= unanswered
 
     def _submit(self, identity: int, job: Job | SelvageError) -> None:
         if isinstance(job, SelvageError):
-            self._outbox.put(identity, job)
+            self._outbox.add_outcome(identity, job)
             return
         try:
-            self._jobs.submit(job, partial(self._answered, job))
+            self._loop.submit(job, partial(self._end_job, job))
         except SelvageError as error:
-            self._tell(job, error)
-            self._outbox.put(identity, error)
+            self._notify(job, error)
+            self._outbox.add_outcome(identity, error)
         else:
-            self._held.add(identity)
-            if not self._room.is_set():  # an answer filled it while this message was taken
-                self._jobs.set_aside([identity])
+            self._unanswered.add(identity)
+            if not self._room.is_set():  # outcomes filled the outbox while this message was submitted
+                self._loop.set_aside([identity])
 
-    def _answered(self, job: Job, outcome: JobResult | SelvageError) -> None:
+    def _end_job(self, job: Job, outcome: JobResult | SelvageError) -> None:
         if isinstance(outcome, SelvageError):
-            log.warning("job failed", **_names(job), reason=outcome.reason)
+            log.warning("job failed", **_ids_for_log(job), reason=outcome.reason)
         elif self._log_jobs:
             times = {"queue": outcome.queue, "compute": outcome.compute}
             milliseconds = {name: round(seconds * 1e3, 2) for name, seconds in times.items()}
-            log.info("job", **_names(job), tokens=job.tokens.total, milliseconds=milliseconds)
-        self._tell(job, outcome)
-        self._held.discard(job.id)
-        self._outbox.put(job.id, outcome)
+            log.info("job", **_ids_for_log(job), tokens=job.tokens.total, milliseconds=milliseconds)
+        self._notify(job, outcome)
+        self._unanswered.discard(job.id)
+        self._outbox.add_outcome(job.id, outcome)
         if self._room.is_set() and self._unread.has_too_much(self._outbox):
-            log.warning("answers are not read", unsent_bytes=self._outbox.unsent, jobs_set_aside=len(self._held))
-            self._jobs.set_aside(self._held)
+            log.warning("answers are not read", unsent_bytes=self._outbox.unsent, jobs_set_aside=len(self._unanswered))
+            self._loop.set_aside(self._unanswered)
             self._room.clear()
 
-    def _tell(self, job: Job, outcome: JobResult | SelvageError) -> None:
-        for tell in self._tell_job:
-            tell(job, outcome)
+    def _notify(self, job: Job, outcome: JobResult | SelvageError) -> None:
+        for callback in self._on_job:
+            callback(job, outcome)
 
 
-def _names(job: Job) -> dict[str, str]:
-    """Under which logs know it."""
-    names = {"request_id": job.request_id}
-    return names | {"trace_id": trace_id(job.traceparent)} if job.traceparent else names
+def _ids_for_log(job: Job) -> dict[str, str]:
+    """The ids by which a job is found in logs and traces."""
+    ids = {"request_id": job.request_id}
+    return ids | {"trace_id": trace_id(job.traceparent)} if job.traceparent else ids
 
 
-def another_model(theirs: str, ours: str) -> WorkerUnavailable:
-    """Vectors of two models must never be mixed."""
+def another_model(requested: str, served: str) -> WorkerUnavailable:
+    """The error for jobs of another model, whose vectors must never be mixed with those of the model served."""
     return WorkerUnavailable(
-        f"this worker's model has the fingerprint {ours}, the request was made for {theirs}", retry_after=1.0
+        f"this worker's model has the fingerprint {served}, the request was made for {requested}", retry_after=1.0
     )
 
 
-def _listed(request: pb.AttachRequest) -> list[tuple[int, Job | SelvageError]]:
+def _jobs_of(request: pb.AttachRequest) -> list[tuple[int, Job | SelvageError]]:
     return list(jobs_from_pb(request))

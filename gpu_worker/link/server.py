@@ -1,4 +1,4 @@
-"""WorkerService: what the worker is, and the link that frontends attach to. Knows no torch."""
+"""The worker's gRPC service: it describes the worker, and serves the link of each frontend. Knows no torch."""
 
 import asyncio
 import time
@@ -26,18 +26,18 @@ from shared.together import either
 
 PIECE_BYTES = 1024 * 1024
 HELLO_SECONDS = 10.0
-"""For whoever attaches to say who it is."""
+"""Seconds that a frontend has for its first message."""
 Context = grpc.aio.ServicerContext[Any, Any]
 log = structlog.get_logger("link")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """What there is once the model is loaded. `queue_seconds`: 0 for no bound."""
+    """What the service needs to serve a model. `queue_seconds`: 0 for no bound."""
 
     card: ModelCard
     tokenizer: bytes
-    scheduler: AsyncLoop
+    loop: AsyncLoop
     queued_tokens: int
     queue_seconds: float
 
@@ -45,9 +45,9 @@ class Ready:
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Answers UNAVAILABLE until `ready` is set."""
 
-    def __init__(self, threads: Executor, unread: Unread, *, log_jobs: bool, tell_job: Sequence[TellJob] = ()) -> None:
-        """`threads`, `unread`, `tell_job`: see `Attachment`."""
-        self._threads, self._unread, self._log_jobs, self._tell_job = threads, unread, log_jobs, tell_job
+    def __init__(self, threads: Executor, unread: Unread, *, log_jobs: bool, on_job: Sequence[TellJob] = ()) -> None:
+        """`threads`, `unread`, `log_jobs`, `on_job`: see `Attachment`."""
+        self._threads, self._unread, self._log_jobs, self._on_job = threads, unread, log_jobs, on_job
         self._instance = uuid.uuid4().hex
         self._attached: set[Attachment] = set()
         self.ready: Ready | None = None
@@ -74,7 +74,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             yield pb.GetTokenizerResponse(name="tokenizer.json", data=content[start : start + PIECE_BYTES])
 
     async def Attach(self, requests: AsyncIterator[pb.AttachRequest], context: Context) -> None:
-        """Until the frontend goes. Writes bytes: `Interceptor` serves streams raw."""
+        """Serves a frontend until it goes. Writes bytes, since `Interceptor` serves streams raw."""
         ready = self._ready()
         try:
             async with asyncio.timeout(HELLO_SECONDS):
@@ -82,21 +82,21 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         except TimeoutError:
             raise InvalidInput(f"no hello came within {HELLO_SECONDS:g} s", field="hello") from None
         fingerprint = ready.card.fingerprint
-        name = _welcomed(first, fingerprint)
+        name = _check_hello(first, fingerprint)
         attachment = Attachment(
-            ready.scheduler,
+            ready.loop,
             fingerprint,
             self._threads,
             self._unread,
             log_jobs=self._log_jobs,
-            tell_job=self._tell_job,
+            on_job=self._on_job,
         )
         welcome = pb.Welcome(version=LINK_VERSION, instance=self._instance, fingerprint=fingerprint)
-        first_word = pb.AttachResponse(welcome=welcome, load=load_to_pb(ready.scheduler.load))
+        first_message = pb.AttachResponse(welcome=welcome, load=load_to_pb(ready.loop.load))
         log.info("frontend attached", name=name)
         self._attached.add(attachment)
         try:
-            await context.write(first_word.SerializeToString())
+            await context.write(first_message.SerializeToString())
             await either(_read(attachment, requests), attachment.send(context.write))
         finally:
             self._attached.discard(attachment)
@@ -105,13 +105,13 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     @property
     def figures(self) -> WorkerFigures:
-        """For metrics, once there is a model; other threads may ask."""
-        return replace(self._ready().scheduler.figures, unsent=self._unread.total, frontends=len(self._attached))
+        """Figures for metrics, once there is a model. May be read from other threads."""
+        return replace(self._ready().loop.figures, unsent=self._unread.total, frontends=len(self._attached))
 
-    async def drained(self, seconds: float) -> None:
-        """Returns when every attached frontend has its answers, or after so many seconds."""
+    async def wait_until_idle(self, seconds: float) -> None:
+        """Waits until every attached frontend has its answers, at most so long."""
         end = time.monotonic() + seconds
-        while any(not each.idle for each in self._attached):
+        while any(not attachment.idle for attachment in self._attached):
             if time.monotonic() > end:
                 log.warning("drain cut short")
                 return
@@ -120,11 +120,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
 async def _read(attachment: Attachment, requests: AsyncIterator[pb.AttachRequest]) -> None:
     async for request in requests:
-        await attachment.take(request)
+        await attachment.receive(request)
 
 
-def _welcomed(first: pb.AttachRequest, fingerprint: str) -> str:
-    """The name of who attaches. Raises InvalidInput, and WorkerUnavailable for another model."""
+def _check_hello(first: pb.AttachRequest, fingerprint: str) -> str:
+    """Returns the frontend's name. Raises InvalidInput, and WorkerUnavailable for another model."""
     hello = first.hello
     if not first.HasField("hello"):
         raise InvalidInput("the first message must be a hello", field="hello")

@@ -1,44 +1,45 @@
-"""How much of all answers attached frontends have not read, and who has to read before more is computed for it."""
+"""Bounds the answers that frontends have not read. Whoever exceeds its bound has to read before more is computed."""
 
 from gpu_worker.link.outbox import Outbox
 
 UNSENT_BYTES = 64 * 1024 * 1024
-"""Of one frontend, however little others have."""
+"""Most unsent bytes of one frontend, however few the others have."""
 
 
 class Unread:
-    """One bound over all frontends. Where it is exceeded, those go on that have less than an even share of it.
+    """One bound for all frontends together. Where it is exceeded, only frontends with more than an even share wait.
 
-    So whoever reads goes on whatever others do: at least one of them has more than its share, and only such wait.
+    So a frontend that reads goes on whatever others do.
     """
 
-    def __init__(self, most: int) -> None:
-        """`most`: bytes of all frontends together."""
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        """`limit`: most unsent bytes of all frontends together."""
+        self._limit = limit
         self._outboxes: set[Outbox] = set()
 
     @property
     def total(self) -> int:
-        """Bytes."""
-        return sum([each.unsent for each in tuple(self._outboxes)])  # metrics ask from another thread
+        """Unsent bytes of all frontends. May be read from other threads."""
+        return sum([outbox.unsent for outbox in tuple(self._outboxes)])
 
-    def add(self, outbox: Outbox) -> None:
-        """Of a frontend that attached."""
+    def add_outbox(self, outbox: Outbox) -> None:
+        """Adds the outbox of a frontend that attached."""
         self._outboxes.add(outbox)
 
-    def remove(self, outbox: Outbox) -> None:
-        """Of a frontend that has gone."""
+    def remove_outbox(self, outbox: Outbox) -> None:
+        """Removes the outbox of a frontend that has gone."""
         self._outboxes.discard(outbox)
 
     def has_too_much(self, outbox: Outbox) -> bool:
-        """Asked at every answer: the sum is taken only where it matters."""
+        """Whether nothing more may be computed for a frontend until it reads."""
         unsent = outbox.unsent
-        return unsent > UNSENT_BYTES or (unsent > self._share and self.total > self._most)
+        # This is called for every answer, so the sum is taken only where it matters.
+        return unsent > UNSENT_BYTES or (unsent > self._even_share and self.total > self._limit)
 
     def has_little(self, outbox: Outbox) -> bool:
-        """Half of what it may have in any case, so that nobody stops and goes on with every message."""
-        return outbox.unsent <= min(UNSENT_BYTES, self._share) / 2
+        """Whether a frontend that had too much may go on: at half its bound, so that it does not stop at once again."""
+        return outbox.unsent <= min(UNSENT_BYTES, self._even_share) / 2
 
     @property
-    def _share(self) -> float:
-        return self._most / max(1, len(self._outboxes))
+    def _even_share(self) -> float:
+        return self._limit / max(1, len(self._outboxes))

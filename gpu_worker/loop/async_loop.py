@@ -1,6 +1,7 @@
-"""The loop's asyncio shell: tells answers, and has a thread for what takes long. Knows no torch and no gRPC."""
+"""The asynchronous driver of the loop: delivers outcomes, and runs long work in a thread. No torch and no gRPC."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -10,21 +11,22 @@ from typing import TypeVar
 
 import structlog
 
+from gpu_worker.loop.actions import Collect, Idle, Launch, Wait
 from gpu_worker.loop.interface import StepEngine
 from gpu_worker.loop.loop import Loop, Observe, unobserved
-from gpu_worker.loop.steps import JobAnswer, JobOutcome
-from gpu_worker.loop.watchdog import LOST_SECONDS, DeviceLost, overdue, stalled
+from gpu_worker.loop.steps import EndedJob, JobOutcome
+from gpu_worker.loop.watchdog import LOST_SECONDS, DeviceLost, overdue, stall_message
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult
 from shared.load import Load
 from shared.telemetry.figures import WorkerFigures
 
 T = TypeVar("T")
-TellOutcome = Callable[[JobOutcome], None]
+OnOutcome = Callable[[JobOutcome], None]
 WATCH_SECONDS = 0.5
-"""Between two looks at the running step."""
+"""Seconds between two looks at the running step."""
 
-log = structlog.get_logger("scheduler")
+log = structlog.get_logger("loop")
 
 
 class AsyncLoop:
@@ -41,10 +43,11 @@ class AsyncLoop:
         step_seconds: float = 0.0,
         probe: Job | None = None,
         observe: Observe = unobserved,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`host`: one thread that packs steps and makes answers, while the device computes; see `Loop` for the rest.
+        """`host`: one thread that packs and collects large steps while the device computes. See `Loop` for the rest.
 
-        `probe`: a small job that every sound device can do, run after a step failed.
+        `probe`: a small job that every sound device can compute, submitted after a step failed.
         """
         self._loop = Loop(
             engine,
@@ -54,48 +57,49 @@ class AsyncLoop:
             step_seconds=step_seconds,
             report=self._report,
             observe=observe,
+            clock=clock,
         )
         self._probe, self._suspected, self._probing = probe, False, False
         self._lost = ""
         self.stalled = ""
         self._host = host
-        self._tells: dict[int, TellOutcome] = {}
+        self._callbacks: dict[int, OnOutcome] = {}
         self._event = asyncio.Event()
         self._draining = False
 
-    def submit(self, job: Job, tell: TellOutcome) -> None:
-        """Takes a job; `tell` gets its one answer, unless it is cancelled. Raises what is known at once."""
+    def submit(self, job: Job, on_outcome: OnOutcome) -> None:
+        """Accepts a job. `on_outcome` is called once, unless the job is cancelled. Raises errors known at once."""
         if self._draining:
             raise GivenBack("the worker is draining", retry_after=1.0)
         if self.stalled:
             raise GivenBack(f"the worker is stalled: {self.stalled}", retry_after=1.0)
         self._loop.submit(job)
-        self._tells[job.id] = tell
-        if self._loop.worth_a_launch:  # else the end of the running step is what to wait for
+        self._callbacks[job.id] = on_outcome
+        if isinstance(self._loop.next_action(), Launch):  # else the driver waits for the right event already
             self._event.set()
 
-    async def answer(self, job: Job) -> JobResult:
-        """A job's result. Raises its error."""
+    async def result_of(self, job: Job) -> JobResult:
+        """Submits a job and waits for its result. Raises its error."""
         future: asyncio.Future[JobOutcome] = asyncio.get_running_loop().create_future()
 
-        def tell(outcome: JobOutcome) -> None:
-            with suppress(asyncio.InvalidStateError):  # whoever asked has gone
+        def set_outcome(outcome: JobOutcome) -> None:
+            with suppress(asyncio.InvalidStateError):  # the caller has gone
                 future.set_result(outcome)
 
-        self.submit(job, tell)
+        self.submit(job, set_outcome)
         outcome = await future
         if isinstance(outcome, SelvageError):
             raise outcome
         return outcome
 
     def cancel(self, ids: Iterable[int]) -> None:
-        """Drops jobs; nobody is told. What is in the running step still ends with it."""
+        """Drops jobs without calling anybody. Slices of them that are under way are computed."""
         for identity in ids:
-            if self._tells.pop(identity, None) is not None:
+            if self._callbacks.pop(identity, None) is not None:
                 self._loop.cancel(identity)
 
     def set_aside(self, ids: Iterable[int]) -> None:
-        """Computes no more of these jobs until they are brought back."""
+        """Plans no more of these jobs until they are brought back."""
         for identity in ids:
             self._loop.set_aside(identity)
 
@@ -107,12 +111,12 @@ class AsyncLoop:
 
     @property
     def load(self) -> Load:
-        """What waits, and how fast it goes."""
+        """What waits, the current speed, and whether the worker drains or is stalled."""
         return replace(self._loop.load, draining=self._draining, stalled=self.stalled)
 
     @property
     def figures(self) -> WorkerFigures:
-        """For metrics; other threads may ask."""
+        """Figures for metrics. May be read from other threads."""
         tokens, jobs = self._loop.queued
         return WorkerFigures(
             queued_tokens=tokens,
@@ -123,97 +127,96 @@ class AsyncLoop:
         )
 
     async def run(self) -> None:
-        """Serves until cancelled: launches the next step before it gathers the one before. Raises DeviceLost."""
+        """Carries out the loop's actions until it is cancelled. Raises DeviceLost."""
         while not self._lost:
-            await asyncio.sleep(0)  # calls come in between two steps, however short these are
-            self._tell(self._loop.drop_expired())
-            under_way = self._loop.under_way
-            if self._loop.worth_a_launch:
-                await self._launch()
-            elif under_way and under_way[0].flight.arrived.done():
-                await self._gather()
-            else:
-                await self._until_event()
+            await asyncio.sleep(0)  # lets calls in between two steps, however short these are
+            self._answer_jobs(self._loop.drop_expired())
+            match self._loop.next_action():
+                case Launch():
+                    await self._launch_step()
+                case Collect():
+                    await self._collect_step()
+                case Wait(seconds=seconds):
+                    await self._wait_for_event(seconds)
+                case Idle():
+                    await self._wait_for_event(inf)
 
         raise DeviceLost(self._lost)
 
     async def watch(self, on_stall: Callable[[bool], Awaitable[None]]) -> None:
-        """Until cancelled: tells when a step stalls and when it goes on. Jobs of a stalled worker are unavailable.
+        """Watches the running step until it is cancelled, and fails all jobs while a step is stalled.
 
-        Raises DeviceLost when a stalled step is not worth waiting for any more.
+        `on_stall` is called when a step stalls and when it goes on. Raises DeviceLost when a stalled step is not worth
+        waiting for any more.
         """
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            running = self._loop.running
+            running = self._loop.step_running
             late = overdue(*running, self._loop.load.tokens_per_second) if running is not None else 0.0
             if running is not None and late > LOST_SECONDS:
-                raise DeviceLost(stalled(*running))
-            before, self.stalled = self.stalled, stalled(*running) if running is not None and late > 0 else ""
+                raise DeviceLost(stall_message(*running))
+            before, self.stalled = self.stalled, stall_message(*running) if running is not None and late > 0 else ""
             if self.stalled:
-                self._tell(self._loop.drop_all(WorkerUnavailable(self.stalled, retry_after=1.0)))
+                self._answer_jobs(self._loop.drop_all(WorkerUnavailable(self.stalled, retry_after=1.0)))
             if bool(before) != bool(self.stalled):
                 log.error("stalled", why=self.stalled) if self.stalled else log.warning("goes on")
                 await on_stall(bool(self.stalled))
 
-    def refuse(self) -> None:
-        """Takes no new jobs; what is held goes on."""
+    def refuse_jobs(self) -> None:
+        """Accepts no further jobs. Those that were accepted are computed."""
         self._draining = True
 
     def close(self) -> None:
-        """Fails what is still held."""
-        self.refuse()
-        self._tell(self._loop.drop_all(WorkerUnavailable("the worker is shutting down")))
+        """Fails all jobs that have no outcome yet, and accepts no further ones."""
+        self.refuse_jobs()
+        self._answer_jobs(self._loop.drop_all(WorkerUnavailable("the worker is shutting down")))
 
-    async def _until_event(self) -> None:
-        """Or until it is time to launch the next step."""
+    async def _wait_for_event(self, seconds: float) -> None:
+        """Waits for a job or for the older step, at most so long."""
         timer = None
-        if len(self._loop.under_way) == 1 and (wait := self._loop.launch_in) > 0:
-            timer = asyncio.get_running_loop().call_later(wait, self._event.set)
+        if seconds < inf:
+            timer = asyncio.get_running_loop().call_later(seconds, self._event.set)
         await self._event.wait()
         self._event.clear()
         if timer is not None:
             timer.cancel()
 
-    async def _launch(self) -> None:
-        planned = self._loop.plan()
-        if planned is None:
-            return
-        await self._run(planned.brief, self._loop.launch, planned)
+    async def _launch_step(self) -> None:
+        planned = self._loop.plan_step()
+        await self._run(planned.brief, self._loop.launch_step, planned)
         running = asyncio.get_running_loop()
-        arrived = self._loop.under_way[-1].flight.arrived
+        arrived = self._loop.steps_under_way[-1].handle.arrived
         arrived.add_done_callback(lambda _: running.call_soon_threadsafe(self._event.set))
 
-    async def _gather(self) -> None:
-        """Of the older step, which has arrived; the next one is launched before."""
-        if self._loop.may_launch:
-            await self._launch()
-        older = self._loop.under_way[0]
-        self._tell(self._loop.settle(await self._run(older.planned.brief and older.sound, self._loop.gather)))
+    async def _collect_step(self) -> None:
+        older = self._loop.steps_under_way[0]
+        outcomes = await self._run(older.planned.brief and older.sound, self._loop.collect_step)
+        self._answer_jobs(self._loop.end_step(outcomes))
         if self._suspected and self._probe is not None and not self._probing:
             self._suspected = False
-            with suppress(SelvageError):  # such as too much that waits; the next failure asks again
+            with suppress(SelvageError):  # the queue may be full; then the next failure submits the probe
                 self._loop.submit(self._probe)
-                self._tells[self._probe.id], self._probing = self._probed, True
+                self._callbacks[self._probe.id], self._probing = self._end_probe, True
 
-    def _probed(self, outcome: JobOutcome) -> None:
-        """A device that fails at what it could do before is lost: CUDA repeats some errors at every later call."""
+    def _end_probe(self, outcome: JobOutcome) -> None:
+        """Counts a device that fails at its probe as lost: CUDA repeats some errors at every later call."""
         self._probing = False
         if isinstance(outcome, Internal):
             self._lost = "a step failed, and so did a small one that worked when the worker started"
 
     async def _run(self, brief: bool, work: Callable[..., T], *arguments: object) -> T:
-        """Here where it is brief: a thread and back take longer, and contend for Python's lock."""
+        """Runs brief work here, since another thread takes longer and contends for Python's lock; the rest there."""
         if brief:
             return work(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._host, work, *arguments)
 
-    def _tell(self, answers: Sequence[JobAnswer]) -> None:
-        for answer in answers:
-            tell = self._tells.pop(answer.id, None)
-            if tell is not None:
-                tell(answer.outcome)
+    def _answer_jobs(self, jobs: Sequence[EndedJob]) -> None:
+        for job in jobs:
+            on_outcome = self._callbacks.pop(job.id, None)
+            if on_outcome is not None:
+                on_outcome(job.outcome)
 
     def _report(self, event: str, error: Exception, parts: int) -> None:
-        """Of a step or a result that failed."""
+        """Logs a bug in a step or a result, and has the device probed."""
         self._suspected = True
         log.error(event, parts=parts, exc_info=error)

@@ -1,40 +1,40 @@
-"""When jobs expire. Pure; no clock."""
+"""The deadlines of jobs. Pure; no clock."""
 
 import heapq
 
 SPARE = 64
-"""Entries of jobs that are gone that are kept, whatever waits."""
+"""Stale heap entries that may remain in any case, besides as many as there are deadlines."""
 
 
 class Deadlines:
-    """Of jobs by their ids; the earliest first."""
+    """Deadlines by job id, the earliest first."""
 
     def __init__(self) -> None:
-        self._of: dict[int, float] = {}
+        self._deadlines: dict[int, float] = {}
         self._heap: list[tuple[float, int]] = []
 
     def add(self, job: int, deadline: float) -> None:
-        """Of a job that has none here."""
-        self._of[job] = deadline
+        """Adds the deadline of a job that has none yet."""
+        self._deadlines[job] = deadline
         heapq.heappush(self._heap, (deadline, job))
 
-    def forget(self, job: int) -> None:
-        """A job that was answered or cancelled; an unknown one is no error."""
-        self._of.pop(job, None)
-        if len(self._heap) > 2 * len(self._of) + SPARE:  # else those that are gone would pile up
-            self._heap = [(deadline, each) for each, deadline in self._of.items()]
+    def remove(self, job: int) -> None:
+        """Removes the deadline of a job that ended; a job without one is no error."""
+        self._deadlines.pop(job, None)
+        if len(self._heap) > 2 * len(self._deadlines) + SPARE:  # else stale entries would pile up
+            self._heap = [(deadline, other) for other, deadline in self._deadlines.items()]
             heapq.heapify(self._heap)
 
-    def passed(self, now: float) -> list[int]:
-        """Takes the jobs whose deadline is not after `now`."""
+    def take_expired(self, now: float) -> list[int]:
+        """Removes and returns the jobs whose deadline is not after `now`."""
         jobs = []
         while self._heap and self._heap[0][0] <= now:
             deadline, job = heapq.heappop(self._heap)
-            if self._of.get(job) == deadline:  # else it is gone, and its id may be another job's
-                del self._of[job]
+            if self._deadlines.get(job) == deadline:  # else the entry is stale, and its id may be another job's
+                del self._deadlines[job]
                 jobs.append(job)
         return jobs
 
     def __len__(self) -> int:
-        """Entries that are kept."""
+        """Number of heap entries, stale ones included."""
         return len(self._heap)

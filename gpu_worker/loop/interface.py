@@ -1,4 +1,4 @@
-"""Between the loop and whoever computes: what a step is made of, and what is under way. Knows no torch and no gRPC."""
+"""The contract between the loop and an engine: jobs, slices of them, and steps. Knows no torch and no gRPC."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -9,60 +9,74 @@ from shared.jobs import Job, JobResult
 
 
 class OutOfMemory(Exception):
-    """The device had no room for a step; nothing of it was delivered."""
+    """The device had no memory for a step. None of the step's jobs received anything."""
 
 
 class RunningJob(Protocol):
-    """A job on its way: how its units are to be served, and what came of them.
+    """A job while it is computed: the cost of each of its units, and what was computed so far. Hashed by identity.
 
-    `costs` are in tokens, in the order in which the units want to be served.
+    `costs` are in tokens, in the order in which the units are to be computed.
     """
 
     costs: Sequence[int]
 
     def result(self) -> JobResult:
-        """The outcome once every unit was served; may raise the job's own error."""
+        """Makes the result once every unit was computed. May raise the job's own error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSlice:
-    """Places `start` to `stop` of a job's order, to be computed in one step."""
+    """The part of a job that one step computes: units `start` to `stop` of the job's order."""
 
-    progress: RunningJob
+    job: RunningJob
     start: int
     stop: int
 
     @property
+    def units(self) -> int:
+        """Number of units in the slice."""
+        return self.stop - self.start
+
+    @property
+    def tokens(self) -> int:
+        """Cost of the slice."""
+        return sum(self.job.costs[self.start : self.stop])
+
+    @property
     def last(self) -> bool:
-        """Whether the job ends with it."""
-        return self.stop == len(self.progress.costs)
+        """Whether the job is complete once this slice was computed."""
+        return self.stop == len(self.job.costs)
 
     def halves(self) -> list["JobSlice"]:
-        """The same in two parts, in order."""
+        """Cuts the slice in two, in order."""
         middle = (self.start + self.stop) // 2
         ranges = ((self.start, middle), (middle, self.stop))
-        return [JobSlice(progress=self.progress, start=start, stop=stop) for start, stop in ranges]
+        return [JobSlice(job=self.job, start=start, stop=stop) for start, stop in ranges]
 
 
 class StepHandle(Protocol):
-    """A step that was launched. `arrived` is done when its shipment is on the host, or when it failed."""
+    """A step that was launched and is not collected yet.
+
+    `arrived` is done when the step's download is on the host, or when the step failed.
+    """
 
     arrived: "Future[Any]"
 
     def collect(self) -> None:
-        """Waits, and gives every job of the step its share. Raises OutOfMemory, or what the step raised: then nothing
-        was given. Twice does no harm.
+        """Waits for the step and hands every job what was computed for it. Calling it again is harmless.
+
+        Raises OutOfMemory, or the step's own error; then no job received anything.
         """
 
 
 class StepEngine(Protocol):
-    """What computes. Steps are computed in the order of their launches."""
+    """The engine as the loop sees it. Steps are computed in the order in which they are launched."""
 
     def open(self, job: Job) -> RunningJob:
-        """Checks a job and lays out its order. Raises the job's own error."""
+        """Validates a job and creates the running job. Raises the job's own error."""
 
-    def launch(self, parts: Sequence[JobSlice]) -> StepHandle:
-        """Packs a step, hands it to the device, and waits for nothing. Raises OutOfMemory."""
+    def launch(self, slices: Sequence[JobSlice]) -> StepHandle:
+        """Packs the slices into a step and hands it to the device, without waiting. Raises OutOfMemory."""
 
     def reclaim(self) -> None:
-        """Gives back memory that is kept for nobody, before a step that had too little is run again in parts."""
+        """Frees cached device memory before a step that ran out of memory is run again in smaller steps."""

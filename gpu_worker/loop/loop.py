@@ -1,20 +1,22 @@
-"""Submit, plan, launch, collect: the one loop of the worker, synchronous. Knows no torch, no asyncio and no gRPC.
+"""The one loop of the worker: it accepts jobs, decides what happens next, and answers jobs. No torch, asyncio or gRPC.
 
-Two steps at most are under way: while one is computed, the next is planned, packed and launched, and the one before is
-answered. `turn` is the whole loop for whoever may wait. The scheduler calls its parts: `launch` and `gather` from a
-thread if it likes, never two of them at once, all others from one thread only.
+At most two steps are under way: while one is computed, the next is planned, packed and launched, and the one before is
+collected. `next_action` alone decides; a driver carries it out and waits. `until_idle` is the synchronous driver,
+`AsyncLoop` the asynchronous one. A driver may call `launch_step` and `collect_step` from another thread, but never both
+at once; all other methods belong to one thread.
 """
 
-import concurrent.futures
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from math import inf
 
+from gpu_worker.loop.actions import Action, Collect, Idle, Launch, Wait
 from gpu_worker.loop.deadlines import Deadlines
-from gpu_worker.loop.interface import JobSlice, StepEngine, StepHandle
+from gpu_worker.loop.interface import JobSlice, RunningJob, StepEngine, StepHandle
 from gpu_worker.loop.retries import Report, StepRetries, silent
-from gpu_worker.loop.steps import FailedLaunch, HeldJob, JobAnswer, JobOutcome, LaunchedStep, PlannedStep
+from gpu_worker.loop.steps import EndedJob, FailedLaunch, JobOutcome, LaunchedStep, PlannedStep, UnansweredJob
+from gpu_worker.loop.under_way import StepsUnderWay
 from gpu_worker.queue.admission import QueueAdmission, QueueLimits
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.queue.pace import Pace
@@ -23,19 +25,19 @@ from shared.jobs import Job
 from shared.load import Load
 
 LEAD_SECONDS = 0.02
-"""Before a step is expected to end, the next one may be launched: enough to pack it meanwhile."""
+"""Seconds before the expected end of a step at which the next one may be launched: enough to pack it."""
 LEAST_TOKENS = 256
-"""Of a step that is bounded in time: less would be mostly the step's own cost."""
+"""Smallest budget of a step that is bounded in time: a smaller step would mostly be its own overhead."""
 Observe = Callable[[float, int, int], None]
-"""Told of each step that ended: seconds, tokens, sequences."""
+"""A callback for every step that ended: its seconds, tokens and units."""
 
 
-def unobserved(seconds: float, tokens: int, sequences: int) -> None:
-    """Tells nobody."""
+def unobserved(seconds: float, tokens: int, units: int) -> None:
+    """Ignores the steps that ended."""
 
 
 class Loop:
-    """Takes jobs and answers each exactly once: with a result or with one error."""
+    """Accepts jobs and answers each exactly once: with a result or with one error."""
 
     def __init__(
         self,
@@ -49,249 +51,239 @@ class Loop:
         observe: Observe = unobserved,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`step_tokens`: most tokens of a step; `step_seconds`: how long it should take at most, 0 for no bound.
+        """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step, 0 for no bound.
 
-        `queued_tokens`, `queue_seconds`: above them further jobs are refused, see `QueueLimits`.
+        `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueLimits`.
         """
         self._engine, self._report, self._observe, self._clock = engine, report, observe, clock
         self._step_tokens, self._step_seconds = step_tokens, step_seconds
-        self._queue = FairQueue(quantum=max(1, step_tokens // 8))
+        self._queue: FairQueue[RunningJob] = FairQueue(quantum=max(1, step_tokens // 8))
         self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
         self._retries, self._pace = StepRetries(engine, report), Pace()
-        self._held: dict[int, HeldJob] = {}
+        self._running: dict[int, RunningJob] = {}
+        self._unanswered: dict[RunningJob, UnansweredJob] = {}
         self._deadlines = Deadlines()
-        self._under_way: list[LaunchedStep] = []
-        self._ended, self._budget = 0.0, min(step_tokens, LEAST_TOKENS) if step_seconds else step_tokens
+        self._under_way = StepsUnderWay()
+        self._budget = min(step_tokens, LEAST_TOKENS) if step_seconds else step_tokens
         self.cancelled_waiting = 0
-        """Jobs that were cancelled before anything of them was computed."""
+        """Number of jobs that were cancelled before anything of them was computed."""
 
     def submit(self, job: Job) -> None:
-        """Takes a job. Raises what is known at once."""
-        if job.id in self._held:
+        """Accepts a job. Raises the errors that are known at once."""
+        if job.id in self._running:
             raise InvalidInput(f"a job with id {job.id} is held already", field="jobs")
-        progress = self._engine.open(job)
-        now, own = self._clock(), self._queue.tokens_of(job.priority, job.key)
-        self._admission.check(job, sum(progress.costs), self.load, own=own)
+        running = self._engine.open(job)
+        now, of_key = self._clock(), self._queue.tokens_of_key(job.priority, job.key)
+        self._admission.check_job(job, sum(running.costs), self.load, of_key=of_key)
         deadline = inf if job.remaining is None else now + job.remaining
-        self._queue.add(job.id, progress.costs, key=job.key, priority=job.priority, deadline=deadline)
-        self._held[job.id] = HeldJob(job=job, progress=progress, submitted=now)
+        self._queue.add_job(running, running.costs, key=job.key, priority=job.priority, deadline=deadline)
+        self._running[job.id], self._unanswered[running] = running, UnansweredJob(job=job, submitted=now)
         if deadline < inf:
             self._deadlines.add(job.id, deadline)
 
     def cancel(self, identity: int) -> bool:
-        """Drops a job without an answer; whether it was held. What is under way of it still ends with its step."""
-        held = self._forget(identity)
-        self.cancelled_waiting += held is not None and not held.planned
-        return held is not None
+        """Drops a job without an outcome; False for an unknown one. Slices of it that are under way are computed."""
+        cancelled = self._forget(identity)
+        self.cancelled_waiting += cancelled is not None and not cancelled.planned
+        return cancelled is not None
 
     def set_aside(self, identity: int) -> None:
-        """Computes no more of a job until it is brought back. What is under way of it still ends with its step."""
-        self._queue.set_aside(identity)
+        """Plans no more of a job until it is brought back; an unknown one is no error."""
+        if identity in self._running:
+            self._queue.set_aside(self._running[identity])
 
     def bring_back(self, identity: int) -> None:
-        """Goes on with a job that was set aside."""
-        self._queue.bring_back(identity)
+        """Goes on with a job that was set aside; an unknown one is no error."""
+        if identity in self._running:
+            self._queue.bring_back(self._running[identity])
 
-    def drop_expired(self) -> list[JobAnswer]:
-        """Answers jobs whose deadline passed."""
-        passed = [self._held[each] for each in self._deadlines.passed(self._clock())]
-        return [self._answer(each, DeadlineExceeded("the deadline passed while the job waited")) for each in passed]
+    def drop_expired(self) -> list[EndedJob]:
+        """Ends the jobs whose deadline has passed."""
+        expired = self._deadlines.take_expired(self._clock())
+        return [self._end_job(job, DeadlineExceeded("the deadline passed while the job waited")) for job in expired]
 
-    def drop_all(self, error: SelvageError) -> list[JobAnswer]:
-        """Answers all jobs that are held with one error."""
-        return [self._answer(each, error) for each in list(self._held.values())]
+    def drop_all(self, error: SelvageError) -> list[EndedJob]:
+        """Ends all jobs with one error."""
+        return [self._end_job(identity, error) for identity in list(self._running)]
 
     @property
     def queued(self) -> tuple[int, int]:
-        """Tokens that wait; jobs that wait or are being computed. Other threads may ask, unlike for the load."""
-        return self._queue.waiting + self._queue.aside, len(self._held)
+        """Tokens that wait, and jobs without an outcome. May be read from other threads, unlike `load`."""
+        return self._queue.waiting_tokens + self._queue.tokens_aside, len(self._running)
 
     @property
     def load(self) -> Load:
-        """What waits, and the recent speed. Jobs that are set aside count as queued, but not in the backlogs."""
+        """What waits, and the current speed. Jobs that are set aside count as queued, but not in the backlogs."""
         tokens, jobs = self.queued
         return Load(
             queued_tokens=tokens,
             queued_jobs=jobs,
-            tokens_per_second=self._pace.speed(self._budget),
+            tokens_per_second=self._speed,
             backlogs=self._queue.backlogs(),
             turn=self._queue.turn,
-            busy=self._seconds_under_way(self._clock()),
+            busy=self._under_way.seconds_left(self._clock(), self._speed),
         )
 
     @property
     def refused(self) -> Counter[str]:
-        """Jobs that were refused as too many, by reason."""
+        """Number of jobs that were refused by admission, by reason."""
         return self._admission.refused
 
     @property
-    def under_way(self) -> list[LaunchedStep]:
-        """Steps that are launched and not gathered, the older first; two at most."""
-        return self._under_way
+    def step_running(self) -> tuple[float, int] | None:
+        """Seconds that the older step has been computed for, and its tokens; None where no step is under way."""
+        return self._under_way.running(self._clock())
 
     @property
-    def running(self) -> tuple[float, int] | None:
-        """For how many seconds the older step has been computed, and its tokens; None where none is."""
-        if not self._under_way:
-            return None
-        older = self._under_way[0]
-        return self._clock() - max(older.start, self._ended, older.retried), older.tokens
+    def steps_under_way(self) -> list[LaunchedStep]:
+        """Steps that were launched and are not collected yet, the older first; at most two."""
+        return self._under_way.steps
 
-    @property
-    def worth_a_launch(self) -> bool:
-        """Whether the next step should be launched beside the one that computes.
+    def next_action(self) -> Action:
+        """Decides what a driver does next.
 
-        It should once a whole step waits. Less would leave out what comes meanwhile: single requests would be computed
-        one by one for ever.
+        A step is launched beside another one once a whole step waits, shortly before the other one should end, and in
+        any case once the other one has arrived, before that is collected. An earlier launch would leave out jobs that
+        come meanwhile: single requests would be computed one by one, and an interactive job would wait for two steps.
         """
-        if not self._under_way:
-            return self._queue.waiting > 0
-        return self.may_launch and self._queue.waiting >= self._budget and self.launch_in <= 0
+        waiting, older = self._queue.waiting_tokens, self._under_way.older
+        if older is None:
+            return Launch() if waiting else Idle()
+        if not self._under_way.has_room:
+            return Collect() if older.arrived else Wait(inf)
+        if older.arrived:
+            return Launch() if waiting else Collect()
+        lead = self._under_way.seconds_left(self._clock(), self._speed) - LEAD_SECONDS
+        if lead <= 0:
+            return Launch() if waiting >= self._budget else Wait(inf)
+        return Wait(lead)
 
-    @property
-    def launch_in(self) -> float:
-        """Seconds until a step may be launched beside the one that computes.
+    def plan_step(self) -> PlannedStep:
+        """Takes the slices of the next step from the queue, of which some must wait."""
+        units = self._queue.next_step(self._budget)
+        assert units
+        for job in units:
+            self._unanswered[job].planned = True
+        return PlannedStep(slices=[JobSlice(job=job, start=part.start, stop=part.stop) for job, part in units.items()])
 
-        Long steps are followed late: what comes meanwhile, such as an interactive job, need not wait for two of them.
-        """
-        return self._seconds_under_way(self._clock()) - LEAD_SECONDS
-
-    @property
-    def may_launch(self) -> bool:
-        """Whether there is room for another step: two at most, and none behind one that is run again."""
-        return len(self._under_way) < 2 and not any(each.suspect for each in self._under_way)
-
-    def plan(self) -> PlannedStep | None:
-        """Takes what the next step is made of; None where nothing waits."""
-        shares = self._queue.next_step(self._budget)
-        if not shares:
-            return None
-        jobs = [self._held[share.job] for share in shares]
-        for held in jobs:
-            held.planned = True
-        parts = [
-            JobSlice(progress=held.progress, start=share.start, stop=share.stop)
-            for held, share in zip(jobs, shares, strict=True)
-        ]
-        return PlannedStep(jobs=jobs, parts=parts)
-
-    def launch(self, planned: PlannedStep) -> None:
-        """Hands a step to the engine, behind what is under way."""
-        assert len(self._under_way) < 2
+    def launch_step(self, planned: PlannedStep) -> None:
+        """Hands a step to the engine, behind the one that is under way."""
         start = self._clock()
         try:
-            flight: StepHandle = self._engine.launch(planned.parts)
-        except Exception as error:  # told when it is gathered, like what fails on the device
-            flight = FailedLaunch(error)
-        self._under_way.append(LaunchedStep(planned=planned, flight=flight, start=start, tokens=planned.tokens))
+            handle: StepHandle = self._engine.launch(planned.slices)
+        except Exception as error:  # reported when the step is collected, like an error of the device
+            handle = FailedLaunch(error)
+        self._under_way.append(LaunchedStep(planned=planned, handle=handle, start=start, tokens=planned.tokens))
 
-    def gather(self) -> list[tuple[HeldJob, JobOutcome]]:
-        """Waits for the older step, gives its jobs their shares, and makes the results of those that end with it.
+    def collect_step(self) -> dict[RunningJob, JobOutcome]:
+        """Waits for the older step and makes the results of the jobs that end with it. Returns their outcomes.
 
-        A step that failed is run again in parts, so that only the guilty job fails.
+        The slices of a failed step are run again, each alone, so that only the guilty job fails.
         """
-        launched = self._under_way[0]
-        failures = dict(self._serve(launched))
-        ended: list[tuple[HeldJob, JobOutcome]] = []
-        for held, part in zip(launched.planned.jobs, launched.planned.parts, strict=True):
-            error = failures.get(part)
-            if error is not None:
-                ended.append((held, error))
-            elif part.last and self._held.get(held.job.id) is held:
-                ended.append((held, self._result(held)))
-        return ended
+        launched = self._under_way.steps[0]
+        outcomes: dict[RunningJob, JobOutcome] = dict(self._collect(launched))
+        for job_slice in launched.planned.slices:
+            job = job_slice.job
+            if job_slice.last and job not in outcomes and job in self._unanswered:
+                outcomes[job] = self._result(job)
+        return outcomes
 
-    def settle(self, ended: list[tuple[HeldJob, JobOutcome]]) -> list[JobAnswer]:
-        """After `gather`: forgets the step, and answers the jobs that ended with it."""
-        launched = self._under_way.pop(0)
-        begin, end = max(launched.start, self._ended), self._clock()  # it was computed after the one before it
-        for held in launched.planned.jobs:
-            held.started = begin if held.started is None else held.started
-        self._ended = end
+    def end_step(self, outcomes: dict[RunningJob, JobOutcome]) -> list[EndedJob]:
+        """Forgets the step that was collected, and ends the jobs with an outcome."""
+        launched, begin, end = self._under_way.end_older(self._clock())
         if not launched.failed:
             self._learn(launched, end - begin)
-        return [
-            self._answer(held, held.timed(outcome, end))
-            for held, outcome in ended
-            if self._held.get(held.job.id) is held  # else it was cancelled, or another job has taken the id since
-        ]
+        ended = []
+        for running in [job_slice.job for job_slice in launched.planned.slices]:
+            unanswered = self._unanswered.get(running)
+            if unanswered is None:  # the job was cancelled meanwhile
+                continue
+            unanswered.started = begin if unanswered.started is None else unanswered.started
+            if running in outcomes:
+                ended.append(self._end_job(unanswered.job.id, unanswered.timed(outcomes[running], end)))
+        return ended
 
-    def turn(self) -> list[JobAnswer]:
-        """One turn: launches the next step if any work waits, then answers the one before it."""
-        answers = self.drop_expired()
-        before = bool(self._under_way)
-        planned = self.plan() if self.may_launch else None
-        if planned is not None:
-            self.launch(planned)
-        if before:
-            answers += self.settle(self.gather())
-        return answers
+    def perform(self, action: Action) -> list[EndedJob]:
+        """Carries out an action, and waits for it. Returns the jobs that ended."""
+        match action:
+            case Launch():
+                self.launch_step(self.plan_step())
+            case Collect():
+                return self.end_step(self.collect_step())
+            case Wait(seconds=seconds):
+                self._under_way.steps[0].wait(seconds)
+        return []
 
-    def until_idle(self) -> Iterator[JobAnswer]:
-        """Turns until every job is answered."""
-        while self._held or self._under_way:
-            yield from self.turn()
+    def advance(self) -> list[EndedJob]:
+        """Carries out the next action. Returns the jobs that ended."""
+        return self.drop_expired() + self.perform(self.next_action())
 
-    def _serve(self, launched: LaunchedStep) -> list[tuple[JobSlice, SelvageError]]:
-        parts = launched.planned.parts
+    def until_idle(self) -> Iterator[EndedJob]:
+        """Carries out one action after the other until no job is left that may be computed."""
+        while True:
+            yield from self.drop_expired()
+            action = self.next_action()
+            if isinstance(action, Idle):
+                return
+            yield from self.perform(action)
+
+    @property
+    def _speed(self) -> float:
+        return self._pace.speed(self._budget)
+
+    def _collect(self, launched: LaunchedStep) -> dict[RunningJob, SelvageError]:
+        """Collects a step, and runs it again where it failed. Returns the errors of jobs."""
+        slices = launched.planned.slices
         if launched.suspect:
-            concurrent.futures.wait([launched.flight.arrived])
+            launched.wait()
             launched.failed = True
-            return self._one_by_one(launched)
-        failure = self._retries.collect(launched.flight, len(parts))
+            return self._run_slices_alone(launched)
+        failure = self._retries.collect_step(launched.handle, len(slices))
         if failure is None:
-            return []
+            return {}
         launched.failed = True
-        self._suspect_the_later(parts)
-        if len(parts) == 1:
-            return self._retries.smaller(parts[0], failure)
-        return self._one_by_one(launched)
+        self._under_way.suspect_later([job_slice.job for job_slice in slices])
+        if len(slices) > 1:
+            return self._run_slices_alone(launched)
+        error = self._retries.run_halves(slices[0], failure)
+        return {slices[0].job: error} if error is not None else {}
 
-    def _one_by_one(self, launched: LaunchedStep) -> list[tuple[JobSlice, SelvageError]]:
-        """Each part alone, whose job somebody still waits for; what failed. Each has the watchdog's time anew."""
-        found = []
-        for held, part in zip(launched.planned.jobs, launched.planned.parts, strict=True):
-            if self._held.get(held.job.id) is held:
+    def _run_slices_alone(self, launched: LaunchedStep) -> dict[RunningJob, SelvageError]:
+        """Runs the slices of a step again, each alone. Returns the errors of jobs. The watchdog times each slice."""
+        errors = {}
+        for job_slice in launched.planned.slices:
+            if job_slice.job in self._unanswered:
                 launched.retried = self._clock()
-                found += self._retries.again(part)
-        return found
+                error = self._retries.run_alone(job_slice)
+                if error is not None:
+                    errors[job_slice.job] = error
+        return errors
 
-    def _suspect_the_later(self, failed: Sequence[JobSlice]) -> None:
-        """Of the steps behind a failed one those that go on with its jobs."""
-        jobs = {id(part.progress) for part in failed}
-        for later in self._under_way[1:]:
-            later.suspect = any(id(part.progress) in jobs for part in later.planned.parts)
-
-    def _result(self, held: HeldJob) -> JobOutcome:
+    def _result(self, job: RunningJob) -> JobOutcome:
         try:
-            return held.progress.result()
+            return job.result()
         except SelvageError as error:
             return error
         except Exception as error:
             self._report("result failed", error, 1)
             return Internal("the result could not be made; the log of the worker has it")
 
-    def _answer(self, held: HeldJob, outcome: JobOutcome) -> JobAnswer:
-        self._forget(held.job.id)
-        return JobAnswer(id=held.job.id, outcome=outcome)
+    def _end_job(self, identity: int, outcome: JobOutcome) -> EndedJob:
+        self._forget(identity)
+        return EndedJob(id=identity, outcome=outcome)
 
-    def _forget(self, identity: int) -> HeldJob | None:
-        self._queue.remove(identity)
-        self._deadlines.forget(identity)
-        return self._held.pop(identity, None)
+    def _forget(self, identity: int) -> UnansweredJob | None:
+        running = self._running.pop(identity, None)
+        if running is None:
+            return None
+        self._queue.remove_job(running)
+        self._deadlines.remove(identity)
+        return self._unanswered.pop(running)
 
     def _learn(self, launched: LaunchedStep, seconds: float) -> None:
-        """From a step that ended: how fast they are, and how much the next one may hold."""
+        """Learns from a step that ended how fast steps are, and how large the next one may be."""
         self._pace.learn(launched.tokens, seconds)
-        self._observe(seconds, launched.tokens, sum(part.stop - part.start for part in launched.planned.parts))
+        self._observe(seconds, launched.tokens, launched.planned.units)
         if self._step_seconds:
             tokens = int(self._pace.best * self._step_seconds)
             self._budget = min(max(tokens, LEAST_TOKENS), self._step_tokens)
-
-    def _seconds_under_way(self, now: float) -> float:
-        """Until the steps that are launched end, as far as is known."""
-        speed = self._pace.speed(self._budget)
-        if not self._under_way or not speed:
-            return 0.0
-        begin = max(self._under_way[0].start, self._ended)
-        return max(0.0, sum(each.tokens for each in self._under_way) / speed - (now - begin))

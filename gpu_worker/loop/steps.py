@@ -1,39 +1,41 @@
-"""What the loop holds of a job, and of a step from its plan to its answers. Knows no torch, no asyncio and no gRPC."""
+"""The loop's records of jobs and steps, from a step's plan until it is collected. No torch, asyncio or gRPC."""
 
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 
-from gpu_worker.loop.interface import JobSlice, RunningJob, StepHandle
+from gpu_worker.loop.interface import JobSlice, StepHandle
 from shared.errors import SelvageError
 from shared.jobs import Job, JobResult
 
 BRIEF_TOKENS, BRIEF_UNITS = 4096, 128
+"""Steps of at most so many tokens and units are packed and collected in about a millisecond."""
 JobOutcome = JobResult | SelvageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobAnswer:
-    """The one answer of a job, by its id."""
+class EndedJob:
+    """A job that ended, by its id, and its outcome."""
 
     id: int
     outcome: JobOutcome
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class HeldJob:
-    """A job that was taken and has no answer yet; times by the loop's clock, in seconds.
+class UnansweredJob:
+    """A job that was accepted and has no outcome yet. Times are seconds of the loop's clock.
 
-    `planned`: something of it was launched; `started`: when the first step that it was in began.
+    `planned`: whether any slice of it was planned. `started`: when the first step with a slice of it began.
     """
 
     job: Job
-    progress: RunningJob
     submitted: float
     planned: bool = False
     started: float | None = None
 
     def timed(self, outcome: JobOutcome, end: float) -> JobOutcome:
-        """With how long it waited and was computed, if it did not fail."""
+        """Adds the seconds that the job waited and was computed to its result. Errors stay as they are."""
         if isinstance(outcome, SelvageError):
             return outcome
         started = self.submitted if self.started is None else self.started
@@ -42,33 +44,37 @@ class HeldJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """What is to be computed in one step."""
+    """The job slices of one step, at most one slice of a job."""
 
-    jobs: list[HeldJob]
-    parts: list[JobSlice]
+    slices: list[JobSlice]
 
     @property
     def tokens(self) -> int:
-        """Costs of all parts."""
-        return sum(sum(part.progress.costs[part.start : part.stop]) for part in self.parts)
+        """Cost of the step."""
+        return sum(job_slice.tokens for job_slice in self.slices)
+
+    @property
+    def units(self) -> int:
+        """Number of units in the step."""
+        return sum(job_slice.units for job_slice in self.slices)
 
     @property
     def brief(self) -> bool:
-        """Whether packing and answering it take a millisecond or so."""
-        units = sum(part.stop - part.start for part in self.parts)
-        answered = max((len(part.progress.costs) for part in self.parts if part.last), default=0)
-        return self.tokens <= BRIEF_TOKENS and max(units, answered) <= BRIEF_UNITS
+        """Whether packing and collecting the step take about a millisecond."""
+        completed = max((len(job_slice.job.costs) for job_slice in self.slices if job_slice.last), default=0)
+        return self.tokens <= BRIEF_TOKENS and max(self.units, completed) <= BRIEF_UNITS
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LaunchedStep:
-    """A step that is under way. `suspect`: one before it failed, whose rows it may have missed, so it is run again.
+    """A step that is under way.
 
-    `failed`: its time tells nothing of its tokens. `retried`: when the part that is run alone now began.
+    `suspect`: an earlier step failed, whose rows this one may have missed, so it is run again. `failed`: its duration
+    says nothing about the speed. `retried`: when the slice that is run alone now was launched.
     """
 
     planned: PlannedStep
-    flight: StepHandle
+    handle: StepHandle
     start: float
     tokens: int
     suspect: bool = False
@@ -76,13 +82,23 @@ class LaunchedStep:
     retried: float = 0.0
 
     @property
+    def arrived(self) -> bool:
+        """Whether the step is on the host, or has failed."""
+        return self.handle.arrived.done()
+
+    @property
     def sound(self) -> bool:
-        """Whether it has arrived and need not be run again."""
-        return self.flight.arrived.done() and not self.suspect and self.flight.arrived.exception() is None
+        """Whether the step has arrived and need not be run again."""
+        return self.arrived and not self.suspect and self.handle.arrived.exception() is None
+
+    def wait(self, seconds: float = inf) -> None:
+        """Waits until the step has arrived, at most so long."""
+        with suppress(TimeoutError):
+            self.handle.arrived.exception(timeout=None if seconds == inf else seconds)
 
 
 class FailedLaunch:
-    """A step that could not be launched."""
+    """The handle of a step that could not be launched."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

@@ -1,11 +1,11 @@
 """When a device counts as stalled or lost. Pure; no clock, no asyncio."""
 
 TIMES_PREDICTED, LEAST_SECONDS = 10.0, 5.0
-"""A step stalls when it takes so many times what its tokens predict, and so long at least."""
+"""A step stalls when it takes so many times what its tokens predict, and at least so many seconds."""
 LOST_SECONDS = 60.0
-"""A step that takes so much longer than it should is not waited for."""
+"""Seconds that a stalled step is waited for before the device counts as lost."""
 EXIT_STATUS = 69
-"""Of a worker whose device is lost: EX_UNAVAILABLE of sysexits.h. Whatever supervises it starts it again."""
+"""Exit status of a worker whose device is lost (EX_UNAVAILABLE of sysexits.h), so that a supervisor restarts it."""
 
 
 class DeviceLost(Exception):
@@ -13,11 +13,14 @@ class DeviceLost(Exception):
 
 
 def overdue(seconds: float, tokens: int, speed: float) -> float:
-    """By how many seconds a step is late that has taken so long; 0 or less while it is not."""
+    """Seconds by which a step is late that has taken `seconds` so far; 0 or less while it is in time.
+
+    `speed`: tokens a second, 0 while unknown.
+    """
     predicted = tokens / speed if speed else 0.0
     return seconds - max(LEAST_SECONDS, TIMES_PREDICTED * predicted)
 
 
-def stalled(seconds: float, tokens: int) -> str:
-    """What health and frontends are told."""
+def stall_message(seconds: float, tokens: int) -> str:
+    """Explains a stall to health checks and frontends."""
     return f"a step of {tokens} tokens has taken {seconds:.0f} s and has not ended"

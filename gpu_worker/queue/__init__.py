@@ -1,1 +1,1 @@
-"""Who is served when: what the next step is made of, how fast steps are, and which jobs are refused on arrival."""
+"""The jobs that wait: in which order they are served, how fast steps are, and which jobs are refused on arrival."""

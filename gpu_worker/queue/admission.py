@@ -1,4 +1,4 @@
-"""Which jobs are refused on arrival, because they would wait too long. Pure; no clock."""
+"""Refuses jobs on arrival that would wait too long. Pure; no clock."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -12,34 +12,34 @@ from shared.load import Load
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLimits:
-    """`queued_tokens`: most that may wait. `queue_seconds`: longest wait for a job of the same size and class."""
+    """`queued_tokens`: most tokens that may wait. `queue_seconds`: longest wait of a job behind those of its class."""
 
     queued_tokens: int
     queue_seconds: float = inf
 
 
 class QueueAdmission:
-    """Refuses jobs, and counts them by reason. Where nothing waits or is being computed, every job is taken."""
+    """Refuses jobs, and counts refusals by reason. Where nothing waits or is computed, every job is accepted."""
 
     def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
         self.refused: Counter[str] = Counter()
 
-    def check(self, job: Job, cost: int, load: Load, *, own: int) -> None:
-        """Raises Overloaded. `own`: tokens of its key that wait."""
+    def check_job(self, job: Job, cost: int, load: Load, *, of_key: int) -> None:
+        """Raises Overloaded for a job of `cost` tokens that may not wait. `of_key`: tokens of its key that wait."""
         speed, limits = load.tokens_per_second, self._limits
         if load.queued_tokens and load.queued_tokens + cost > limits.queued_tokens:
-            wait = load.wait(cost, job.priority, own) if speed else 1.0
+            wait = load.wait(cost, job.priority, of_key) if speed else 1.0
             message = f"{load.queued_tokens} tokens wait, this job has {cost}, the limit is {limits.queued_tokens}"
             raise self._refusal("queued_tokens", message, wait)
         if not speed or not (load.queued_tokens or load.busy):
             return
-        wait = load.queue_seconds(cost, job.priority, own)
+        wait = load.queue_seconds(cost, job.priority, of_key)
         if wait > LENIENCE * limits.queue_seconds:
             message = f"it would wait up to {wait:.1f} s, the limit is {limits.queue_seconds:g} s"
             raise self._refusal("queue_seconds", message, wait)
         try:
-            Estimate(wait=load.wait(cost, job.priority, own), takes=cost / speed).check(job.remaining)
+            Estimate(wait=load.wait(cost, job.priority, of_key), takes=cost / speed).check(job.remaining)
         except Overloaded:
             self.refused["deadline"] += 1
             raise

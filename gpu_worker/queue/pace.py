@@ -1,15 +1,15 @@
-"""How fast steps are, by their size. Pure; no clock."""
+"""Estimates the speed of steps by their size. Pure; no clock."""
 
 MEMORY, FRESH = 0.9, 64
 FORGET = 0.995
-"""Of the fastest steps, with every step: after five hundred, one in ten of it is left."""
+"""The fastest step's speed shrinks by this factor with every step: after five hundred steps a tenth of it is left."""
 
 
 class Pace:
     """Tokens a second, learned from steps that ended.
 
-    Small steps are slower by the token, since each has costs of its own. So sizes are kept apart, by powers of two: an
-    hour of single requests does not make a full step look slow, and short steps do not make themselves shorter.
+    A small step is slower by the token, since every step has costs of its own. So sizes are learned apart, by powers of
+    two: an hour of single requests does not make a full step look slow, and short steps do not make themselves shorter.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Pace:
         self._best = 0.0
 
     def learn(self, tokens: int, seconds: float) -> None:
-        """A step of so many tokens took so long."""
+        """Learns from a step of so many tokens that took so long."""
         size, speed = tokens.bit_length(), tokens / max(seconds, 1e-6)
         self._speeds[size] = MEMORY * self._speeds.get(size, speed) + (1 - MEMORY) * speed
         self._best = max(self._best * FORGET, speed)
@@ -27,10 +27,10 @@ class Pace:
         self._learned[size] = self._steps
 
     def speed(self, tokens: int) -> float:
-        """Of a step of so many tokens; 0 before the first step.
+        """Tokens a second in a step of so many tokens; 0 before the first step.
 
-        If none of that size ended of late, the fastest of it and of smaller ones: a larger step is no slower by the
-        token, and what was slow once must not rule a size out for ever.
+        Where no step of that size ended lately, it is the highest speed of that size and of smaller ones: a larger step
+        is no slower by the token, and a size that was slow once must not be ruled out for ever.
         """
         size = tokens.bit_length()
         if size in self._speeds and self._steps - self._learned[size] < FRESH:
@@ -40,9 +40,9 @@ class Pace:
 
     @property
     def best(self) -> float:
-        """Of the fastest steps of late; 0 before the first.
+        """Tokens a second in the fastest of the latest steps; 0 before the first step.
 
-        It says how large a step may be. By what they take while others want the processor, steps would become smaller
-        the busier it is, and so slower by the token.
+        The size of steps is derived from it. Average speed would not do: the busier the processor, the smaller steps
+        would become, and so the slower by the token.
         """
         return self._best

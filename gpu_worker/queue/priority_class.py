@@ -1,4 +1,4 @@
-"""What waits of one priority class: its keys, and the jobs of each key. Pure; no clock."""
+"""The waiting jobs of one priority: its keys, and the jobs of each key. Pure; no clock."""
 
 import heapq
 from dataclasses import dataclass, field
@@ -6,17 +6,17 @@ from itertools import count
 
 from gpu_worker.queue.flows import Flow, Flows
 from gpu_worker.queue.lanes import Lanes
-from gpu_worker.queue.sizes import Sizes
-from gpu_worker.queue.waiting import Waiting
+from gpu_worker.queue.size_counts import SizeCounts
+from gpu_worker.queue.waiting_job import WaitingJob
 from shared.load import Backlog
 
 REMEMBERED = 4096
-"""Keys that are remembered while nothing of them waits, for what they were served ahead of others."""
+"""Most keys without waiting jobs that are remembered, because they were served ahead of others."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Key(Flow):
-    """A fairness key; its deadline is that of its next job."""
+    """A fairness key and its waiting jobs. Its deadline is that of its next job."""
 
     name: str
     jobs: Lanes
@@ -24,17 +24,17 @@ class Key(Flow):
 
 
 @dataclass(slots=True, kw_only=True)
-class Class:
-    """The keys of one priority. `weight`: its share among the classes; `tag`: tokens that it was served, by weight."""
+class PriorityClass:
+    """The keys of one priority. `weight`: its share among the classes. `tag`: tokens that it was served, by weight."""
 
     weight: int
     quantum: int
     tokens: int = 0
     tag: float = 0.0
     keys: Flows[Key] = field(init=False)
-    _named: dict[str, Key] = field(init=False, default_factory=dict)
+    _keys_by_name: dict[str, Key] = field(init=False, default_factory=dict)
     _idle: list[tuple[float, int, Key]] = field(init=False, default_factory=list)
-    _sizes: Sizes = field(init=False, default_factory=Sizes)
+    _sizes: SizeCounts = field(init=False, default_factory=SizeCounts)
     _arrivals: "count[int]" = field(init=False, default_factory=count)
 
     def __post_init__(self) -> None:
@@ -42,75 +42,74 @@ class Class:
 
     @property
     def backlog(self) -> Backlog:
-        """As it is told to frontends."""
+        """What waits, in the form that frontends receive."""
         return Backlog(keys=self.keys.waiting, tokens=self.tokens, jobs=tuple(self._sizes.counts))
 
-    def tokens_of(self, name: str) -> int:
-        """What waits of a key."""
-        key = self._named.get(name)
+    def tokens_of_key(self, name: str) -> int:
+        """Tokens of a key that wait."""
+        key = self._keys_by_name.get(name)
         return key.tokens if key is not None else 0
 
-    def key(self, waiting: Waiting) -> Key:
-        """The key of a job that waits."""
-        return self._named[waiting.name]
-
-    def enter(self, waiting: Waiting) -> None:
-        """Lets a job wait."""
-        key = self._named.get(waiting.name)
+    def join(self, job: WaitingJob) -> None:
+        """Adds a job, with its key if that is new."""
+        key = self._keys_by_name.get(job.key)
         if key is None:
-            key = Key(arrival=next(self._arrivals), name=waiting.name, jobs=Lanes(self.quantum))
-            self._named[waiting.name] = key
+            key = Key(arrival=next(self._arrivals), name=job.key, jobs=Lanes(self.quantum))
+            self._keys_by_name[job.key] = key
         if not key.jobs.waiting:
             self.keys.join(key)
-        key.jobs.join(waiting)
-        self._sizes.add(waiting.tokens)
-        self.tokens += waiting.tokens
-        key.tokens += waiting.tokens
-        self.refresh(key)
+        key.jobs.join(job)
+        self._sizes.add_job(job.tokens)
+        self.tokens += job.tokens
+        key.tokens += job.tokens
+        self.reorder(key)
 
-    def leave(self, waiting: Waiting) -> None:
-        """Nothing of it waits any more."""
-        key = self._named[waiting.name]
-        key.jobs.leave(waiting)
-        self._sizes.remove(waiting.tokens)
-        self.tokens -= waiting.tokens
-        key.tokens -= waiting.tokens
+    def leave(self, job: WaitingJob) -> None:
+        """Removes a job that waits no more."""
+        key = self._keys_by_name[job.key]
+        key.jobs.leave(job)
+        self._sizes.remove_job(job.tokens)
+        self.tokens -= job.tokens
+        key.tokens -= job.tokens
         if key.jobs.waiting:
-            self.refresh(key)
+            self.reorder(key)
         else:
             self.keys.leave(key)
             self._remember(key)
 
-    def serve(self, key: Key, waiting: Waiting, stop: int, cost: int, *, filling: bool) -> None:
-        """Takes a turn of the next job of the next key."""
-        done = stop == len(waiting.costs)
-        self._sizes.remove(waiting.tokens)
-        waiting.position, waiting.tokens = stop, waiting.tokens - cost
+    def serve(self, key: Key, job: WaitingJob, stop: int, cost: int, *, filling: bool) -> None:
+        """Charges the next job of the next key for a turn up to unit `stop`; see `Flows.serve`."""
+        done = stop == len(job.costs)
+        self._sizes.remove_job(job.tokens)
+        job.position, job.tokens = stop, job.tokens - cost
         if not done:
-            self._sizes.add(waiting.tokens)
+            self._sizes.add_job(job.tokens)
         self.tokens -= cost
         key.tokens -= cost
-        key.jobs.serve(waiting, cost, filling=filling, done=done)
+        key.jobs.serve(job, cost, filling=filling, done=done)
         self.keys.serve(key, cost, filling=filling, done=not key.jobs.waiting)
         if key.jobs.waiting:
-            self.refresh(key)
+            self.reorder(key)
         else:
             self._remember(key)
 
-    def refresh(self, key: Key) -> None:
-        """Puts a key where its next job wants it."""
+    def reorder(self, key: Key) -> None:
+        """Moves a key to where its next job belongs, or passes it over while none of its jobs may be served."""
         head = key.jobs.head()
         if head is None:
-            self.keys.hold(key)
+            self.keys.pause(key)
         elif key.entry is None or key.deadline != head.deadline:
             key.deadline = head.deadline
-            self.keys.ready(key)
+            self.keys.resume(key)
 
     def _remember(self, key: Key) -> None:
-        """A key of which nothing waits, until it would start at the virtual time anyway, or too many are remembered."""
+        """Remembers the tag of a key without waiting jobs.
+
+        Forgets keys that would start at virtual time anyway, and the least important ones where they are too many.
+        """
         idle = self._idle
         heapq.heappush(idle, (key.tag, key.arrival, key))
         while idle and (idle[0][0] <= self.keys.time or len(idle) > REMEMBERED):
             tag, _, key = heapq.heappop(idle)
-            if not key.jobs.waiting and key.tag == tag and self._named.get(key.name) is key:
-                del self._named[key.name]
+            if not key.jobs.waiting and key.tag == tag and self._keys_by_name.get(key.name) is key:
+                del self._keys_by_name[key.name]

@@ -1,4 +1,4 @@
-"""How many tokens a step may have, so that the largest one fits the device. Pure: who measures is passed in."""
+"""Finds how many tokens a step may have so that the largest step fits the device. Pure: measuring is passed in."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from shared.errors import ModelRefused
 
 SPARE = 0.1
-"""Of the room: for what no rehearsal holds, such as given vectors and gaps that come with time."""
+"""Part of the memory that stays free, for what no trial holds: vectors of callers, and gaps that grow with time."""
 LEAST_TOKENS = 256
 GIBIBYTE = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The largest step of so many tokens took `taken` bytes at most, weights included, of `room`; None: it ran out."""
+    """The memory that the largest step of so many tokens took.
+
+    `taken`: bytes, weights included; None where the step ran out of memory. `room`: bytes that there are.
+    """
 
     tokens: int
     taken: int | None
@@ -21,7 +24,7 @@ class Trial:
 
     @property
     def fits(self) -> bool:
-        """With something to spare."""
+        """Whether the step fits, with something to spare."""
         return self.taken is not None and self.taken <= (1 - SPARE) * self.room
 
     def __str__(self) -> str:
@@ -31,18 +34,18 @@ class Trial:
         return f"a step of {self.tokens} tokens takes {self.taken / GIBIBYTE:.1f} of {room}"
 
 
-def settle(measure: Callable[[int], Trial], default: int, asked: int = 0) -> list[Trial]:
-    """Halves a step's tokens until it fits: the last trial is the one to serve with.
+def find_step_size(measure: Callable[[int], Trial], default: int, chosen: int = 0) -> list[Trial]:
+    """Halves a step's tokens until it fits. The last trial is the one to serve with.
 
-    The smallest step need only run. Raises ModelRefused where it does not, and where `asked`, which is the user's own
-    number, does not fit: somebody who names it should know.
+    `chosen`: the user's own number, 0 for the default. Raises ModelRefused where that number does not fit, since its
+    user should know, and where the smallest step does not run. The smallest step need not leave anything to spare.
     """
-    trials = [measure(asked or default)]
+    trials = [measure(chosen or default)]
     while not trials[-1].fits and trials[-1].tokens > LEAST_TOKENS:
         trials.append(measure(max(LEAST_TOKENS, trials[-1].tokens // 2)))
     first, last = trials[0], trials[-1]
     if last.taken is None:
         raise ModelRefused(f"the device has too little memory: {last}")
-    if asked and last is not first:
-        raise ModelRefused(f"--step-tokens = {asked} does not fit the device: {first}; {last.tokens} fit")
+    if chosen and last is not first:
+        raise ModelRefused(f"--step-tokens = {chosen} does not fit the device: {first}; {last.tokens} fit")
     return trials

@@ -1,4 +1,4 @@
-"""The largest step that serving may make, run and measured before anything is served. Knows no settings and no logs."""
+"""Runs the largest step before anything is served, and measures its memory. Knows no settings and no logs."""
 
 from bisect import bisect_right
 from collections import deque
@@ -12,49 +12,52 @@ from gpu_worker.loop.interface import JobSlice, RunningJob, StepHandle
 from gpu_worker.loop.retries import Report, StepRetries
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.loading import Model
-from gpu_worker.queue.step_size import Trial, settle
+from gpu_worker.queue.step_size import Trial, find_step_size
 from shared.errors import InputTooLarge
 from shared.jobs import Classify, Encode, Job, Score, Work
 from shared.ragged import RaggedTokens
 from shared.vectors import Layout, OutputKind, ScoringMethod, Task
 
 UNDER_WAY = 2
-"""Steps at once, as in serving: while one is computed, the results of the one before still lie on the device."""
+"""Steps under way, as in serving: while one is computed, the outputs of the one before still lie on the device."""
 
 
-def settled(engine: ModelEngine, memory: Memory | None, asked: int, report: Report) -> list[Trial]:
-    """What was tried of a step's tokens, the last of them what to serve with; nothing where there is no `memory`.
+def probe_step_size(engine: ModelEngine, memory: Memory | None, chosen: int, report: Report) -> list[Trial]:
+    """Finds the tokens of the largest step that fits. Returns all trials, of which the last one is to be served with.
 
-    `asked`: the user's own number, 0 for the device's. Raises ModelRefused where that does not fit, and what a step
-    raises for another reason than memory.
+    `memory`: None on a device whose memory is not measured; then there are no trials. `chosen`: the user's own number,
+    0 for the device's default. Raises ModelRefused where the user's number does not fit, and every error of a step that
+    is not about memory.
     """
     if memory is None:
         return []
-    return settle(partial(measured, engine, memory, report), engine.model.placement.step_tokens, asked)
+    return find_step_size(
+        partial(run_largest_steps, engine, memory, report), engine.model.placement.step_tokens, chosen
+    )
 
 
-def measured(engine: ModelEngine, memory: Memory, report: Report, tokens: int) -> Trial:
-    """Runs the largest steps of so many tokens."""
+def run_largest_steps(engine: ModelEngine, memory: Memory, report: Report, tokens: int) -> Trial:
+    """Runs the largest steps of so many tokens, and measures their memory."""
     memory.forget()
     ran = _run(engine, StepRetries(engine, report), tokens)
     return Trial(tokens=tokens, taken=memory.peak if ran else None, room=memory.room)
 
 
 def largest_jobs(model: Model, tokens: int) -> Iterator[Job]:
-    """Jobs that each fill a step: the dearest outputs of texts as long, and of texts as short, as they come."""
+    """Jobs that each fill a step: the largest outputs of the longest texts, and of the shortest."""
     longest = min(model.longest, max(tokens - 1, 1))
     whole, rest = divmod(max(tokens - 1, 0), longest)
     middle = model.vocabulary_size // 2  # no special token, in most vocabularies
-    # A text of one token comes first: scores have it for a query.
+    # A text of one token comes first, since scores need a query.
     for lengths in ([1, *([longest] * whole), *([rest] if rest else [])], [1] * tokens):
         texts = RaggedTokens.of([[middle] * length for length in lengths])
-        for work in _dearest(Abilities(model)):
+        for work in _largest_work(Abilities(model)):
             if len(lengths) > 1 or not isinstance(work, Score):
                 yield Job(id=0, work=work, tokens=texts)
 
 
-def _dearest(abilities: Abilities) -> Iterator[Work]:
-    """All outputs at once, as float32; scores of token vectors, documents read in place; logits of every token."""
+def _largest_work(abilities: Abilities) -> Iterator[Work]:
+    """The work that takes most memory: all outputs as float32, late-interaction scores, and logits of every token."""
     if abilities.outputs:
         yield Encode(outputs=frozenset(abilities.outputs), normalize=True, normalize_tokens=True)
     if OutputKind.MULTI_VECTOR in abilities.outputs:
@@ -67,26 +70,26 @@ def _dearest(abilities: Abilities) -> Iterator[Work]:
 
 
 def _run(engine: ModelEngine, retries: StepRetries, tokens: int) -> bool:
-    """Whether memory held."""
-    under_way, sound = deque[StepHandle](), True
+    """Runs the largest steps, two at a time. Returns whether the memory sufficed."""
+    under_way, fits = deque[StepHandle](), True
     for job in largest_jobs(engine.model, tokens):
-        under_way.append(retries.launch(_first_step(engine.open(job), tokens)))
+        under_way.append(retries.launch_alone(_first_slice(engine.open(job), tokens)))
         if len(under_way) == UNDER_WAY:
-            sound = _sound(retries, under_way.popleft())
-        if not sound:
+            fits = _collect_step(retries, under_way.popleft())
+        if not fits:
             break
-    return all([sound, *(_sound(retries, each) for each in under_way)])
+    return all([fits, *(_collect_step(retries, handle) for handle in under_way)])
 
 
-def _first_step(progress: RunningJob, tokens: int) -> JobSlice:
-    """As many units of a job as the queue gives to a step."""
-    ends = list(accumulate(progress.costs))
-    return JobSlice(progress=progress, start=0, stop=max(1, bisect_right(ends, tokens)))
+def _first_slice(job: RunningJob, tokens: int) -> JobSlice:
+    """The first units of a job, as many as the queue would put into a step."""
+    ends = list(accumulate(job.costs))
+    return JobSlice(job=job, start=0, stop=max(1, bisect_right(ends, tokens)))
 
 
-def _sound(retries: StepRetries, flight: StepHandle) -> bool:
-    """Whether a step had memory enough. Raises what else it failed by."""
-    failure = retries.collect(flight, 1)
+def _collect_step(retries: StepRetries, handle: StepHandle) -> bool:
+    """Collects a step. Returns whether its memory sufficed, and raises any other error."""
+    failure = retries.collect_step(handle, 1)
     if failure is None or isinstance(failure, InputTooLarge):
         return failure is None
     raise failure

@@ -1,9 +1,9 @@
-"""How each text architecture of the installed transformers would be served here; writes docs/models.md.
+"""The supported models: how each text architecture of the installed transformers is served. Writes docs/models.md.
 
 `python -m gpu_worker.startup.supported_models`.
 
-Each is built tiny with seeded random weights, written to disk, and loaded as a user's model would be. The outcome is
-the gate's own; as a page of Markdown it is docs/models.md.
+Each architecture is built tiny with seeded random weights, written to disk, and loaded as a user's model would be. The
+gate at load decides how it runs.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from shared.errors import ModelRefused
 PACKED, EQUAL_LENGTH, REFUSED = "packed", "equal length", "refused"
 CPU = Placement(device=torch.device("cpu"), dtype=torch.float32)
 WIDEST = 160
-"""Letters of a reason in the table."""
+"""Most letters of a reason in the table."""
 PAGE = """# What runs how
 
 Made by `make models` with transformers {version}: every model type whose bare model reads token ids and nothing else,
@@ -78,17 +78,17 @@ name), and a tokenizer to which ordinary text of any language is mostly unknown,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How one model type is served; `why` it is not packed, or refused."""
+class SupportedModel:
+    """How one model type is served. `runs`: packed, in equal lengths or refused. `why` it is not packed."""
 
     kind: str
     model: str
-    way: str
+    runs: str
     why: str = ""
 
 
-def outcome_of(kind: str) -> Outcome:
-    """Builds, writes and loads a tiny model of this type."""
+def try_model_type(kind: str) -> SupportedModel:
+    """Builds, writes and loads a tiny model of a type, to see how it is served."""
     name = miniature.model_class(CONFIG_MAPPING[kind]).__name__
     with TemporaryDirectory() as folder:
         path = Path(folder)
@@ -97,31 +97,31 @@ def outcome_of(kind: str) -> Outcome:
                 miniature.write(path, kind)
         except Exception as error:  # transformers' own code
             why = f"transformers cannot build it: {first_line(error)}"
-            return Outcome(kind=kind, model=name, way=REFUSED, why=why)
+            return SupportedModel(kind=kind, model=name, runs=REFUSED, why=why)
         try:
             model = load(folder, CPU)
         except ModelRefused as error:
-            return Outcome(kind=kind, model=name, way=REFUSED, why=str(error).replace(f"{folder}: ", ""))
-    return Outcome(kind=kind, model=name, way=EQUAL_LENGTH if model.unpacked else PACKED, why=model.unpacked)
+            return SupportedModel(kind=kind, model=name, runs=REFUSED, why=str(error).replace(f"{folder}: ", ""))
+    return SupportedModel(kind=kind, model=name, runs=EQUAL_LENGTH if model.unpacked else PACKED, why=model.unpacked)
 
 
-def outcomes(kinds: list[str]) -> Iterator[Outcome]:
-    """With progress on standard error, since all of them take minutes."""
+def try_model_types(kinds: list[str]) -> Iterator[SupportedModel]:
+    """Tries the model types, with progress on standard error, since all of them take minutes."""
     for number, kind in enumerate(kinds, 1):
         print(f"\r{number}/{len(kinds)} {kind:40}", end="", file=sys.stderr, flush=True)
-        yield outcome_of(kind)
+        yield try_model_type(kind)
     print(file=sys.stderr)
 
 
-def page(found: list[Outcome]) -> str:
-    """Markdown."""
-    counts = [sum(each.way == way for each in found) for way in (PACKED, EQUAL_LENGTH, REFUSED)]
-    rows = "\n".join(f"| {each.kind} | {each.model} | {each.way} | {_shown(each.why)} |" for each in found)
+def page(models: list[SupportedModel]) -> str:
+    """The page of Markdown that lists the models."""
+    counts = [sum(model.runs == runs for model in models) for runs in (PACKED, EQUAL_LENGTH, REFUSED)]
+    rows = "\n".join(f"| {model.kind} | {model.model} | {model.runs} | {_cell(model.why)} |" for model in models)
     return PAGE.format(version=transformers_version, packed=counts[0], equal=counts[1], refused=counts[2], rows=rows)
 
 
-def _shown(why: str) -> str:
-    """In one cell; figures differ from machine to machine, so they are left to the load."""
+def _cell(why: str) -> str:
+    """A reason as one cell of the table, without figures, which differ from machine to machine."""
     line = re.sub(r"(differ by|noise is) [\d.e+-]+", r"\1 ...", why).replace("|", "/")
     return line if len(line) <= WIDEST else f"{line[:WIDEST]}..."
 
@@ -130,9 +130,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model_type", nargs="*", help="of transformers' config.json; default: all")
     parser.add_argument("--out", type=Path, help="the page to write; default: standard output")
-    chosen = parser.parse_args()
-    made = page(list(outcomes(chosen.model_type or list(miniature.model_types()))))
-    if chosen.out:
-        chosen.out.write_text(made)
+    arguments = parser.parse_args()
+    text = page(list(try_model_types(arguments.model_type or list(miniature.model_types()))))
+    if arguments.out:
+        arguments.out.write_text(text)
     else:
-        print(made, end="")
+        print(text, end="")

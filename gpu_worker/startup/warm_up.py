@@ -1,4 +1,4 @@
-"""Rehearsals: one job of every kind that a model can do. Before serving they warm up; `--check` reports on them."""
+"""The warm-up: one job of every kind that a model can do, before the worker serves. `--check` reports on it."""
 
 import resource
 import sys
@@ -13,7 +13,7 @@ from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model
 from gpu_worker.queue.step_size import Trial
-from gpu_worker.startup.memory_probe import settled
+from gpu_worker.startup.memory_probe import probe_step_size
 from shared.card import LateInteraction, ModelCard
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Classify, Encode, Job, MaxSim, Score, Work
@@ -24,8 +24,8 @@ LENGTHS = (1, 8, 64, 256)
 MEBIBYTE = 1024 * 1024
 
 
-def rehearsal(model: Model) -> Iterator[Job]:
-    """Jobs over texts of a few lengths, for every output, method and task."""
+def warm_up_jobs(model: Model) -> Iterator[Job]:
+    """A job for every output, method and task of the model, over texts of a few lengths."""
     abilities = Abilities(model)
     works: list[Work] = [
         Encode(outputs=frozenset({output}), normalize=True, normalize_tokens=True) for output in abilities.outputs
@@ -36,7 +36,7 @@ def rehearsal(model: Model) -> Iterator[Job]:
         if method is not ScoringMethod.CROSS_ENCODER
     ]
     if OutputKind.MULTI_VECTOR in abilities.outputs:
-        works += [_against_given(None, abilities.widths[OutputKind.MULTI_VECTOR])]
+        works += [_max_sim(None, abilities.widths[OutputKind.MULTI_VECTOR])]
         late_method = ScoringMethod.LATE_INTERACTION
         works += [
             replace(work, explain=True) for work in works if isinstance(work, Score) and work.method is late_method
@@ -52,29 +52,29 @@ def rehearsal(model: Model) -> Iterator[Job]:
     late = model.late_interaction
     if late is not None and late.query_expansion is not QueryExpansion.NONE and not late.attend_to_expansion:
         yield replace(jobs[0], id=len(jobs), unattended_tails=tails)
-    given = MultiVectors(data_type=DataType.FLOAT32, dimensions=8, lengths=(2, 0), data=bytes(64))
-    yield Job(id=len(jobs) + 1, work=_against_given(given, 8))
+    queries = MultiVectors(data_type=DataType.FLOAT32, dimensions=8, lengths=(2, 0), data=bytes(64))
+    yield Job(id=len(jobs) + 1, work=_max_sim(queries, 8))
 
 
-def _against_given(queries: MultiVectors | None, dimensions: int) -> MaxSim:
-    """Two documents, one of them without rows."""
+def _max_sim(queries: MultiVectors | None, dimensions: int) -> MaxSim:
+    """MaxSim with two documents of a caller, one of them without rows. `queries`: None for the texts of the job."""
     data = bytes(3 * 4 * dimensions)
     documents = MultiVectors(data_type=DataType.FLOAT32, dimensions=dimensions, lengths=(3, 0), data=data)
     return MaxSim(queries=queries, documents=documents, layout=Layout.MATRIX, unit_rows=True, mean=False)
 
 
-def check(name: str, load: Callable[[], Model], step_tokens: int = 0) -> int:
-    """Loads, rehearses and prints the card; 0, or 2 with one line that says what is wrong."""
+def check_model(name: str, load: Callable[[], Model], step_tokens: int = 0) -> int:
+    """Loads and warms up a model, and prints its card. Returns 0, or 2 after one line that says what is wrong."""
     start = time.monotonic()
     try:
         model = load()
         memory = model.placement.measured
         loading = memory.peak if memory else 0
         engine = ModelEngine(model)
-        trials = settled(engine, memory, step_tokens, silent)
+        trials = probe_step_size(engine, memory, step_tokens, silent)
         tokens = trials[-1].tokens if trials else step_tokens or model.placement.step_tokens
         loop = Loop(engine, step_tokens=tokens, queued_tokens=sys.maxsize)
-        for job in rehearsal(model):
+        for job in warm_up_jobs(model):
             loop.submit(job)
             for answer in loop.until_idle():
                 if isinstance(answer.outcome, SelvageError):
@@ -82,41 +82,41 @@ def check(name: str, load: Callable[[], Model], step_tokens: int = 0) -> int:
     except (ModelRefused, SelvageError) as error:
         print(f"--model = {name!r}: {error}", file=sys.stderr)
         return 2
-    _print(card_of(model))
-    for each in model.told:
-        _line("measured at load", each)
+    _print_card(card_of(model))
+    for measurement in model.told:
+        _print_line("measured at load", measurement)
     _print_memory(model, loading, trials)
-    _line("step, at most", f"{tokens} tokens")
+    _print_line("step, at most", f"{tokens} tokens")
     seconds = time.monotonic() - start
     print(f"loaded, compared with its own attention and rehearsed in {seconds:.1f} s: it can be served")
     return 0
 
 
-def _print(card: ModelCard) -> None:
-    for each in fields(card):
-        _line(each.name, _shown(getattr(card, each.name)))
+def _print_card(card: ModelCard) -> None:
+    for field in fields(card):
+        _print_line(field.name, _text_of(getattr(card, field.name)))
 
 
 def _print_memory(model: Model, loading: int, trials: Sequence[Trial]) -> None:
-    """`loading`: bytes of the device at most, until the model was loaded."""
-    _line("weights", f"{model.weight_bytes / MEBIBYTE:.0f} MiB")
-    _line("process, at most", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+    """Prints what memory the model takes. `loading`: most bytes of the device until the model was loaded."""
+    _print_line("weights", f"{model.weight_bytes / MEBIBYTE:.0f} MiB")
+    _print_line("process, at most", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
     if trials:
-        _line("device, to load", f"{loading / MEBIBYTE:.0f} MiB")
+        _print_line("device, to load", f"{loading / MEBIBYTE:.0f} MiB")
     for trial in trials:
-        _line("device, largest step", str(trial))
+        _print_line("device, largest step", str(trial))
 
 
-def _line(name: str, value: str) -> None:
+def _print_line(name: str, value: str) -> None:
     print(f"{name:26} {value}")
 
 
-def _shown(value: object) -> str:
-    """A field of the card as a person reads it."""
+def _text_of(value: object) -> str:
+    """The text of a card's field, for people."""
     if isinstance(value, tuple):
-        return ", ".join(map(_shown, value)) or "-"
+        return ", ".join(map(_text_of, value)) or "-"
     if isinstance(value, LateInteraction):
-        return ", ".join(f"{each.name} {_shown(getattr(value, each.name))}" for each in fields(value))
+        return ", ".join(f"{field.name} {_text_of(getattr(value, field.name))}" for field in fields(value))
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {each!r}" for key, each in value.items()) or "-"
+        return ", ".join(f"{key}: {entry!r}" for key, entry in value.items()) or "-"
     return str(getattr(value, "name", value)) or "-"

@@ -212,8 +212,8 @@ def test_threads_share_one(engine: Engine) -> None:
 
 
 def test_the_next_texts_are_prepared_while_some_are_computed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of a large input wait at the scheduler, with their token ids, before the first of them is answered."""
-    there, most, answer = 0, 0, AsyncLoop.answer
+    """Parts of a large input wait in the loop, with their token ids, before the first of them is answered."""
+    there, most, answer = 0, 0, AsyncLoop.result_of
 
     async def counted(self: AsyncLoop, job: Any) -> Any:
         nonlocal there, most
@@ -224,7 +224,7 @@ def test_the_next_texts_are_prepared_while_some_are_computed(engine: Engine, mon
         finally:
             there -= 1
 
-    monkeypatch.setattr(AsyncLoop, "answer", counted)
+    monkeypatch.setattr(AsyncLoop, "result_of", counted)
     engine.embed([f"w{number} " * 20 for number in range(2000)])
     assert most >= 2
 

@@ -98,7 +98,7 @@ def test_a_bug_of_the_loop_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch
     def plan(_: Loop) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(Loop, "plan", plan)
+    monkeypatch.setattr(Loop, "plan_step", plan)
     for _ in range(3):
         with pytest.raises(errors.Cancelled):
             engine.embed("w1", timeout=20)

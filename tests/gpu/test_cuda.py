@@ -18,7 +18,7 @@ from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.random_models import synthetic
 from gpu_worker.repository.recipe import WeightsOf
-from gpu_worker.startup.warm_up import rehearsal
+from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.jobs import Encode, Job, JobResult, MaxSim, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod
@@ -107,7 +107,7 @@ def jobs() -> list[Job]:
 
 def run(engine: ModelEngine) -> list[JobResult]:
     progresses = [engine.open(job) for job in jobs()]
-    engine.launch([JobSlice(progress=each, start=0, stop=len(each.costs)) for each in progresses]).collect()
+    engine.launch([JobSlice(job=each, start=0, stop=len(each.costs)) for each in progresses]).collect()
     return [each.result() for each in progresses]
 
 
@@ -176,8 +176,8 @@ def test_a_step_waits_for_its_results_only(cuda: torch.device, name: str) -> Non
 
 def rehearse(engine: ModelEngine) -> list[JobResult]:
     """The results of one job of every kind, all in one step."""
-    progresses = [engine.open(job) for job in rehearsal(engine.model)]
-    engine.launch([JobSlice(progress=each, start=0, stop=len(each.costs)) for each in progresses]).collect()
+    progresses = [engine.open(job) for job in warm_up_jobs(engine.model)]
+    engine.launch([JobSlice(job=each, start=0, stop=len(each.costs)) for each in progresses]).collect()
     return [each.result() for each in progresses]
 
 

@@ -18,8 +18,8 @@ from gpu_worker.loop.retries import silent
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.verify import widened
 from gpu_worker.random_models.synthetic import build, shape_of
-from gpu_worker.startup.memory_probe import measured, settled
-from gpu_worker.startup.warm_up import rehearsal
+from gpu_worker.startup.memory_probe import probe_step_size, run_largest_steps
+from gpu_worker.startup.warm_up import warm_up_jobs
 from harness.environment import python_path
 from shared.errors import ModelRefused
 from shared.jobs import Encode, Job, JobResult
@@ -90,7 +90,7 @@ def test_weights_are_float32_one_at_a_time(cuda: torch.device, memory: DeviceMem
 def test_the_default_step_fits_and_takes_what_is_told(name: str, memory: DeviceMemory) -> None:
     """One trial, where there is plenty; its peak is PyTorch's own figure, and below the room."""
     chosen = model(name)
-    trials = settled(ModelEngine(chosen), chosen.placement.measured, 0, silent)
+    trials = probe_step_size(ModelEngine(chosen), chosen.placement.measured, 0, silent)
     assert [each.tokens for each in trials] == [chosen.placement.step_tokens]
     assert trials[0].taken == memory.peak
     assert chosen.weight_bytes < memory.peak < trials[0].room
@@ -103,10 +103,10 @@ def test_memory_after_many_largest_steps_is_that_after_one(name: str, cuda: torc
     engine = ModelEngine(model(name))
     tokens = engine.model.placement.step_tokens
     for _ in range(2):
-        measured(engine, memory, silent, tokens)
+        run_largest_steps(engine, memory, silent, tokens)
     used, peak = torch.cuda.memory_allocated(cuda), memory.peak
     for _ in range(10):
-        measured(engine, memory, silent, tokens)
+        run_largest_steps(engine, memory, silent, tokens)
         assert torch.cuda.memory_allocated(cuda) == used
         assert memory.peak <= peak + 2 * MEBIBYTE
 
@@ -114,11 +114,11 @@ def test_memory_after_many_largest_steps_is_that_after_one(name: str, cuda: torc
 def test_a_step_is_halved_until_it_fits(little: int, memory: DeviceMemory) -> None:
     """On a device of which this process may have little; the user's own number is refused, and told what fits."""
     engine, room = ModelEngine(model("minilm-l6")), Within(memory, little)
-    trials = settled(engine, room, 0, silent)
+    trials = probe_step_size(engine, room, 0, silent)
     assert trials[-1].tokens <= engine.model.placement.step_tokens
     assert trials[-1].fits
     with pytest.raises(ModelRefused, match=r"^--step-tokens = 262144 does not fit the device: .*; \d+ fit$"):
-        settled(engine, room, 1 << 18, silent)
+        probe_step_size(engine, room, 1 << 18, silent)
 
 
 def encoded(identity: int, *lengths: int) -> Job:
@@ -179,7 +179,7 @@ def test_a_second_device_serves_alone(name: str) -> None:
     assert torch.cuda.current_device() == 1
     try:
         loop = Loop(engine, step_tokens=16384, queued_tokens=10**6)
-        for job in rehearsal(engine.model):
+        for job in warm_up_jobs(engine.model):
             loop.submit(job)
         assert not [each for each in loop.until_idle() if isinstance(each.outcome, Exception)]
         assert torch.cuda.memory_allocated(0) == before

@@ -26,7 +26,7 @@ from gpu_worker.model.tune.fp8 import CAPABLE, Fp8Linear, check_device, written_
 from gpu_worker.model.tune.graph_sizes import buckets
 from gpu_worker.model.tune.graphs import CudaRecorder, Graph, GraphedEncoder
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.startup.warm_up import rehearsal
+from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.errors import ModelRefused
 from shared.jobs import Encode, Job
 from shared.ragged import RaggedTokens
@@ -91,7 +91,7 @@ def dense(model: Model) -> np.ndarray:
     work = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
     engine = ModelEngine(model)
     progress = engine.open(Job(id=1, work=work, tokens=tokens))
-    engine.launch([JobSlice(progress=progress, start=0, stop=3)]).collect()
+    engine.launch([JobSlice(job=progress, start=0, stop=3)]).collect()
     result = progress.result().dense
     assert result is not None
     return np.frombuffer(result.data, dtype="<f4").reshape(3, -1)
@@ -115,10 +115,10 @@ def test_a_step_in_fp8_waits_for_its_results_only() -> None:
     """Neither scales nor sums come back to the host."""
     engine = ModelEngine(loaded("fp8"))
     for mode in ("default", "error"):  # the first round is for what is done once
-        progresses = [engine.open(job) for job in rehearsal(engine.model)]
+        progresses = [engine.open(job) for job in warm_up_jobs(engine.model)]
         torch.cuda.set_sync_debug_mode(mode)
         try:
-            engine.launch([JobSlice(progress=each, start=0, stop=len(each.costs)) for each in progresses]).collect()
+            engine.launch([JobSlice(job=each, start=0, stop=len(each.costs)) for each in progresses]).collect()
         finally:
             torch.cuda.set_sync_debug_mode("default")
 

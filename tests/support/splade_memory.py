@@ -43,14 +43,14 @@ def main(length: int, elements: int) -> None:
     progress = engine.open(Job(id=1, work=encode(SPARSE, sparse_top_k=64), tokens=texts))
     before, steps = memory("VmRSS"), 0
     if length > 1:
-        engine.launch([JobSlice(progress=progress, start=0, stop=len(texts))]).collect()
+        engine.launch([JobSlice(job=progress, start=0, stop=len(texts))]).collect()
         steps = 1
     else:
-        queue = FairQueue(quantum=TOKENS)
-        queue.add(1, progress.costs)
-        while queue.waiting:
-            for share in queue.next_step(TOKENS):
-                engine.launch([JobSlice(progress=progress, start=share.start, stop=share.stop)]).collect()
+        queue = FairQueue[int](quantum=TOKENS)
+        queue.add_job(1, progress.costs)
+        while queue.waiting_tokens:
+            for units in queue.next_step(TOKENS).values():
+                engine.launch([JobSlice(job=progress, start=units.start, stop=units.stop)]).collect()
                 steps += 1
     found = progress.result().sparse
     assert found is not None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from gpu_worker.loop.interface import JobSlice, OutOfMemory
-from gpu_worker.loop.steps import JobAnswer
+from gpu_worker.loop.steps import EndedJob
 from shared.jobs import Encode, Job, JobResult, Priority
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind
@@ -43,7 +43,7 @@ class FakeEngine:
     def launch(self, parts: Sequence[JobSlice]) -> "FakeFlight":
         self.launched += 1
         self.events.append(("launch", self.launched))
-        chosen: list[tuple[FakeProgress, range]] = [(part.progress, range(part.start, part.stop)) for part in parts]
+        chosen: list[tuple[FakeProgress, range]] = [(part.job, range(part.start, part.stop)) for part in parts]
         error: Exception | None = None
         if self.failing and any(progress.costs[unit] == 13 for progress, units in chosen for unit in units):
             self.failing -= 1
@@ -79,6 +79,6 @@ def job(
     return Job(id=identity, work=WORK, tokens=tokens, remaining=remaining, priority=priority, key=key)
 
 
-def shown(answer: JobAnswer) -> tuple[int, object]:
+def shown(answer: EndedJob) -> tuple[int, object]:
     outcome = answer.outcome
     return answer.id, outcome.row_lengths if isinstance(outcome, JobResult) else type(outcome)

@@ -1,4 +1,4 @@
-"""A fake engine that computes in a thread, and a scheduler on it."""
+"""A fake engine that computes in a thread, and an asynchronous loop on it."""
 
 import asyncio
 import threading
@@ -62,7 +62,7 @@ class FakeEngine:
         """There is nothing to give back."""
 
     def launch(self, parts: Sequence[JobSlice]) -> FakeFlight:
-        chosen = [(part.progress, part.progress.costs[part.start : part.stop]) for part in parts]
+        chosen = [(part.job, part.job.costs[part.start : part.stop]) for part in parts]
         return FakeFlight(chosen, self.device.submit(self.compute, chosen))
 
     def compute(self, chosen: list[tuple[FakeProgress, Sequence[int]]]) -> None:
@@ -80,7 +80,7 @@ def job(identity: int, *lengths: int, remaining: float | None = None) -> Job:
 
 
 @asynccontextmanager
-async def scheduler(engine: FakeEngine, **options: Any) -> AsyncIterator[AsyncLoop]:
+async def async_loop(engine: FakeEngine, **options: Any) -> AsyncIterator[AsyncLoop]:
     with ThreadPoolExecutor(1) as host:
         made = AsyncLoop(engine, host, **{"step_tokens": 100, "queued_tokens": 10_000} | options)
         running = asyncio.create_task(made.run())

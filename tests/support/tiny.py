@@ -67,7 +67,7 @@ def run(engine: ModelEngine, jobs: Sequence[Job], width: int | None = None) -> l
         stop = start + (width or longest)
         engine.launch(
             [
-                JobSlice(progress=each, start=start, stop=min(stop, len(each.costs)))
+                JobSlice(job=each, start=start, stop=min(stop, len(each.costs)))
                 for each in progresses
                 if start < len(each.costs)
             ]

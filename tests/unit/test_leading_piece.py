@@ -99,12 +99,12 @@ async def test_answers_of_any_size_arrive_whole(leads: bool) -> None:
     """They take turns; a reader that knows nothing of pieces gets the same."""
     outbox = Outbox(lambda: Load(queued_jobs=5))
     for identity, result in RESULTS.items():
-        outbox.put(identity, result)
-    outbox.put(6, Internal("oh"))
+        outbox.add_outcome(identity, result)
+    outbox.add_outcome(6, Internal("oh"))
     assemblies = {identity: ResultAssembly() for identity in (*RESULTS, 6)}
     ended, pieces = list[int](), 0
     while not outbox.empty:
-        raw = await asyncio.wait_for(outbox.message(), 1)
+        raw = await asyncio.wait_for(outbox.next_message(), 1)
         assert len(raw) < PIECE_BYTES + 3 * SMALL_BYTES
         found = leading_piece(raw) if leads else None
         if found is not None:

@@ -13,21 +13,21 @@ from shared.load import SHORT, Load
 NEW = -1
 
 
-def load_of(queue: FairQueue, turn: int, short: int = SHORT) -> Load:
-    return Load(queued_tokens=queue.waiting, backlogs=queue.backlogs(), turn=turn, short=short)
+def load_of(queue: FairQueue[int], turn: int, short: int = SHORT) -> Load:
+    return Load(queued_tokens=queue.waiting_tokens, backlogs=queue.backlogs(), turn=turn, short=short)
 
 
-def served_before(queue: FairQueue, costs: list[int], key: str, priority: Priority, budget: int) -> int:
+def served_before(queue: FairQueue[int], costs: list[int], key: str, priority: Priority, budget: int) -> int:
     """Tokens of others that are taken before the step that ends a new job, if nothing else comes."""
-    queue.add(NEW, costs, key=key, priority=priority)
+    queue.add_job(NEW, costs, key=key, priority=priority)
     others = left = 0
     while left < len(costs):
-        before = queue.waiting
-        own = next((share for share in queue.next_step(budget) if share.job == NEW), None)
+        before = queue.waiting_tokens
+        own = queue.next_step(budget).get(NEW)
         if own is not None and own.stop == len(costs):
             return others
         taken = sum(costs[own.start : own.stop]) if own is not None else 0
-        others += before - queue.waiting - taken
+        others += before - queue.waiting_tokens - taken
     return others
 
 
@@ -40,7 +40,7 @@ def served_before(queue: FairQueue, costs: list[int], key: str, priority: Priori
 )
 def test_no_more_is_served_ahead_than_told(chance: random.Random, quantum: int, longest: int, short: int) -> None:
     """Of any backlog, whatever was served of it before, with sequences of up to an eighth of a step."""
-    queue, turn, number = FairQueue(quantum=quantum, short=short), max(quantum, longest), 0
+    queue, turn, number = FairQueue[int](quantum=quantum, short=short), max(quantum, longest), 0
 
     def costs(counts: list[int]) -> list[int]:
         return [chance.choice([longest, chance.randint(1, longest)]) for _ in range(chance.choice(counts))]
@@ -51,12 +51,12 @@ def test_no_more_is_served_ahead_than_told(chance: random.Random, quantum: int, 
     keys = chance.choice([0, 3, 60])
     for _ in range(chance.randint(1, 8)):
         for _ in range(chance.randint(0, 20)):
-            queue.add(number, costs([1, 1, 5, 100]), key=key(), priority=chance.choice(list(Priority)))
+            queue.add_job(number, costs([1, 1, 5, 100]), key=key(), priority=chance.choice(list(Priority)))
             number += 1
         for _ in range(chance.randint(0, 5)):
             queue.next_step(8 * turn)
     new, own_key, priority = costs([1, 1, 10, 100]), key(), chance.choice(list(Priority))
-    told = load_of(queue, turn, short).ahead(sum(new), priority, queue.tokens_of(priority, own_key))
+    told = load_of(queue, turn, short).ahead(sum(new), priority, queue.tokens_of_key(priority, own_key))
     assert served_before(queue, new, own_key, priority, 8 * turn) <= told
 
 
@@ -64,21 +64,21 @@ def test_no_more_is_served_ahead_than_told(chance: random.Random, quantum: int, 
 @pytest.mark.parametrize("length", [16, 64, 200])
 def test_a_big_job_that_waits_makes_no_small_one_look_late(length: int, keyed: bool) -> None:
     """64 small jobs and one of a million tokens: a 65th small one is told at most four times what is ahead of it."""
-    queue = FairQueue(quantum=256)
-    queue.add(0, [100] * 10_000, key="big" if keyed else "")
+    queue = FairQueue[int](quantum=256)
+    queue.add_job(0, [100] * 10_000, key="big" if keyed else "")
     for job in range(1, 65):
-        queue.add(job, [length], key=str(job) if keyed else "")
+        queue.add_job(job, [length], key=str(job) if keyed else "")
     own = "new" if keyed else ""
-    told = load_of(queue, 256).ahead(length, Priority.DEFAULT, queue.tokens_of(Priority.DEFAULT, own))
+    told = load_of(queue, 256).ahead(length, Priority.DEFAULT, queue.tokens_of_key(Priority.DEFAULT, own))
     ahead = served_before(queue, [length], own, Priority.DEFAULT, budget=256)
     assert ahead <= told <= 4 * ahead
 
 
 def test_lower_classes_count_by_their_share_only() -> None:
     """And higher ones in full."""
-    queue = FairQueue(quantum=256)
+    queue = FairQueue[int](quantum=256)
     for priority in (Priority.INTERACTIVE, Priority.BULK):
-        queue.add(int(priority), [100] * 1000, priority=priority)
+        queue.add_job(int(priority), [100] * 1000, priority=priority)
     load = load_of(queue, 256)
     assert load.ahead(10_000, Priority.INTERACTIVE, 100_000) < 50_000
     assert 100_000 <= load.ahead(10_000, Priority.DEFAULT) < 140_000
@@ -92,9 +92,9 @@ def test_a_key_of_which_nothing_waits_any_more_takes_nothing_off() -> None:
 
 def test_the_wait_is_what_is_ahead_by_the_speed() -> None:
     """None while the speed is unknown, and none while nothing waits."""
-    queue = FairQueue(quantum=256)
+    queue = FairQueue[int](quantum=256)
     assert Load(tokens_per_second=10.0).wait(100, Priority.DEFAULT) == 0
-    queue.add(1, [100])
+    queue.add_job(1, [100])
     backlogs = queue.backlogs()
     assert Load(backlogs=backlogs).wait(100, Priority.DEFAULT) == 0
     assert Load(backlogs=backlogs, tokens_per_second=10.0).wait(100, Priority.DEFAULT) == 10

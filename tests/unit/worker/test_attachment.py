@@ -29,8 +29,8 @@ class FakeJobs:
         self.held: dict[int, Tell] = {}
         self.aside: set[int] = set()
 
-    def submit(self, job: Job, tell: Tell) -> None:
-        self.held[job.id] = tell
+    def submit(self, job: Job, on_outcome: Tell) -> None:
+        self.held[job.id] = on_outcome
 
     def cancel(self, ids: Iterable[int]) -> None:
         for identity in ids:
@@ -62,7 +62,7 @@ class Frontend:
         self._next += 1
         job = Job(id=self._next, work=Classify(), tokens=RaggedTokens.of([[1]]))
         message = pb.AttachRequest.FromString(jobs_to_pb([job], MODEL).SerializeToString())
-        await asyncio.wait_for(self.attachment.take(message), 5)
+        await asyncio.wait_for(self.attachment.receive(message), 5)
         return self._next
 
     async def leaves(self, size: int) -> int:
@@ -147,7 +147,7 @@ async def test_what_comes_in_a_message_while_too_much_is_unread_is_set_aside() -
     jobs = FakeJobs()
     attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), Unread(1 << 30), log_jobs=False)
     many = [Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in range(200)]
-    taking = asyncio.create_task(attachment.take(jobs_to_pb(many, MODEL)))
+    taking = asyncio.create_task(attachment.receive(jobs_to_pb(many, MODEL)))
     while 0 not in jobs.held:  # noqa: ASYNC110
         await asyncio.sleep(0)
     jobs.answer(0, 100 * 1024 * 1024)

@@ -11,7 +11,7 @@ import torch
 from gpu_worker.device import download
 from gpu_worker.device.placement import Placement
 from gpu_worker.model import loading
-from gpu_worker.worker import arrivals_of
+from gpu_worker.worker import create_arrivals_thread
 
 SECOND = torch.device("cuda:1")
 ON_THE_SECOND = Placement(device=SECOND, dtype=torch.bfloat16)
@@ -42,12 +42,12 @@ def test_a_load_sets_the_device_of_its_thread(
 
 def test_the_thread_that_waits_sets_it_too(entered: list[tuple[torch.device, int]]) -> None:
     """Once; a processor has neither."""
-    arrivals = arrivals_of(ON_THE_SECOND)
+    arrivals = create_arrivals_thread(ON_THE_SECOND)
     assert arrivals is not None
     with arrivals:
         threads = {arrivals.submit(threading.get_ident).result() for _ in range(3)}
     assert entered == [(SECOND, *threads)]
-    assert arrivals_of(CPU) is None
+    assert create_arrivals_thread(CPU) is None
     CPU.enter()
     assert len(entered) == 1
 

@@ -176,7 +176,7 @@ def test_nan_fails_its_own_job(engine: ModelEngine) -> None:
 
     spoiled = broken(engine, spoil)
     good, bad = (spoiled.open(Job(id=each, work=encode(DENSE), tokens=tokens(each, seed=each))) for each in (3, 40))
-    spoiled.launch([JobSlice(progress=each, start=0, stop=1) for each in (bad, good)]).collect()
+    spoiled.launch([JobSlice(job=each, start=0, stop=1) for each in (bad, good)]).collect()
     assert good.result().dense is not None
     with pytest.raises(Internal):
         bad.result()
@@ -194,7 +194,7 @@ def test_a_device_without_room_says_so(engine: ModelEngine, error: Exception) ->
     crowded = broken(engine, full)
     progress = crowded.open(Job(id=1, work=encode(DENSE), tokens=tokens(3)))
     with pytest.raises(OutOfMemory):
-        crowded.launch([JobSlice(progress=progress, start=0, stop=1)]).collect()
+        crowded.launch([JobSlice(job=progress, start=0, stop=1)]).collect()
 
 
 @pytest.mark.parametrize(

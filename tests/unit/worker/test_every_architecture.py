@@ -57,9 +57,9 @@ def test_the_page_lists_every_architecture() -> None:
 @pytest.mark.parametrize("kind", LISTED)
 def test_no_architecture_is_served_wrong(kind: str, tmp_path: Path) -> None:
     """200 mixed texts of each and 46 of two lengths; and the page tells its outcome."""
-    outcome = census.outcome_of(kind)
-    assert outcome.way == TOLD[kind]
-    if outcome.way != census.REFUSED and kind not in NOT_MADE:
+    outcome = census.try_model_type(kind)
+    assert outcome.runs == TOLD[kind]
+    if outcome.runs != census.REFUSED and kind not in NOT_MADE:
         write(tmp_path, kind)
         compare(kind, tmp_path, MIXED + EQUAL)
 

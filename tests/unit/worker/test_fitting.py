@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.model.loading import load
 from gpu_worker.repository.late_overrides import LateOverrides
-from gpu_worker.startup.warm_up import check
+from gpu_worker.startup.warm_up import check_model
 from shared.errors import ModelRefused
 from support.late_forms import write_pylate
 from support.tiny import CPU, NAMES, reader, write_encoder, write_json
@@ -49,7 +49,7 @@ def test_a_template_beyond_the_limit_is_refused(tmp_path: Path, capsys: pytest.C
     with pytest.raises(ModelRefused, match=said):
         load(str(folder), CPU)
     capsys.readouterr()
-    assert check(str(folder), partial(load, str(folder), CPU)) == 2
+    assert check_model(str(folder), partial(load, str(folder), CPU)) == 2
     out, error = capsys.readouterr()
     assert "228 tokens" in error
     assert error.count("\n") == 1

@@ -10,7 +10,7 @@ import torch
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.loop import Loop
 from gpu_worker.model.loading import load
-from gpu_worker.startup.warm_up import rehearsal
+from gpu_worker.startup.warm_up import warm_up_jobs
 from support.tiny import CPU
 
 
@@ -41,7 +41,7 @@ def test_no_tensor_waits_for_the_garbage_collector(name: str, garbage: list[obje
     loop = Loop(ModelEngine(model), step_tokens=2048, queued_tokens=10**6)
     gc.collect()
     garbage.clear()  # what loading left
-    for job in rehearsal(model):
+    for job in warm_up_jobs(model):
         loop.submit(job)
     assert list(loop.until_idle())
     gc.collect()

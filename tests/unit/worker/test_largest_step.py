@@ -17,11 +17,11 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.retries import silent
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import Model, load
-from gpu_worker.queue.step_size import LEAST_TOKENS, SPARE, Trial, settle
+from gpu_worker.queue.step_size import LEAST_TOKENS, SPARE, Trial, find_step_size
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.memory_probe import largest_jobs, measured, settled
-from gpu_worker.startup.warm_up import check
+from gpu_worker.startup.memory_probe import largest_jobs, probe_step_size, run_largest_steps
+from gpu_worker.startup.warm_up import check_model
 from gpu_worker.worker import step_tokens_of
 from shared.errors import Internal, ModelRefused
 from shared.jobs import Classify, Encode, Score
@@ -43,7 +43,7 @@ def device(weights: int, token: int, room: int = ROOM) -> Callable[[int], Trial]
 
 def test_a_step_that_fits_stays() -> None:
     """One trial, and the device's own number of tokens."""
-    assert [each.tokens for each in settle(device(1 << 30, 100_000), 16384)] == [16384]
+    assert [each.tokens for each in find_step_size(device(1 << 30, 100_000), 16384)] == [16384]
 
 
 @given(weights=st.integers(0, ROOM * 3 // 2), token=st.integers(0, 1 << 24), default=st.integers(LEAST_TOKENS, 1 << 17))
@@ -52,9 +52,9 @@ def test_what_is_settled_fits(weights: int, token: int, default: int) -> None:
     measure = device(weights, token)
     if measure(LEAST_TOKENS).taken is None:
         with pytest.raises(ModelRefused, match=f"a step of {LEAST_TOKENS} tokens runs out of 24.0 GiB"):
-            settle(measure, default)
+            find_step_size(measure, default)
         return
-    trials = settle(measure, default)
+    trials = find_step_size(measure, default)
     *before, last = trials
     assert last.taken is not None
     assert last.taken <= (1 - SPARE) * ROOM or last.tokens == LEAST_TOKENS
@@ -64,7 +64,7 @@ def test_what_is_settled_fits(weights: int, token: int, default: int) -> None:
 
 def test_a_step_that_leaves_no_room_to_spare_is_halved() -> None:
     """It ran, but with 95 of 100 parts taken."""
-    trials = settle(device(0, 95, room=16384 * 100), 16384)
+    trials = find_step_size(device(0, 95, room=16384 * 100), 16384)
     assert [(each.tokens, each.fits) for each in trials] == [(16384, False), (8192, True)]
     assert str(replace(trials[0], taken=23 << 30, room=ROOM)) == "a step of 16384 tokens takes 23.0 of 24.0 GiB"
 
@@ -72,9 +72,9 @@ def test_a_step_that_leaves_no_room_to_spare_is_halved() -> None:
 def test_the_users_own_number_is_refused_where_it_does_not_fit() -> None:
     """In one line, with what was measured and what fits."""
     weights, token = 14 << 30, 1 << 20
-    assert [each.tokens for each in settle(device(weights, token), 16384, 4096)] == [4096]
+    assert [each.tokens for each in find_step_size(device(weights, token), 16384, 4096)] == [4096]
     with pytest.raises(ModelRefused) as refused:
-        settle(device(weights, token), 4096, 32768)
+        find_step_size(device(weights, token), 4096, 32768)
     assert str(refused.value) == (
         "--step-tokens = 32768 does not fit the device: a step of 32768 tokens runs out of 24.0 GiB; 4096 fit"
     )
@@ -136,7 +136,7 @@ HEADS = ["tiny-bert", "tiny-bge-m3", "tiny-splade", "tiny-colbert", "tiny-cross-
 def test_a_real_engine_is_given_what_its_device_holds(name: str) -> None:
     """Steps that run out are answered, not raised, and halved; no step has more tokens than were tried."""
     memory = FakeMemory(room=1000 + 700)
-    trials = settled(engine(name, memory), memory, 0, silent)
+    trials = probe_step_size(engine(name, memory), memory, 0, silent)
     assert [each.tokens for each in trials] == [2048, 1024, 512]
     assert [each.taken for each in trials] == [None, None, 1000 + max(total for total, _ in memory.batches[-2:])]
     assert max(total for total, _ in memory.batches) <= 2048
@@ -167,13 +167,13 @@ def test_the_largest_step_has_long_texts_and_short_ones(name: str) -> None:
 def test_a_step_of_few_tokens_is_rehearsed_as_well(tokens: int) -> None:
     """Somebody may ask for it."""
     memory = FakeMemory(room=10**6)
-    assert settled(engine("tiny-colbert", memory), memory, tokens, silent)[-1].tokens == tokens
+    assert probe_step_size(engine("tiny-colbert", memory), memory, tokens, silent)[-1].tokens == tokens
 
 
 def test_nothing_is_rehearsed_on_a_processor() -> None:
     """Whose step keeps its tokens."""
     memory = FakeMemory(room=1)
-    assert settled(engine("tiny-bert", memory), CPU.measured, 10**9, silent) == []
+    assert probe_step_size(engine("tiny-bert", memory), CPU.measured, 10**9, silent) == []
     assert memory.batches == []
 
 
@@ -186,7 +186,7 @@ def test_another_failure_is_no_lack_of_memory() -> None:
 
     memory.take = fail  # type: ignore[method-assign]
     with pytest.raises(Internal):
-        settled(engine("tiny-bert", memory), memory, 0, lambda event, *_: reports.append(event))
+        probe_step_size(engine("tiny-bert", memory), memory, 0, lambda event, *_: reports.append(event))
     assert reports == ["step failed"]
 
 
@@ -206,13 +206,13 @@ def test_memory_after_many_steps_is_that_after_one(name: str, room: int) -> None
     """Steps that ran leave nothing even to the garbage collector; those that ran out leave it their token ids."""
     memory = FakeMemory(room=room)
     made = engine(name, memory)
-    measured(made, memory, silent, 300)
+    run_largest_steps(made, memory, silent, 300)
     gc.collect()
     after_one = held()
     gc.disable()
     try:
         for _ in range(10):
-            measured(made, memory, silent, 300)
+            run_largest_steps(made, memory, silent, 300)
         if room == 1000:
             gc.collect()
         assert held() == after_one
@@ -224,8 +224,8 @@ def test_check_prints_what_was_measured(capsys: pytest.CaptureFixture[str], monk
     """Each trial, and the tokens of a step that came of them; or one line where the user's own number does not fit."""
     memory = FakeMemory(room=1000 + 700)
     made = engine("tiny-bert", memory).model
-    monkeypatch.setattr(OnDevice, "measured", memory)
-    assert check("tiny", lambda: made) == 0
+    monkeypatch.setattr(OnDevice, "run_largest_steps", memory)
+    assert check_model("tiny", lambda: made) == 0
     lines = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
     assert [line[3] for line in lines if line[:3] == ["device,", "largest", "step"]] == [
         "a step of 2048 tokens runs out of 0.0 GiB",
@@ -233,7 +233,7 @@ def test_check_prints_what_was_measured(capsys: pytest.CaptureFixture[str], monk
         "a step of 512 tokens takes 0.0 of 0.0 GiB",
     ]
     assert ["step,", "at", "most", "512 tokens"] in lines
-    assert check("tiny", lambda: made, 1024) == 2
+    assert check_model("tiny", lambda: made, 1024) == 2
     assert "--step-tokens = 1024 does not fit the device" in capsys.readouterr().err
 
 
@@ -248,7 +248,7 @@ async def test_the_worker_serves_with_what_fits(monkeypatch: pytest.MonkeyPatch)
             return await step_tokens_of(made, host, settings)
 
     assert await tokens("--step-tokens", "3000") == 3000  # a processor: its number is not looked at
-    monkeypatch.setattr(OnDevice, "measured", memory)
+    monkeypatch.setattr(OnDevice, "run_largest_steps", memory)
     assert await tokens() == 512
     with pytest.raises(ModelRefused) as refused:
         await tokens("--step-tokens", "1024")

@@ -3,21 +3,23 @@
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
+from math import inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.device.inline import Inline
+from gpu_worker.loop.actions import Idle, Launch, Wait
 from gpu_worker.loop.interface import JobSlice, OutOfMemory
 from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.steps import JobAnswer
+from gpu_worker.loop.steps import EndedJob
 from shared.errors import InputTooLarge, Internal
 from shared.jobs import Job
 from support.synchronous_engine import FakeEngine, FakeFlight, job, shown
 
 
-def served(engine: FakeEngine, *jobs: Job, step_tokens: int = 100) -> list[JobAnswer]:
+def served(engine: FakeEngine, *jobs: Job, step_tokens: int = 100) -> list[EndedJob]:
     loop = Loop(engine, step_tokens=step_tokens, queued_tokens=10**9)
     for each in jobs:
         loop.submit(each)
@@ -68,7 +70,7 @@ def test_a_step_that_cannot_be_launched_fails_its_jobs_alone() -> None:
     honest = engine.launch
 
     def broken(parts: Sequence[JobSlice]) -> FakeFlight:
-        if any(part.progress.job.id == 2 for part in parts):
+        if any(part.job.job.id == 2 for part in parts):
             raise RuntimeError("a bug")
         return honest(parts)
 
@@ -84,15 +86,14 @@ def test_a_step_that_cannot_be_launched_fails_its_jobs_alone() -> None:
 def test_a_step_is_launched_early_once_it_is_whole(waits: int, worth: bool) -> None:
     """Less would leave out what comes while the other is computed: requests would be computed one by one."""
     loop = Loop(FakeEngine(), step_tokens=100, queued_tokens=1000)
-    assert not loop.worth_a_launch
+    assert loop.next_action() == Idle()
     loop.submit(job(1, 60))
-    assert loop.worth_a_launch
-    planned = loop.plan()
-    assert planned is not None
-    loop.launch(planned)
+    assert loop.next_action() == Launch()
+    assert loop.advance() == []
+    loop.steps_under_way[0].handle.arrived = Future()  # it has not arrived
     if waits:
         loop.submit(job(2, *[1] * waits))
-    assert loop.worth_a_launch is worth
+    assert loop.next_action() == (Launch() if worth else Wait(inf))
 
 
 def test_one_failure_does_not_end_batching() -> None:

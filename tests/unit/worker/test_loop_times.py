@@ -5,6 +5,7 @@ from itertools import count
 
 import pytest
 
+from gpu_worker.loop.actions import Idle
 from gpu_worker.loop.interface import JobSlice
 from gpu_worker.loop.loop import Loop
 from shared.errors import DeadlineExceeded, Internal, Overloaded
@@ -34,7 +35,7 @@ class Device:
         honest = self.engine.launch
 
         def launch(parts: Sequence[JobSlice]) -> FakeFlight:
-            self.steps.append(sum(sum(part.progress.costs[part.start : part.stop]) for part in parts))
+            self.steps.append(sum(sum(part.job.costs[part.start : part.stop]) for part in parts))
             self.now += overhead + self.steps[-1] / speed
             return honest(parts)
 
@@ -50,9 +51,7 @@ class Device:
         loop.submit(job(-1, *[10] * 10))
         list(loop.until_idle())
         loop.submit(job(-2, *[10] * 10))
-        planned = loop.plan()
-        assert planned is not None
-        loop.launch(planned)
+        loop.advance()
         self.now -= 1.0  # it has only begun
         return loop
 
@@ -61,7 +60,7 @@ def test_a_job_that_would_be_late_is_refused() -> None:
     """What is under way, what goes before it and itself count; who has more time, or a higher class, is taken."""
     loop = Device().warm_loop()
     loop.submit(job(1, *[10] * 50))
-    with pytest.raises(Overloaded, match=r"up to 6\.2 s, 7\.8 s if .* the deadline is in 3\.0 s") as late:
+    with pytest.raises(Overloaded, match=r"needs 0\.2 s, up to 6\.2 s .*, 7\.8 s if .* deadline is in 3\.0 s") as late:
         loop.submit(job(2, 20, remaining=3.0))
     assert late.value.retry_after == pytest.approx(6.0, abs=0.05)
     loop.submit(job(3, 20, remaining=10.0))
@@ -106,7 +105,7 @@ def test_too_many_tokens_are_refused() -> None:
     loop = Device().loop(queued_tokens=100)
     loop.submit(job(1, 60))
     loop.set_aside(1)
-    assert (loop.load.queued_tokens, loop.load.backlogs, loop.plan(), loop.worth_a_launch) == (60, {}, None, False)
+    assert (loop.load.queued_tokens, loop.load.backlogs, loop.next_action()) == (60, {}, Idle())
     with pytest.raises(Overloaded, match="60 tokens wait, this job has 50, the limit is 100") as refused:
         loop.submit(job(2, 50))
     assert (refused.value.retry_after, loop.refused) == (1.0, {"queued_tokens": 1})
@@ -119,7 +118,7 @@ def test_a_job_that_is_cancelled_before_it_is_computed_is_counted() -> None:
     loop = Device().loop()
     for each in (1, 2):
         loop.submit(job(each, 100))
-    loop.turn()
+    loop.advance()
     assert [loop.cancel(each) for each in (1, 2, 2)] == [True, True, False]
     assert loop.cancelled_waiting == 1
 

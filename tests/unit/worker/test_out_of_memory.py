@@ -17,7 +17,7 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.sequences import Step
 from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.steps import JobAnswer
+from gpu_worker.loop.steps import EndedJob
 from gpu_worker.model.loading import Model, load
 from gpu_worker.ragged.upload import Upload
 from shared.errors import InputTooLarge
@@ -120,7 +120,7 @@ PLACES = [packing, staging, computing, shipping, waiting]
 Place = Callable[[Crowded, pytest.MonkeyPatch], None]
 
 
-def answered(*jobs: Job) -> list[JobAnswer]:
+def answered(*jobs: Job) -> list[EndedJob]:
     loop = Loop(ModelEngine(model()), step_tokens=1000, queued_tokens=10**6)
     for each in jobs:
         loop.submit(each)
@@ -131,7 +131,7 @@ def job(identity: int, *lengths: int) -> Job:
     return Job(id=identity, work=encode(DENSE), tokens=tokens(*lengths, seed=identity))
 
 
-def rows(answer: JobAnswer) -> np.ndarray:
+def rows(answer: EndedJob) -> np.ndarray:
     assert isinstance(answer.outcome, JobResult)
     return dense_rows(answer.outcome)
 

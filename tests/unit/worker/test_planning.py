@@ -6,17 +6,13 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.queue.fair_queue import FairQueue, Slice
+from gpu_worker.queue.fair_queue import FairQueue
 from shared.jobs import Priority
 from shared.load import Backlog, bucket
 
 COSTS = st.lists(st.integers(1, 60), min_size=1, max_size=30)
 CHANCE = st.randoms(use_true_random=False)
 INTERACTIVE, DEFAULT, BULK = Priority
-
-
-def jobs_of(step: list[Slice]) -> set[int]:
-    return {share.job for share in step}
 
 
 @given(
@@ -28,70 +24,70 @@ def test_every_sequence_is_served_once_in_its_order(
     arrivals: list[tuple[list[int], str, Priority]], budget: int, quantum: int
 ) -> None:
     """And no step passes its budget, unless one sequence alone does."""
-    queue = FairQueue(quantum=quantum)
+    queue = FairQueue[int](quantum=quantum)
     jobs = [costs for costs, _, _ in arrivals]
     for job, (costs, key, priority) in enumerate(arrivals):
-        queue.add(job, costs, key=key, priority=priority)
+        queue.add_job(job, costs, key=key, priority=priority)
     served: Counter[int] = Counter()
     while len(queue):
-        shares = queue.next_step(budget)
-        assert shares
+        step = queue.next_step(budget)
+        assert step
         cost = 0
-        for share in shares:
-            assert share.start == served[share.job]
-            assert share.stop > share.start
-            served[share.job] = share.stop
-            cost += sum(jobs[share.job][share.start : share.stop])
-        alone = len(shares) == 1 and shares[0].stop - shares[0].start == 1
+        for job, units in step.items():
+            assert units.start == served[job]
+            assert units
+            served[job] = units.stop
+            cost += sum(jobs[job][unit] for unit in units)
+        alone = sum(map(len, step.values())) == 1
         assert cost <= budget or alone
     assert served == Counter({job: len(costs) for job, costs in enumerate(jobs)})
-    assert queue.next_step(budget) == []
+    assert queue.next_step(budget) == {}
 
 
 @given(st.integers(1, 10))
 def test_a_small_job_is_in_the_next_step_however_much_waits(big_jobs: int) -> None:
     """It never waits for big ones that came before it."""
-    queue = FairQueue(quantum=16)
+    queue = FairQueue[int](quantum=16)
     for job in range(big_jobs):
-        queue.add(job, [16] * 1000)
+        queue.add_job(job, [16] * 1000)
     for _ in range(5):
         queue.next_step(256)
-    queue.add(99, [16])
-    assert 99 in {share.job for share in queue.next_step(256)}
+    queue.add_job(99, [16])
+    assert 99 in queue.next_step(256)
 
 
 def test_big_jobs_share_evenly() -> None:
     """Three equal jobs progress together."""
-    queue = FairQueue(quantum=32)
+    queue = FairQueue[int](quantum=32)
     for job in range(3):
-        queue.add(job, [16] * 300)
+        queue.add_job(job, [16] * 300)
     served: Counter[int] = Counter()
     for _ in range(20):
-        for share in queue.next_step(256):
-            served[share.job] += share.stop - share.start
+        for job, units in queue.next_step(256).items():
+            served[job] += len(units)
     assert max(served.values()) - min(served.values()) <= 4
 
 
 def test_no_job_starves_under_a_stream_of_small_ones() -> None:
     """A big job goes on while two small ones arrive with every step."""
-    queue = FairQueue(quantum=32)
-    queue.add(0, [16] * 100)
+    queue = FairQueue[int](quantum=32)
+    queue.add_job(0, [16] * 100)
     progress = 0
     for step in range(60):
-        queue.add(1000 + 2 * step, [100])
-        queue.add(1001 + 2 * step, [100])
-        progress += sum(share.stop - share.start for share in queue.next_step(256) if share.job == 0)
+        queue.add_job(1000 + 2 * step, [100])
+        queue.add_job(1001 + 2 * step, [100])
+        progress += len(queue.next_step(256).get(0, ()))
     assert progress == 100
 
 
 def test_a_removed_job_is_not_served() -> None:
     """What waits of it is forgotten."""
-    queue = FairQueue(quantum=8)
-    queue.add(1, [5] * 10)
+    queue = FairQueue[int](quantum=8)
+    queue.add_job(1, [5] * 10)
     queue.next_step(10)
-    queue.remove(1)
-    queue.remove(1)
-    assert (queue.waiting, len(queue), queue.next_step(100)) == (0, 0, [])
+    queue.remove_job(1)
+    queue.remove_job(1)
+    assert (queue.waiting_tokens, len(queue), queue.next_step(100)) == (0, 0, {})
 
 
 def counted(waits: dict[int, tuple[Priority, str, int]]) -> dict[Priority, Backlog]:
@@ -112,7 +108,7 @@ def counted(waits: dict[int, tuple[Priority, str, int]]) -> dict[Priority, Backl
 @given(CHANCE)
 def test_what_is_kept_is_what_counting_gives(chance: random.Random) -> None:
     """Tokens, keys and sizes of what waits, whatever came, went, was served or set aside."""
-    queue = FairQueue(quantum=16)
+    queue = FairQueue[int](quantum=16)
     costs: dict[int, list[int]] = {}
     told: dict[int, tuple[Priority, str]] = {}
     aside: set[int] = set()
@@ -122,9 +118,9 @@ def test_what_is_kept_is_what_counting_gives(chance: random.Random) -> None:
             case 0 | 1:
                 costs[number] = [chance.randint(1, 40) for _ in range(chance.randint(1, 20))]
                 told[number] = (chance.choice(list(Priority)), chance.choice("abc"))
-                queue.add(number, costs[number], key=told[number][1], priority=told[number][0])
+                queue.add_job(number, costs[number], key=told[number][1], priority=told[number][0])
             case 2:
-                queue.remove(known)
+                queue.remove_job(known)
                 costs.pop(known, None)
             case 3:
                 queue.set_aside(known)
@@ -133,39 +129,39 @@ def test_what_is_kept_is_what_counting_gives(chance: random.Random) -> None:
                 queue.bring_back(known)
                 aside.discard(known)
             case _:
-                for share in queue.next_step(100):
-                    assert share.job not in aside
-                    costs[share.job] = costs[share.job][share.stop - share.start :]
+                for job, units in queue.next_step(100).items():
+                    assert job not in aside
+                    costs[job] = costs[job][len(units) :]
         costs = {job: left for job, left in costs.items() if left}
         aside &= set(costs)
         waits = {job: sum(left) for job, left in costs.items() if job not in aside}
-        assert (len(queue), queue.waiting) == (len(waits), sum(waits.values()))
-        assert queue.aside == sum(sum(costs[job]) for job in aside)
+        assert (len(queue), queue.waiting_tokens) == (len(waits), sum(waits.values()))
+        assert queue.tokens_aside == sum(sum(costs[job]) for job in aside)
         assert queue.backlogs() == counted({job: (*told[job], tokens) for job, tokens in waits.items()})
 
 
 def test_of_equal_standing_the_earliest_deadline_goes_first() -> None:
     """Across keys and within one; then the first to arrive."""
-    queue = FairQueue(quantum=64)
+    queue = FairQueue[int](quantum=64)
     for job, (key, deadline) in enumerate([("a", 9.0), ("a", 3.0), ("b", 5.0), ("c", 1.0), ("b", 5.0)]):
-        queue.add(job, [10], key=key, deadline=deadline)
-    assert [queue.next_step(1)[0].job for _ in range(5)] == [3, 1, 2, 4, 0]
+        queue.add_job(job, [10], key=key, deadline=deadline)
+    assert [next(iter(queue.next_step(1))) for _ in range(5)] == [3, 1, 2, 4, 0]
 
 
 def test_a_job_that_is_set_aside_waits_for_nobody() -> None:
     """It is served once it is brought back, and does not catch up on what it let pass."""
-    queue = FairQueue(quantum=16)
-    queue.add(1, [16] * 100, key="a")
+    queue = FairQueue[int](quantum=16)
+    queue.add_job(1, [16] * 100, key="a")
     queue.set_aside(1)
     queue.set_aside(1)
-    assert (queue.waiting, len(queue), queue.aside, queue.next_step(64)) == (0, 0, 1600, [])
-    queue.add(2, [16] * 100, key="b")
+    assert (queue.waiting_tokens, len(queue), queue.tokens_aside, queue.next_step(64)) == (0, 0, 1600, {})
+    queue.add_job(2, [16] * 100, key="b")
     for _ in range(5):
-        assert jobs_of(queue.next_step(64)) == {2}
+        assert set(queue.next_step(64)) == {2}
     queue.bring_back(1)
     queue.bring_back(2)
     for _ in range(5):
-        assert {share.job: share.stop - share.start for share in queue.next_step(64)} == {1: 2, 2: 2}
+        assert {job: len(units) for job, units in queue.next_step(64).items()} == {1: 2, 2: 2}
     queue.set_aside(1)
-    queue.remove(1)
-    assert (queue.waiting, queue.aside) == (70 * 16, 0)
+    queue.remove_job(1)
+    assert (queue.waiting_tokens, queue.tokens_aside) == (70 * 16, 0)

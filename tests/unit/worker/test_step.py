@@ -104,7 +104,7 @@ def test_a_row_is_copied_once_from_the_shipment_to_its_message() -> None:
     engine = ModelEngine(load("random:tiny-bert", CPU))
     texts = tokens(*[200] * 60)
     progress = engine.open(Job(id=1, work=encode(MULTI), tokens=texts))
-    flight = engine.launch([JobSlice(progress=progress, start=0, stop=len(texts))])
+    flight = engine.launch([JobSlice(job=progress, start=0, stop=len(texts))])
     flight.arrived.result()
     tracemalloc.start()
     try:
@@ -129,7 +129,7 @@ def test_a_launch_waits_for_nothing() -> None:
         engine = ModelEngine(load("random:tiny-bert", CPU), device)
         device.submit(computing.wait)
         progress = engine.open(jobs(1, encode(DENSE))[0])
-        flight = engine.launch([JobSlice(progress=progress, start=0, stop=1)])
+        flight = engine.launch([JobSlice(job=progress, start=0, stop=1)])
         assert not flight.arrived.done()
         computing.set()
         flight.collect()
@@ -141,7 +141,7 @@ def test_rows_of_a_whole_job_lie_where_they_arrived() -> None:
     """Jobs of one form share one array; each sees its own part of it."""
     engine = ModelEngine(load("random:tiny-bert", CPU))
     progresses = [engine.open(job) for job in jobs(3, encode(DENSE))]
-    engine.launch([JobSlice(progress=each, start=0, stop=1) for each in progresses]).collect()
+    engine.launch([JobSlice(job=each, start=0, stop=1) for each in progresses]).collect()
     views = [np.frombuffer(each.result().dense.data, dtype=np.uint8) for each in progresses]
     starts = [view.ctypes.data for view in views]
     assert np.diff(starts).tolist() == [len(views[0])] * 2

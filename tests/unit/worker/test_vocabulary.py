@@ -17,7 +17,7 @@ from gpu_worker.model.loading import load
 from gpu_worker.random_models import miniature, synthetic
 from gpu_worker.repository import vocabulary
 from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader, finish
-from gpu_worker.startup.warm_up import check
+from gpu_worker.startup.warm_up import check_model
 from shared.errors import ModelRefused
 from support.late_forms import write_native
 from support.tiny import CPU, NAMES, embed, reader, write_encoder, write_json
@@ -42,7 +42,7 @@ def refusal(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(ModelRefused) as raised:
         load(str(folder), CPU)
     capsys.readouterr()
-    assert check(str(folder), partial(load, str(folder), CPU)) == 2
+    assert check_model(str(folder), partial(load, str(folder), CPU)) == 2
     assert capsys.readouterr().err == f"--model = {str(folder)!r}: {raised.value}\n"
     return str(raised.value)
 
@@ -153,7 +153,7 @@ def test_tokens_that_were_never_trained_are_told_at_load(
     said = "tokens beyond the model's 1000 embeddings, and a text with one is refused: '<extra 0>' (1000), "
     assert said in model.notice
     assert "and 2 more" in card_of(model).notice
-    assert check(str(folder), partial(load, str(folder), CPU)) == 0
+    assert check_model(str(folder), partial(load, str(folder), CPU)) == 0
     assert said in capsys.readouterr().out
     assert np.isfinite(embed(folder, ["w1 w2"])).all()
 
@@ -177,7 +177,7 @@ def test_a_tokenizer_of_no_ordinary_words_is_told_aloud(
     folder = small(tmp_path, words)
     said = "ORDINARY TEXT IS UNKNOWN to its tokenizer"
     assert said in card_of(load(str(folder), CPU)).notice
-    assert check(str(folder), partial(load, str(folder), CPU)) == 0
+    assert check_model(str(folder), partial(load, str(folder), CPU)) == 0
     assert said in capsys.readouterr().out
 
 

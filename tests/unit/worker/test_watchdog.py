@@ -1,4 +1,4 @@
-"""Devices that fail, stall or hang below the scheduler."""
+"""Devices that fail, stall or hang below the loop."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from shared.errors import (
     Internal,
     WorkerUnavailable,
 )
-from support.threaded_engine import FakeEngine, FakeProgress, ask, job, outcome, scheduler
+from support.threaded_engine import FakeEngine, FakeProgress, ask, async_loop, job, outcome
 
 
 class Broken(FakeEngine):
@@ -46,7 +46,7 @@ async def test_a_device_that_fails_at_everything_is_lost(device: Executor) -> No
 async def test_a_job_that_fails_alone_loses_no_device(device: Executor) -> None:
     """The probe that follows it succeeds."""
     engine = FakeEngine(device)
-    async with scheduler(engine, probe=job(99, 1)) as running:
+    async with async_loop(engine, probe=job(99, 1)) as running:
         assert await outcome(ask(running, job(1, 13))) is Internal
         assert await outcome(ask(running, job(2, 5))) == (5,)
         assert any(identity == 99 for step in engine.steps for identity, _ in step)
@@ -59,7 +59,7 @@ async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
     monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.5)  # a busy machine may keep an honest step for a tenth
     monkeypatch.setattr("gpu_worker.loop.async_loop.WATCH_SECONDS", 0.01)
     engine, told = FakeEngine(device), asyncio.Queue[bool]()
-    async with scheduler(engine) as running:
+    async with async_loop(engine) as running:
         watching = asyncio.create_task(running.watch(told.put))
         engine.gate.clear()
         hanging = ask(running, job(1, 5))
@@ -80,7 +80,7 @@ async def test_a_step_that_never_ends_is_given_up(device: Executor, monkeypatch:
     monkeypatch.setattr("gpu_worker.loop.async_loop.LOST_SECONDS", 0.1)
     monkeypatch.setattr("gpu_worker.loop.async_loop.WATCH_SECONDS", 0.01)
     engine = FakeEngine(device)
-    async with scheduler(engine) as running:
+    async with async_loop(engine) as running:
         engine.gate.clear()
         ask(running, job(1, 5))
         with pytest.raises(DeviceLost, match="a step of 5 tokens"):

@@ -16,13 +16,13 @@ from shared.errors import (
     WorkerUnavailable,
 )
 from shared.jobs import JobResult
-from support.threaded_engine import MARK, FakeEngine, FakeProgress, ask, job, outcome, scheduler
+from support.threaded_engine import MARK, FakeEngine, FakeProgress, ask, async_loop, job, outcome
 
 
 async def test_jobs_of_any_size_are_answered(device: Executor) -> None:
     """One that fits into a step, one that takes many, one larger than a step by a single sequence."""
     engine = FakeEngine(device)
-    async with scheduler(engine) as running:
+    async with async_loop(engine) as running:
         futures = [ask(running, job(1, 5)), ask(running, job(2, *[30] * 20)), ask(running, job(3, 500))]
         assert [await outcome(each) for each in futures] == [(5,), (30,) * 20, (500,)]
         assert running.load.queued_jobs == 0
@@ -32,7 +32,7 @@ async def test_a_bug_fails_its_own_job_only(device: Executor) -> None:
     """Its batch mates are computed again without it."""
     engine = FakeEngine(device)
     engine.gate.clear()
-    async with scheduler(engine) as running:
+    async with async_loop(engine) as running:
         futures = [ask(running, job(1, 5, 6)), ask(running, job(2, 7, 13)), ask(running, job(3, 8))]
         engine.gate.set()
         assert [await outcome(each) for each in futures] == [(5, 6), Internal, (8,)]
@@ -42,7 +42,7 @@ async def test_memory_is_found_by_cutting(device: Executor) -> None:
     """A step that does not fit is cut until it does; a sequence that never fits fails alone."""
     engine = FakeEngine(device, room=20)
     engine.gate.clear()
-    async with scheduler(engine) as running:
+    async with async_loop(engine) as running:
         futures = [ask(running, job(1, 9, 9, 9, 9)), ask(running, job(2, 10, 30)), ask(running, job(3, 20))]
         engine.gate.set()
         assert [await outcome(each) for each in futures] == [(9, 9, 9, 9), InputTooLarge, (20,)]
@@ -51,7 +51,7 @@ async def test_memory_is_found_by_cutting(device: Executor) -> None:
 async def test_a_passed_deadline_is_an_error_and_frees_the_queue(device: Executor) -> None:
     """Without being computed."""
     engine = FakeEngine(device)
-    async with scheduler(engine) as running:
+    async with async_loop(engine) as running:
         assert await outcome(ask(running, job(1, 5, remaining=0.0))) is DeadlineExceeded
         assert engine.steps == []
         assert running.load.queued_tokens == 0
@@ -61,7 +61,7 @@ async def test_cancelled_jobs_are_not_computed(device: Executor) -> None:
     """What waits of them leaves the queue at once."""
     engine = FakeEngine(device)
     engine.gate.clear()
-    async with scheduler(engine) as running:
+    async with async_loop(engine) as running:
         first = ask(running, job(1, 50))
         await asyncio.sleep(0)
         second = ask(running, job(2, *[50] * 10))
@@ -77,7 +77,7 @@ async def test_overload_is_refused_but_one_job_is_always_taken(device: Executor)
     """A job larger than the whole queue runs when nothing waits."""
     engine = FakeEngine(device)
     engine.gate.clear()
-    async with scheduler(engine, queued_tokens=100) as running:
+    async with async_loop(engine, queued_tokens=100) as running:
         big = ask(running, job(1, *[50] * 40))
         with pytest.raises(Overloaded) as refused:
             ask(running, job(2, 60))
@@ -88,7 +88,7 @@ async def test_overload_is_refused_but_one_job_is_always_taken(device: Executor)
 
 async def test_a_held_id_and_a_refused_job_lose_nothing(device: Executor) -> None:
     """The first job of that id is answered."""
-    async with scheduler(FakeEngine(device)) as running:
+    async with async_loop(FakeEngine(device)) as running:
         first = ask(running, job(1, 5))
         with pytest.raises(InvalidInput):
             ask(running, job(1, 6))
@@ -100,9 +100,9 @@ async def test_a_held_id_and_a_refused_job_lose_nothing(device: Executor) -> Non
 async def test_draining_answers_what_is_held_and_takes_no_more(device: Executor) -> None:
     """No accepted job is lost."""
     engine = FakeEngine(device)
-    async with scheduler(engine) as running:
+    async with async_loop(engine) as running:
         futures = [ask(running, job(identity, *[40] * 10)) for identity in range(5)]
-        running.refuse()
+        running.refuse_jobs()
         with pytest.raises(GivenBack):
             ask(running, job(99, 1))
         assert [await outcome(each) for each in futures] == [(40,) * 10] * 5
@@ -120,7 +120,7 @@ async def test_a_result_that_cannot_be_made_fails_its_own_job(
         return JobResult(row_lengths=tuple(progress.served))
 
     monkeypatch.setattr(FakeProgress, "result", fail)
-    async with scheduler(engine) as running:
+    async with async_loop(engine) as running:
         futures = [ask(running, job(identity, 5)) for identity in (1, 2)]
         assert [await outcome(each) for each in futures] == [Internal, (5,)]
 
@@ -129,7 +129,7 @@ async def test_an_id_can_be_used_again_while_its_cancelled_job_ends(device: Exec
     """The second job is answered; the first one's last step does not touch it."""
     engine = FakeEngine(device)
     engine.gate.clear()
-    async with scheduler(engine) as running:
+    async with async_loop(engine) as running:
         ask(running, job(1, 50))
         await asyncio.sleep(0)
         running.cancel([1])
@@ -142,7 +142,7 @@ async def test_closing_fails_what_is_still_held(device: Executor) -> None:
     """Rather than leaving callers waiting."""
     engine = FakeEngine(device)
     engine.gate.clear()
-    async with scheduler(engine) as running:
+    async with async_loop(engine) as running:
         future = ask(running, job(1, 5))
         running.close()
         assert await outcome(future) is WorkerUnavailable
@@ -152,7 +152,7 @@ async def test_closing_fails_what_is_still_held(device: Executor) -> None:
 async def test_calls_come_in_between_two_steps() -> None:
     """However short steps are: a loop that never lets go would leave cancels and new jobs waiting."""
     engine = FakeEngine(Inline())
-    async with scheduler(engine) as running:
+    async with async_loop(engine) as running:
         future, turns = ask(running, job(1, *[50] * 200)), 0
         while not future.done():
             await asyncio.sleep(0)

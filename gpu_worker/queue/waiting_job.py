@@ -1,0 +1,38 @@
+"""A job of which something waits. Pure; no clock."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpu_worker.queue.flows import Flow
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class WaitingJob(Flow):
+    """A job whose units from `position` on wait, `tokens` in all.
+
+    `key`: its fairness key. `longest`: cost of its largest unit. `long`: its lane, however little is left of it.
+    """
+
+    job: object
+    key: str
+    costs: Sequence[int]
+    tokens: int
+    longest: int
+    long: bool
+    position: int = 0
+    aside: bool = False
+
+    @property
+    def next_cost(self) -> int:
+        """Cost of the next unit."""
+        return self.costs[self.position]
+
+    def turn(self, wanted: int, free: int) -> tuple[int, int]:
+        """Where its next turn would stop, and what that would cost.
+
+        The turn has units of `wanted` tokens together, or a single larger unit of at most `free` tokens.
+        """
+        stop, cost, costs = self.position, 0, self.costs
+        while stop < len(costs) and cost + costs[stop] <= (wanted if cost else free):
+            stop, cost = stop + 1, cost + costs[stop]
+        return stop, cost
