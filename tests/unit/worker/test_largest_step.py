@@ -224,7 +224,7 @@ def test_check_prints_what_was_measured(capsys: pytest.CaptureFixture[str], monk
     """Each trial, and the tokens of a step that came of them; or one line where the user's own number does not fit."""
     memory = FakeMemory(room=1000 + 700)
     made = engine("tiny-bert", memory).model
-    monkeypatch.setattr(OnDevice, "run_largest_steps", memory)
+    monkeypatch.setattr(OnDevice, "measured", memory)
     assert check_model("tiny", lambda: made) == 0
     lines = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
     assert [line[3] for line in lines if line[:3] == ["device,", "largest", "step"]] == [
@@ -248,7 +248,7 @@ async def test_the_worker_serves_with_what_fits(monkeypatch: pytest.MonkeyPatch)
             return await step_tokens_of(made, host, settings)
 
     assert await tokens("--step-tokens", "3000") == 3000  # a processor: its number is not looked at
-    monkeypatch.setattr(OnDevice, "run_largest_steps", memory)
+    monkeypatch.setattr(OnDevice, "measured", memory)
     assert await tokens() == 512
     with pytest.raises(ModelRefused) as refused:
         await tokens("--step-tokens", "1024")
