@@ -88,7 +88,7 @@ def check_model(name: str, load: Callable[[], Model], step_tokens: int = 0) -> i
     _print_memory(model, loading, trials)
     _print_line("step, at most", f"{tokens} tokens")
     seconds = time.monotonic() - start
-    print(f"loaded, compared with its own attention and rehearsed in {seconds:.1f} s: it can be served")
+    print(f"loaded, compared with its own attention and warmed up in {seconds:.1f} s: it can be served")
     return 0
 
 

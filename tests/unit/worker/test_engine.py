@@ -186,7 +186,7 @@ def test_nan_fails_its_own_job(engine: ModelEngine) -> None:
     "error", [torch.OutOfMemoryError("full"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
 )
 def test_a_device_without_room_says_so(engine: ModelEngine, error: Exception) -> None:
-    """So that the scheduler can cut the step."""
+    """So that the loop can cut the step."""
 
     def full(_: torch.Tensor) -> torch.Tensor:
         raise error
