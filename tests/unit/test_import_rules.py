@@ -169,7 +169,9 @@ RULES = {
     ),
     "the loop knows no torch, no asyncio and no logs": (
         files(
+            "gpu_worker/loop/actions.py",
             "gpu_worker/loop/loop.py",
+            "gpu_worker/loop/under_way.py",
             "gpu_worker/loop/deadlines.py",
             "gpu_worker/loop/steps.py",
             "gpu_worker/queue/*.py",
