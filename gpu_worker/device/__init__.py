@@ -1,1 +1,1 @@
-"""The device: which one, its number format and its memory."""
+"""The device on which the model computes: its choice, number format, memory and timing."""

@@ -1,4 +1,4 @@
-"""How this process gets its memory from the system."""
+"""Settings of the C library's memory allocator."""
 
 import ctypes
 
@@ -9,8 +9,8 @@ def keep_freed_memory() -> None:
     """Lets glibc reuse large blocks instead of giving them back and faulting them in again at every layer.
 
     A step allocates tensors of many megabytes and frees them at once; by default each goes to the system and back,
-    which shows in every large step. One arena, since only the main one can hold such blocks. Other C libraries
-    are left as they are.
+    which slows down every large step. There is one arena, since only the main arena can hold such blocks. C libraries
+    without `mallopt` are left as they are.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

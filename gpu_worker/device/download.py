@@ -1,6 +1,6 @@
-"""What a step computed, on its way from a CUDA device to the host, beside the stream that computes.
+"""Copies from a CUDA device to the host, beside the stream that computes.
 
-The next step does not wait for it: the copy has a stream of its own, which waits for what is to be copied.
+The next step does not wait for the copy: it has a stream of its own, which waits for the tensors that are copied.
 """
 
 from collections.abc import Iterable
@@ -14,30 +14,30 @@ from torch import Tensor
 
 
 class Download:
-    """Pieces of a device's memory under way into one buffer of `size` bytes on the host."""
+    """A running copy of pieces of a device's memory into one buffer of `size` bytes on the host."""
 
     def __init__(self, device: torch.device, pieces: Iterable[tuple[int, Tensor]], size: int) -> None:
-        """`pieces`: uint8 tensors [n] of the device, each with its first place in the buffer. Returns at once."""
+        """Starts the copy and returns at once. `pieces`: places in the buffer, and uint8 tensors [n] of the device."""
         self._host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        # Blocking: whoever waits sleeps, where it would else keep a core busy for as long as the device computes.
+        # Blocking: the thread that waits sleeps; otherwise it would keep a core busy while the device computes.
         self._done: Any = torch.cuda.Event(blocking=True)
-        computing, beside = torch.cuda.current_stream(device), _beside(device)
-        there = list(pieces)  # what is joined first is still for the stream that computes
-        beside.wait_stream(computing)
-        with torch.cuda.stream(beside):
-            for start, piece in there:
+        computing, copying = torch.cuda.current_stream(device), _copy_stream(device)
+        pieces = list(pieces)  # pieces that have to be joined are joined by the stream that computes
+        copying.wait_stream(computing)
+        with torch.cuda.stream(copying):
+            for start, piece in pieces:
                 self._host[start : start + len(piece)].copy_(piece, non_blocking=True)
-                piece.record_stream(beside)  # its memory is not for others before it is copied
-            self._done.record(beside)
+                piece.record_stream(copying)  # its memory must not be used again before it is copied
+            self._done.record(copying)
 
     def wait(self) -> npt.NDArray[np.uint8]:
-        """The buffer, once all is there."""
+        """Waits for the copy and returns the buffer."""
         self._done.synchronize()
         arrived: npt.NDArray[np.uint8] = self._host.numpy()
         return arrived
 
 
 @cache
-def _beside(device: torch.device) -> Any:
-    """One stream for all copies of a device, which come in the order of their steps."""
+def _copy_stream(device: torch.device) -> Any:
+    """The one stream for all copies from a device, so that they arrive in the order of their steps."""
     return torch.cuda.Stream(device)

@@ -1,45 +1,46 @@
-"""Which of several ways to the same values is the fastest here, told by running them."""
+"""Choice of the fastest of several runs that compute the same values, by timing them."""
 
 import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
-W = TypeVar("W", bound=Hashable)
+N = TypeVar("N", bound=Hashable)
+"""Type of the names of runs."""
 
 CLEAR = 0.8
-"""Of the usual way's time: another one has to take less to be chosen."""
+"""Largest share of the usual run's time at which another run is clearly faster."""
 TRIALS = 3
-"""In all of which it has to."""
+"""Number of trials in all of which a run must be clearly faster."""
 
 
-def clearly_fastest(ways: Mapping[W, Callable[[], object]], usual: W, rounds: int) -> W:
-    """The way with the shortest run, where it clearly beats that of the `usual` one, after every `rounds` of them.
+def clearly_fastest(runs: Mapping[N, Callable[[], object]], usual: N, rounds: int) -> N:
+    """Name of the fastest run where it is clearly faster than the `usual` one after every trial, else `usual`.
 
-    Ways take turns, so that a moment in which the machine does something else is no way's own, and the first run of
-    each does not count. Near ties are noise, and every worker of a kind should choose alike: they stay with `usual`,
-    which one disturbed moment is not enough to leave.
+    Runs alternate, `rounds` times in a trial, so that other work of the machine slows down all of them alike; the first
+    round does not count. Near ties are noise, and all workers of a kind should choose alike: one disturbed moment must
+    not change the choice.
     """
-    times = shortest(ways, 0)
+    times = shortest_seconds(runs, 0)
     for _ in range(TRIALS):
-        _shorten(times, ways, rounds)
+        _shorten(times, runs, rounds)
         fastest = min(times, key=times.__getitem__)
         if times[fastest] >= CLEAR * times[usual]:
             return usual
     return fastest
 
 
-def shortest(ways: Mapping[W, Callable[[], object]], rounds: int) -> dict[W, float]:
-    """Seconds of each way's shortest run of so many; ways take turns, and the first run of each does not count."""
-    times = dict.fromkeys(ways, float("inf"))
-    _shorten(dict(times), ways, 1)
-    _shorten(times, ways, rounds)
+def shortest_seconds(runs: Mapping[N, Callable[[], object]], rounds: int) -> dict[N, float]:
+    """Shortest time of each run in seconds, by name. Runs alternate; the first round does not count."""
+    times = dict.fromkeys(runs, float("inf"))
+    _shorten(dict(times), runs, 1)
+    _shorten(times, runs, rounds)
     return times
 
 
-def _shorten(times: dict[W, float], ways: Mapping[W, Callable[[], object]], rounds: int) -> None:
-    """Runs all ways in turns; of each the shortest run is kept."""
+def _shorten(times: dict[N, float], runs: Mapping[N, Callable[[], object]], rounds: int) -> None:
+    """Runs all of them one after the other, `rounds` times, and lowers `times` to the shortest run of each."""
     for _ in range(rounds):
-        for way, run in ways.items():
+        for name, run in runs.items():
             start = time.perf_counter()
             run()
-            times[way] = min(times[way], time.perf_counter() - start)
+            times[name] = min(times[name], time.perf_counter() - start)

@@ -1,4 +1,4 @@
-"""The caller's own thread as an executor: what is submitted has run when `submit` returns."""
+"""The caller's thread as an executor: a call that is submitted has run when `submit` returns."""
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -9,9 +9,10 @@ T = TypeVar("T")
 
 
 class Inline(Executor):
-    """For tests, `--check` and whoever drives the loop by hand."""
+    """An executor without a thread, for tests, `--check`, and code that drives the loop by itself."""
 
     def submit(self, work: Callable[P, T], /, *arguments: P.args, **keywords: P.kwargs) -> "Future[T]":
+        """Runs the call; its error is the future's."""
         future: Future[T] = Future()
         try:
             future.set_result(work(*arguments, **keywords))

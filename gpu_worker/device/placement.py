@@ -1,4 +1,4 @@
-"""Where and in which number format the model computes: settled here and nowhere else."""
+"""The device and number format in which the model computes: the one place that chooses them."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -13,7 +13,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A device and a dtype. `automatic`: nobody has named the dtype, so the model's files may."""
+    """A device and a dtype. `automatic`: the settings name no dtype, so the model's files may."""
 
     device: torch.device
     dtype: torch.dtype
@@ -21,35 +21,35 @@ class Placement:
 
     @classmethod
     def choose(cls, device: str = "auto", dtype: Dtype = "auto") -> "Placement":
-        """auto: the first CUDA device where there is one, else the CPU; bfloat16 there, float32 here.
+        """Chooses for "auto": the first CUDA device with bfloat16, or, where there is none, the CPU with float32.
 
         Raises ModelRefused for a device that this machine or this PyTorch does not have.
         """
         if device == "auto":
             device = "cuda:0" if torch.cuda.is_available() else "cpu"
         try:
-            place = torch.empty(1, device=device).device  # cuda comes with its number
+            place = torch.empty(1, device=device).device  # for "cuda" this adds the number
         except (RuntimeError, AssertionError) as error:
             raise ModelRefused(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
         name = dtype if dtype != "auto" else "float32" if place.type == "cpu" else "bfloat16"
         return cls(device=place, dtype=getattr(torch, name), automatic=dtype == "auto")
 
     def for_files_in(self, number_format: str) -> "Placement":
-        """The same for a model whose files name a number format: in float16 on CUDA, where nobody has named another.
+        """Changes an automatic placement on CUDA to float16 for a model that was saved in float16.
 
-        In bfloat16 such a model would lose three bits of each weight. What is saved in float32 may be run in bfloat16.
+        In bfloat16 each of its weights would lose three bits. A model that was saved in float32 may run in bfloat16.
         """
         if self.automatic and self.device.type == "cuda" and number_format == "float16":
             return replace(self, dtype=torch.float16)
         return self
 
     def enter(self) -> None:
-        """Makes the device the calling thread's own, where what names none goes: events, streams, kernels."""
+        """Makes this the current device of the calling thread, for events, streams and kernels that name none."""
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 
     def reclaim(self) -> None:
-        """Gives back what is kept of tensors that are gone; nothing on a processor."""
+        """Gives back memory that is kept of freed tensors; does nothing on a CPU."""
         if self.device.type == "cuda":
             reclaim()
 
@@ -59,15 +59,15 @@ class Placement:
         return str(self.dtype).removeprefix("torch.")
 
     @property
-    def measured(self) -> DeviceMemory | None:
-        """What tells how much memory a step takes; None on a processor, where nothing is rehearsed."""
+    def device_memory(self) -> DeviceMemory | None:
+        """The memory of the device, to measure what a step takes; None on a CPU, where this is not measured."""
         return DeviceMemory(self.device) if self.device.type == "cuda" else None
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes of a CUDA device: of tensors, kept by PyTorch's allocator, of the device; empty on others.
+        """Memory of a CUDA device in bytes: `used` by tensors, `reserved` by PyTorch's allocator; `limit`: its size.
 
-        The driver is not asked: where a device hangs it does not answer.
+        Empty for other devices. The driver is not asked: it does not answer while a device hangs.
         """
         if self.device.type != "cuda":
             return {}
@@ -76,10 +76,10 @@ class Placement:
 
     @property
     def step_tokens(self) -> int:
-        """Tokens of a step that suit the device: a CPU is saturated early, an accelerator late."""
+        """Default for the tokens of a step: few saturate a CPU, an accelerator needs many."""
         return 2048 if self.device.type == "cpu" else 16384
 
     @property
     def step_seconds(self) -> float:
-        """How long a step should take at most, 0 for no bound: full steps of a large model take seconds on a CPU."""
+        """Default for the longest time of a step, 0 for no limit: full steps of a large model take seconds on a CPU."""
         return 0.2 if self.device.type == "cpu" else 0.0

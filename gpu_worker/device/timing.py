@@ -1,4 +1,4 @@
-"""How long work takes on a CUDA device."""
+"""Timing of work on a CUDA device."""
 
 import time
 from collections.abc import Callable
@@ -7,13 +7,14 @@ import torch
 
 ROUNDS = 5
 PAYS = 0.95
-"""Of the usual way's time, that another one has to be under: near ties are noise, and workers should choose alike."""
+"""Another choice is taken below this share of the usual one's time. Near ties are noise, and all workers of
+a kind should choose alike."""
 Seconds = Callable[[Callable[[], object]], float]
-"""Of a run."""
+"""A function that measures how many seconds a run takes."""
 
 
 def device_seconds(run: Callable[[], object]) -> float:
-    """Of the fastest of a few runs, the first left out; waits for the device."""
+    """Seconds of the fastest of a few runs, without the first one; waits for the device."""
     times = []
     for _ in range(ROUNDS + 1):
         torch.cuda.synchronize()

@@ -68,7 +68,7 @@ def check_model(name: str, load: Callable[[], Model], step_tokens: int = 0) -> i
     start = time.monotonic()
     try:
         model = load()
-        memory = model.placement.measured
+        memory = model.placement.device_memory
         loading = memory.peak if memory else 0
         engine = ModelEngine(model)
         trials = probe_step_size(engine, memory, step_tokens, silent)

@@ -7,7 +7,7 @@ from functools import cache, partial
 import numpy as np
 import torch
 
-from gpu_worker.device.fastest import CLEAR, clearly_fastest, shortest
+from gpu_worker.device.fastest import CLEAR, clearly_fastest, shortest_seconds
 from gpu_worker.kernels.attention import hopper
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, RunKernel, Ways
 from gpu_worker.kernels.attention.hopper import Hopper
@@ -158,6 +158,6 @@ def _shares(
         batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32)] * count, torch.device("cpu"))
         query, key, value = (torch.randn(count * length, HEADS, head).to(dtype).transpose(0, 1) for _ in range(3))
         runs = {way: partial(EqualRuns(Ways((way,))), query, key, value, batch, terms) for way in ways}
-        times = shortest(runs, TURNS)
+        times = shortest_seconds(runs, TURNS)
         shares = {way: share + times[way] / times[ways[0]] / 2 for way, share in shares.items()}
     return shares

@@ -64,7 +64,7 @@ def test_onednn_is_measured_where_it_is_exact(monkeypatch: pytest.MonkeyPatch, e
         measured.append(list(runs))
         return dict.fromkeys(runs, 1.0)
 
-    monkeypatch.setattr(choice, "shortest", alike)
+    monkeypatch.setattr(choice, "shortest_seconds", alike)
     usual = RunKernel.ONEDNN if exact else RunKernel.POWERS
     assert choice.measured.__wrapped__(torch.float32, 16, False, False).of(100) is usual
     assert len(measured) == 2 * LENGTHS  # one sequence, and several

@@ -114,7 +114,7 @@ def test_what_comes_down_waits_for_its_own_device_and_nothing_waits_for_it(monke
     monkeypatch.setattr(There, "cuda", cuda, raising=False)
     memory = SimpleNamespace(cuda=cuda, uint8=torch.uint8, empty=lambda size, **_: torch.zeros(size, dtype=torch.uint8))
     monkeypatch.setattr(download, "torch", memory)
-    download._beside.cache_clear()
+    download._copy_stream.cache_clear()
 
     def pieces() -> Iterator[tuple[int, torch.Tensor]]:
         cuda.told.append(f"joined by {cuda.current or 'who computes'}")
@@ -134,4 +134,4 @@ def test_what_comes_down_waits_for_its_own_device_and_nothing_waits_for_it(monke
     assert cuda.told[-1] == "waited for"
     assert arrived[:3].tolist() == [0, 1, 2]
     assert arrived[64:].tolist() == [0, 1, 2, 3, 4]
-    download._beside.cache_clear()
+    download._copy_stream.cache_clear()
