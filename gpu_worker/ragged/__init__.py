@@ -1,1 +1,1 @@
-"""Sequences laid end to end without padding, and how their numbers come to the device."""
+"""Batches of sequences laid end to end without padding, and their upload to the device."""

@@ -1,4 +1,4 @@
-"""Which type each token of a text or a pair is fed with: what a tokenizer's template gives, told from ids. No torch."""
+"""Token types (segment ids) as the tokenizer's template would give them, worked out from token ids. No torch."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int64]
 Edge = tuple[tuple[int, int], ...]
-"""Id and type of each special token at an end."""
+"""Id and type of each special token before or after a text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """The special tokens that stand before and after, and the type of what they enclose; of a pair, of its first text.
+    """The special tokens before and after a text or a pair, with their types, and the type of the tokens in between.
 
-    The second text of a pair has the type 1.
+    In a pair, `body` is the type of the first text; the second text has the type 1.
     """
 
     before: Edge = ()
@@ -24,12 +24,12 @@ class Frame:
 
     @property
     def types(self) -> set[int]:
-        """All that it gives, but for a second text's."""
+        """All types that occur, without the one of a second text."""
         return {self.body, *(kind for _, kind in (*self.before, *self.after))}
 
     @property
     def length(self) -> int:
-        """Special tokens."""
+        """Number of special tokens."""
         return len(self.before) + len(self.after)
 
 
@@ -40,8 +40,8 @@ PLAIN = Frame()
 class TokenTypes:
     """Token types of a model that reads them.
 
-    A text that has not the special tokens of its frame, since its caller brought ids, is of the body's type throughout.
-    `zeros`: whether types that are all 0 are fed as well, for models to which they are not nothing.
+    A text without the special tokens of its frame (its caller sent ids) has the body's type throughout. `zeros`:
+    whether the model needs types even where all of them are 0.
     """
 
     text: Frame = PLAIN
@@ -49,9 +49,9 @@ class TokenTypes:
     zeros: bool = False
 
     def of(self, tokens: npt.NDArray[np.integer], offsets: Counts, seconds: Counts) -> Counts | None:
-        """[T] of S sequences that begin at `offsets` [S + 1], whose second texts begin at `seconds` [S] (0: nowhere).
+        """Types [T] of S sequences that begin at `offsets` [S + 1]; second texts begin at `seconds` [S] (0: no pair).
 
-        None where the model is fed none.
+        None where the model needs none.
         """
         if not self.zeros and self.text.types == {0} and not seconds.any():
             return None
@@ -60,12 +60,12 @@ class TokenTypes:
         within_second = np.arange(len(tokens)) >= np.repeat(starts, lengths)
         bodies = np.repeat(np.where(paired, self.pair.body, self.text.body), lengths)
         types: Counts = np.where(within_second, 1, bodies).astype(np.int64)
-        for frame, chosen in ((self.text, ~paired), (self.pair, paired)):
-            _frame(types, frame, tokens, offsets[:-1][chosen], offsets[1:][chosen])
+        for frame, framed in ((self.text, ~paired), (self.pair, paired)):
+            _set_types(types, frame, tokens, offsets[:-1][framed], offsets[1:][framed])
         return types if self.zeros or types.any() else None
 
     def framed(self, text: Ids) -> Ids:
-        """With the special tokens of a text at its ends, where types tell them apart and it has room for more."""
+        """Puts a text's special tokens in place of the ids at its ends, where types matter and it is long enough."""
         if self.text.types == {0} or len(text) <= self.text.length:
             return text
         before, after = ([identity for identity, _ in edge] for edge in (self.text.before, self.text.after))
@@ -73,12 +73,12 @@ class TokenTypes:
         return whole
 
 
-def _frame(types: Counts, frame: Frame, tokens: npt.NDArray[np.integer], starts: Counts, stops: Counts) -> None:
-    """Types of special tokens, in place, where all of them stand at the ends of a sequence."""
+def _set_types(types: Counts, frame: Frame, tokens: npt.NDArray[np.integer], starts: Counts, stops: Counts) -> None:
+    """Sets the types of special tokens, in place, in the sequences that have all of them at their ends."""
     edges = [(starts, place, special) for place, special in enumerate(frame.before)]
     edges += [(stops, place - len(frame.after), special) for place, special in enumerate(frame.after)]
-    fits = stops - starts >= frame.length
+    complete = stops - starts >= frame.length
     for ends, place, (identity, _) in edges:
-        fits[fits] = tokens[ends[fits] + place] == identity
+        complete[complete] = tokens[ends[complete] + place] == identity
     for ends, place, (_, kind) in edges:
-        types[ends[fits] + place] = kind
+        types[ends[complete] + place] = kind

@@ -1,4 +1,4 @@
-"""What a step sends to the device: every array of the host in one buffer, by one copy, without a wait. No I/O."""
+"""The upload of a step: all arrays of the host go to the device in one buffer, by one copy, without a wait."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 64
-"""Bytes: what a device reads at once, whatever the type."""
+"""Arrays begin at multiples of so many bytes: what a device reads at once, whatever the type."""
 TYPES = {
     np.dtype(np.int64): torch.int64,
     np.dtype(np.int32): torch.int32,
@@ -18,12 +18,12 @@ TYPES = {
 
 
 def aligned(size: int) -> int:
-    """Bytes up to the next place where an array may begin."""
+    """Rounds a size in bytes up to the next multiple of ALIGNMENT."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-class Staged:
-    """An array of the host, and from `Upload.send` on the same as a `tensor` of the device."""
+class UploadedArray:
+    """An array of the host and, after `Upload.send`, the same numbers on the device as `tensor`."""
 
     __slots__ = ("_tensor", "array")
 
@@ -32,60 +32,62 @@ class Staged:
         self._tensor: Tensor | None = None
 
     @classmethod
-    def there(cls, tensor: Tensor) -> "Staged":
-        """What lies on the device already, and never was on the host."""
-        staged = cls(np.empty(0, dtype=np.bool_))
-        staged.arrive(tensor)
-        return staged
+    def on_device(cls, tensor: Tensor) -> "UploadedArray":
+        """Wraps a tensor that lies on the device already; the host has no array of it."""
+        uploaded = cls(np.empty(0, dtype=np.bool_))
+        uploaded.arrive(tensor)
+        return uploaded
 
     @property
     def tensor(self) -> Tensor:
-        """On the device, of the array's shape and type."""
+        """The numbers on the device, in the array's shape and type."""
         assert self._tensor is not None, "it was not sent"
         return self._tensor
 
     def arrive(self, tensor: Tensor) -> None:
+        """Takes the copy on the device."""
         self._tensor = tensor
 
 
 class Upload:
-    """Collects arrays until `send`. A processor's own memory is the device's: there nothing is copied."""
+    """Collects arrays until `send`. On a CPU nothing is copied: tensors share the arrays' memory."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._staged: list[Staged] = []
+        self._arrays: list[UploadedArray] = []
 
-    def add(self, array: npt.NDArray[Any]) -> Staged:
-        """Takes an array of a type in TYPES; nobody may write to it any more."""
-        staged = Staged(np.ascontiguousarray(array))
-        self._staged.append(staged)
-        return staged
+    def add_array(self, array: npt.NDArray[Any]) -> UploadedArray:
+        """Takes an array of a type in TYPES; from then on nothing may write to it."""
+        uploaded = UploadedArray(np.ascontiguousarray(array))
+        self._arrays.append(uploaded)
+        return uploaded
 
     def send(self) -> None:
-        """Everything, once."""
-        with torch.inference_mode():  # whoever sends: layers are compiled for tensors of this one kind
-            tensors = [torch.from_numpy(each.array) for each in self._staged]
+        """Copies all arrays to the device, once."""
+        with torch.inference_mode():  # always: layers are compiled for inference tensors
+            tensors = [torch.from_numpy(uploaded.array) for uploaded in self._arrays]
             if self.device.type != "cpu":
-                tensors = self._sent(tensors)
-        for staged, tensor in zip(self._staged, tensors, strict=True):
-            staged.arrive(tensor)
-        self._staged = []
+                tensors = self._copied(tensors)
+        for uploaded, tensor in zip(self._arrays, tensors, strict=True):
+            uploaded.arrive(tensor)
+        self._arrays = []
 
-    def _sent(self, host: list[Tensor]) -> list[Tensor]:
-        sizes = [each.numel() * each.element_size() for each in host]
+    def _copied(self, host: list[Tensor]) -> list[Tensor]:
+        """The same tensors on the device: views of one buffer."""
+        sizes = [tensor.numel() * tensor.element_size() for tensor in host]
         starts = np.cumsum([0, *map(aligned, sizes)]).tolist()
         buffer = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=self.device.type == "cuda")
         for tensor, start, size in zip(host, starts, sizes, strict=False):
             buffer[start : start + size] = tensor.view(-1).view(torch.uint8)
-        there = to_device(buffer, self.device)
+        device_buffer = to_device(buffer, self.device)
         return [
-            there[start : start + size].view(tensor.dtype).view(tensor.shape)
+            device_buffer[start : start + size].view(tensor.dtype).view(tensor.shape)
             for tensor, start, size in zip(host, starts, sizes, strict=False)
         ]
 
 
 def to_device(host: Tensor, device: torch.device) -> Tensor:
-    """Copies without waiting: through pinned memory where the device is another one."""
+    """Copies a tensor to the device without waiting, through pinned memory; on a CPU it is returned as it is."""
     if device.type == "cpu":
         return host
     return host.pin_memory().to(device, non_blocking=True)

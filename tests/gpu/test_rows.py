@@ -56,9 +56,9 @@ def segments(lengths: list[int]) -> Segments:
 
 
 def summing(lengths: list[int], device: torch.device) -> PoolRows:
-    staging = Upload(device)
-    summed = TritonRows().weighted_sum(segments(lengths), staging)
-    staging.send()
+    upload = Upload(device)
+    summed = TritonRows().weighted_sum(segments(lengths), upload)
+    upload.send()
     return summed
 
 
@@ -154,10 +154,10 @@ def test_rows_beyond_two_billion_numbers(cuda: torch.device) -> None:
     found = TritonRows().packed(rows, None, 0, True, DataType.BFLOAT16)
     own = PackedRows(values=found.values[-9:], scales=None, finite=found.finite[-9:])
     near(own, PlainRows().packed(last, None, 0, True, DataType.BFLOAT16), DataType.BFLOAT16)
-    staging, one = Upload(cuda), np.ones(1, dtype=np.int64)
+    upload, one = Upload(cuda), np.ones(1, dtype=np.int64)
     there = Segments(starts=one * (count - 9), lengths=one * 9, first=one, growth=0, divisors=one * 9.0)
-    summed = TritonRows().weighted_sum(there, staging)
-    staging.send()
+    summed = TritonRows().weighted_sum(there, upload)
+    upload.send()
     assert torch.allclose(summed(rows)[0].cpu(), last.float().mean(dim=0), rtol=1e-5, atol=1e-5)
 
 

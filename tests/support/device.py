@@ -118,20 +118,20 @@ def watched(engine: ModelEngine, patch: pytest.MonkeyPatch) -> Iterator[Device]:
             patch.setattr(module, "to_device", sent)
     send, wait = Upload.send, StepDownload.wait
 
-    def stage(staging: Upload) -> None:
-        staged = list(staging._staged)
-        send(staging)
+    def stage(upload: Upload) -> None:
+        staged = list(upload._arrays)
+        send(upload)
         for each in staged:
             each.arrive(sent(each.tensor, CPU))
 
-    def ship(shipment: StepDownload) -> StepDownload:
+    def ship(download: StepDownload) -> StepDownload:
         device.shipping = True
         try:
-            wait(shipment)
-            shipment.arrays = [array.copy() for array in shipment.arrays]
+            wait(download)
+            download.arrays = [array.copy() for array in download.arrays]
         finally:
             device.shipping = False
-        return shipment
+        return download
 
     patch.setattr(Upload, "send", stage)
     patch.setattr(StepDownload, "wait", ship)

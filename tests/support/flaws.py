@@ -51,8 +51,8 @@ class Flawed:
 
 def counted_on(batch: RaggedBatch) -> RaggedBatch:
     """The batch with positions that do not start anew in each sequence."""
-    staging, rows = Upload(batch.ids.device), batch.staged.array.copy()
+    upload, rows = Upload(batch.ids.device), batch.uploaded.array.copy()
     rows[1] = np.arange(batch.total) % 600
-    staged = staging.add(rows)
-    staging.send()
-    return replace(batch, staged=staged)
+    uploaded = upload.add_array(rows)
+    upload.send()
+    return replace(batch, uploaded=uploaded)

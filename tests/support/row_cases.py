@@ -31,9 +31,9 @@ def some_rows(count: int, width: int, dtype: torch.dtype = torch.float32, seed: 
 
 
 def total(kernels: RowKernels, segments: Segments, rows: Tensor) -> Tensor:
-    staging = Upload(rows.device)
-    summed = kernels.weighted_sum(segments, staging)
-    staging.send()
+    upload = Upload(rows.device)
+    summed = kernels.weighted_sum(segments, upload)
+    upload.send()
     return summed(rows)
 
 

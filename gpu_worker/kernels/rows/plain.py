@@ -24,8 +24,8 @@ class PlainRows:
         places = np.arange(lengths.sum()) - np.repeat(begins, lengths)
         shares = np.repeat(segments.first, lengths) + segments.growth * places
         divided = (shares / np.repeat(segments.divisors, lengths)).astype(np.float32)
-        rows, bags = staging.add(row_ranges(segments.starts, lengths)), staging.add(begins)
-        weights = staging.add(divided)
+        rows, bags = staging.add_array(row_ranges(segments.starts, lengths)), staging.add_array(begins)
+        weights = staging.add_array(divided)
 
         def run(hidden: Tensor) -> Tensor:
             shared = weights.tensor

@@ -51,7 +51,7 @@ class HeadClassifier(SequenceClassifier):
             mean = _pooling(batch, places, "mean", staging)
             return lambda hidden: mean(self.head(hidden[:, None]))
         if self.pooling == LAST_REAL:
-            last = staging.add(self._last_real(batch)[places])
+            last = staging.add_array(self._last_real(batch)[places])
             return lambda hidden: self.head(hidden.index_select(0, last.tensor)[:, None]).float()
         pooled = _pooling(batch, places, self.pooling, staging)
         return lambda hidden: self.head(pooled(hidden).to(hidden.dtype)[:, None]).float()

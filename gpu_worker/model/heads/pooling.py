@@ -58,7 +58,7 @@ class _Row:
     """One row of each text."""
 
     def __init__(self, rows: Counts, staging: Upload) -> None:
-        self._rows = staging.add(rows)
+        self._rows = staging.add_array(rows)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         return hidden.index_select(0, self._rows.tensor).float()
@@ -80,9 +80,9 @@ class _Largest:
     def __init__(self, starts: Counts, lengths: Counts, skip: Counts, staging: Upload) -> None:
         kept = lengths - skip
         self._count = len(lengths)
-        self._rows = staging.add(row_ranges(starts + skip, kept))
-        self._texts = staging.add(np.repeat(np.arange(len(kept)), kept))
-        self._empty = staging.add(kept == 0)
+        self._rows = staging.add_array(row_ranges(starts + skip, kept))
+        self._texts = staging.add_array(np.repeat(np.arange(len(kept)), kept))
+        self._empty = staging.add_array(kept == 0)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         rows = hidden.index_select(0, self._rows.tensor).float()

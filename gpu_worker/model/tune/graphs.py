@@ -16,7 +16,7 @@ from torch import Tensor
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.tune.graph_sizes import Bucket, smallest
 from gpu_worker.ragged.batch import RaggedBatch, Span
-from gpu_worker.ragged.upload import Staged
+from gpu_worker.ragged.upload import UploadedArray
 
 Replay = Callable[[], Tensor]
 """Computes once more with what now lies in the tensors that were read while capturing, into the same result."""
@@ -103,7 +103,7 @@ class Graph:
     def __call__(self, batch: RaggedBatch) -> Tensor:
         """Hidden states [T, H]: a view, which the next batch overwrites."""
         (span,) = batch.spans
-        rows, ends, total = batch.staged.tensor, span.cu_seqlens, batch.total
+        rows, ends, total = batch.uploaded.tensor, span.cu_seqlens, batch.total
         self._rows[: len(rows), :total].copy_(rows)
         if len(rows) < len(self._rows):
             self._rows[len(rows) :].zero_()
@@ -119,7 +119,7 @@ class Graph:
             start=0,
             stop=self.bucket.tokens,
             longest=self.bucket.longest,
-            staged_ends=Staged.there(self._ends),
+            uploaded_ends=UploadedArray.on_device(self._ends),
             keys=None,
         )
         nothing = np.zeros(0, dtype=np.int64)
@@ -128,7 +128,7 @@ class Graph:
             offsets=nothing,
             tokens=nothing,
             attended=nothing,
-            staged=Staged.there(self._rows),
+            uploaded=UploadedArray.on_device(self._rows),
             spans=(span,),
         )
 
