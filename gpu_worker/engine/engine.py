@@ -1,7 +1,7 @@
 """Launches steps: encoder, heads, scoring and packing over all sequences of all jobs at once.
 
 A launch packs on the host, hands the step to the device's thread, and waits for nothing: lengths, offsets and indices
-come from the host in one copy, and results come back in one. Knows no settings, no kinds of jobs and no gRPC.
+are uploaded in one copy, and results are downloaded in one. Knows no settings, no kinds of jobs and no gRPC.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,23 +15,24 @@ import torch
 from gpu_worker.device.inline import Inline
 from gpu_worker.device.memory import ran_out
 from gpu_worker.engine.jobs.create import JobFactory
-from gpu_worker.engine.jobs.texts import Deliver, Launch, StepJob
+from gpu_worker.engine.jobs.interface import StepJob, StepSlice
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
-from gpu_worker.engine.step.sequences import Member, Step
+from gpu_worker.engine.step.sequences import Step
 from gpu_worker.loop.interface import JobSlice, OutOfMemory
 from gpu_worker.model.loading import Model
-from gpu_worker.ragged.batch import Counts
 from gpu_worker.ragged.upload import Upload
 from shared.jobs import Job
 
 DROPPED_ROLES = ("cls", "eos", "pad", "unk")
-"""Special tokens that carry no lexical weight (BGE-M3)."""
+"""Roles of special tokens that carry no lexical weight (BGE-M3)."""
+Computed = tuple[StepDownload, list[StepSlice]]
+"""A step's download, and its job slices, which wait for it."""
 
 
 @contextmanager
-def _memory_told() -> Iterator[None]:
-    """Raises OutOfMemory for whatever error means that."""
+def _out_of_memory() -> Iterator[None]:
+    """Raises OutOfMemory in place of every error that means that."""
     try:
         yield
     except Exception as error:
@@ -41,80 +42,80 @@ def _memory_told() -> Iterator[None]:
 
 
 class ModelStepHandle:
-    """A step under way; see `flight.Flight`."""
+    """A step that was launched; see `StepHandle`."""
 
-    def __init__(self, launched: "Future[tuple[StepDownload, list[Deliver]]]", arrived: "Future[Any]") -> None:
-        self._launched, self.arrived = launched, arrived
+    def __init__(self, computed: "Future[Computed]", arrived: "Future[Any]") -> None:
+        self._computed, self.arrived = computed, arrived
 
     def collect(self) -> None:
-        with _memory_told():
-            self.arrived.result()  # whoever waits for it must be done: a shipment is unpacked once
-            shipment, deliveries = self._launched.result()
-            shipment.wait()
-        for deliver in deliveries:
-            deliver()
+        """Waits, and puts every job slice's rows into its job's table; see `StepHandle`."""
+        with _out_of_memory():
+            self.arrived.result()  # the thread that waits for the download must be done: it is unpacked once
+            download, step_slices = self._computed.result()
+            download.wait()
+        for step_slice in step_slices:
+            step_slice.on_host()
 
 
 class ModelEngine:
-    """The `Engine` of a loaded model."""
+    """The `StepEngine` of a loaded model."""
 
     def __init__(self, model: Model, device: Executor | None = None, arrivals: Executor | None = None) -> None:
-        """`device`: the one thread that computes, or on an accelerator launches; without it that happens in the
-        caller's thread. `arrivals`: the one that waits for what an accelerator ships; without it `collect` does.
+        """`device`: one thread that computes or, on an accelerator, launches; None: the caller's thread does.
+        `arrivals`: one thread that waits for downloads from an accelerator; None: `collect` does.
         """
         self.model = model
         self._device, self._arrivals = device or Inline(), arrivals
-        self._open = JobFactory(model)
+        self._factory = JobFactory(model)
         special = model.tokenizer.special_tokens
         self._dropped = np.array([special[role] for role in DROPPED_ROLES if role in special], dtype=np.int32)
 
     def open(self, job: Job) -> StepJob:
-        """Raises InvalidInput and its kin for what this model cannot do."""
-        return self._open(job)
+        """Validates a job and creates the running job. Raises InvalidInput, or another error of the job's."""
+        return self._factory.create(job)
 
     def reclaim(self) -> None:
-        """See `flight.Engine`."""
+        """Gives back memory that is kept for nothing; see `StepEngine`."""
         self.model.placement.reclaim()
 
-    @_memory_told()
-    def launch(self, parts: Sequence[JobSlice]) -> ModelStepHandle:
-        """See `flight.Engine`."""
-        placement, encoder = self.model.placement, self.model.encoder
-        staging = Upload(placement.device)
-        jobs = [cast(StepJob, part.job) for part in parts]
-        chosen = [job.chosen(part.start, part.stop) for job, part in zip(jobs, parts, strict=True)]
-        packed = [(job.sequences, numbers) for job, numbers in zip(jobs, chosen, strict=True) if len(numbers)]
-        step = Step.pack(packed, placement.device, encoder.uncounted, encoder.token_types, staging) if packed else None
-        batch = step.batch if step else None
-        outputs = Outputs(batch, placement.device, self.model.heads, self._dropped, self.model.maxsim)
-        members = iter(step.members if step else ())
-        launches = [
-            job.ask(part.start, part.stop, next(members) if len(numbers) else _none(job, numbers), outputs)
-            for job, part, numbers in zip(jobs, parts, chosen, strict=True)
+    @_out_of_memory()
+    def launch(self, job_slices: Sequence[JobSlice]) -> ModelStepHandle:
+        """Packs a step of these job slices and hands it to the device's thread; see `StepEngine`."""
+        model, device = self.model, self.model.placement.device
+        jobs = [cast(StepJob, job_slice.progress) for job_slice in job_slices]
+        numbers = [
+            job.sequence_numbers(job_slice.start, job_slice.stop)
+            for job, job_slice in zip(jobs, job_slices, strict=True)
         ]
-        outputs.stage(staging)
-        launched = self._device.submit(self._compute, step, staging, outputs, launches)
-        return ModelStepHandle(launched, self._arrivals.submit(_arrive, launched) if self._arrivals else launched)
+        selections = [(job.sequences, job_numbers) for job, job_numbers in zip(jobs, numbers, strict=True)]
+        upload = Upload(device)
+        step = Step.pack(selections, device, model.encoder.uncounted, model.encoder.token_types, upload)
+        outputs = Outputs(step.batch, device, model.heads, self._dropped, model.maxsim)
+        step_slices = [
+            job.step_slice(job_slice, packed)
+            for job, job_slice, packed in zip(jobs, job_slices, step.packed, strict=True)
+        ]
+        for step_slice in step_slices:
+            step_slice.request_outputs(outputs)
+        outputs.plan(upload)
+        computed = self._device.submit(self._compute, step, upload, outputs, step_slices)
+        return ModelStepHandle(computed, self._arrivals.submit(_arrive, computed) if self._arrivals else computed)
 
-    def _compute(
-        self, step: Step | None, staging: Upload, outputs: Outputs, launches: list[Launch]
-    ) -> tuple[StepDownload, list[Deliver]]:
-        """In the device's thread."""
-        shipment = StepDownload()
+    def _compute(self, step: Step, upload: Upload, outputs: Outputs, step_slices: list[StepSlice]) -> Computed:
+        """Computes a step, in the device's thread."""
+        download = StepDownload()
         with torch.inference_mode():
-            staging.send()
-            if step is not None:
-                outputs.launch(self.model.encoder(step.batch), shipment)
-            deliveries = [launch(shipment) for launch in launches]
-            outputs.launch_comparisons(shipment)
-            shipment.send()
-        return shipment, deliveries
+            upload.send()
+            if step.batch is not None:
+                outputs.compute(self.model.encoder(step.batch), download)
+            for step_slice in step_slices:
+                step_slice.on_device(download)
+            outputs.compute_comparisons(download)
+            download.send()
+        return download, step_slices
 
 
-def _arrive(launched: "Future[tuple[StepDownload, list[Deliver]]]") -> None:
-    shipment, _ = launched.result()
-    shipment.wait()
-
-
-def _none(job: StepJob, nothing: Counts) -> Member:
-    return Member(sequences=job.sequences, chosen=nothing, places=nothing)
+def _arrive(computed: "Future[Computed]") -> None:
+    """Waits for a step's download, in a thread of its own."""
+    download, _ = computed.result()
+    download.wait()

@@ -1,5 +1,5 @@
-"""Jobs on their way through the steps: in which order they are served, what they ask of a step, what came of it.
+"""Running jobs: in which order their units are served, what a step computes for them, and what it left in their tables.
 
-A unit is what has to be computed in one step: a sequence, or a query with its document. Everything here lies on the
-host but the query rows that a rerank keeps from its first step to its last document.
+A unit is computed in one step: a sequence, a pair, or a document. Everything here lies on the host, except the query
+rows that a job keeps on the device from its first step to its last document.
 """

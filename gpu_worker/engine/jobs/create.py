@@ -1,12 +1,12 @@
-"""A job as it came -> a job on its way, or the error that says why this model cannot do it."""
+"""Validates a job and creates the running job, or raises the error that says why this model cannot do it."""
 
 import numpy as np
 
 from gpu_worker.engine.jobs.classify import ClassifyJob
 from gpu_worker.engine.jobs.encode import EncodeJob
+from gpu_worker.engine.jobs.interface import StepJob
 from gpu_worker.engine.jobs.max_sim import MaxSimJob, TextMaxSimJob
 from gpu_worker.engine.jobs.score import ScoreJob
-from gpu_worker.engine.jobs.texts import StepJob
 from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.heads import instruction
@@ -19,15 +19,15 @@ from shared.vectors import InputType, OutputKind
 
 
 class JobFactory:
-    """Of one model. Which tokens have a vector, and which pooling leaves out, is settled here."""
+    """Creates the running jobs of one model, and decides which tokens get a row and which pooling leaves out."""
 
     def __init__(self, model: Model) -> None:
         self._model, self._abilities = model, Abilities(model)
         head = model.heads.multi_vector
         self._skiplist = Skiplist(model.late_interaction, skip_first=bool(head and head.skip_first))
 
-    def __call__(self, job: Job) -> StepJob:
-        """Raises InvalidInput and its kin for what this model cannot do."""
+    def create(self, job: Job) -> StepJob:
+        """Creates a running job. Raises InvalidInput, or another error of the job's, for what this model cannot do."""
         match job.work:
             case MaxSim(queries=None) as work:
                 return self._text_max_sim(job, work)
@@ -41,7 +41,7 @@ class JobFactory:
                 return self._score(job, work)
 
     def _max_sim(self, job: Job, work: MaxSim) -> StepJob:
-        # A kernel is compiled for the model's own rows and, for all others, in float32.
+        # Kernels are compiled for rows like the model's, in half precision, and for all other rows in float32.
         on_cuda = self._model.placement.device.type == "cuda"
         half_width = self._abilities.widths[OutputKind.MULTI_VECTOR] if on_cuda else 0
         return MaxSimJob(job, work, self._model.flops_per_token, half_width)
@@ -49,33 +49,34 @@ class JobFactory:
     def _text_max_sim(self, job: Job, work: MaxSim) -> StepJob:
         self._check_tokens(job)
         width, sequences = self._abilities.check_max_sim(), Sequences(job)
-        sequences.kept = self._skiplist(sequences.ids, sequences.offsets, InputType.QUERY)
+        sequences.selected = self._skiplist(sequences.ids, sequences.offsets, InputType.QUERY)
         return TextMaxSimJob(sequences, work, width, self._model.flops_per_token)
 
     def _encode(self, job: Job, work: Encode) -> StepJob:
         self._check_tokens(job)
         self._abilities.check_encode(work)
-        sequences = Sequences(job, self._left_out(job))
+        sequences = Sequences(job, self._skipped(job))
         if OutputKind.MULTI_VECTOR in work.outputs:
-            sequences.kept = self._skiplist(sequences.ids, sequences.offsets, work.input_type)
+            sequences.selected = self._skiplist(sequences.ids, sequences.offsets, work.input_type)
         return EncodeJob(sequences, work, self._model.heads, self._abilities.sparse_cost)
 
     def _classify(self, job: Job, work: Classify) -> StepJob:
         self._check_tokens(job)
         labels, sequences = self._abilities.check_classify(work), Sequences(job)
         if work.token_id is not None:
-            sequences.kept = sequences.ids == work.token_id
+            sequences.selected = sequences.ids == work.token_id
         return ClassifyJob(sequences, work, labels)
 
     def _score(self, job: Job, work: Score) -> StepJob:
         self._check_tokens(job)
         self._abilities.check_score(work, len(job.tokens))
-        model, sequences = self._model, Sequences(job, self._left_out(job))
+        model, sequences = self._model, Sequences(job, self._skipped(job))
         if ScoreJob.compares_tokens(work):
-            sequences.kept = self._skiplist.of_scores(sequences.ids, sequences.offsets, work.queries)
+            sequences.selected = self._skiplist.of_scores(sequences.ids, sequences.offsets, work.queries)
         return ScoreJob(sequences, work, model.heads, model.flops_per_token, self._abilities.sparse_cost)
 
     def _check_tokens(self, job: Job) -> None:
+        """Raises InvalidInput for no sequence or an id outside of the vocabulary, InputTooLong for a long sequence."""
         if not len(job.tokens):
             raise InvalidInput("a job has no sequences", field="jobs")
         longest = max(job.tokens.lengths)
@@ -85,12 +86,12 @@ class JobFactory:
         if ids.min() < 0 or ids.max() >= self._model.vocabulary_size:
             raise InvalidInput(f"a token id is outside 0 to {self._model.vocabulary_size - 1}")
 
-    def _left_out(self, job: Job) -> Counts:
-        """[S] tokens at the start of each sequence that pooling leaves out: a prompt, or all up to a mark."""
+    def _skipped(self, job: Job) -> Counts:
+        """Tokens [S] at the start of each sequence that pooling leaves out: a prompt, or up to an instruction mark."""
         lengths = job.tokens.lengths
         prompts = np.array(job.prompt_lengths or [0] * len(lengths), dtype=np.int64)
         if not self._model.instruction_marks:
             return prompts
         ids = np.frombuffer(job.tokens.ids, dtype="<i4")
-        found = instruction.ends(ids, np.array(job.tokens.offsets), self._model.instruction_marks)
-        return np.maximum(prompts, found)
+        ends = instruction.ends(ids, np.array(job.tokens.offsets), self._model.instruction_marks)
+        return np.maximum(prompts, ends)

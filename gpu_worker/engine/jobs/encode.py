@@ -1,86 +1,97 @@
-"""Vectors of every sequence."""
+"""Encode jobs: vectors of every sequence."""
 
 from collections.abc import Callable
 
-import numpy as np
-
 from gpu_worker.engine.jobs.table import Table
-from gpu_worker.engine.jobs.texts import Deliver, Launch, TextJob, by_length
+from gpu_worker.engine.jobs.texts import TextJob, by_length
+from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.row_outputs import RowForm, RowOutput
-from gpu_worker.engine.step.sequences import Member, Sequences
-from gpu_worker.engine.step.sparse_outputs import SparseShare
+from gpu_worker.engine.step.sequences import PackedSequences, Sequences
+from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.heads import sparse_vectors
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse_vectors import Vector
+from gpu_worker.ragged.batch import Counts
 from shared.jobs import Encode, JobResult
 from shared.vectors import OutputKind
 
 
 class EncodeJob(TextJob):
-    """An Encode on its way."""
+    """A running Encode: a table for each kind of vector that was asked for, None for the others."""
 
     def __init__(
         self, sequences: Sequences, work: Encode, heads: Heads, sparse_cost: Callable[[int], int] = int
     ) -> None:
-        """`sparse_cost`: what sparse vectors cost a sequence of so many tokens beside the encoder."""
+        """`sparse_cost`: cost in tokens of the sparse vector of a sequence of so many tokens, beside the encoder's."""
         super().__init__(sequences, by_length(sequences))
-        self._work = work
-        self._dense = self._tokens = None
-        self._sparse: list[Vector] | None = None
+        self.work = work
+        self.dense: Table | None = None
+        self.tokens: Table | None = None
+        self.sparse: list[Vector] | None = None
         if OutputKind.DENSE in work.outputs:
             assert heads.dense is not None
-            self._dense = Table(len(sequences), work.dimensions or heads.dense.width, work.data_type)
+            self.dense = Table(len(sequences), work.dimensions or heads.dense.width, work.data_type)
         if OutputKind.MULTI_VECTOR in work.outputs:
             assert heads.multi_vector is not None
             width = work.dimensions or heads.multi_vector.width
-            self._tokens = Table(int(sequences.kept.sum()), width, work.data_type)
+            self.tokens = Table(int(sequences.selected.sum()), width, work.data_type)
         if OutputKind.SPARSE in work.outputs:
-            self._sparse = [sparse_vectors.NOTHING] * len(sequences)
+            self.sparse = [sparse_vectors.NOTHING] * len(sequences)
             self.costs = [cost + sparse_cost(cost) for cost in self.costs]
 
-    def ask(self, start: int, stop: int, member: Member, outputs: Outputs) -> Launch:
-        work, puts = self._work, list[Deliver]()
-        if self._dense is not None:
-            form = RowForm(dimensions=work.dimensions, unit=work.normalize, data_type=work.data_type)
-            puts.append(_putting(self._dense, member.chosen, outputs.dense(member, form)))
-        if self._tokens is not None:
-            form = RowForm(dimensions=work.dimensions, unit=work.normalize_tokens, data_type=work.data_type)
-            places = member.sequences.kept_places(member.chosen)
-            puts.append(_putting(self._tokens, places, outputs.tokens(member, form)))
-        if self._sparse is not None:
-            puts.append(self._putting_sparse(member, outputs.sparse(member, work.sparse_top_k)))
-
-        def deliver() -> None:
-            self.heed(member, outputs)
-            for put in puts:
-                put()
-
-        return lambda _: deliver
-
-    def _putting_sparse(self, member: Member, share: SparseShare) -> Deliver:
-        def put() -> None:
-            assert self._sparse is not None
-            vectors, sound = share.vectors()
-            self.finite &= sound
-            for number, vector in zip(member.chosen.tolist(), vectors, strict=True):
-                self._sparse[number] = vector
-
-        return put
+    def step_slice(self, job_slice: JobSlice, packed: PackedSequences) -> "EncodeSlice":
+        """Creates a slice of this job for a step."""
+        return EncodeSlice(self, packed)
 
     def result(self) -> JobResult:
-        tables = [table for table in (self._dense, self._tokens) if table is not None]
+        """Vectors of all sequences. Raises Internal where a number is not finite."""
+        tables = [table for table in (self.dense, self.tokens) if table is not None]
         self.finite &= all(table.finite for table in tables)
-        self.check()
-        sequences, tokens = self.sequences, self._tokens is not None
+        self.check_finite()
+        sequences, work = self.sequences, self.work
+        token_ids = sequences.ids[sequences.selected] if self.tokens is not None and work.token_ids else None
         return JobResult(
-            dense=None if self._dense is None else self._dense.packed(),
-            sparse=None if self._sparse is None else sparse_vectors.pack(self._sparse),
-            tokens=None if self._tokens is None else self._tokens.packed(),
-            row_lengths=tuple(sequences.kept_counts.tolist()) if tokens else (),
-            token_ids=sequences.ids[sequences.kept].astype("<i4").tobytes() if tokens and self._work.token_ids else b"",
+            dense=None if self.dense is None else self.dense.packed(),
+            sparse=None if self.sparse is None else sparse_vectors.pack(self.sparse),
+            tokens=None if self.tokens is None else self.tokens.packed(),
+            row_lengths=() if self.tokens is None else tuple(sequences.selected_counts.tolist()),
+            token_ids=b"" if token_ids is None else token_ids.astype("<i4").tobytes(),
         )
 
 
-def _putting(table: Table, places: "np.ndarray[tuple[int], np.dtype[np.int64]]", share: RowOutput) -> Deliver:
-    return lambda: table.put(places, share)
+class EncodeSlice:
+    """A slice of an Encode in a step; see `StepSlice`."""
+
+    def __init__(self, job: EncodeJob, packed: PackedSequences) -> None:
+        self._job, self._packed = job, packed
+
+    def request_outputs(self, outputs: Outputs) -> None:
+        """Requests the kinds of vectors that the job has a table for."""
+        job, work, packed = self._job, self._job.work, self._packed
+        self._outputs = outputs
+        self._rows = list[tuple[Table, Counts, RowOutput]]()
+        if job.dense is not None:
+            form = RowForm(dimensions=work.dimensions, unit=work.normalize, data_type=work.data_type)
+            self._rows.append((job.dense, packed.numbers, outputs.request_dense_rows(packed, form)))
+        if job.tokens is not None:
+            form = RowForm(dimensions=work.dimensions, unit=work.normalize_tokens, data_type=work.data_type)
+            places = job.sequences.selected_places(packed.numbers)
+            self._rows.append((job.tokens, places, outputs.request_token_rows(packed, form)))
+        wants_sparse = job.sparse is not None
+        self._sparse = outputs.request_sparse_vectors(packed, work.sparse_top_k) if wants_sparse else None
+
+    def on_device(self, download: StepDownload) -> None:
+        """Computes nothing: vectors are outputs of the step."""
+
+    def on_host(self) -> None:
+        """Puts the vectors into the job's tables."""
+        job, packed = self._job, self._packed
+        job.note_finite(packed, self._outputs)
+        for table, places, rows in self._rows:
+            table.put_rows(places, rows)
+        if job.sparse is not None and self._sparse is not None:
+            vectors, finite = self._sparse.vectors()
+            job.finite &= finite
+            for number, vector in zip(packed.numbers.tolist(), vectors, strict=True):
+                job.sparse[number] = vector

@@ -1,63 +1,82 @@
-"""MaxSim of given documents: with given queries no model runs; with texts only their rows are computed."""
+"""MaxSim jobs over a caller's documents. Queries are a caller's too, and no model runs, or texts that are encoded."""
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from gpu_worker.engine.jobs.caller_documents import GivenDocuments, given_rows
-from gpu_worker.engine.jobs.texts import Deliver, Launch, TextJob
+from gpu_worker.engine.jobs.caller_documents import CallerDocuments, rows_on_device
+from gpu_worker.engine.jobs.scoring import QueryRows
+from gpu_worker.engine.jobs.texts import TextJob
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.row_outputs import RowForm
-from gpu_worker.engine.step.sequences import Member, Sequences
+from gpu_worker.engine.step.sequences import PackedSequences, Sequences
+from gpu_worker.loop.interface import JobSlice
 from gpu_worker.ragged.batch import Counts
 from shared.errors import DimensionMismatch
 from shared.jobs import Job, JobResult, MaxSim
-from shared.vectors import DataType, Layout
+from shared.vectors import DataType
 
 HALF = (DataType.FLOAT16, DataType.BFLOAT16)
 
 
 class MaxSimJob:
-    """A MaxSim of given queries on its way. Nothing is held but the given bytes: rows are made of them in each step."""
+    """A running MaxSim of a caller's queries and documents. It holds only their bytes; each step makes rows of them."""
 
     def __init__(self, job: Job, work: MaxSim, flops_per_token: float, half_width: int = 0) -> None:
         """`half_width`: dimensions for which the device compares half precision as it is. Raises InvalidInput and
         DimensionMismatch.
         """
         assert work.queries is not None
-        self._queries, self._unit_rows = work.queries, work.unit_rows
+        self.queries, self.unit_rows = work.queries, work.unit_rows
         if work.queries.dimensions != work.documents.dimensions:
             raise DimensionMismatch("queries and documents have different dimensions", field="documents")
-        self._half = (
+        self.half = (
             work.queries.data_type in HALF
             and work.queries.data_type is work.documents.data_type
             and work.documents.dimensions == half_width
             and not work.unit_rows
         )
-        self._given = GivenDocuments(work, np.array(work.queries.lengths, dtype=np.int64), flops_per_token)
-        self.costs = self._given.costs
+        self.documents = CallerDocuments(work, np.array(work.queries.lengths, dtype=np.int64), flops_per_token)
+        self.costs = self.documents.costs
         self.sequences = Sequences(job)
-        self._pairs = work.layout is Layout.PAIRS
 
-    def chosen(self, start: int, stop: int) -> Counts:
+    def sequence_numbers(self, start: int, stop: int) -> Counts:
+        """No sequence belongs to a unit."""
         return np.empty(0, dtype=np.int64)
 
-    def ask(self, start: int, stop: int, member: Member, outputs: Outputs) -> Launch:
-        def launch(shipment: StepDownload) -> Deliver:
-            asked = self._queries.part(start, stop) if self._pairs else self._queries
-            queries = given_rows(asked, self._unit_rows, outputs.device, self._half)
-            return self._given.compare(queries, start, stop, outputs.maxsim, shipment)
-
-        return launch
+    def step_slice(self, job_slice: JobSlice, packed: PackedSequences) -> "MaxSimSlice":
+        """Creates a slice of this job for a step."""
+        return MaxSimSlice(self, job_slice)
 
     def result(self) -> JobResult:
-        """Raises InvalidInput."""
-        return self._given.result()
+        """Scores and explanations. Raises InvalidInput where a score is not finite."""
+        return self.documents.result()
+
+
+class MaxSimSlice:
+    """A slice of a MaxSim of a caller's queries in a step; see `StepSlice`."""
+
+    def __init__(self, job: MaxSimJob, job_slice: JobSlice) -> None:
+        self._job = job
+        pairs = job.documents.pairs
+        self._queries = job.queries.part(job_slice.start, job_slice.stop) if pairs else job.queries
+        self._documents = job.documents.documents_slice(job_slice.start, job_slice.stop)
+
+    def request_outputs(self, outputs: Outputs) -> None:
+        """Requests nothing: no model runs."""
+        self._outputs = outputs
+
+    def on_device(self, download: StepDownload) -> None:
+        """Compares the documents with all queries, or with their own."""
+        queries = rows_on_device(self._queries, self._job.unit_rows, self._outputs.device, self._job.half)
+        self._documents.on_device(queries, self._outputs.maxsim, download)
+
+    def on_host(self) -> None:
+        """Puts the scores into the documents' tables."""
+        self._documents.on_host()
 
 
 class TextMaxSimJob(TextJob):
-    """A MaxSim of texts as queries: first they are encoded, then the given documents are units without a sequence."""
+    """A running MaxSim of texts: first its queries are encoded, then documents are units without a sequence."""
 
     def __init__(self, sequences: Sequences, work: MaxSim, width: int, flops_per_token: float) -> None:
         """`width`: dimensions of the model's token rows. Raises InvalidInput and DimensionMismatch."""
@@ -68,43 +87,52 @@ class TextMaxSimJob(TextJob):
             )
         queries = [(number,) for number in range(len(sequences))]
         super().__init__(sequences, [*queries, *(() for _ in work.documents.lengths)])
-        self._form = RowForm(dimensions=dimensions, unit=work.unit_queries)
-        self._counts = sequences.kept_counts
-        tokens = np.flatnonzero(sequences.kept) - np.repeat(sequences.offsets[:-1], self._counts)
-        self._given = GivenDocuments(work, self._counts, flops_per_token, tokens, sequences.lengths)
-        self.costs = [*sequences.lengths.tolist(), *self._given.costs]
-        self._known: dict[int, Tensor] = {}
-        self._pairs = work.layout is Layout.PAIRS
+        self.form = RowForm(dimensions=dimensions, unit=work.unit_queries)
+        counts = sequences.selected_counts
+        columns = np.flatnonzero(sequences.selected) - np.repeat(sequences.offsets[:-1], counts)
+        self.documents = CallerDocuments(work, counts, flops_per_token, columns, sequences.lengths)
+        self.costs = [*sequences.lengths.tolist(), *self.documents.costs]
+        self.query_rows = QueryRows()
 
-    def ask(self, start: int, stop: int, member: Member, outputs: Outputs) -> Launch:
-        asked = outputs.tokens(member, self._form) if len(member) else None
-
-        def launch(shipment: StepDownload) -> Deliver:
-            if asked is not None:
-                rows = asked.tensor.split(self._counts[member.chosen].tolist())
-                self._known |= dict(zip(member.chosen.tolist(), rows, strict=True))
-            compared = self._compare(start, stop, outputs, shipment)
-
-            def deliver() -> None:
-                self.heed(member, outputs)
-                if compared is not None:
-                    compared()
-
-            return deliver
-
-        return launch
-
-    def _compare(self, start: int, stop: int, outputs: Outputs, shipment: StepDownload) -> Deliver | None:
-        """Of the documents among units `start` to `stop`, once the queries' rows are there."""
-        queries = len(self.sequences)
-        if stop <= queries:
-            return None
-        first, last = max(start, queries) - queries, stop - queries
-        asked = range(first, last) if self._pairs else range(queries)
-        vectors = torch.cat([self._known[each] for each in asked])
-        return self._given.compare(vectors, first, last, outputs.maxsim, shipment)
+    def step_slice(self, job_slice: JobSlice, packed: PackedSequences) -> "TextMaxSimSlice":
+        """Creates a slice of this job for a step."""
+        return TextMaxSimSlice(self, job_slice, packed)
 
     def result(self) -> JobResult:
-        """Raises Internal and InvalidInput."""
-        self.check()
-        return self._given.result()
+        """Scores and explanations. Raises Internal where the model gave a number that is not finite, and InvalidInput
+        where a score is not.
+        """
+        self.check_finite()
+        return self.documents.result()
+
+
+class TextMaxSimSlice:
+    """A slice of a MaxSim of texts in a step: some of its queries, some of the documents, or both; see `StepSlice`."""
+
+    def __init__(self, job: TextMaxSimJob, job_slice: JobSlice, packed: PackedSequences) -> None:
+        self._job, self._packed = job, packed
+        queries = len(job.sequences)
+        start, stop = max(0, job_slice.start - queries), job_slice.stop - queries
+        self._documents = job.documents.documents_slice(start, stop) if stop > 0 else None
+        self._compared = np.arange(start, stop) if job.documents.pairs else np.arange(queries)
+
+    def request_outputs(self, outputs: Outputs) -> None:
+        """Requests token vectors of the queries."""
+        self._outputs = outputs
+        self._query_rows = outputs.request_token_rows(self._packed, self._job.form) if len(self._packed) else None
+
+    def on_device(self, download: StepDownload) -> None:
+        """Keeps the rows of new queries, and compares the documents with all queries, or with their own."""
+        job, numbers = self._job, self._packed.numbers
+        if self._query_rows is not None:
+            counts = job.sequences.selected_counts[numbers].tolist()
+            job.query_rows.add_queries(numbers, self._query_rows.tensor.split(counts))
+        if self._documents is not None:
+            queries = job.query_rows.rows_of(self._compared)
+            self._documents.on_device(queries, self._outputs.maxsim, download)
+
+    def on_host(self) -> None:
+        """Puts the scores into the documents' tables."""
+        self._job.note_finite(self._packed, self._outputs)
+        if self._documents is not None:
+            self._documents.on_host()

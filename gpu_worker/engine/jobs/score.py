@@ -1,21 +1,25 @@
-"""Scores of queries with documents; sequences 0 to `queries` - 1 of the job are the queries."""
+"""Score jobs: scores of queries with documents; sequences 0 to `queries` - 1 of the job are the queries."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from gpu_worker.engine.jobs.scoring import DenseScoring, LateScoring, Scoring, SparseScoring, comparing_flops
-from gpu_worker.engine.jobs.texts import Deliver, Launch, TextJob
+from gpu_worker.engine.jobs.dense_scoring import DenseScoring
+from gpu_worker.engine.jobs.late_scoring import LateScoring
+from gpu_worker.engine.jobs.scoring import Scoring, comparing_flops
+from gpu_worker.engine.jobs.sparse_scoring import SparseScoring
+from gpu_worker.engine.jobs.texts import TextJob
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
-from gpu_worker.engine.step.sequences import Member, Sequences
+from gpu_worker.engine.step.sequences import PackedSequences, Sequences
+from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.heads.heads import Heads
 from shared.jobs import HybridWeights, JobResult, Score
 from shared.vectors import Layout, ScoringMethod
 
 
 class ScoreJob(TextJob):
-    """A Score on its way: one way to score, or the three of a hybrid with their weights."""
+    """A running Score: its `scorings`, one, or up to three of a hybrid, each with its weight."""
 
     def __init__(
         self,
@@ -25,33 +29,34 @@ class ScoreJob(TextJob):
         flops_per_token: float,
         sparse_cost: Callable[[int], int] = int,
     ) -> None:
-        """`sparse_cost`: what sparse vectors cost a sequence of so many tokens beside the encoder."""
+        """`sparse_cost`: cost in tokens of the sparse vector of a sequence of so many tokens, beside the encoder's."""
         super().__init__(sequences, _units(sequences, work))
         self._work = work
         shape = work.layout.shape(work.queries, len(sequences) - work.queries)
         hybrid, weights = work.method is ScoringMethod.HYBRID, work.weights or HybridWeights()
-        self._scorings: list[tuple[float, Scoring]] = []
+        self.scorings: list[tuple[float, Scoring]] = []
         self._late: LateScoring | None = None
         if work.method is ScoringMethod.DENSE or (hybrid and weights.dense):
-            self._scorings.append((weights.dense, DenseScoring(work, shape)))
+            self.scorings.append((weights.dense, DenseScoring(work, shape)))
         if self.compares_tokens(work):
             assert heads.multi_vector is not None
             self._late = LateScoring(work, shape, sequences, mean=work.mean or hybrid)
-            self._scorings.append((weights.multi_vector, self._late))
+            self.scorings.append((weights.multi_vector, self._late))
             self.costs = self._with_comparing(heads.multi_vector.width, flops_per_token)
         if work.method is ScoringMethod.SPARSE or (hybrid and weights.sparse):
-            extra = [sum(sparse_cost(int(sequences.lengths[each])) for each in unit) for unit in self.units]
+            extra = [sum(sparse_cost(int(sequences.lengths[number])) for number in unit) for unit in self.units]
             self.costs = [cost + more for cost, more in zip(self.costs, extra, strict=True)]
-            self._scorings.append((weights.sparse, SparseScoring(work, shape)))
+            self.scorings.append((weights.sparse, SparseScoring(work, shape)))
 
     @staticmethod
     def compares_tokens(work: Score) -> bool:
         """Whether token vectors are compared."""
-        late, hybrid = (work.method is each for each in (ScoringMethod.LATE_INTERACTION, ScoringMethod.HYBRID))
-        return late or (hybrid and bool((work.weights or HybridWeights()).multi_vector))
+        if work.method is ScoringMethod.HYBRID:
+            return bool((work.weights or HybridWeights()).multi_vector)
+        return work.method is ScoringMethod.LATE_INTERACTION
 
     def _with_comparing(self, width: int, flops_per_token: float) -> list[int]:
-        """Costs of units with what it takes to compare a document with all queries."""
+        """Costs of units, including the comparison of a document with all queries."""
         if self._work.layout is Layout.PAIRS:
             return list(self.costs)
         queries = self._work.queries
@@ -61,30 +66,19 @@ class ScoreJob(TextJob):
             cost + int(cost * extra * (unit[0] >= queries)) for cost, unit in zip(self.costs, self.units, strict=True)
         ]
 
-    def ask(self, start: int, stop: int, member: Member, outputs: Outputs) -> Launch:
-        launches = [scoring.ask(member, outputs) for _, scoring in self._scorings]
-
-        def launch(shipment: StepDownload) -> Deliver:
-            deliveries = [each(shipment) for each in launches]
-
-            def deliver() -> None:
-                self.heed(member, outputs)
-                for each in deliveries:
-                    each()
-
-            return deliver
-
-        return launch
+    def step_slice(self, job_slice: JobSlice, packed: PackedSequences) -> "ScoreSlice":
+        """Creates a slice of this job for a step."""
+        return ScoreSlice(self, packed)
 
     def result(self) -> JobResult:
-        found = [(weight, scoring.scores) for weight, scoring in self._scorings]
+        """Scores, of a hybrid the weighted sum, and explanations. Raises Internal where a number is not finite."""
+        scores = self.scorings[0][1].scores
         if self._work.method is ScoringMethod.HYBRID:
-            total = sum(weight for weight, _ in found)
-            scores = sum((weight / total * each for weight, each in found), np.zeros_like(found[0][1]))
-        else:
-            scores = found[0][1]
+            total = sum(weight for weight, _ in self.scorings)
+            shares = (weight / total * scoring.scores for weight, scoring in self.scorings)
+            scores = sum(shares, np.zeros_like(scores))
         self.finite &= bool(np.isfinite(scores).all())
-        self.check()
+        self.check_finite()
         return JobResult(
             scores=scores.astype("<f4").tobytes(),
             winners=self._late.winners.astype("<i4").tobytes() if self._late else b"",
@@ -92,8 +86,33 @@ class ScoreJob(TextJob):
         )
 
 
+class ScoreSlice:
+    """A slice of a Score in a step: the phases of all its scorings; see `StepSlice`."""
+
+    def __init__(self, job: ScoreJob, packed: PackedSequences) -> None:
+        self._job, self._packed = job, packed
+        self._slices = [scoring.step_slice(packed) for _, scoring in job.scorings]
+
+    def request_outputs(self, outputs: Outputs) -> None:
+        """Requests what each scoring compares."""
+        self._outputs = outputs
+        for scoring_slice in self._slices:
+            scoring_slice.request_outputs(outputs)
+
+    def on_device(self, download: StepDownload) -> None:
+        """Compares by each scoring."""
+        for scoring_slice in self._slices:
+            scoring_slice.on_device(download)
+
+    def on_host(self) -> None:
+        """Puts the scores of each scoring into its table."""
+        self._job.note_finite(self._packed, self._outputs)
+        for scoring_slice in self._slices:
+            scoring_slice.on_host()
+
+
 def _units(sequences: Sequences, work: Score) -> list[tuple[int, ...]]:
-    """Pairs together; of a matrix first the queries, then the documents, each in ascending length."""
+    """Units in ascending length: a pair is one unit; of a matrix first every query, then every document."""
     lengths, queries = sequences.lengths.tolist(), work.queries
     if work.layout is Layout.PAIRS:
         pairs = [(index, queries + index) for index in range(queries)]

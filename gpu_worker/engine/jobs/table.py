@@ -1,4 +1,4 @@
-"""Rows of a job in their order, as they come step by step. numpy only."""
+"""Rows of a job in their order, filled step by step. numpy only."""
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ Bytes = npt.NDArray[np.uint8]
 class Table:
     """N rows of one width in one data type, and their scales.
 
-    Of a job that one step served whole the rows stay where the shipment has them; else each step's are copied together.
+    Where one step made all rows of a job, they stay in its download; otherwise the rows of each step are copied here.
     """
 
     def __init__(self, rows: int, dimensions: int, data_type: DataType) -> None:
@@ -23,26 +23,26 @@ class Table:
         self._data: Bytes | None = None
         self._scales: Bytes | None = None
 
-    def put(self, places: Counts, share: RowOutput) -> None:
-        """Takes a share whose rows belong at `places` [n], which ascend."""
-        self.finite &= share.finite
-        scales = None if share.scales is None else share.scales.view(np.uint8).reshape(-1, 4)
+    def put_rows(self, places: Counts, rows: RowOutput) -> None:
+        """Puts n rows at `places` [n], which ascend."""
+        self.finite &= rows.finite
+        scales = None if rows.scales is None else rows.scales.view(np.uint8).reshape(-1, 4)
         if len(places) == self._rows:
-            self._data, self._scales = share.values, scales
+            self._data, self._scales = rows.values, scales
             return
         if self._data is None:
             self._data = np.empty((self._rows, self._data_type.row_bytes(self.dimensions)), dtype=np.uint8)
             self._scales = np.empty((self._rows, self._data_type.scale_bytes), dtype=np.uint8)
-        self._data[places] = share.values
+        self._data[places] = rows.values
         if scales is not None:
             assert self._scales is not None
             self._scales[places] = scales
 
     def packed(self) -> Rows:
         """All rows, without a copy."""
-        return Rows(dimensions=self.dimensions, data=view(self._data), scales=view(self._scales))
+        return Rows(dimensions=self.dimensions, data=byte_view(self._data), scales=byte_view(self._scales))
 
 
-def view(array: npt.NDArray[np.generic] | None) -> memoryview | bytes:
-    """The bytes of an array, without a copy where they lie together."""
+def byte_view(array: npt.NDArray[np.generic] | None) -> memoryview | bytes:
+    """The bytes of an array, without a copy where it is contiguous; empty for None."""
     return b"" if array is None or not array.size else np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

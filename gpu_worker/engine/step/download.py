@@ -1,4 +1,4 @@
-"""Everything that a step sends to the host, in one buffer and with one wait. Tensors without I/O."""
+"""The download of a step: all that it sends to the host, in one buffer and with one wait. Tensors without I/O."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from gpu_worker.ragged.upload import aligned
 
 Array = npt.NDArray[np.generic]
 LARGE = 256 * 1024
-"""Bytes of a tensor that is copied by itself."""
+"""Bytes from which on a tensor is copied by itself."""
 
 NUMPY_TYPES = {
     torch.float32: np.float32,
@@ -22,10 +22,24 @@ NUMPY_TYPES = {
 }
 
 
-class StepDownload:
-    """Takes device tensors while a step is launched, `send` ships them, and from `wait` on the host has `arrays`.
+class DownloadedArray:
+    """A tensor of the device and, once the step's download arrived, the same numbers on the host as `array`."""
 
-    Arrays are views of one buffer, or on a processor of the tensors themselves: nothing is copied again here.
+    __slots__ = ("_download", "_number")
+
+    def __init__(self, download: "StepDownload", number: int) -> None:
+        self._download, self._number = download, number
+
+    @property
+    def array(self) -> Array:
+        """The numbers on the host, in the tensor's shape and type: a view."""
+        return self._download.arrays[self._number]
+
+
+class StepDownload:
+    """Collects device tensors while a step is computed; `send` starts their copy, `wait` ends it on the host.
+
+    `arrays` are views of one buffer, or on a CPU of the tensors themselves: nothing is copied again here.
     """
 
     def __init__(self) -> None:
@@ -33,21 +47,21 @@ class StepDownload:
         self._download: Download | None = None
         self.arrays: list[Array] = []
 
-    def add(self, tensor: Tensor) -> int:
-        """Takes a float32, int32, uint8 or bool tensor; returns its place in `arrays`."""
+    def add_tensor(self, tensor: Tensor) -> DownloadedArray:
+        """Takes a float32, int32, uint8 or bool tensor."""
         assert tensor.dtype in NUMPY_TYPES, tensor.dtype
         self._tensors.append(tensor)
-        return len(self._tensors) - 1
+        return DownloadedArray(self, len(self._tensors) - 1)
 
     def send(self) -> None:
-        """Everything into one buffer, without a wait."""
+        """Starts to copy all tensors into one buffer, and does not wait."""
         if not self._tensors or self._tensors[0].device.type == "cpu":
             return
         size = sum(aligned(tensor.numel() * tensor.element_size()) for tensor in self._tensors)
         self._download = Download(self._tensors[0].device, self._pieces(), size)
 
     def wait(self) -> "StepDownload":
-        """The only wait of a step; none on a processor. A second one does nothing."""
+        """Waits for the copy, the only wait of a step; on a CPU there is none. A second call does nothing."""
         if self.arrays or not self._tensors:
             return self
         if self._download is None:
@@ -58,9 +72,10 @@ class StepDownload:
         return self
 
     def _pieces(self) -> Iterator[tuple[int, Tensor]]:
-        """Bytes on the device, uint8 [n], and where they go: each tensor to a multiple of 64.
+        """Places in the buffer and the bytes that go there, uint8 [n]; tensors begin at multiples of 64.
 
-        Large ones go as they lie; those between two of them are joined, since a copy costs as much as many bytes.
+        Large tensors are copied as they lie. Those between two of them are joined first, since a copy costs as much as
+        many bytes.
         """
         gap = torch.zeros(aligned(1), dtype=torch.uint8, device=self._tensors[0].device)
         start, begin, small = 0, 0, list[Tensor]()
@@ -80,6 +95,7 @@ class StepDownload:
             yield begin, torch.cat(small)
 
     def _cut(self, buffer: npt.NDArray[np.uint8]) -> list[Array]:
+        """Views of the buffer, one for each tensor."""
         arrays: list[Array] = []
         start = 0
         for tensor in self._tensors:

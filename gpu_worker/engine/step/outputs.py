@@ -1,10 +1,10 @@
-"""What the heads make of a step's hidden states: each output once, for all jobs of the step that want it.
+"""What the heads make of a step's hidden states: each output once, for all job slices of the step that want it.
 
-Jobs say on the host what they want; then all indices are staged, everything is computed in a row without a wait, and
-each job has its share as a view.
+Job slices make their requests on the host. Then all indices are uploaded, everything is computed in a row without a
+wait, and every slice has its part of an output as a view.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -12,27 +12,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_worker.engine.step.comparisons import Comparing, Comparisons
-from gpu_worker.engine.step.download import StepDownload
+from gpu_worker.engine.step.comparisons import Comparisons, ScoreOutput
+from gpu_worker.engine.step.download import DownloadedArray, StepDownload
 from gpu_worker.engine.step.row_outputs import RowForm, RowGroup, RowOutput
-from gpu_worker.engine.step.sequences import Member
-from gpu_worker.engine.step.sparse_outputs import SparseGroup, SparseShare
+from gpu_worker.engine.step.sequences import PackedSequences
+from gpu_worker.engine.step.sparse_outputs import SparseGroup, SparseOutput
 from gpu_worker.kernels.maxsim.comparison import Mask, MaxSimKernel, Texts
 from gpu_worker.kernels.rows import choice
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse import LexicalHead, SpladeHead
 from gpu_worker.ragged.batch import Counts, Ids, RaggedBatch
-from gpu_worker.ragged.upload import Staged, Upload
+from gpu_worker.ragged.upload import Upload, UploadedArray
 from shared.vectors import Layout
 
 
 class Outputs:
-    """The outputs of one step, each made once."""
+    """The outputs of one step."""
 
     def __init__(
         self, batch: RaggedBatch | None, device: torch.device, heads: Heads, dropped: Ids, maxsim: MaxSimKernel
     ) -> None:
-        """`batch`: None where no job of the step has sequences. `dropped`: special ids without a lexical weight."""
+        """`batch`: None where no job has sequences in the step. `dropped`: special ids without a lexical weight."""
         self.device, self.maxsim, self._kernels = device, maxsim, choice.choose(device)
         self._packed, self._heads, self._dropped = batch, heads, dropped
         self._dense: dict[RowForm, RowGroup] = {}
@@ -40,177 +40,180 @@ class Outputs:
         self._tokens: dict[RowForm, RowGroup] = {}
         self._logits, self._token_logits = RowGroup(RowForm()), RowGroup(RowForm())
         self._sparse: dict[int, SparseGroup] = {}
-        self._in_place: list[tuple[Member, RowForm]] = []
+        self._in_place: list[tuple[PackedSequences, RowForm]] = []
         self._comparisons = Comparisons(maxsim)
-        self._runs: list[Callable[[Tensor, StepDownload], None]] = []
-        self._placed: Tensor | None = None
-        self._whole: int | None = None
-        self._shipment: StepDownload | None = None
+        self._computations: list[Callable[[Tensor, StepDownload], None]] = []
+        self._rows_in_place: Tensor | None = None
+        self._finite_tokens: DownloadedArray | None = None
 
     @property
     def _batch(self) -> RaggedBatch:
         assert self._packed is not None
         return self._packed
 
-    # What jobs ask for, on the host.
+    # On the host, while the step is packed: requests of the job slices.
 
-    def dense(self, member: Member, form: RowForm) -> RowOutput:
-        """Pooled rows, one a sequence."""
-        self._skips.setdefault(form, []).append(member.sequences.skip[member.chosen])
-        return self._dense.setdefault(form, RowGroup(form)).add(member.places)
+    def request_dense_rows(self, packed: PackedSequences, form: RowForm) -> RowOutput:
+        """Requests pooled rows, one for each sequence."""
+        self._skips.setdefault(form, []).append(packed.sequences.skip[packed.numbers])
+        return self._dense.setdefault(form, RowGroup(form)).add_rows(packed.places)
 
-    def tokens(self, member: Member, form: RowForm) -> RowOutput:
-        """Token vectors of the kept tokens, one sequence after the other."""
-        return self._tokens.setdefault(form, RowGroup(form)).add(self._kept_rows(member))
+    def request_token_rows(self, packed: PackedSequences, form: RowForm) -> RowOutput:
+        """Requests token vectors of the selected tokens, one sequence after the other."""
+        return self._tokens.setdefault(form, RowGroup(form)).add_rows(self._selected_rows(packed))
 
-    def documents(self, member: Member, form: RowForm) -> None:
-        """Token vectors of every token are compared where they lie; see `compare`."""
-        self._in_place.append((member, form))
+    def request_documents(self, packed: PackedSequences, form: RowForm) -> None:
+        """Requests token vectors of documents that `add_comparison` will read in place, where the batch has them."""
+        self._in_place.append((packed, form))
 
-    def logits(self, member: Member) -> RowOutput:
-        """[n, labels] float32, one row a sequence."""
-        return self._logits.add(member.places)
+    def request_logits(self, packed: PackedSequences) -> RowOutput:
+        """Requests logits [n, labels] float32, one row for each sequence."""
+        return self._logits.add_rows(packed.places)
 
-    def token_logits(self, member: Member) -> RowOutput:
-        """[.., labels] float32, one row a kept token."""
-        return self._token_logits.add(self._kept_rows(member))
+    def request_token_logits(self, packed: PackedSequences) -> RowOutput:
+        """Requests logits [.., labels] float32, one row for each selected token."""
+        return self._token_logits.add_rows(self._selected_rows(packed))
 
-    def sparse(self, member: Member, top_k: int = 0) -> SparseShare:
-        """Sparse vectors, one a sequence; the `top_k` largest weights of each, 0 for all."""
-        return self._sparse.setdefault(top_k, SparseGroup(top_k)).add(member)
+    def request_sparse_vectors(self, packed: PackedSequences, top_k: int = 0) -> SparseOutput:
+        """Requests the sparse vector of each sequence: its `top_k` largest weights, 0 for all."""
+        return self._sparse.setdefault(top_k, SparseGroup(top_k)).add_sequences(packed)
 
-    def stage(self, staging: Upload) -> None:
-        """Settles, once all jobs have asked, what is computed and in which order."""
+    def plan(self, upload: Upload) -> None:
+        """Decides, once all requests are made, what is computed and in which order; uploads the indices for it."""
         for plan in (self._plan_dense, self._plan_tokens, self._plan_logits, self._plan_sparse):
-            plan(staging)
+            plan(upload)
 
-    # On the device.
+    # In the device's order.
 
-    def launch(self, hidden: Tensor, shipment: StepDownload) -> None:
-        """Makes all outputs of hidden [T, H]."""
-        self._shipment = shipment
-        self._whole = shipment.add(self._kernels.finite(hidden))
-        runs = list(self._runs)
-        self._runs.clear()  # they know us: a circle would keep the step's tensors until a full garbage collection
-        for run in runs:
-            run(hidden, shipment)
+    def compute(self, hidden: Tensor, download: StepDownload) -> None:
+        """Makes all requested outputs of hidden states [T, H]."""
+        self._finite_tokens = download.add_tensor(self._kernels.finite(hidden))
+        computations = list(self._computations)
+        # They refer to this object: the circle would keep the step's tensors until a full garbage collection.
+        self._computations.clear()
+        for computation in computations:
+            computation(hidden, download)
 
     @property
-    def placed(self) -> Tensor:
-        """[T, W] float32 token vectors of the whole batch, for what is compared in place."""
-        assert self._placed is not None
-        return self._placed
+    def rows_in_place(self) -> Tensor:
+        """Token vectors of the whole batch, [T, W] float32, for documents that are compared in place."""
+        assert self._rows_in_place is not None
+        return self._rows_in_place
 
-    def compare(self, queries: Tensor, lengths: Counts, documents: Member, layout: Layout) -> Comparing:
-        """MaxSim of queries, rows [sum of lengths, W] end to end, with a member's sequences, read in place."""
-        return self._comparisons.add(queries, lengths, self.texts_of(documents), layout)
+    def add_comparison(
+        self, queries: Tensor, lengths: Counts, documents: PackedSequences, layout: Layout
+    ) -> ScoreOutput:
+        """Adds a MaxSim of query rows [sum of lengths, W], end to end, with documents that are read in place."""
+        return self._comparisons.add_comparison(queries, lengths, self.texts_of(documents), layout)
 
-    def launch_comparisons(self, shipment: StepDownload) -> None:
-        """Computes all that jobs asked to compare, at once."""
+    def compute_comparisons(self, download: StepDownload) -> None:
+        """Computes all comparisons that job slices added, at once."""
         if self._comparisons:
-            self._comparisons.launch(self.placed, self.kept_mask(), shipment)
+            self._comparisons.compute(self.rows_in_place, self.selected_mask(), download)
 
-    def texts_of(self, member: Member) -> Texts:
-        """Where a member's sequences lie in the batch."""
+    def texts_of(self, packed: PackedSequences) -> Texts:
+        """Places of the sequences' tokens in the batch."""
         offsets = self._batch.offsets
-        return Texts(starts=offsets[member.places], lengths=np.diff(offsets)[member.places])
+        return Texts(starts=offsets[packed.places], lengths=np.diff(offsets)[packed.places])
 
-    def kept_mask(self) -> Mask | None:
-        """[T] which tokens of the batch have a vector; None where all have."""
-        if all(member.sequences.kept.all() for member, _ in self._in_place):
+    def selected_mask(self) -> Mask | None:
+        """Mask [T] of the batch: tokens of documents that were not selected are left out. None where all count."""
+        if all(packed.sequences.selected.all() for packed, _ in self._in_place):
             return None
         mask: Mask = np.ones(self._batch.total, dtype=np.bool_)
-        for member, _ in self._in_place:
-            mask[self._batch.rows_of(member.places)] = member.sequences.kept_of(member.chosen)
+        for packed, _ in self._in_place:
+            mask[self._batch.rows_of(packed.places)] = packed.sequences.selected_in(packed.numbers)
         return mask
 
-    # On the host again.
+    # On the host again, once the download arrived.
 
-    def finite(self, member: Member) -> bool:
-        """Whether the model gave numbers for all of a member's tokens."""
-        return bool(self._finite[member.places].all())
+    def finite(self, packed: PackedSequences) -> bool:
+        """Whether the hidden states of all the sequences' tokens were finite numbers."""
+        return bool(self._finite_sequences[packed.places].all())
 
     @cached_property
-    def _finite(self) -> Mask:
-        """[S] of each sequence of the batch."""
-        assert self._shipment is not None
-        assert self._whole is not None
-        found: Mask = np.logical_and.reduceat(self._shipment.arrays[self._whole], self._batch.offsets[:-1])
-        return found
+    def _finite_sequences(self) -> Mask:
+        """Sequences of the batch whose hidden states are all finite numbers, [S]."""
+        assert self._finite_tokens is not None
+        finite: Mask = np.logical_and.reduceat(self._finite_tokens.array, self._batch.offsets[:-1])
+        return finite
 
-    def _kept_rows(self, member: Member) -> Counts:
-        """Rows of the batch whose token has a vector, one sequence after the other."""
-        return self._batch.rows_of(member.places)[member.sequences.kept_of(member.chosen)]
+    def _selected_rows(self, packed: PackedSequences) -> Counts:
+        """Rows of the batch that belong to selected tokens, one sequence after the other."""
+        return self._batch.rows_of(packed.places)[packed.sequences.selected_in(packed.numbers)]
 
-    def _plan_dense(self, staging: Upload) -> None:
-        """All forms are pooled in one go, each a range of rows."""
+    def _plan_dense(self, upload: Upload) -> None:
+        """Pools the rows of all forms at once; the rows of a form lie together."""
         head, groups = self._heads.dense, list(self._dense.values())
         if not groups:
             return
         assert head is not None
         places = np.concatenate([group.index for group in groups])
-        skip = np.concatenate([each for form in self._dense for each in self._skips[form]])
+        skip = np.concatenate([skip for form in self._dense for skip in self._skips[form]])
         offsets = self._batch.offsets
-        pooled = head.plan(offsets[places], np.diff(offsets)[places], skip, staging)
+        pool = head.plan(offsets[places], np.diff(offsets)[places], skip, upload)
         counts = [len(group) for group in groups]
 
-        def run(hidden: Tensor, shipment: StepDownload) -> None:
-            rows = pooled(hidden)
-            for group, own in zip(groups, rows.split(counts) if len(groups) > 1 else [rows], strict=True):
-                group.finish(own, shipment)
+        def compute(hidden: Tensor, download: StepDownload) -> None:
+            pooled = pool(hidden)
+            for group, rows in zip(groups, pooled.split(counts) if len(groups) > 1 else [pooled], strict=True):
+                group.finish(rows, download)
 
-        self._runs.append(run)
+        self._computations.append(compute)
 
-    def _plan_tokens(self, staging: Upload) -> None:
-        """One projection of all rows; those that travel are gathered, documents that are compared stay in place."""
+    def _plan_tokens(self, upload: Upload) -> None:
+        """Projects all tokens once; requested rows are gathered, documents that are compared stay in place."""
         head, groups = self._heads.multi_vector, list(self._tokens.values())
         if not groups and not self._in_place:
             return
         assert head is not None
-        picks = [_Pick(group.index, self._batch.total, staging) for group in groups]
-        place = self._plan_places(staging) if self._in_place else None
+        gathers = [_Gather(group.index, self._batch.total, upload) for group in groups]
+        finish_in_place = self._plan_rows_in_place(upload) if self._in_place else None
 
-        def run(hidden: Tensor, shipment: StepDownload) -> None:
+        def compute(hidden: Tensor, download: StepDownload) -> None:
             rows = head(hidden)
-            for group, pick in zip(groups, picks, strict=True):
-                group.finish(rows, shipment, pick.index)
-            if place is not None:
-                self._placed = place(rows)
+            for group, gather in zip(groups, gathers, strict=True):
+                group.finish(rows, download, gather.index)
+            if finish_in_place is not None:
+                self._rows_in_place = finish_in_place(rows)
 
-        self._runs.append(run)
+        self._computations.append(compute)
 
-    def _plan_places(self, staging: Upload) -> Callable[[Tensor], Tensor]:
-        """Cuts and normalises rows of the batch where they lie, as the jobs want that compare them."""
+    def _plan_rows_in_place(self, upload: Upload) -> Callable[[Tensor], Tensor]:
+        """Cuts and normalises the rows of the batch where they lie, in the forms of the requests for documents."""
         forms = {form for _, form in self._in_place}
         if len(forms) == 1:
             (only,) = forms
             return lambda rows: self._kernels.finished(rows, None, only.dimensions, only.unit)
         assert not any(form.dimensions for form in forms)
         unit = np.ones(self._batch.total, dtype=np.bool_)
-        for member, form in self._in_place:
-            unit[self._batch.rows_of(member.places)] = form.unit
-        wanted = staging.add(unit)
-        return lambda rows: torch.where(wanted.tensor[:, None], F.normalize(rows.float(), dim=1), rows)
+        for packed, form in self._in_place:
+            unit[self._batch.rows_of(packed.places)] = form.unit
+        mask = upload.add_array(unit)
+        return lambda rows: torch.where(mask.tensor[:, None], F.normalize(rows.float(), dim=1), rows)
 
-    def _plan_logits(self, staging: Upload) -> None:
-        if self._logits.asked:
+    def _plan_logits(self, upload: Upload) -> None:
+        """Classifies the requested sequences, and the requested tokens."""
+        if self._logits.requested:
             assert self._heads.classifier is not None
-            classify = self._heads.classifier.plan(self._batch, self._logits.index, staging)
-            self._runs.append(lambda hidden, shipment: self._ship_logits(self._logits, classify(hidden), shipment))
-        if self._token_logits.asked:
+            classify = self._heads.classifier.plan(self._batch, self._logits.index, upload)
+            self._computations.append(
+                lambda hidden, download: self._download_logits(self._logits, classify(hidden), download)
+            )
+        if self._token_logits.requested:
             head = self._heads.token_classifier
             assert head is not None
-            pick = _Pick(self._token_logits.index, self._batch.total, staging)
-            self._runs.append(
-                lambda hidden, shipment: self._ship_logits(self._token_logits, head(pick(hidden)), shipment)
+            gather = _Gather(self._token_logits.index, self._batch.total, upload)
+            self._computations.append(
+                lambda hidden, download: self._download_logits(self._token_logits, head(gather(hidden)), download)
             )
 
     @staticmethod
-    def _ship_logits(group: RowGroup, logits: Tensor, shipment: StepDownload) -> None:
-        group.ship(logits, torch.isfinite(logits.sum(dim=1)), shipment)
+    def _download_logits(group: RowGroup, logits: Tensor, download: StepDownload) -> None:
+        group.download_rows(logits, torch.isfinite(logits.sum(dim=1)), download)
 
-    def _plan_sparse(self, staging: Upload) -> None:
-        """Of those jobs only that want it: the logits of a vocabulary are the dearest of all outputs."""
+    def _plan_sparse(self, upload: Upload) -> None:
+        """Makes sparse weights of the requested sequences only: logits of a vocabulary are the dearest output."""
         groups = list(self._sparse.values())
         if not groups:
             return
@@ -218,38 +221,38 @@ class Outputs:
         places = np.concatenate([group.places for group in groups])
         counts = [len(group.places) for group in groups]
         lengths = np.diff(batch.offsets)[places]
-        pick = _Pick(batch.rows_of(places), batch.total, staging)
+        gather = _Gather(batch.rows_of(places), batch.total, upload)
         if isinstance(head, LexicalHead):
-            tokens = [int(own.sum()) for own in np.split(lengths, np.cumsum(counts)[:-1])]
-            self._runs.append(lambda hidden, shipment: self._lexical(head, groups, tokens, pick(hidden), shipment))
+            tokens = [int(group_lengths.sum()) for group_lengths in np.split(lengths, np.cumsum(counts)[:-1])]
+            self._computations.append(
+                lambda hidden, download: self._download_lexical(groups, head(gather(hidden)).split(tokens), download)
+            )
             return
         assert isinstance(head, SpladeHead)
-        segments = staging.add(np.repeat(np.arange(len(places)), lengths))
+        segments = upload.add_array(np.repeat(np.arange(len(places)), lengths))
 
-        def run(hidden: Tensor, shipment: StepDownload) -> None:
-            weights = head(pick(hidden), segments.tensor, len(places))
-            for group, own in zip(groups, weights.split(counts), strict=True):
-                group.ship_rows(own, shipment)
+        def compute(hidden: Tensor, download: StepDownload) -> None:
+            weights = head(gather(hidden), segments.tensor, len(places))
+            for group, rows in zip(groups, weights.split(counts), strict=True):
+                group.download_rows(rows, download)
 
-        self._runs.append(run)
+        self._computations.append(compute)
 
-    def _lexical(
-        self, head: LexicalHead, groups: list[SparseGroup], tokens: list[int], rows: Tensor, shipment: StepDownload
-    ) -> None:
-        for group, own in zip(groups, head(rows).split(tokens), strict=True):
-            group.ship_tokens(own, self._dropped, shipment)
+    def _download_lexical(self, groups: list[SparseGroup], weights: Sequence[Tensor], download: StepDownload) -> None:
+        for group, token_weights in zip(groups, weights, strict=True):
+            group.download_tokens(token_weights, self._dropped, download)
 
 
-class _Pick:
-    """Rows of a tensor [T, W] in an order of their own; the tensor itself where that is all of them, in order."""
+class _Gather:
+    """Takes rows of a tensor [T, W] in the order of an index; returns the tensor itself where that is every row."""
 
-    def __init__(self, index: Counts, total: int, staging: Upload) -> None:
+    def __init__(self, index: Counts, total: int, upload: Upload) -> None:
         whole = len(index) == total and bool((index == np.arange(total)).all())
-        self._index: Staged | None = None if whole else staging.add(index)
+        self._index: UploadedArray | None = None if whole else upload.add_array(index)
 
     @property
     def index(self) -> Tensor | None:
-        """[n] on the device; None: all, in order."""
+        """The index [n] on the device; None: every row, in order."""
         return None if self._index is None else self._index.tensor
 
     def __call__(self, rows: Tensor) -> Tensor:

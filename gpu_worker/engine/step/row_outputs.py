@@ -1,4 +1,4 @@
-"""Rows that a step makes once for all jobs that want them in one form, and each job's share of them: a view."""
+"""Rows that a step makes once for all job slices that want them in one form; each slice has a view of its own rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from gpu_worker.engine.step.download import StepDownload
+from gpu_worker.engine.step.download import DownloadedArray, StepDownload
 from gpu_worker.kernels.rows import choice
 from gpu_worker.ragged.batch import Counts
 from shared.vectors import DataType
@@ -15,9 +15,9 @@ from shared.vectors import DataType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowForm:
-    """How rows are wanted: leading `dimensions` (0: all), of `unit` length or as they are.
+    """The form of rows: their leading `dimensions` (0: all), of `unit` length or as they are.
 
-    Packed as `data_type`, or, where that is None, as float32 on the device.
+    They are packed as `data_type` and downloaded; None: they stay on the device as float32.
     """
 
     dimensions: int = 0
@@ -26,85 +26,97 @@ class RowForm:
 
 
 class RowOutput:
-    """A job's rows `start` to `stop` of what a group of jobs wanted in one form."""
+    """Rows of one job slice: `start` to `stop` of the rows of a group."""
 
     def __init__(self, group: "RowGroup", start: int, stop: int) -> None:
-        self._group, self._own = group, slice(start, stop)
+        self._group, self._range = group, slice(start, stop)
 
     @property
     def tensor(self) -> Tensor:
-        """[n, W] float32 on the device, while the step is computed."""
+        """The rows on the device, [n, W] float32, while the step is computed."""
         assert self._group.rows is not None
-        return self._group.rows[self._own]
+        return self._group.rows[self._range]
 
     @property
     def values(self) -> npt.NDArray[np.uint8]:
-        """[n, B] packed rows, or float32 [n, labels], once the shipment arrived: a view."""
-        return self._group.shipped(0)[self._own]
+        """Packed rows [n, B], or float32 logits [n, labels], once the download arrived: a view."""
+        return self._group.values[self._range]
 
     @property
     def scales(self) -> npt.NDArray[np.float32] | None:
-        """[n] of INT8."""
-        return self._group.shipped(2)[self._own] if self._group.scaled else None
+        """Scale of each INT8 row, [n]; None for other types."""
+        scales = self._group.scales
+        return None if scales is None else scales[self._range]
 
     @property
     def finite(self) -> bool:
-        """Whether all of its rows were numbers."""
-        return bool(self._group.shipped(1)[self._own].all())
+        """Whether all rows consisted of finite numbers."""
+        return bool(self._group.finite[self._range].all())
 
 
 class RowGroup:
-    """All rows that a step's jobs want in one form, in the order in which they asked."""
+    """All rows that the job slices of a step want in one form, in the order of their requests: n rows."""
 
     def __init__(self, form: RowForm) -> None:
         self.form = form
         self.rows: Tensor | None = None
-        self.scaled = False
         self._indices: list[Counts] = []
         self._count = 0
-        self._slots: list[int] = []
-        self._shipment: StepDownload | None = None
+        self._values: DownloadedArray | None = None
+        self._finite: DownloadedArray | None = None
+        self._scales: DownloadedArray | None = None
 
-    def add(self, index: Counts) -> RowOutput:
-        """Takes the places or rows that a job wants."""
+    def add_rows(self, index: Counts) -> RowOutput:
+        """Requests rows of the sequences, or of the tokens, at these places of the batch."""
         start, self._count = self._count, self._count + len(index)
         self._indices.append(index)
         return RowOutput(self, start, self._count)
 
     def __len__(self) -> int:
-        """n."""
+        """Number of rows: n."""
         return self._count
 
     @property
-    def asked(self) -> bool:
-        """Whether any job wants them, if only none of them."""
+    def requested(self) -> bool:
+        """Whether any job slice made a request, be it for no row."""
         return bool(self._indices)
 
     @property
     def index(self) -> Counts:
-        """[n] of all jobs."""
+        """Places in the batch of all rows, [n]."""
         return np.concatenate(self._indices)
 
-    def finish(self, rows: Tensor, shipment: StepDownload, index: Tensor | None = None) -> None:
-        """Cuts, normalises and packs rows [n, W] for all jobs at once, and ships them if they are to travel.
+    def finish(self, rows: Tensor, download: StepDownload, index: Tensor | None = None) -> None:
+        """Cuts, normalises and packs rows for all job slices at once; packed rows are downloaded.
 
-        `index` [n]: of rows [N, W] these; None: all.
+        `index` [n] picks from rows [N, W]; None: rows are [n, W] already.
         """
         form, kernels = self.form, choice.choose(rows.device)
         if form.data_type is None:
             self.rows = kernels.finished(rows, index, form.dimensions, form.unit)
             return
         packed = kernels.packed(rows, index, form.dimensions, form.unit, form.data_type)
-        self.ship(packed.values, packed.finite, shipment)
+        self.download_rows(packed.values, packed.finite, download)
         if packed.scales is not None:
-            self._slots.append(shipment.add(packed.scales))
-            self.scaled = True
+            self._scales = download.add_tensor(packed.scales)
 
-    def ship(self, values: Tensor, finite: Tensor, shipment: StepDownload) -> None:
-        """Values [n, ..], and which of them were made of numbers, [n]."""
-        self._shipment = shipment
-        self._slots = [shipment.add(values), shipment.add(finite)]
+    def download_rows(self, values: Tensor, finite: Tensor, download: StepDownload) -> None:
+        """Downloads values [n, ..], and which rows of them consist of finite numbers, [n]."""
+        self._values, self._finite = download.add_tensor(values), download.add_tensor(finite)
 
-    def shipped(self, slot: int) -> npt.NDArray[Any]:
-        assert self._shipment is not None
-        return self._shipment.arrays[self._slots[slot]]
+    @property
+    def values(self) -> npt.NDArray[Any]:
+        """Values [n, ..] of all rows, once the download arrived."""
+        assert self._values is not None
+        return self._values.array
+
+    @property
+    def finite(self) -> npt.NDArray[Any]:
+        """Which rows consist of finite numbers, [n], once the download arrived."""
+        assert self._finite is not None
+        return self._finite.array
+
+    @property
+    def scales(self) -> npt.NDArray[Any] | None:
+        """Scales [n] of INT8 rows, once the download arrived; None for other types."""
+        return None if self._scales is None else self._scales.array

@@ -1,4 +1,4 @@
-"""The sequences of a job, and those of a step, packed. No I/O."""
+"""The sequences of a job, and the sequences of a step packed into one batch. No I/O."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,114 +15,119 @@ from shared.jobs import Job
 
 
 class Sequences:
-    """S sequences of one job, T tokens end to end.
+    """S sequences of one job, T tokens end to end; a sequence has a number, its place in the job.
 
-    `ids` [T]; `lengths` [S], `offsets` [S + 1]; of each sequence `skip` [S] tokens at its start that pooling leaves
-    out, `second_segments` [S] where its second segment begins (0: nowhere), `tails` [S] tokens at its end that nobody
-    attends to. `kept` [T] are the tokens that have a vector: all, until the job is opened.
+    `ids` [T], `lengths` [S], `offsets` [S + 1]. Pooling leaves out the first `skip` [S] tokens of each sequence. The
+    second text of a pair begins at `second_segments` [S], 0 for no pair. No token attends to the last `tails` [S]
+    tokens. `selected` [T]: tokens that get a row of their own, a vector or logits; all, unless the job says less.
     """
 
     def __init__(self, job: Job, skip: Counts | None = None) -> None:
         self.lengths: Counts = np.array(job.tokens.lengths, dtype=np.int64)
         self.offsets: Counts = np.concatenate([[0], np.cumsum(self.lengths)])
         self.ids: Ids = np.frombuffer(job.tokens.ids, dtype="<i4")
-        nothing = np.zeros_like(self.lengths)
-        self.skip = nothing if skip is None else skip
-        self.second_segments: Counts = np.array(job.second_segments, dtype=np.int64) if job.second_segments else nothing
-        self.tails: Counts = np.array(job.unattended_tails, dtype=np.int64) if job.unattended_tails else nothing
-        self.kept: npt.NDArray[np.bool_] = np.ones(len(self.ids), dtype=np.bool_)
+        zeros = np.zeros_like(self.lengths)
+        self.skip = zeros if skip is None else skip
+        self.second_segments: Counts = np.array(job.second_segments, dtype=np.int64) if job.second_segments else zeros
+        self.tails: Counts = np.array(job.unattended_tails, dtype=np.int64) if job.unattended_tails else zeros
+        self.selected: npt.NDArray[np.bool_] = np.ones(len(self.ids), dtype=np.bool_)
 
     def __len__(self) -> int:
-        """S."""
+        """Number of sequences: S."""
         return len(self.lengths)
 
-    def one(self, number: int) -> Ids:
+    def ids_of(self, number: int) -> Ids:
         """Token ids of one sequence."""
         return self.ids[self.offsets[number] : self.offsets[number + 1]]
 
-    def kept_of(self, chosen: Counts) -> npt.NDArray[np.bool_]:
-        """Which tokens of some sequences, one after the other, have a vector."""
-        return self.kept[row_ranges(self.offsets[chosen], self.lengths[chosen])]
+    def selected_in(self, numbers: Counts) -> npt.NDArray[np.bool_]:
+        """Mask of the selected tokens over the tokens of some sequences, one sequence after the other."""
+        return self.selected[row_ranges(self.offsets[numbers], self.lengths[numbers])]
 
     @cached_property
-    def kept_counts(self) -> Counts:
-        """[S] how many tokens of each sequence have a vector."""
-        counts: Counts = np.add.reduceat(self.kept.astype(np.int64), self.offsets[:-1])
+    def selected_counts(self) -> Counts:
+        """Number of selected tokens in each sequence: [S]."""
+        counts: Counts = np.add.reduceat(self.selected.astype(np.int64), self.offsets[:-1])
         return counts
 
-    def kept_places(self, chosen: Counts) -> Counts:
-        """Places of the kept tokens of some sequences among all that the job keeps."""
-        counts = self.kept_counts
-        return row_ranges((np.cumsum(counts) - counts)[chosen], counts[chosen])
+    def selected_places(self, numbers: Counts) -> Counts:
+        """Places of some sequences' selected tokens among all selected tokens of the job."""
+        counts = self.selected_counts
+        return row_ranges((np.cumsum(counts) - counts)[numbers], counts[numbers])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One job's sequences of a step: `chosen` [n], their numbers in the job, ascending; `places` [n] in the batch."""
+class PackedSequences:
+    """Sequences of one job in a step: their `numbers` [n] in the job, ascending, and `places` [n] in the batch."""
 
     sequences: Sequences
-    chosen: Counts
+    numbers: Counts
     places: Counts
 
-    def split(self, first: int) -> tuple["Member", "Member"]:
-        """The sequences before number `first`, and the others."""
-        middle = int(np.searchsorted(self.chosen, first))
+    def split(self, first: int) -> tuple["PackedSequences", "PackedSequences"]:
+        """Splits them into the sequences with numbers below `first`, and the rest."""
+        middle = int(np.searchsorted(self.numbers, first))
         sides = (slice(None, middle), slice(middle, None))
         before, after = (
-            Member(sequences=self.sequences, chosen=self.chosen[side], places=self.places[side]) for side in sides
+            PackedSequences(sequences=self.sequences, numbers=self.numbers[side], places=self.places[side])
+            for side in sides
         )
         return before, after
 
     @property
     def tokens(self) -> int:
-        """Of all of them."""
-        return int(self.sequences.lengths[self.chosen].sum())
+        """Tokens of all n sequences."""
+        return int(self.sequences.lengths[self.numbers].sum())
 
     def __len__(self) -> int:
-        """n."""
-        return len(self.chosen)
+        """Number of sequences: n."""
+        return len(self.numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """All sequences of a step, packed in ascending length, and of one length by how much of them is attended to."""
+    """All sequences of a step in one batch, sorted by length and then by unattended tail.
 
-    batch: RaggedBatch
-    members: list[Member]
+    `batch` is None where no job has a sequence in the step. `packed`: the sequences of each job slice, in their order.
+    """
+
+    batch: RaggedBatch | None
+    packed: list[PackedSequences]
 
     @classmethod
     def pack(
         cls,
-        chosen: Sequence[tuple[Sequences, Counts]],
+        selections: Sequence[tuple[Sequences, Counts]],
         device: torch.device,
         uncounted: int | None,
         types: TokenTypes | None,
-        staging: Upload,
+        upload: Upload,
     ) -> "Step":
-        """Packs these sequences of all jobs, a member each.
+        """Packs the sequences of all job slices: the sequences of each one's job, and the numbers of those in the step.
 
-        `uncounted` as in `RaggedBatch.pack`; `types`: token types of a model that reads them.
+        `uncounted`, `types` and `upload`: see `RaggedBatch.pack`.
         """
-        texts = [sequences.one(number) for sequences, numbers in chosen for number in numbers.tolist()]
-        seconds = np.concatenate([sequences.second_segments[numbers] for sequences, numbers in chosen])
-        tails = np.concatenate([sequences.tails[numbers] for sequences, numbers in chosen])
-        lengths = np.concatenate([sequences.lengths[numbers] for sequences, numbers in chosen])
+        texts = [sequences.ids_of(number) for sequences, numbers in selections for number in numbers.tolist()]
+        seconds = np.concatenate([sequences.second_segments[numbers] for sequences, numbers in selections])
+        tails = np.concatenate([sequences.tails[numbers] for sequences, numbers in selections])
+        lengths = np.concatenate([sequences.lengths[numbers] for sequences, numbers in selections])
         order = np.lexsort((tails, lengths))
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
-        ends = np.cumsum([len(numbers) for _, numbers in chosen])
-        members = [
-            Member(sequences=sequences, chosen=numbers, places=own)
-            for (sequences, numbers), own in zip(chosen, np.split(places, ends[:-1]), strict=True)
+        ends = np.cumsum([len(numbers) for _, numbers in selections])
+        packed = [
+            PackedSequences(sequences=sequences, numbers=numbers, places=slice_places)
+            for (sequences, numbers), slice_places in zip(selections, np.split(places, ends[:-1]), strict=True)
         ]
-        ordered = [texts[each] for each in order.tolist()]
+        if not texts:
+            return cls(batch=None, packed=packed)
         batch = RaggedBatch.pack(
-            ordered,
+            [texts[place] for place in order.tolist()],
             device,
             uncounted,
             types=types,
             second_segments=seconds[order].tolist(),
             tails=tails[order].tolist(),
-            staging=staging,
+            upload=upload,
         )
-        return cls(batch=batch, members=members)
+        return cls(batch=batch, packed=packed)

@@ -1,83 +1,80 @@
-"""Sparse vectors that a step makes once for all jobs, and each job's share of them.
-
-They are made on the host of what was shipped.
-"""
+"""Sparse vectors that a step makes once for all job slices; they are built on the host from downloaded weights."""
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpu_worker.engine.step.download import StepDownload
-from gpu_worker.engine.step.sequences import Member
+from gpu_worker.engine.step.download import DownloadedArray, StepDownload
+from gpu_worker.engine.step.sequences import PackedSequences
 from gpu_worker.model.heads import sparse_vectors
 from gpu_worker.model.heads.sparse_vectors import Vector
 from gpu_worker.ragged.batch import Counts, Ids
 
 
-class SparseShare:
-    """A job's sequences `start` to `stop` of a group that wants sparse vectors."""
+class SparseOutput:
+    """Sparse vectors of one job slice, whose sequences and tokens begin at these places of a group's."""
 
-    def __init__(self, group: "SparseGroup", member: Member, first: int, first_token: int) -> None:
-        self._group, self._member = group, member
-        self._own = slice(first, first + len(member))
-        self._tokens = slice(first_token, first_token + member.tokens)
+    def __init__(self, group: "SparseGroup", packed: PackedSequences, first: int, first_token: int) -> None:
+        self._group, self._packed = group, packed
+        self._rows = slice(first, first + len(packed))
+        self._tokens = slice(first_token, first_token + packed.tokens)
 
     def vectors(self) -> tuple[list[Vector], bool]:
-        """One a sequence, once the shipment arrived, and whether all weights were numbers."""
-        return self._group.vectors(self._member, self._own, self._tokens)
+        """The vector of each sequence, and whether all weights were finite numbers, once the download arrived."""
+        return self._group.vectors(self._packed, self._rows, self._tokens)
 
 
 class SparseGroup:
-    """All sparse vectors of a step with as many weights each; they are made on the host of what was shipped."""
+    """All sparse vectors of a step with at most `top_k` weights each (0: no limit): n vectors."""
 
     def __init__(self, top_k: int) -> None:
         self._top_k = top_k
-        self._members: list[Member] = []
+        self._packed: list[PackedSequences] = []
         self._count = self._tokens = 0
-        self._slots: list[int] = []
-        self._shipment: StepDownload | None = None
+        self._weights: list[DownloadedArray] = []
         self._dropped: Ids | None = None
 
-    def add(self, member: Member) -> SparseShare:
-        share = SparseShare(self, member, self._count, self._tokens)
-        self._count, self._tokens = self._count + len(member), self._tokens + member.tokens
-        self._members.append(member)
-        return share
+    def add_sequences(self, packed: PackedSequences) -> SparseOutput:
+        """Requests the sparse vectors of a job slice's sequences."""
+        output = SparseOutput(self, packed, self._count, self._tokens)
+        self._count, self._tokens = self._count + len(packed), self._tokens + packed.tokens
+        self._packed.append(packed)
+        return output
 
     @property
     def places(self) -> Counts:
-        """[n] in the batch."""
-        return np.concatenate([member.places for member in self._members])
+        """Places of all sequences in the batch, [n]."""
+        return np.concatenate([packed.places for packed in self._packed])
 
-    def ship_rows(self, weights: Tensor, shipment: StepDownload) -> None:
-        """weights [n, vocabulary] float32: whole, or their largest with their ids."""
-        self._shipment = shipment
+    def download_rows(self, weights: Tensor, download: StepDownload) -> None:
+        """Downloads weights [n, vocabulary] float32: all of them, or the largest ones of each row with their ids."""
         whole = not self._top_k or self._top_k >= weights.shape[1]
-        sound = shipment.add(torch.isfinite(weights.sum(dim=1)))
+        finite = download.add_tensor(torch.isfinite(weights.sum(dim=1)))
         if whole:
-            self._slots = [sound, shipment.add(weights)]
+            self._weights = [finite, download.add_tensor(weights)]
         else:
             values, ids = weights.topk(self._top_k, dim=1)
-            self._slots = [sound, shipment.add(values), shipment.add(ids.int())]
+            self._weights = [finite, download.add_tensor(values), download.add_tensor(ids.int())]
 
-    def ship_tokens(self, weights: Tensor, dropped: Ids, shipment: StepDownload) -> None:
-        """weights [tokens of the n sequences] float32: lexical ones, a number a token."""
-        self._shipment, self._dropped = shipment, dropped
-        self._slots = [shipment.add(weights)]
+    def download_tokens(self, weights: Tensor, dropped: Ids, download: StepDownload) -> None:
+        """Downloads lexical weights [tokens of the n sequences] float32; ids in `dropped` carry no weight."""
+        self._dropped = dropped
+        self._weights = [download.add_tensor(weights)]
 
-    def vectors(self, member: Member, own: slice, tokens: slice) -> tuple[list[Vector], bool]:
-        """Those of one member, with its rows of what was shipped, or its tokens."""
-        assert self._shipment is not None
-        shipped = [self._shipment.arrays[slot] for slot in self._slots]
+    def vectors(self, packed: PackedSequences, rows: slice, tokens: slice) -> tuple[list[Vector], bool]:
+        """Vectors of one job slice from its `rows` or `tokens` of the weights, and whether these were finite."""
+        weights = [downloaded.array for downloaded in self._weights]
         if self._dropped is not None:
-            return self._of_tokens(member, shipped[0][tokens], self._dropped)
-        values, sound = shipped[1][own], bool(shipped[0][own].all())
-        if len(shipped) == 2:
-            return [sparse_vectors.of_row(row) for row in values], sound
-        return [sparse_vectors.of_pairs(*pair) for pair in zip(shipped[2][own], values, strict=True)], sound
+            return self._of_tokens(packed, weights[0][tokens], self._dropped)
+        values, finite = weights[1][rows], bool(weights[0][rows].all())
+        if len(weights) == 2:
+            return [sparse_vectors.of_row(row) for row in values], finite
+        return [sparse_vectors.of_pairs(*pair) for pair in zip(weights[2][rows], values, strict=True)], finite
 
-    def _of_tokens(self, member: Member, weights: npt.NDArray[np.generic], dropped: Ids) -> tuple[list[Vector], bool]:
-        texts = [member.sequences.one(number) for number in member.chosen.tolist()]
+    def _of_tokens(
+        self, packed: PackedSequences, weights: npt.NDArray[np.generic], dropped: Ids
+    ) -> tuple[list[Vector], bool]:
+        texts = [packed.sequences.ids_of(number) for number in packed.numbers.tolist()]
         vectors = sparse_vectors.of_tokens(texts, np.nan_to_num(weights), dropped, self._top_k)
         return vectors, bool(np.isfinite(weights).all())

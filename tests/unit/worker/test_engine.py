@@ -9,7 +9,7 @@ import torch
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.engine.step import download as shipping
+from gpu_worker.engine.step import download as download_module
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.loop.interface import JobSlice, OutOfMemory
 from gpu_worker.model.encoder.encoder import Encoder
@@ -106,18 +106,18 @@ def test_a_text_without_rows_has_none_in_any_type() -> None:
 @pytest.mark.parametrize(("large", "copies"), [(1 << 20, 1), (12, 2), (3, 4)], ids=["joined", "mixed", "apart"])
 def test_what_is_shipped_comes_out_as_it_was(large: int, copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copies that a device makes: every type, each from a multiple of 64 bytes on, as views of one buffer."""
-    monkeypatch.setattr(shipping, "LARGE", large)
-    shipment = StepDownload()
+    monkeypatch.setattr(download_module, "LARGE", large)
+    download = StepDownload()
     tensors = [torch.arange(6.0).view(2, 3), torch.tensor([7, -1], dtype=torch.int32)]
     tensors += [torch.tensor([1, 2, 255], dtype=torch.uint8), torch.tensor([True, False]), torch.empty(0, 4)]
     for tensor in tensors:
-        shipment.add(tensor)
-    pieces = list(shipment._pieces())
+        download.add_tensor(tensor)
+    pieces = list(download._pieces())
     assert len(pieces) == copies
     flat = np.empty(max(start + len(piece) for start, piece in pieces), dtype=np.uint8)
     for start, piece in pieces:
         flat[start : start + len(piece)] = piece
-    for array, tensor in zip(shipment._cut(flat), tensors, strict=True):
+    for array, tensor in zip(download._cut(flat), tensors, strict=True):
         assert np.array_equal(array, tensor.numpy())
         assert array.dtype == tensor.numpy().dtype
         assert not array.size or np.shares_memory(array, flat)

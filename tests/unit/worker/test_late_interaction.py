@@ -14,9 +14,10 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.max_sim import MaxSimJob
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
-from gpu_worker.engine.step.sequences import Member
+from gpu_worker.engine.step.sequences import PackedSequences
 from gpu_worker.kernels.maxsim import reference
 from gpu_worker.kernels.maxsim.packed import PackedMaxSim
+from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.loading import load
 from shared.card import LateInteraction
@@ -280,13 +281,15 @@ def test_half_precision_may_stay_as_it_is(data_type: DataType) -> None:
             return super().__call__(queries, documents, *arguments)
 
     def scored(asked: MaxSim, half_width: int) -> np.ndarray:
-        job, shipment = MaxSimJob(Job(id=1, work=asked), asked, 1e6, half_width), StepDownload()
-        nothing = job.chosen(0, 2)
+        job, download = MaxSimJob(Job(id=1, work=asked), asked, 1e6, half_width), StepDownload()
+        nothing = job.sequence_numbers(0, 2)
         outputs = Outputs(None, CPU.device, Heads(), np.empty(0, dtype=np.int32), Watching())
-        member = Member(sequences=job.sequences, chosen=nothing, places=nothing)
-        deliver = job.ask(0, 2, member, outputs)(shipment)
-        shipment.wait()
-        deliver()
+        packed_sequences = PackedSequences(sequences=job.sequences, numbers=nothing, places=nothing)
+        step_slice = job.step_slice(JobSlice(progress=job, start=0, stop=2), packed_sequences)
+        step_slice.request_outputs(outputs)
+        step_slice.on_device(download)
+        download.wait()
+        step_slice.on_host()
         return scores(job.result(), 2)
 
     single = scored(work, 0)

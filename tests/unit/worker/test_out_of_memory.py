@@ -76,12 +76,12 @@ def packing(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine_module.Step, "pack", packed)
 
 
-def staging(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
+def uploading(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
     """Pinned memory of what goes to the device."""
     send = Upload.send
 
     def sent(self: Upload) -> None:
-        crowded.heed(self._staged[0].array.shape[-1])
+        crowded.heed(self._arrays[0].array.shape[-1])
         send(self)
 
     patch.setattr(Upload, "send", sent)
@@ -99,7 +99,7 @@ def computing(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(encoder, "__call__", called)
 
 
-def shipping(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
+def downloading(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
     """Pinned memory of what comes back."""
     patch.setattr(StepDownload, "send", lambda self: crowded.heed(len(self._tensors[0])))
 
@@ -116,7 +116,7 @@ def waiting(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StepDownload, "wait", waited)
 
 
-PLACES = [packing, staging, computing, shipping, waiting]
+PLACES = [packing, uploading, computing, downloading, waiting]
 Place = Callable[[Crowded, pytest.MonkeyPatch], None]
 
 

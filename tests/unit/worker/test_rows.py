@@ -26,20 +26,20 @@ def hidden_of(lengths: list[int], width: int = 6) -> tuple[torch.Tensor, RaggedB
 @given(st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=8))
 def test_dimensions_and_normalising_mix_in_one_batch(wishes: list[tuple[int, bool]]) -> None:
     """Each row is cut and normalised as its own job wants."""
-    rows, shipment = torch.randn(len(wishes), 6, generator=torch.Generator().manual_seed(1)), StepDownload()
+    rows, download = torch.randn(len(wishes), 6, generator=torch.Generator().manual_seed(1)), StepDownload()
     groups: dict[RowForm, RowGroup] = {}
-    shares = []
+    outputs = []
     for number, (width, unit) in enumerate(wishes):
         form = RowForm(dimensions=width, unit=unit, data_type=DataType.FLOAT32)
-        shares.append(groups.setdefault(form, RowGroup(form)).add(np.array([number])))
+        outputs.append(groups.setdefault(form, RowGroup(form)).add_rows(np.array([number])))
     for group in groups.values():
-        group.finish(rows[torch.from_numpy(group.index)], shipment)
-    shipment.send()
-    shipment.wait()
-    for share, raw, (width, wanted) in zip(shares, rows, wishes, strict=True):
+        group.finish(rows[torch.from_numpy(group.index)], download)
+    download.send()
+    download.wait()
+    for output, raw, (width, wanted) in zip(outputs, rows, wishes, strict=True):
         expected = raw[:width] / raw[:width].norm() if wanted else raw[:width]
-        assert np.allclose(share.values.view(np.float32)[0], expected, atol=1e-6)
-        assert share.finite
+        assert np.allclose(output.values.view(np.float32)[0], expected, atol=1e-6)
+        assert output.finite
 
 
 @pytest.mark.parametrize("data_type", list(DataType))
@@ -75,13 +75,13 @@ def test_int8_of_a_zero_row_is_zero() -> None:
     assert torch.isfinite(scales).all()
 
 
-def test_a_shipment_returns_what_was_put_in() -> None:
+def test_a_download_returns_what_was_put_in() -> None:
     """In order, in shape."""
-    shipment = StepDownload()
+    download = StepDownload()
     tensors = [torch.randn(2, 3), torch.zeros(4, dtype=torch.uint8), torch.tensor([True, False])]
-    slots = [shipment.add(each) for each in tensors]
-    shipment.send()
-    shipped = shipment.wait().arrays
-    for slot, tensor in zip(slots, tensors, strict=True):
-        assert np.array_equal(shipped[slot], tensor.numpy())
+    downloaded = [download.add_tensor(tensor) for tensor in tensors]
+    download.send()
+    download.wait()
+    for each, tensor in zip(downloaded, tensors, strict=True):
+        assert np.array_equal(each.array, tensor.numpy())
     assert StepDownload().wait().arrays == []

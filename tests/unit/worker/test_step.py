@@ -18,7 +18,7 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import load
-from gpu_worker.ragged import upload as staging
+from gpu_worker.ragged import upload as upload_module
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.upload import Upload
 from selvage.worker.v1 import worker_pb2
@@ -88,7 +88,7 @@ def test_many_jobs_go_to_the_device_in_one_copy(name: str, monkeypatch: pytest.M
         return host.clone()
 
     monkeypatch.setattr(module, "Upload", lambda _: Upload(torch.device("xpu")))
-    monkeypatch.setattr(staging, "to_device", copied)
+    monkeypatch.setattr(upload_module, "to_device", copied)
     engine = ModelEngine(load(f"random:{name}", CPU))
     heads = {DENSE: engine.model.heads.dense, MULTI: engine.model.heads.multi_vector}
     outputs = [output for output, head in heads.items() if head is not None]
@@ -99,7 +99,7 @@ def test_many_jobs_go_to_the_device_in_one_copy(name: str, monkeypatch: pytest.M
         assert len(copies) == 1
 
 
-def test_a_row_is_copied_once_from_the_shipment_to_its_message() -> None:
+def test_a_row_is_copied_once_from_the_download_to_its_message() -> None:
     """What is shipped is what the result shows; the message's own bytes are the one copy."""
     engine = ModelEngine(load("random:tiny-bert", CPU))
     texts = tokens(*[200] * 60)

@@ -1,0 +1,40 @@
+"""The engine's view of a running job of any kind, and the three phases of a job slice in a step."""
+
+from typing import Protocol
+
+from gpu_worker.engine.step.download import StepDownload
+from gpu_worker.engine.step.outputs import Outputs
+from gpu_worker.engine.step.sequences import PackedSequences, Sequences
+from gpu_worker.loop.interface import JobSlice, RunningJob
+from gpu_worker.ragged.batch import Counts
+
+
+class StepSlice(Protocol):
+    """A job slice in a step: what it computes, of which sequences, and where the batch has them.
+
+    The engine calls the three phases in this order. Slices of a job are served in the order of their steps.
+    """
+
+    def request_outputs(self, outputs: Outputs) -> None:
+        """On the host, while the step is packed: requests the outputs that the job needs of this step."""
+
+    def on_device(self, download: StepDownload) -> None:
+        """In the device's order, once the outputs are made: computes what the job needs of its own, and downloads it.
+
+        Nothing may wait for the device here.
+        """
+
+    def on_host(self) -> None:
+        """On the host, once the download arrived: puts the slice's rows into the job's table. Twice does no harm."""
+
+
+class StepJob(RunningJob, Protocol):
+    """A running job as the engine sees it."""
+
+    sequences: Sequences
+
+    def sequence_numbers(self, start: int, stop: int) -> Counts:
+        """Numbers of the sequences of units `start` to `stop`, ascending; there may be none."""
+
+    def step_slice(self, job_slice: JobSlice, packed: PackedSequences) -> StepSlice:
+        """Creates a slice of this job for a step whose batch has the sequences `packed`, those of the slice's units."""
