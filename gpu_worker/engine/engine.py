@@ -83,11 +83,10 @@ class ModelEngine:
         """Packs a step of these job slices and hands it to the device's thread; see `StepEngine`."""
         model, device = self.model, self.model.placement.device
         jobs = [cast(StepJob, job_slice.progress) for job_slice in job_slices]
-        numbers = [
-            job.sequence_numbers(job_slice.start, job_slice.stop)
+        selections = [
+            (job.sequences, job.sequence_numbers(job_slice.start, job_slice.stop))
             for job, job_slice in zip(jobs, job_slices, strict=True)
         ]
-        selections = [(job.sequences, job_numbers) for job, job_numbers in zip(jobs, numbers, strict=True)]
         upload = Upload(device)
         step = Step.pack(selections, device, model.encoder.uncounted, model.encoder.token_types, upload)
         outputs = Outputs(step.batch, device, model.heads, self._dropped, model.maxsim)

@@ -35,8 +35,8 @@ class CallerDocuments:
         columns: Counts | None = None,
         widths: Counts | None = None,
     ) -> None:
-        """`query_rows` [Q]: rows of each query. `flops_per_token`: operations of the model for a token, so that vectors
-        are counted as so many tokens as take as long. Explanations have `widths` [Q] columns for each query, and each
+        """`query_rows` [Q]: rows of each query. `flops_per_token`: operations of the model for a token; a unit costs as
+        many tokens as the model computes with the operations of its comparison. Explanations have `widths` [Q] columns for each query, and each
         query row [sum of query_rows] stands in the column `columns` of its query; by default each row has its own.
         Raises InvalidInput.
         """

@@ -16,7 +16,8 @@ from shared.vectors import Layout
 class LateScoring:
     """The late-interaction scores of one job, and the token vectors of its queries.
 
-    With `explain`, `winners` and `similarities` [S, tokens of the query] say which document token won, and how clearly.
+    With `explain`, `winners` [documents, tokens of the query] are the document tokens that matched best, -1 for none,
+    and `similarities` their products.
     """
 
     def __init__(self, work: Score, shape: tuple[int, int], sequences: Sequences, mean: bool) -> None:

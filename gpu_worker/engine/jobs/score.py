@@ -75,8 +75,8 @@ class ScoreJob(TextJob):
         scores = self.scorings[0][1].scores
         if self._work.method is ScoringMethod.HYBRID:
             total = sum(weight for weight, _ in self.scorings)
-            shares = (weight / total * scoring.scores for weight, scoring in self.scorings)
-            scores = sum(shares, np.zeros_like(scores))
+            weighted = (weight / total * scoring.scores for weight, scoring in self.scorings)
+            scores = sum(weighted, np.zeros_like(scores))
         self.finite &= bool(np.isfinite(scores).all())
         self.check_finite()
         return JobResult(

@@ -103,8 +103,9 @@ class Step:
         types: TokenTypes | None,
         upload: Upload,
     ) -> "Step":
-        """Packs the sequences of all job slices: the sequences of each one's job, and the numbers of those in the step.
+        """Packs the sequences of all job slices of a step.
 
+        `selections`: for each job slice the sequences of its job, and the numbers of those in the step, ascending.
         `uncounted`, `types` and `upload`: see `RaggedBatch.pack`.
         """
         texts = [sequences.ids_of(number) for sequences, numbers in selections for number in numbers.tolist()]
