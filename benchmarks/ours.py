@@ -133,10 +133,11 @@ class Ours:
         start = time.perf_counter()
         with torch.inference_mode():
             while len(queue):
-                units, staging = queue.next_step(budget)[0], Upload(device)
-                chosen = [(opened.sequences, opened.chosen(units.start, units.stop))]
-                step = Step.pack(chosen, device, encoder.uncounted, encoder.token_types, staging)
-                staging.send()
+                units, upload = queue.next_step(budget)[0], Upload(device)
+                selections = [(opened.sequences, opened.sequence_numbers(units.start, units.stop))]
+                step = Step.pack(selections, device, encoder.uncounted, encoder.token_types, upload)
+                assert step.batch is not None
+                upload.send()
                 encoder(step.batch)
         if device.type == "cuda":
             torch.cuda.synchronize(device)

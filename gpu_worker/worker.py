@@ -128,7 +128,7 @@ async def step_tokens_of(engine: ModelEngine, host: ThreadPoolExecutor, settings
     Raises ModelRefused where the user's number does not fit.
     """
     placement = engine.model.placement
-    measuring = partial(probe_step_size, engine, placement.measured, settings.step_tokens, _log_failure)
+    measuring = partial(probe_step_size, engine, placement.device_memory, settings.step_tokens, _log_failure)
     try:
         trials = await asyncio.get_running_loop().run_in_executor(host, measuring)
     except SelvageError as error:

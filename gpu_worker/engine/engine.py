@@ -82,7 +82,7 @@ class ModelEngine:
     def launch(self, job_slices: Sequence[JobSlice]) -> ModelStepHandle:
         """Packs a step of these job slices and hands it to the device's thread; see `StepEngine`."""
         model, device = self.model, self.model.placement.device
-        jobs = [cast(StepJob, job_slice.progress) for job_slice in job_slices]
+        jobs = [cast(StepJob, job_slice.job) for job_slice in job_slices]
         selections = [
             (job.sequences, job.sequence_numbers(job_slice.start, job_slice.stop))
             for job, job_slice in zip(jobs, job_slices, strict=True)

@@ -38,7 +38,7 @@ def probe_step_size(engine: ModelEngine, memory: Memory | None, chosen: int, rep
 
 def run_largest_steps(engine: ModelEngine, memory: Memory, report: Report, tokens: int) -> Trial:
     """Runs the largest steps of so many tokens, and measures their memory."""
-    memory.forget()
+    memory.reset_peak()
     ran = _run(engine, StepRetries(engine, report), tokens)
     return Trial(tokens=tokens, taken=memory.peak if ran else None, room=memory.room)
 

@@ -59,7 +59,7 @@ class Within:
     """The device's memory, of which this process may have a part only; the driver knows nothing of that."""
 
     def __init__(self, memory: DeviceMemory, room: int) -> None:
-        self.forget, self._memory, self.room = memory.forget, memory, room
+        self.reset_peak, self._memory, self.room = memory.reset_peak, memory, room
 
     @property
     def peak(self) -> int:
@@ -74,7 +74,7 @@ def test_weights_are_float32_one_at_a_time(cuda: torch.device, memory: DeviceMem
     whole, taken = 4 * sum(each.numel() for each in bert.parameters()), []
     ids, rows = torch.arange(5, 45, device=cuda)[None], torch.zeros(1, 40, 384, device=cuda)
     for way in (widened.as_read, widened.at_once):
-        memory.forget()
+        memory.reset_peak()
         before = torch.cuda.memory_allocated(cuda)
         with way(bert), torch.inference_mode():
             assert bert.embeddings(input_ids=ids).dtype == torch.float32
@@ -90,7 +90,7 @@ def test_weights_are_float32_one_at_a_time(cuda: torch.device, memory: DeviceMem
 def test_the_default_step_fits_and_takes_what_is_told(name: str, memory: DeviceMemory) -> None:
     """One trial, where there is plenty; its peak is PyTorch's own figure, and below the room."""
     chosen = model(name)
-    trials = probe_step_size(ModelEngine(chosen), chosen.placement.measured, 0, silent)
+    trials = probe_step_size(ModelEngine(chosen), chosen.placement.device_memory, 0, silent)
     assert [each.tokens for each in trials] == [chosen.placement.step_tokens]
     assert trials[0].taken == memory.peak
     assert chosen.weight_bytes < memory.peak < trials[0].room

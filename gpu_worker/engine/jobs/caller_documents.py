@@ -36,9 +36,9 @@ class CallerDocuments:
         widths: Counts | None = None,
     ) -> None:
         """`query_rows` [Q]: rows of each query. `flops_per_token`: operations of the model for a token; a unit costs as
-        many tokens as the model computes with the operations of its comparison. Explanations have `widths` [Q] columns for each query, and each
-        query row [sum of query_rows] stands in the column `columns` of its query; by default each row has its own.
-        Raises InvalidInput.
+        many tokens as the model computes with the operations of its comparison. Explanations have `widths` [Q] columns
+        for each query, and each query row [sum of query_rows] stands in the column `columns` of its query; by default
+        each row has its own. Raises InvalidInput.
         """
         self.work, self.query_rows = work, query_rows
         self.rows: Counts = np.array(work.documents.lengths, dtype=np.int64)

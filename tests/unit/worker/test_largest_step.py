@@ -107,7 +107,7 @@ class FakeMemory:
         self.room, self.peak = room, 0
         self.batches: list[tuple[int, int]] = []
 
-    def forget(self) -> None:
+    def reset_peak(self) -> None:
         self.peak = 0
 
     def take(self, batch: RaggedBatch) -> None:
@@ -173,7 +173,7 @@ def test_a_step_of_few_tokens_is_rehearsed_as_well(tokens: int) -> None:
 def test_nothing_is_rehearsed_on_a_processor() -> None:
     """Whose step keeps its tokens."""
     memory = FakeMemory(room=1)
-    assert probe_step_size(engine("tiny-bert", memory), CPU.measured, 10**9, silent) == []
+    assert probe_step_size(engine("tiny-bert", memory), CPU.device_memory, 10**9, silent) == []
     assert memory.batches == []
 
 
@@ -224,7 +224,7 @@ def test_check_prints_what_was_measured(capsys: pytest.CaptureFixture[str], monk
     """Each trial, and the tokens of a step that came of them; or one line where the user's own number does not fit."""
     memory = FakeMemory(room=1000 + 700)
     made = engine("tiny-bert", memory).model
-    monkeypatch.setattr(OnDevice, "measured", memory)
+    monkeypatch.setattr(OnDevice, "device_memory", memory)
     assert check_model("tiny", lambda: made) == 0
     lines = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
     assert [line[3] for line in lines if line[:3] == ["device,", "largest", "step"]] == [
@@ -248,7 +248,7 @@ async def test_the_worker_serves_with_what_fits(monkeypatch: pytest.MonkeyPatch)
             return await step_tokens_of(made, host, settings)
 
     assert await tokens("--step-tokens", "3000") == 3000  # a processor: its number is not looked at
-    monkeypatch.setattr(OnDevice, "measured", memory)
+    monkeypatch.setattr(OnDevice, "device_memory", memory)
     assert await tokens() == 512
     with pytest.raises(ModelRefused) as refused:
         await tokens("--step-tokens", "1024")

@@ -285,7 +285,7 @@ def test_half_precision_may_stay_as_it_is(data_type: DataType) -> None:
         nothing = job.sequence_numbers(0, 2)
         outputs = Outputs(None, CPU.device, Heads(), np.empty(0, dtype=np.int32), Watching())
         packed_sequences = PackedSequences(sequences=job.sequences, numbers=nothing, places=nothing)
-        step_slice = job.step_slice(JobSlice(progress=job, start=0, stop=2), packed_sequences)
+        step_slice = job.step_slice(JobSlice(job=job, start=0, stop=2), packed_sequences)
         step_slice.request_outputs(outputs)
         step_slice.on_device(download)
         download.wait()
