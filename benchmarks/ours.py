@@ -32,7 +32,7 @@ from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
 from gpu_worker.loop.loop import Loop
 from gpu_worker.model import loading
 from gpu_worker.model.tune import linear
-from gpu_worker.model.tune import linear_choice as linear_ways
+from gpu_worker.model.tune import linear_choice
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
@@ -203,5 +203,5 @@ def attention(heads: int, head: int, lengths: Sequence[int], place: Placement) -
 def fast_linear(layer: nn.Linear) -> nn.Module:
     """A linear layer as the worker runs it on a processor: the way that it measures to be the fastest."""
     model = nn.Sequential(layer)
-    linear_ways.quicken(model)
+    linear_choice.install_fastest(model)
     return model

@@ -61,7 +61,7 @@ async def main(settings: WorkerSettings) -> None:
     servicer.ready = _create_ready(worker, settings)
     if metrics:
         placement, encoder = worker.model.placement, worker.model.encoder
-        metrics.read(lambda: replace(servicer.figures, memory=placement.memory, padding=encoder.padded))
+        metrics.read(lambda: replace(servicer.figures, memory=placement.memory, padding=encoder.padding_tokens))
     await server.set_ready(True)
     worker.log_ready()
     try:

@@ -39,7 +39,7 @@ def card_of(model: Model) -> ModelCard:
         vocabulary_size=model.vocabulary_size,
         dtype=model.placement.dtype_name,
         device=str(model.placement.device),
-        attention=model.encoder.way,
+        attention=model.encoder.description,
         linear=model.linear,
         weight_bytes=model.weight_bytes,
         fingerprint=model.fingerprint,

@@ -23,10 +23,10 @@ from gpu_worker.kernels.attention.hopper import Hopper
 from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
 from gpu_worker.model.encoder.equal_length import EqualLengthEncoder
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.model.tune.encoder_forms import FormChoice, Judge
+from gpu_worker.model.tune.encoder_forms import FormChoice, Gate
 from gpu_worker.model.tune.linear import packed_layers
 from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan
-from gpu_worker.model.tune.merged import merge, saved
+from gpu_worker.model.tune.merged import merge, saved_products
 from gpu_worker.model.verify import reference_attention as own_attention
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.ragged.batch import RaggedBatch
@@ -34,7 +34,7 @@ from gpu_worker.ragged.token_types import TokenTypes
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
 
-Faster = Callable[[PackedEncoder, Judge], FormChoice]
+FormFinder = Callable[[PackedEncoder, Gate], FormChoice]
 
 LENGTHS = range(8, 40, 2)
 """Of the texts by which the cost of equal lengths is told."""
@@ -84,7 +84,7 @@ def choose(
     try:
         packed = _packed(base, placement, uncounted, token_types, reference.width, plan, merging=merging)
         told = _checked(packed, reference)
-        fewer, way = saved(base), _attending_fastest(packed, reference, placement)
+        fewer, way = saved_products(base), _attending_fastest(packed, reference, placement)
         told += [f"{fewer} products of a step are made together with others"] if fewer else []
         return replace(way, told=(*told, *way.told))
     except Exception as error:  # foreign code that was not made for this fails anywhere; then the other way is tried
@@ -119,13 +119,13 @@ def _checked(packed: PackedEncoder, reference: Reference) -> list[str]:
     return []
 
 
-def formed(way: ExecutionMode, judge: Judge, faster: Faster | None) -> ExecutionMode:
+def formed(way: ExecutionMode, judge: Gate, faster: FormFinder | None) -> ExecutionMode:
     """The same in the fastest form that passes. `faster` finds it; None where the device has no forms."""
     packed = way.encoder
     if faster is None or not isinstance(packed, PackedEncoder) or not packed.attention.capturable:
         return way  # layers that look at lengths are not compiled
     form = faster(packed, judge)
-    return replace(way, encoder=form.encoder, told=(*way.told, *form.told))
+    return replace(way, encoder=form.encoder, told=(*way.told, *form.findings))
 
 
 def _attending_fastest(packed: PackedEncoder, reference: Reference, placement: Placement) -> ExecutionMode:

@@ -24,14 +24,14 @@ from gpu_worker.model.heads.transformers_head import TransformersHead
 from gpu_worker.repository.recipe import DenseRecipe, LayerRecipe, Recipe
 from shared.errors import ModelRefused
 
-Read = Callable[[LayerRecipe], dict[str, Tensor]]
+ReadLayer = Callable[[LayerRecipe], dict[str, Tensor]]
 """Tensors of a layer by role: weight [out, in], bias [out], residual [out, in]."""
 
 
 class HeadBuilder:
     """Builds the heads of one model. Heads of transformers classes take the model apart, so they come last."""
 
-    def __init__(self, recipe: Recipe, model: Any, placement: Placement, read: Read, width: int) -> None:
+    def __init__(self, recipe: Recipe, model: Any, placement: Placement, read: ReadLayer, width: int) -> None:
         """`width`: numbers of a hidden state."""
         self._recipe, self._model, self._placement, self._read = recipe, model, placement, read
         self._width = width

@@ -13,24 +13,24 @@ from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention import relative
 from gpu_worker.kernels.maxsim import choice as maxsim
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
-from gpu_worker.model import execution as ways
+from gpu_worker.model import execution
 from gpu_worker.model import longformer
-from gpu_worker.model.encoder.encoder import ENDLESS, Encoder, positions_of, uncounted_by
-from gpu_worker.model.execution import ExecutionMode, Faster
+from gpu_worker.model.encoder.encoder import ENDLESS, Encoder, positions_of, uncounted_id_of
+from gpu_worker.model.execution import ExecutionMode, FormFinder
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.quiet import quiet
-from gpu_worker.model.source import Source, open_source, rows_of
+from gpu_worker.model.source import Source, open_source, vocabulary_rows
 from gpu_worker.model.tune import fp8
 from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
 from gpu_worker.model.tune.fp8 import FP8
 from gpu_worker.model.tune.linear import Linear, PrepackedLinear, packed_alone, undoing
-from gpu_worker.model.tune.linear_choice import STOCK, quicken
-from gpu_worker.model.verify.closeness import LEAST, Close
+from gpu_worker.model.tune.linear_choice import STOCK, install_fastest
+from gpu_worker.model.verify.closeness import LEAST_COSINE, CosineGate
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.head_gate import HeadReference
 from gpu_worker.model.verify.probes import Budget, Probes
-from gpu_worker.model.verify.reference import Feeding, feeding_of
+from gpu_worker.model.verify.feeding import Feeding, feeding_of
 from gpu_worker.repository import fitting, packages, vocabulary
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.late_overrides import NO_OVERRIDES, LateOverrides
@@ -128,8 +128,8 @@ def _loaded(
 ) -> Model:
     placement = source.placement
     config = source.model.config.get_text_config()
-    rows = rows_of(source.model.config)
-    uncounted = uncounted_by(source.model)
+    rows = vocabulary_rows(source.model.config)
+    uncounted = uncounted_id_of(source.model)
     positions = positions_of(config, uncounted)
     limit = _limit(max_tokens, source.recipe, positions)
     room = Room(usual=limit, asked=max_tokens, positions=positions, uncounted=uncounted)
@@ -198,7 +198,7 @@ def _prepare(
     positions: int,
     probes: Probes,
     feeding: Feeding,
-    faster: Faster | None,
+    faster: FormFinder | None,
     asked: Linear,
 ) -> tuple[ExecutionMode, Heads, str, str]:
     """Takes references, takes the model apart, makes it fast, and compares. Also how linear layers run, and what a user
@@ -217,7 +217,7 @@ def _prepare(
     plan, told, undo = STOCK, "", None
     if placement.device.type == "cpu" and exact:
         undo = undoing(layers)  # keeps the old weights, so only where they may be wanted again
-        plan, told = quicken(layers)
+        plan, told = install_fastest(layers)
     try:
         way = ways.choose(base, reference, placement, uncounted, reference.types, positions, plan, merging=exact)
         if plan.most is not None:
@@ -244,16 +244,16 @@ def _rounded(
     heads: Heads,
     reference: Reference,
     head_reference: HeadReference | None,
-    faster: Faster | None,
+    faster: FormFinder | None,
 ) -> ExecutionMode:
     """The same with fp8 layers: judged exactly before they are rounded, and by cosines afterwards."""
     if head_reference is not None:
         head_reference.check(way.encoder, heads)
-    layers, close = fp8.install(base, heads.modules()), Close(reference, way.encoder)
+    layers, close = fp8.install(base, heads.modules()), CosineGate(reference, way.encoder)
     way = ways.formed(replace(way, told=(*way.told, f"{layers}: {close.cosines}")), close, faster)
     if head_reference is None:
         return way
-    cosine = head_reference.check_close(way.encoder, heads, LEAST)
+    cosine = head_reference.check_close(way.encoder, heads, LEAST_COSINE)
     return replace(way, told=(*way.told, f"logits of rounded layers: cosine {cosine:.4f}"))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.model.head_building import Read
+from gpu_worker.model.head_building import ReadLayer
 from gpu_worker.random_models import synthetic
 from gpu_worker.repository import contents, tokenizer, vocabulary, weights, yes_no
 from gpu_worker.repository import reading as repository
@@ -38,7 +38,7 @@ class Source:
     placement: Placement
     tokenizer: TokenizerFile
     reader: TokenizerReader
-    layers: Read
+    layers: ReadLayer
     digest: "hashlib._Hash"
 
 
@@ -86,7 +86,7 @@ def _from_disk(name: str, placement: Placement, trust_remote_code: bool, late: L
         recipe = _noticed(recipe, CODE_NOT_RUN)
     exported = tokenizer.export(reader, recipe.lowercase)
     opened = TokenizerReader(exported)
-    recipe = _noticed(recipe, vocabulary.check(exported, opened, rows_of(config)))
+    recipe = _noticed(recipe, vocabulary.check(exported, opened, vocabulary_rows(config)))
     return Source(
         names=_names(name, path),
         recipe=recipe,
@@ -108,7 +108,7 @@ def _names(name: str, path: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys((name.rpartition("/")[2], name)))
 
 
-def rows_of(config: PretrainedConfig) -> int:
+def vocabulary_rows(config: PretrainedConfig) -> int:
     """Rows of the matrix of embeddings. Raises ModelRefused where a config has none."""
     texts = config.get_text_config()
     size = int(getattr(texts if isinstance(texts, PretrainedConfig) else config, "vocab_size", 0) or 0)

@@ -22,7 +22,7 @@ from gpu_worker.kernels.attention.equal_runs import RunKernel, Ways
 from gpu_worker.kernels.maxsim import choice as maxsim_choice
 from gpu_worker.kernels.maxsim.packed import PackedMaxSim, Product, onednn, plain
 from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.model.tune import linear_choice as linear_ways
+from gpu_worker.model.tune import linear_choice
 from gpu_worker.model.tune.linear_choice import ROWS, LinearKernel, LinearPlan
 from gpu_worker.settings import WorkerSettings
 from harness.environment import ROOT, python_path
@@ -127,8 +127,8 @@ def test_what_is_measured_may_differ_between_two_loads(monkeypatch: pytest.Monke
     """Four fields of the card tell it; the fingerprint and the numbers do not."""
     cards, rows = [], []
     for attention, plan, product in CHOICES:
-        monkeypatch.setattr(linear_ways, "_plans", {})
-        monkeypatch.setattr(linear_ways, "decide", lambda times, twice, plan=plan: plan)
+        monkeypatch.setattr(linear_choice, "_plans", {})
+        monkeypatch.setattr(linear_choice, "decide", lambda times, twice, plan=plan: plan)
         monkeypatch.setattr(attention_choice, "measured", lambda *_, attention=attention: attention)
         monkeypatch.setattr(maxsim_choice, "faster_product", lambda width, product=product: product)
         with Engine(EVERY_OUTPUT) as made:

@@ -61,7 +61,7 @@ def test_both_forms_give_the_rows_of_the_layers_as_they_are_written(cuda: torch.
             found = form(batch(encoder, lengths))
             assert torch.isfinite(found).all()
             assert distance(found, expected) < 1e-3, (type(form).__name__, lengths)
-    assert graphed.padded > 0
+    assert graphed.padding_tokens > 0
 
 
 @torch.inference_mode()
@@ -85,7 +85,7 @@ def test_a_graph_neither_waits_nor_takes_memory(cuda: torch.device) -> None:
 def test_a_load_chooses_by_measuring(cuda: torch.device) -> None:
     """Every form passes its gate, and what was found out is told."""
     model = load("random:tiny-qwen3", Placement.choose(DEVICE, "bfloat16"), forms=Forms(step_tokens=2048))
-    compiling, capturing = model.told[-2:]
+    compiling, capturing = model.findings[-2:]
     assert compiling.startswith("layers compiled in "), compiling
     assert " graphs captured and measured in " in capturing, capturing
     assert ", 0 of them used" not in capturing, "launches are what a tiny model's step takes"
@@ -94,7 +94,7 @@ def test_a_load_chooses_by_measuring(cuda: torch.device) -> None:
 def test_a_form_can_be_switched_off(cuda: torch.device) -> None:
     loaded = load("random:tiny-bert", Placement.choose(DEVICE), forms=Forms(compile=False, graphs=False))
     assert isinstance(loaded.encoder, PackedEncoder)
-    assert [each for each in loaded.told if "layers compiled" in each or "graphs" in each] == []
+    assert [each for each in loaded.findings if "layers compiled" in each or "graphs" in each] == []
 
 
 @torch.inference_mode()

@@ -17,9 +17,9 @@ from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention.hopper import PACKAGE, Hopper
 from gpu_worker.kernels.attention.launched import LaunchedAttention
 from gpu_worker.kernels.attention.varlen import Varlen
-from gpu_worker.model import execution as ways
+from gpu_worker.model import execution
 from gpu_worker.model import loading
-from gpu_worker.model.encoder.encoder import Encoder, uncounted_by
+from gpu_worker.model.encoder.encoder import Encoder, uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.source import open_source
@@ -105,8 +105,8 @@ class Playing:
 def loaded(name: str, forms: Forms | None = None, kernel: type[LaunchedAttention] = Varlen, **device: Any) -> Model:
     """With the attention that an accelerator has; `device`: what stands for it where forms are chosen."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ways.attention_choice, "choose", lambda *_, **__: kernel())
-        patch.setattr(loading, "FormChoice", partial(FormChoice, **device))
+        patch.setattr(execution.attention_choice, "choose", lambda *_, **__: kernel())
+        patch.setattr(preparation, "FormChoice", partial(FormChoice, **device))
         return load(f"random:{name}", CPU, forms=forms)
 
 
@@ -133,10 +133,10 @@ def reference_of(name: str, **probes: Any) -> tuple[Reference, PackedEncoder]:
     attention.register()
     base = open_source(f"random:{name}", CPU, False, NO_OVERRIDES, "").model.base_model
     reference = Reference(base, Probes.of(base.config, **probes))
-    ways.make_packed(base)
-    return reference, PackedEncoder(base, Varlen(), uncounted_by(base))
+    execution.make_packed(base)
+    return reference, PackedEncoder(base, Varlen(), uncounted_id_of(base))
 
 
 def found_out(model: Any) -> list[str]:
     """What was found out while loading, of forms and attention: linear layers are measured beside, on a processor."""
-    return [each for each in model.told if not each.startswith("linear layers")]
+    return [each for each in model.findings if not each.startswith("linear layers")]

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.interface import JobSlice
-from gpu_worker.model import execution as ways
-from gpu_worker.model.encoder.encoder import positions_of, uncounted_by
+from gpu_worker.model import execution
+from gpu_worker.model.encoder.encoder import positions_of, uncounted_id_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.probes import Probes
@@ -127,11 +127,11 @@ def rows(model: Model, texts: list[str]) -> np.ndarray:
 
 def referee(model: Any, unattended: bool = False) -> Reference:
     """Takes the model's own run of the probes, then makes it run packed."""
-    uncounted = uncounted_by(model)
+    uncounted = uncounted_id_of(model)
     special = () if uncounted is None else (uncounted,)
     probes = Probes.of(model.config, positions_of(model.config, uncounted), special, unattended=unattended)
     reference = Reference(model, probes)
-    ways.make_packed(model)
+    execution.make_packed(model)
     return reference
 
 

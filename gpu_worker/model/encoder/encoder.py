@@ -52,7 +52,7 @@ class Encoder:
         raise NotImplementedError
 
 
-def uncounted_by(model: nn.Module) -> int | None:
+def uncounted_id_of(model: nn.Module) -> int | None:
     """The token id that the model's own code gives no position of its own: the padding id of RoBERTa's kind."""
     for module in model.modules():
         if any(hasattr(module, f"create_position_ids_from_{source}") for source in ("input_ids", "inputs_embeds")):

@@ -15,7 +15,7 @@ class EncoderOutput(BaseModelOutputWithPooling):
             raise AttributeError(name)
 
 
-class Given(nn.Module):
+class EncoderStandIn(nn.Module):
     """Stands in a head's class where its encoder was, and answers with the rows that it is given.
 
     Heads of some families look things up in their encoder (DeBERTa its word embeddings): what is missing here is found
@@ -52,9 +52,9 @@ class TransformersHead(nn.Module):
     """A transformers class (ForMaskedLM, ForSequenceClassification, ForTokenClassification) on given hidden states."""
 
     def __init__(self, model: Any) -> None:
-        """Takes the model apart: its encoder stays whole, and `Given` takes its place."""
+        """Takes the model apart: its encoder stays whole, and `EncoderStandIn` takes its place."""
         super().__init__()
-        setattr(model, model.base_model_prefix, Given(model.base_model))
+        setattr(model, model.base_model_prefix, EncoderStandIn(model.base_model))
         config = model.config.get_text_config()
         if config.pad_token_id is None:
             config.pad_token_id = 0  # decoders refuse batches without one, though nothing is padded here

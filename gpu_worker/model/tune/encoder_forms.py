@@ -29,7 +29,7 @@ USUAL = 128
 Run = Callable[[RaggedBatch], Tensor]
 
 
-class Judge(Protocol):
+class Gate(Protocol):
     """The gate, as far as forms need it. Batches are told by numbers of its texts."""
 
     @property
@@ -61,7 +61,7 @@ class FormChoice:
     def __init__(
         self,
         packed: PackedEncoder,
-        judge: Judge,
+        judge: Gate,
         forms: Forms,
         *,
         longest: int,

@@ -149,7 +149,7 @@ class GraphedEncoder(Encoder):
 
     @property
     def way(self) -> str:  # type: ignore[override]
-        return f"{self.encoder.way}, {len(self.graphs)} graphs"
+        return f"{self.encoder.description}, {len(self.graphs)} graphs"
 
     @property
     def as_written(self) -> Encoder:

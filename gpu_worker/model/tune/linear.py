@@ -2,7 +2,7 @@
 
 Stock `nn.Linear` packs its weight anew in every call, unless its library can do without. The operators are private to
 PyTorch, so they are probed, checked numerically on every layer, and left alone where anything is off. Which way is the
-faster one is for `linear_ways` to find out.
+faster one is for `linear_choice` to find out.
 """
 
 import inspect

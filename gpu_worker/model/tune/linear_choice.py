@@ -71,7 +71,7 @@ _plans: dict[object, LinearPlan] = {}
 """By what was measured: models of one shape in a process run alike, and wait once."""
 
 
-def quicken(model: nn.Module) -> tuple[LinearPlan, str]:
+def install_fastest(model: nn.Module) -> tuple[LinearPlan, str]:
     """Lets a CPU model's linear layers run the fastest way, in place; and what was found out, for the log."""
     layers = packed_layers(model)
     if not layers:

@@ -27,7 +27,7 @@ TOKENS = 2048
 
 
 @dataclass(slots=True)
-class MergedProduct:
+class MergedWeights:
     """Of all layers of a group: weights [sum of outputs, in], and how many share it."""
 
     weight: nn.Parameter
@@ -36,16 +36,16 @@ class MergedProduct:
 
 
 @dataclass(slots=True)
-class Made:
+class LastProduct:
     """The product that was made last, of a whole model: one at a time is kept, until all its sharers have their columns
     of it, or the next one is made."""
 
-    product: MergedProduct | None = None
+    product: MergedWeights | None = None
     states: Tensor | None = None
     columns: Tensor | None = None
     left: int = 0
 
-    def of(self, product: MergedProduct, states: Tensor) -> Tensor:
+    def of(self, product: MergedWeights, states: Tensor) -> Tensor:
         """[.., sum of outputs], made now unless it was for the same states."""
         if self.product is not product or self.states is not states or self.columns is None:
             self.columns = None  # its memory first
@@ -61,7 +61,7 @@ class Made:
 class MergedLinear(nn.Linear):
     """The same as the nn.Linear that it was made from."""
 
-    def __init__(self, linear: nn.Linear, product: MergedProduct, columns: slice, made: Made) -> None:
+    def __init__(self, linear: nn.Linear, product: MergedWeights, columns: slice, made: LastProduct) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight = nn.Parameter(product.weight[columns], requires_grad=False)
@@ -77,7 +77,7 @@ class MergedLinear(nn.Linear):
 def merge(model: nn.Module, seconds: Seconds) -> None:
     """Merges in place what is faster together, by `seconds` of a run; groups of one shape are measured once."""
     faster: dict[tuple[Any, ...], bool] = {}
-    made = Made()
+    made = LastProduct()
     for parent, names in _groups(model):
         layers = [getattr(parent, name) for name in names]
         shape = (layers[0].in_features, *(each.out_features for each in layers), layers[0].bias is None)
@@ -87,7 +87,7 @@ def merge(model: nn.Module, seconds: Seconds) -> None:
             _install(parent, names, layers, made)
 
 
-def saved(model: nn.Module) -> int:
+def saved_products(model: nn.Module) -> int:
     """How many products there are fewer."""
     layers = [each for each in model.modules() if isinstance(each, MergedLinear)]
     return len(layers) - len({id(each.product) for each in layers})
@@ -102,12 +102,12 @@ def _groups(model: nn.Module) -> Iterator[tuple[nn.Module, Sequence[str]]]:
                 yield parent, names
 
 
-def _whole(layers: Sequence[nn.Linear]) -> MergedProduct:
+def _whole(layers: Sequence[nn.Linear]) -> MergedWeights:
     with torch.no_grad():
         weights: list[Tensor] = [each.weight for each in layers]
         biases: list[Tensor] = [each.bias for each in layers if each.bias is not None]
         weight, bias = torch.cat(weights), torch.cat(biases) if biases else None
-    return MergedProduct(
+    return MergedWeights(
         weight=nn.Parameter(weight, requires_grad=False),  # a parameter: its size is no symbol to a compiler
         bias=None if bias is None else nn.Parameter(bias, requires_grad=False),
         sharers=len(layers),
@@ -123,7 +123,7 @@ def _is_faster(layers: Sequence[nn.Linear], seconds: Seconds) -> bool:
     return together < PAYS * apart
 
 
-def _install(parent: nn.Module, names: Sequence[str], layers: Sequence[nn.Linear], made: Made) -> None:
+def _install(parent: nn.Module, names: Sequence[str], layers: Sequence[nn.Linear], made: LastProduct) -> None:
     product = _whole(layers)
     ends = accumulate((each.out_features for each in layers), initial=0)
     for name, layer, (start, stop) in zip(names, layers, pairwise(ends), strict=True):

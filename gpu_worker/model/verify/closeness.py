@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.verify.gate import Compared, Reference
+from gpu_worker.model.verify.gate import ProbeStates, Reference
 from gpu_worker.ragged.batch import RaggedBatch
 from shared.errors import ModelRefused
 
-LEAST = 0.99
+LEAST_COSINE = 0.99
 """Of the mean over hidden states, of that over texts, and of logits. all-MiniLM-L6-v2, which is narrow, has 0.995 and
 0.997 with linear layers in fp8; texts of random ids are harder than those that people write."""
 LOWEST = 0.97
@@ -26,14 +26,14 @@ NOTHING = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cosines:
-    """To `Compared.own`: means over `tokens` and over `texts` (each its mean), and the worst text."""
+    """To `ProbeStates.own`: means over `tokens` and over `texts` (each its mean), and the worst text."""
 
     tokens: float
     texts: float
     lowest: float
 
     @classmethod
-    def of(cls, found: Compared) -> "Cosines":
+    def of(cls, found: ProbeStates) -> "Cosines":
         """Zero where something is not finite."""
         if not torch.isfinite(found.hidden).all():
             return cls(tokens=0.0, texts=0.0, lowest=0.0)
@@ -47,13 +47,13 @@ class Cosines:
 
     @property
     def near_enough(self) -> bool:
-        return min(self.tokens, self.texts) >= LEAST and self.lowest >= LOWEST
+        return min(self.tokens, self.texts) >= LEAST_COSINE and self.lowest >= LOWEST
 
     def __str__(self) -> str:
         return f"cosine {self.tokens:.4f} over tokens, {self.texts:.4f} over texts, {self.lowest:.4f} at the lowest"
 
 
-class Close:
+class CosineGate:
     """Judges a rounded encoder, then the forms that it may serve in: those by the rounded encoder as it is written."""
 
     def __init__(self, reference: Reference, encoder: Encoder) -> None:
@@ -86,10 +86,10 @@ class Close:
         _near(replace(found, own=rounded), "it does not run as the rounded layers do")
 
 
-def _near(found: Compared, refusal: str) -> Cosines:
+def _near(found: ProbeStates, refusal: str) -> Cosines:
     measured = Cosines.of(found)
     if not measured.near_enough:
-        raise ModelRefused(f"{refusal}: {measured}; wanted are {LEAST}, {LEAST} and {LOWEST}")
+        raise ModelRefused(f"{refusal}: {measured}; wanted are {LEAST_COSINE}, {LEAST_COSINE} and {LOWEST}")
     return measured
 
 

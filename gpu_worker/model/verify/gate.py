@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.model.verify.reference import NO_TYPES, Feeding, run
+from gpu_worker.model.verify.feeding import NO_TYPES, Feeding, run
 from gpu_worker.model.verify.reference_attention import FUSED, WRITTEN_OUT, attending_by, default_of, other_than, run_by
 from gpu_worker.model.verify.widened import in_float32
 from gpu_worker.ragged.batch import RaggedBatch
@@ -35,7 +35,7 @@ OTHER_MEANING = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ProbeStates:
     """Hidden states [T, H] float32 of the probes of these `numbers` and `lengths`, end to end: of the run among others,
     of the model's own attention in float32, and of that in the model's number format."""
 
@@ -115,7 +115,7 @@ class Reference:
         encoder: Encoder,
         numbers: Sequence[int] | None = None,
         run: Callable[[RaggedBatch], Tensor] | None = None,
-    ) -> Compared:
+    ) -> ProbeStates:
         """The texts of these `numbers`, or all, run as one batch, in the order in which steps have them.
 
         `run`: what runs it in place of the encoder. Raises ModelRefused where a packed encoder passes its attention by.
@@ -144,7 +144,7 @@ class Reference:
             rows = torch.from_numpy(batch.rows_of(np.argsort(order))).to(hidden.device)
             lengths = [len(text) for text in probes.texts]
             exact, own = (torch.cat([each.split(lengths)[n] for n in numbers]) for each in (self.exact, self.own))
-        return Compared(
+        return ProbeStates(
             hidden=hidden[rows].float(),
             exact=exact,
             own=own,

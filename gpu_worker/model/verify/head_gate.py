@@ -14,8 +14,8 @@ from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.heads.classifier import LAST_REAL, LATE, HeadClassifier
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse import SpladeHead
-from gpu_worker.model.verify.probes import Probes, more
-from gpu_worker.model.verify.reference import Feeding, accepted
+from gpu_worker.model.verify.probes import Probes, head_texts
+from gpu_worker.model.verify.feeding import Feeding, accepted
 from gpu_worker.model.verify.widened import in_float32
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.token_types import Counts
@@ -35,7 +35,7 @@ class HeadReference:
     def __init__(self, model: Any, recipe: Recipe, probes: Probes, positions: int, feeding: Feeding) -> None:
         """`model` is the whole class, as loaded, with its own attention; `feeding` is its encoder's."""
         vocabulary = int(model.config.get_text_config().vocab_size)
-        texts = [*probes.short(), *more(vocabulary, positions)]
+        texts = [*probes.short(), *head_texts(vocabulary, positions)]
         paired = feeding.types is not None
         self.texts = [*texts, *(each.ids for each in probes.written)]
         self.second_segments = [len(text) // 2 if paired else 0 for text in texts]

@@ -154,7 +154,7 @@ class Probes:
         return [text for text, tail in pairs if len(text) <= max(PLAIN) and not tail]
 
 
-def more(vocabulary: int, positions: int) -> list[Ids]:
+def head_texts(vocabulary: int, positions: int) -> list[Ids]:
     """Texts for heads, beside those of the encoder."""
     generator = np.random.default_rng(1)
     return [generator.integers(0, vocabulary, min(length, positions), dtype=np.int32) for length in MORE]

@@ -14,7 +14,7 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention import llama4
 from gpu_worker.kernels.attention.interface import TEMPERED, OneByOne
-from gpu_worker.model.encoder.encoder import uncounted_by
+from gpu_worker.model.encoder.encoder import uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.heads.classifier import LAST_REAL, HeadClassifier
 from gpu_worker.model.loading import load
@@ -121,12 +121,12 @@ def test_a_padding_token_in_a_text_is_not_counted(kind: str, tmp_path: Path, mon
     own = written(tmp_path, kind)
     chosen = texts(12, 7, 30)
     for text in chosen:
-        text[len(text) // 2] = uncounted_by(own)
+        text[len(text) // 2] = uncounted_id_of(own)
     theirs = alone(own, chosen)
     assert furthest(rows(tmp_path, chosen), theirs) <= 2e-5
     attention.register()
     reference = referee(own)
-    encoder = PackedEncoder(own, OneByOne(), uncounted_by(own))
+    encoder = PackedEncoder(own, OneByOne(), uncounted_id_of(own))
     reference.check(encoder)
     monkeypatch.setattr(ragged_batch, "_positions", counting_all)
     with pytest.raises(ModelRefused, match="hidden states differ"):
@@ -141,7 +141,7 @@ def test_llama_4_attends_in_chunks_and_counts_positions_by_text(tmp_path: Path) 
     chosen = texts(60, 60, 15, 16, 17, 49)
     theirs = alone(own, chosen)
     model = load(str(tmp_path), CPU)
-    assert not model.unpacked
+    assert not model.unpacked_reason
     assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), theirs) <= 2e-5
     layers = [each for each in model.encoder.model.modules() if hasattr(each, TEMPERED)]
     assert layers
@@ -171,12 +171,12 @@ def test_a_mask_changes_its_own_text_alone(tmp_path: Path) -> None:
     chosen[3][2] = chosen[3][9] = MASK
     theirs = alone(own, chosen)
     model = load(str(tmp_path), CPU)
-    assert model.unpacked
+    assert model.unpacked_reason
     assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), theirs) <= 2e-5
     own.set_attn_implementation(attention.NAME)
-    batch = RaggedBatch.pack([np.array(text, dtype=np.int32) for text in chosen], CPU.device, uncounted_by(own))
+    batch = RaggedBatch.pack([np.array(text, dtype=np.int32) for text in chosen], CPU.device, uncounted_id_of(own))
     with torch.inference_mode():
-        packed = PackedEncoder(own, OneByOne(), uncounted_by(own))(batch).numpy()
+        packed = PackedEncoder(own, OneByOne(), uncounted_id_of(own))(batch).numpy()
     assert furthest(np.split(packed, np.cumsum([len(text) for text in chosen])[:-1]), theirs) > 0.1
 
 
@@ -187,7 +187,7 @@ def test_a_step_may_have_more_tokens_than_a_text_has_positions(tmp_path: Path) -
     chosen = texts(*(120, 120, 77, 30, 30, 1))
     assert sum(map(len, chosen)) > miniature.POSITIONS
     model = load(str(tmp_path), CPU)
-    assert "max_position_embeddings" in model.unpacked
+    assert "max_position_embeddings" in model.unpacked_reason
     assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), alone(own, chosen)) <= 2e-5
 
 
@@ -249,7 +249,7 @@ def test_rotary_positions_that_a_long_text_stretches_do_not_stretch_its_mates(tm
     factors = {"short_factor": [1.0] * 8, "long_factor": [3.0] * 8}
     own = written(tmp_path, "phi3", rope_parameters=stretched | factors, original_max_position_embeddings=32)
     model = load(str(tmp_path), CPU)
-    assert model.unpacked == "rope_type longrope changes a text's vector with the longest text beside it"
+    assert model.unpacked_reason == "rope_type longrope changes a text's vector with the longest text beside it"
     assert "a step of 16 lengths takes" in model.notice
     chosen = texts(10, 60, 33, 10)
     theirs = alone(own, chosen)

@@ -16,8 +16,8 @@ from gpu_worker.kernels.attention import written_out
 from gpu_worker.kernels.attention.choice import exact_ways
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, RunKernel, Ways
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
-from gpu_worker.model import execution as ways
-from gpu_worker.model.encoder.encoder import uncounted_by
+from gpu_worker.model import execution
+from gpu_worker.model.encoder.encoder import uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import load
 from gpu_worker.model.verify.gate import compare
@@ -141,7 +141,7 @@ def test_runs_cover_the_batch(lengths: list[int]) -> None:
 def test_every_family_passes_its_gate(name: str, dtype: str) -> None:
     """Packed equals its own eager attention, text by text, or load raises; test_parity.py loads all in float32, and
     honest runs of other kinds pass in bfloat16 before the gate refuses wrong ones."""
-    assert not load(f"random:{name}", Placement.choose("cpu", dtype)).unpacked  # type: ignore[arg-type]
+    assert not load(f"random:{name}", Placement.choose("cpu", dtype)).unpacked_reason  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", some("tiny-bert"))
@@ -158,7 +158,7 @@ def test_every_family_runs_unattended_tails(name: str) -> None:
     module.register()
     config, _ = synthetic.shape_of(name)
     model = synthetic.build(config, "encoder", Placement(device=CPU, dtype=torch.float32)).eval()
-    first = uncounted_by(model)
+    first = uncounted_id_of(model)
     reference = referee(model, unattended=True)
     if name != "tiny-deberta-v2":
         reference.check(PackedEncoder(model, OneByOne(), first))
@@ -195,7 +195,7 @@ def test_positions_start_where_the_model_starts_them(name: str) -> None:
     ids = torch.arange(10, 30)[None]
     with torch.inference_mode():
         own = model(input_ids=ids).last_hidden_state
-        positions = RaggedBatch.pack([ids[0].int().numpy()], CPU, uncounted_by(model)).positions
+        positions = RaggedBatch.pack([ids[0].int().numpy()], CPU, uncounted_id_of(model)).positions
         ours = model(input_ids=ids, position_ids=positions).last_hidden_state
     assert torch.equal(own, ours)
 
@@ -266,7 +266,7 @@ def gate_refuses(name: str, flaw: str, dtype: torch.dtype, monkeypatch: pytest.M
     placement = Placement(device=CPU, dtype=dtype)
     config, _ = synthetic.shape_of(name)
     model = synthetic.build(config, "encoder", placement).eval()
-    first = uncounted_by(model)
+    first = uncounted_id_of(model)
     reference = referee(model)
     reference.check(PackedEncoder(model, Flawed("none"), first))
     if flaw == "positions not restarted":
@@ -287,7 +287,7 @@ def test_a_model_without_foreign_attention_is_not_packed() -> None:
 
     model = DebertaModel(DebertaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
     with pytest.raises(ModelRefused, match="takes no attention but its own"):
-        ways.make_packed(model.eval())
+        execution.make_packed(model.eval())
 
 
 def test_numbers_that_are_none_are_refused() -> None:

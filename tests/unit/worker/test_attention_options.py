@@ -9,7 +9,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from gpu_worker.kernels.attention import equal_runs
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, RunKernel, Ways
-from gpu_worker.model import execution as ways
+from gpu_worker.model import execution
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.quiet import quiet
 from shared.errors import ModelRefused
@@ -83,7 +83,7 @@ def test_a_softcap_that_the_default_does_not_know_does_not_count(
     monkeypatch.setattr(Gemma2Model, "_supports_sdpa", True)
     monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", ignoring)
     model = served(tmp_path, "gemma2", attn_logit_softcapping=1.0)
-    assert not model.unpacked
+    assert not model.unpacked_reason
     assert OTHER_MEANING in model.notice
 
 
@@ -98,10 +98,10 @@ def test_what_is_measured_to_be_faster_gives_way_where_the_model_blows_it_up(mon
         into.add_(1e-3)
 
     monkeypatch.setattr(equal_runs, "written_out", rounding)
-    monkeypatch.setattr(ways.attention_choice, "choose", lambda *_, **__: EqualRuns(Ways((RunKernel.POWERS,))))
+    monkeypatch.setattr(execution.attention_choice, "choose", lambda *_, **__: EqualRuns(Ways((RunKernel.POWERS,))))
     model = load("random:tiny-t5", CPU)
-    assert model.encoder.way == "equal-runs (fused)"
-    assert "no equal-runs (powers): the model does not run by it as by its own" in model.told
+    assert model.encoder.description == "equal-runs (fused)"
+    assert "no equal-runs (powers): the model does not run by it as by its own" in model.findings
 
 
 def test_a_kernel_of_a_package_is_not_needed(tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ def test_windows_are_compiled_though_tails_beside_them_are_not() -> None:
         backend=counting,
         seconds=lambda run: (run(), next(slower))[1],
     )
-    assert form.encoder.way == "varlen, compiled layers"
-    assert form.told[0].startswith("batches with unattended tails run as the layers are written: ")
+    assert form.encoder.description == "varlen, compiled layers"
+    assert form.findings[0].startswith("batches with unattended tails run as the layers are written: ")
     assert counting.graphs >= 2
     with torch.inference_mode():
         for lengths, tails in (([5, 40], [2, 0]), ([5, 40], None)):

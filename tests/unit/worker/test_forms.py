@@ -39,7 +39,7 @@ def test_the_fastest_form_serves() -> None:
     model = loaded("tiny-bert", FORMS, backend=Counting(), recorder=Playing, seconds=Clock())
     assert isinstance(model.encoder, GraphedEncoder)
     assert isinstance(model.encoder.encoder, CompiledEncoder)
-    assert model.encoder.way == f"varlen, compiled layers, {ALL} graphs"
+    assert model.encoder.description == f"varlen, compiled layers, {ALL} graphs"
     first, second = found_out(model)
     assert first.startswith("layers compiled in ")
     assert first.endswith(": 0.50 of the time of those as they are written")
@@ -61,7 +61,7 @@ def test_a_slower_form_does_not_serve() -> None:
     ],
 )
 def test_each_form_can_be_switched_off(forms: Forms, way: str) -> None:
-    assert loaded("tiny-bert", forms, backend=Counting(), recorder=Playing, seconds=Clock()).encoder.way == way
+    assert loaded("tiny-bert", forms, backend=Counting(), recorder=Playing, seconds=Clock()).encoder.description == way
 
 
 def broken(module: Any, _: Any) -> Callable[..., Any]:
@@ -97,7 +97,7 @@ def test_after_a_broken_capture_nothing_more_is_captured() -> None:
     clock = Clock()
     model = loaded("tiny-bert", FORMS, backend=Counting(), recorder=lambda: breaking, seconds=clock)
     assert next(captures) == 3
-    assert model.encoder.way == "varlen, compiled layers, 2 graphs"
+    assert model.encoder.description == "varlen, compiled layers, 2 graphs"
     assert ", after which nothing more is captured: RuntimeError: operation failed" in found_out(model)[1]
 
 
@@ -125,7 +125,7 @@ def test_a_form_that_fails_or_errs_serves_nobody(backend: Any, recorder: Any, se
         return next(faster)
 
     model = loaded("tiny-bert", FORMS, backend=backend, recorder=recorder, seconds=seconds)
-    assert model.encoder.way == serves
+    assert model.encoder.description == serves
     for line, part in zip(found_out(model), told, strict=True):
         assert part in line
         assert "\n" not in line

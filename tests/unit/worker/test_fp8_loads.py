@@ -14,7 +14,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.varlen import Varlen
-from gpu_worker.model import execution as ways
+from gpu_worker.model import execution
 from gpu_worker.model import loading
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
@@ -23,7 +23,7 @@ from gpu_worker.model.tune.compiled import CompiledEncoder
 from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
 from gpu_worker.model.tune.fp8 import Fp8Linear, install, scaled, written_out
 from gpu_worker.model.verify.closeness import Cosines, cosines
-from gpu_worker.model.verify.gate import Compared
+from gpu_worker.model.verify.gate import ProbeStates
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.settings import WorkerSettings
 from shared.errors import ModelRefused
@@ -71,7 +71,7 @@ def by_the_twin() -> Iterator[None]:
     """A load rounds on this processor, by the twin, and needs no time to choose a way of attention."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading.fp8, "install", partial(install, product=written_out))
-        patch.setattr(ways.attention_choice, "choose", lambda *_, **__: OneByOne())
+        patch.setattr(execution.attention_choice, "choose", lambda *_, **__: OneByOne())
         yield
 
 
@@ -97,7 +97,7 @@ def test_a_load_in_fp8() -> None:
     assert usual.fingerprint != eight.fingerprint
     assert card_of(eight).linear == "fp8 by row"
     assert card_of(eight).dtype == "bfloat16"
-    [told] = eight.told
+    [told] = eight.findings
     assert told.startswith("19 linear layers in fp8 by row, 0 left as they are: cosine 0.99")
     rounded_weights = sum(each.rounded.numel() for each in eight.encoder.model.modules() if isinstance(each, Fp8Linear))
     scales = sum(each.scales.numel() for each in eight.encoder.model.modules() if isinstance(each, Fp8Linear))
@@ -112,8 +112,8 @@ def test_what_rounding_changes_too_much_is_refused() -> None:
 
 def test_logits_are_judged_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a classifier that passes, and does not by a bound above what rounding leaves."""
-    assert loaded("tiny-classifier", "fp8").told[-1].startswith("logits of rounded layers: cosine 0.99")
-    monkeypatch.setattr(loading, "LEAST", 0.9999)
+    assert loaded("tiny-classifier", "fp8").findings[-1].startswith("logits of rounded layers: cosine 0.99")
+    monkeypatch.setattr(preparation, "LEAST_COSINE", 0.9999)
     with pytest.raises(ModelRefused, match=r"change its logits too much: cosine 0\.99\d+, wanted is 0\.9999"):
         loaded.__wrapped__("tiny-classifier", "fp8")
 
@@ -122,7 +122,7 @@ def test_logits_are_judged_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rounded_layers_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One graph for all batches, with the operator that CUDA runs; the same numbers."""
     varlen_twin.install()
-    monkeypatch.setattr(ways.attention_choice, "choose", lambda *_, **__: Varlen())
+    monkeypatch.setattr(execution.attention_choice, "choose", lambda *_, **__: Varlen())
     monkeypatch.setattr(loading.fp8, "install", partial(install, product=scaled))
     encoder = loaded.__wrapped__("tiny-roberta", "fp8").encoder
     counter = CompileCounter()
@@ -130,7 +130,7 @@ def test_rounded_layers_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> No
     for lengths in ([3, 5, 9], [2, 7], [1, 1, 4, 30], [17]):
         batch = RaggedBatch.pack([np.full(each, 77, dtype=np.int32) for each in lengths], CPU.device, encoder.uncounted)
         with torch.inference_mode():
-            assert torch.equal(compiled.compiling(batch), encoder(batch))
+            assert torch.equal(compiled.run_compiling(batch), encoder(batch))
     assert counter.frame_count == 1
     torch.compiler.reset()
 
@@ -153,7 +153,7 @@ def test_forms_are_judged_by_the_rounded_encoder(
 ) -> None:
     """Compiled layers and graphs serve; a graph that errs does not, though rounding is excused."""
     varlen_twin.install()
-    monkeypatch.setattr(ways.attention_choice, "choose", lambda *_, **__: Varlen())
+    monkeypatch.setattr(execution.attention_choice, "choose", lambda *_, **__: Varlen())
     monkeypatch.setattr(fp8, "check_device", lambda _: None)
     faster = (0.5**each for each in range(1000))
 
@@ -162,12 +162,12 @@ def test_forms_are_judged_by_the_rounded_encoder(
         return next(faster)
 
     stand_ins = {"backend": "eager", "recorder": lambda: record, "seconds": seconds}
-    monkeypatch.setattr(loading, "FormChoice", partial(FormChoice, **stand_ins))
+    monkeypatch.setattr(preparation, "FormChoice", partial(FormChoice, **stand_ins))
     model = load("random:tiny-roberta", CPU, max_tokens=64, linear="fp8", forms=Forms(step_tokens=64))
     torch.compiler.reset()
-    assert model.encoder.way.startswith(way)
-    assert model.encoder.way.endswith("graphs") == (record is played)
-    assert "cosine" in model.told[0]
+    assert model.encoder.description.startswith(way)
+    assert model.encoder.description.endswith("graphs") == (record is played)
+    assert "cosine" in model.findings[0]
 
 
 class Strong(OneByOne):
@@ -180,17 +180,17 @@ class Strong(OneByOne):
 @pytest.mark.parametrize("attention", [Strong(), Flawed("mixes sequences")], ids=["a little off", "mixes sequences"])
 def test_rounding_excuses_no_mistake(attention: OneByOne, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exact gate comes first: the packed run does not pass it, and the other way serves."""
-    monkeypatch.setattr(ways.attention_choice, "choose", lambda *_, **__: attention)
+    monkeypatch.setattr(execution.attention_choice, "choose", lambda *_, **__: attention)
     model = loaded.__wrapped__("tiny-bert", "fp8")
-    assert "it does not run among other texts as it runs alone" in model.unpacked
-    assert model.encoder.way.startswith("equal length")
+    assert "it does not run among other texts as it runs alone" in model.unpacked_reason
+    assert model.encoder.description.startswith("equal length")
 
 
 def test_cosines_of_nothing() -> None:
     """Two rows of zeros are alike, one of them alone is not; NaN is no vector."""
     zero, one = torch.zeros(1, 4), torch.ones(1, 4)
     assert cosines(torch.cat([zero, zero, one]), torch.cat([zero, one, one])).tolist() == pytest.approx([1.0, 0.0, 1.0])
-    good = Compared(
+    good = ProbeStates(
         hidden=torch.ones(3, 4), exact=torch.ones(3, 4), own=torch.ones(3, 4), numbers=[0, 1], lengths=[1, 2]
     )
     assert Cosines.of(good).near_enough

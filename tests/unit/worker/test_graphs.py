@@ -59,7 +59,7 @@ def test_whole_steps_by_graphs_give_the_same_bytes(name: str) -> None:
     object.__setattr__(model, "encoder", encoder)
     engine = ModelEngine(model)
     assert [run(engine, [job]) for job in jobs(model)] == expected
-    assert encoder.padded > 0
+    assert encoder.padding_tokens > 0
 
 
 @pytest.mark.usefixtures("on_a_processor")
@@ -73,7 +73,7 @@ def test_graphs_are_taken_where_they_are_faster() -> None:
             assert (graph is not None) == used
             assert torch.equal(graphed(batch(encoder, lengths)), encoder(batch(encoder, lengths)))
     assert graphed.graph_of(batch(encoder, [9, 60], [1, 0])) is None
-    assert graphed.padded == (256 - 180) + (64 - 40)
+    assert graphed.padding_tokens == (256 - 180) + (64 - 40)
 
 
 @pytest.mark.parametrize("longest", [2, 100, 180, 384, 512, 640])
@@ -82,7 +82,7 @@ def test_the_gates_texts_fit_into_every_size_in_one_launch(longest: int) -> None
     reference, _ = reference_of("tiny-bert", positions=longest, limit=longest)
     lengths = [len(text) for text in reference.probes.texts]
     for size in buckets(16_384, longest):
-        own = sorted(lengths[number] for number in reference.fitting(size.tokens, size.sequences, size.longest))
+        own = sorted(lengths[number] for number in reference.one_launch_batch(size.tokens, size.sequences, size.longest))
         assert own
         assert size.holds(sum(own) + 1, len(own), own[-1])
         assert len(launches(np.array(own))) == 1

@@ -14,7 +14,7 @@ from gpu_worker.kernels.attention.choice import AttentionShape, faster_than, hop
 from gpu_worker.kernels.attention.hopper import PACKAGE, Hopper
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.varlen import Varlen
-from gpu_worker.model import execution as ways
+from gpu_worker.model import execution
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
 from gpu_worker.ragged.batch import RaggedBatch
@@ -163,9 +163,9 @@ def twins() -> Iterator[None]:
 
 def loaded(monkeypatch: pytest.MonkeyPatch, refusal: str | None = "", faster: bool = True) -> Model:
     """As on a Hopper."""
-    monkeypatch.setattr(ways.attention_choice, "choose", lambda *_, **__: Varlen())
-    monkeypatch.setattr(ways.attention_choice, "hopper_refusal", lambda *_: refusal)
-    monkeypatch.setattr(ways.attention_choice, "faster_than", lambda *_: faster)
+    monkeypatch.setattr(execution.attention_choice, "choose", lambda *_, **__: Varlen())
+    monkeypatch.setattr(execution.attention_choice, "hopper_refusal", lambda *_: refusal)
+    monkeypatch.setattr(execution.attention_choice, "faster_than", lambda *_: faster)
     return load("random:tiny-bert", CPU, max_tokens=64)
 
 
@@ -174,7 +174,7 @@ def test_it_serves_where_it_is_clearly_faster(installed: Install, monkeypatch: p
     installed(hopper_twin.of_2026)
     model = loaded(monkeypatch)
     assert isinstance(model.encoder, PackedEncoder)
-    assert model.encoder.way == "FlashAttention 3"
+    assert model.encoder.description == "FlashAttention 3"
     assert found_out(model) == ["FlashAttention 3 is clearly faster than varlen"]
 
 
@@ -208,8 +208,8 @@ def test_else_the_usual_attention_serves(
     """And one line says why, where somebody would expect the other."""
     installed(attend)
     model = loaded(monkeypatch, refusal, faster)
-    assert model.encoder.way == "varlen"
-    assert not model.unpacked
+    assert model.encoder.description == "varlen"
+    assert not model.unpacked_reason
     found = found_out(model)
     assert [line[: len(told or "")] for line in found] == ([told] if told else [])
     assert not any("\n" in line for line in found)

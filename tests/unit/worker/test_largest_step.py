@@ -93,7 +93,7 @@ class Counted:
     def __init__(self, encoder: Encoder, memory: "FakeMemory") -> None:
         self._encoder, self._memory = encoder, memory
         self.uncounted, self.token_types = encoder.uncounted, encoder.token_types
-        self.width, self.way, self.model = encoder.width, encoder.way, encoder.model
+        self.width, self.description, self.model = encoder.width, encoder.description, encoder.model
 
     def __call__(self, batch: RaggedBatch) -> torch.Tensor:
         self._memory.take(batch)

@@ -47,9 +47,9 @@ def test_every_way_equals_the_stock_one(activation: str, bias: bool, plan: Linea
     states = [torch.randn(*shape, 48) for shape in ((1,), (7,), (8,), (9,), (40,), (1, 8), (1, 9), (2, 3, 5))]
     expected = [block(x) for x in states]
     plan.install(packed_layers(block))
-    fused = plan.way is LinearKernel.FUSED and gelu_kind(ACT2FN[activation]) is not None
+    fused = plan.kernel is LinearKernel.FUSED and gelu_kind(ACT2FN[activation]) is not None
     assert isinstance(block.intermediate_act_fn, nn.Identity) == fused
-    assert isinstance(block.dense, PrepackedLinear) == (plan.way is not LinearKernel.STOCK)
+    assert isinstance(block.dense, PrepackedLinear) == (plan.kernel is not LinearKernel.STOCK)
     for x, wanted in zip(states, expected, strict=True):
         assert (block(x) - wanted).abs().max() < 1e-5
 

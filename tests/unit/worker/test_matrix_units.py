@@ -79,7 +79,7 @@ def test_the_load_notices(head: int) -> None:
 
 def rows(model: Model) -> np.ndarray:
     """Of a short text, a longer one and a long one."""
-    assert not model.unpacked
+    assert not model.unpacked_reason
     texts = [np.arange(5, 5 + length, dtype=np.int32) for length in (3, 40, 300)]
     return dense_rows(ask(ModelEngine(model), encode(DENSE), texts))
 
@@ -103,5 +103,5 @@ def test_what_is_served_with_them_is_right(name: str, monkeypatch: pytest.Monkey
 def test_a_way_that_rounds_passes_no_gate(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: if the proof were wrong, PyTorch's own attention would serve."""
     monkeypatch.setattr(choice, "measured", lambda *_: Ways((RunKernel.ONEDNN,)))
-    told = load(name, CPU).told
+    told = load(name, CPU).findings
     assert any("oneDNN" in line and "the model does not run by it as by its own" in line for line in told), told

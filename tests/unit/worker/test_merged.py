@@ -11,12 +11,12 @@ from torch._dynamo.backends.common import aot_autograd
 
 from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention.varlen import Varlen
-from gpu_worker.model import execution as ways
-from gpu_worker.model.encoder.encoder import uncounted_by
+from gpu_worker.model import execution
+from gpu_worker.model.encoder.encoder import uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.source import open_source
 from gpu_worker.model.tune.compiled import CompiledEncoder
-from gpu_worker.model.tune.merged import MergedLinear, merge, saved
+from gpu_worker.model.tune.merged import MergedLinear, merge, saved_products
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.late_overrides import NO_OVERRIDES
 from support import varlen_twin
@@ -31,8 +31,8 @@ def encoder_of(name: str) -> PackedEncoder:
     attention.register()
     varlen_twin.install()
     base = open_source(f"random:{name}", CPU, False, NO_OVERRIDES, "").model.base_model
-    ways.make_packed(base)
-    return PackedEncoder(base, Varlen(), uncounted_by(base))
+    execution.make_packed(base)
+    return PackedEncoder(base, Varlen(), uncounted_id_of(base))
 
 
 def batch(encoder: PackedEncoder, *lengths: int) -> RaggedBatch:
@@ -61,7 +61,7 @@ def test_the_same_numbers_by_fewer_products(name: str) -> None:
     expected = [encoder(each) for each in batches]
     weights = {key: value.clone() for key, value in encoder.model.state_dict().items()}
     merge(encoder.model, ticking(together=0.5))
-    assert saved(encoder.model) == FEWER[name] * LAYERS
+    assert saved_products(encoder.model) == FEWER[name] * LAYERS
     for each, wanted in zip(batches, expected, strict=True):
         assert torch.allclose(encoder(each), wanted, atol=2e-5)
     found = encoder.model.state_dict()
@@ -72,7 +72,7 @@ def test_the_same_numbers_by_fewer_products(name: str) -> None:
 def test_what_is_slower_together_stays_apart() -> None:
     encoder = encoder_of("tiny-qwen3")
     merge(encoder.model, ticking(together=0.96))
-    assert saved(encoder.model) == 0
+    assert saved_products(encoder.model) == 0
     assert not any(isinstance(each, MergedLinear) for each in encoder.model.modules())
 
 
@@ -135,6 +135,6 @@ def test_other_states_are_multiplied_by_themselves() -> None:
     with torch.inference_mode():
         expected = model(one, other)
         merge(model, ticking(together=0.5))
-        assert saved(model) == 2
+        assert saved_products(model) == 2
         for ours, theirs in zip(model(one, other), expected, strict=True):
             assert torch.allclose(ours, theirs, atol=1e-6)

@@ -17,9 +17,9 @@ from gpu_worker.kernels.attention.choice import exact_ways
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, RunKernel, Ways
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.relative import deberta
-from gpu_worker.model.encoder.encoder import uncounted_by
+from gpu_worker.model.encoder.encoder import uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.model.tune import linear_choice as linear_ways
+from gpu_worker.model.tune import linear_choice
 from gpu_worker.model.tune.linear import PrepackedLinear, packed_layers
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.random_models import shapes, synthetic
@@ -138,7 +138,7 @@ def test_nothing_grows_with_the_square_of_a_step(name: str) -> None:
     kind, _, values = synthetic.SHAPES[name]
     model = built(kind, values | {"num_hidden_layers": 1})
     referee(model)
-    encoder = PackedEncoder(model, EqualRuns(Ways((RunKernel.POWERS,))), uncounted_by(model))
+    encoder = PackedEncoder(model, EqualRuns(Ways((RunKernel.POWERS,))), uncounted_id_of(model))
     batch = RaggedBatch.pack([np.full(32, 7, dtype=np.int32)] * 512, CPU, encoder.uncounted)
     with torch.inference_mode(), Bound(batch.total**2 // 16) as bound:
         assert encoder(batch).shape == (16_384, config.hidden_size)
@@ -161,7 +161,7 @@ def test_projections_of_the_attention_are_packed(name: str) -> None:
     referee(model)
     before = [module for module in model.encoder.modules() if isinstance(module, torch.nn.Linear)]
     layers = packed_layers(model)
-    linear_ways.LinearPlan(linear_ways.LinearKernel.FUSED).install(layers)
+    linear_choice.LinearPlan(linear_choice.LinearKernel.FUSED).install(layers)
     after = [module for module in model.encoder.modules() if isinstance(module, PrepackedLinear)]
     assert len(before) == len(after) == 6 * model.config.num_hidden_layers
     assert all(isinstance(layer.intermediate.intermediate_act_fn, torch.nn.Identity) for layer in model.encoder.layer)
@@ -174,7 +174,7 @@ def test_a_step_leaves_nothing_behind(name: str) -> None:
     model = built(name.removeprefix("tiny-"), synthetic.SHAPES[name][2])
     referee(model)
     step = model.encoder._step
-    encoder = PackedEncoder(model, OneByOne(), uncounted_by(model))
+    encoder = PackedEncoder(model, OneByOne(), uncounted_id_of(model))
     batch = RaggedBatch.pack([np.full(3, 7, dtype=np.int32)], CPU, encoder.uncounted)
     encoder(batch)
     assert step.call is step.by_distance is None

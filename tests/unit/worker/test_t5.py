@@ -31,7 +31,7 @@ from gpu_worker.kernels.attention.interface import OneByOne
 from gpu_worker.kernels.attention.relative import t5
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import load
-from gpu_worker.model.tune import linear_choice as linear_ways
+from gpu_worker.model.tune import linear_choice
 from gpu_worker.random_models import miniature, shapes, synthetic
 from shared.errors import ModelRefused
 from support.flaws import Flawed
@@ -152,12 +152,12 @@ def test_saved_as_sentence_t5_it_gives_its_vectors(
     model_class: Any, kind: str, dense: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From encoders alone and from encoder-decoders, all texts in one step, within 1e-5; with packed layers."""
-    packed = linear_ways.LinearPlan(linear_ways.LinearKernel.PACKED)
-    monkeypatch.setattr(linear_ways, "_plans", {})
-    monkeypatch.setattr(linear_ways, "decide", lambda times, twice: packed)
+    packed = linear_choice.LinearPlan(linear_choice.LinearKernel.PACKED)
+    monkeypatch.setattr(linear_choice, "_plans", {})
+    monkeypatch.setattr(linear_choice, "decide", lambda times, twice: packed)
     theirs = sentence_t5(tmp_path, model_class, kind, dense)
     model = load(str(tmp_path), CPU)
-    assert not model.unpacked
+    assert not model.unpacked_reason
     plain = [each for each in model.encoder.model.modules() if type(each) is nn.Linear]
     assert not (plain and PACKED)  # all of them are packed for oneDNN
     chosen = sentences(20)

@@ -10,9 +10,9 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.model import loading
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.tune import linear
-from gpu_worker.model.tune import linear_choice as linear_ways
+from gpu_worker.model.tune import linear_choice
 from gpu_worker.model.tune.linear import PrepackedLinear, packed_layers
-from gpu_worker.model.tune.linear_choice import ROWS, STOCK, LinearKernel, LinearPlan, Times, decide, measured, quicken
+from gpu_worker.model.tune.linear_choice import ROWS, STOCK, LinearKernel, LinearPlan, Times, decide, measured, install_fastest
 from gpu_worker.model.verify.gate import Reference
 from shared.errors import ModelRefused
 from support.onednn import needs_packed_layers
@@ -36,12 +36,12 @@ class Chosen:
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_ways, "_plans", {})
+    monkeypatch.setattr(linear_choice, "_plans", {})
 
 
 def given(monkeypatch: pytest.MonkeyPatch, times: Times) -> Chosen:
     chosen = Chosen(times)
-    monkeypatch.setattr(linear_ways, "measured", chosen)
+    monkeypatch.setattr(linear_choice, "measured", chosen)
     return chosen
 
 
@@ -130,7 +130,7 @@ def test_layers_count_as_often_as_they_occur(monkeypatch: pytest.MonkeyPatch) ->
         packed_layers(model),
     )
     clock.watch(layers, monkeypatch)
-    monkeypatch.setattr(linear_ways, "MULTIPLIED", 32 * 2 * 48 * (96 + 32))
+    monkeypatch.setattr(linear_choice, "MULTIPLIED", 32 * 2 * 48 * (96 + 32))
     times = measured(layers, clock)
     activated, plain = 40 * 96.0, 20 * 32.0
     expected = {
@@ -176,7 +176,7 @@ def test_a_way_that_fails_for_some_number_of_rows_is_not_chosen(
     times = measured(packed_layers(nn.Sequential(Block("gelu"), nn.Linear(96, 8))))
     left = {LinearKernel.STOCK} if failing is LinearKernel.PACKED else {LinearKernel.STOCK, LinearKernel.PACKED}
     assert set(times) == left
-    assert decide(times, twice=True).way in left
+    assert decide(times, twice=True).kernel in left
 
 
 @needs_packed_layers
@@ -186,9 +186,9 @@ def test_models_of_one_shape_are_measured_once(monkeypatch: pytest.MonkeyPatch) 
     told = "linear layers: onednn-prepacked to 32 rows, torch above; weights are kept twice, which takes 0 MiB"
     for _ in range(2):
         block = nn.Sequential(Block("gelu"))
-        assert quicken(block) == (LinearPlan(LinearKernel.PACKED, 32), told)
+        assert install_fastest(block) == (LinearPlan(LinearKernel.PACKED, 32), told)
     assert chosen.calls == 1
-    quicken(nn.Sequential(nn.Linear(16, 8)))
+    install_fastest(nn.Sequential(nn.Linear(16, 8)))
     assert chosen.calls == 2
 
 
@@ -197,8 +197,8 @@ def test_a_second_copy_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond it the weights are kept once."""
     given(monkeypatch, SWITCHED)
     block = nn.Sequential(Block("gelu"))
-    monkeypatch.setattr(linear_ways, "TWICE", 48 * 96 * 4 - 1)
-    assert quicken(block)[0] == LinearPlan(LinearKernel.PACKED)
+    monkeypatch.setattr(linear_choice, "TWICE", 48 * 96 * 4 - 1)
+    assert install_fastest(block)[0] == LinearPlan(LinearKernel.PACKED)
 
 
 WAYS: dict[str, Times] = {
@@ -218,11 +218,11 @@ def test_every_way_serves_a_model_under_one_fingerprint(monkeypatch: pytest.Monk
     """Through the gate; card and log tell which it is."""
     fingerprints = set()
     for name, times in WAYS.items():
-        linear_ways._plans.clear()
+        linear_choice._plans.clear()
         given(monkeypatch, times)
         model = loading.load("random:tiny-bert", CPU)
         assert model.linear == name
-        assert any(each.startswith(f"linear layers: {name}") for each in model.told)
+        assert any(each.startswith(f"linear layers: {name}") for each in model.findings)
         fingerprints.add(model.fingerprint)
     assert len(fingerprints) == 1
 
@@ -235,7 +235,7 @@ def test_few_rows_pass_the_gate_as_well(monkeypatch: pytest.MonkeyPatch) -> None
 
     def strict(own: Reference, encoder: Encoder, *rest: object) -> None:
         layers = [each for each in encoder.model.modules() if isinstance(each, PrepackedLinear)]
-        if layers and all(each.most is None for each in layers):
+        if layers and all(each.most_rows is None for each in layers):
             refused.append(len(layers))
             raise ModelRefused("it rounds otherwise")
         check(own, encoder, *rest)  # type: ignore[arg-type]
