@@ -10,19 +10,20 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.token_types import TokenTypes
 
 ENDLESS = 1 << 24
-"""Positions of a model that has no limit: relative distances, or a state in place of attention."""
+"""Number of positions of a model without a limit: it has relative distances, or a state in place of attention."""
 
 
 class Encoder:
-    """Runs batches; which way is the subclass's affair.
+    """Turns batches of token ids into hidden states; subclasses say how.
 
-    `way` names it for the card. `uncounted` is the token id that positions do not count, see `RaggedBatch.pack`;
-    `token_types`: those that it is fed with, None where it reads none. `width`: H, the numbers of a hidden state.
+    `description` tells clients how the encoder runs, in the card. `uncounted` is the token id that does not count as a
+    position, see `RaggedBatch.pack`; None where positions count every token. `token_types` are those that the model is
+    fed; None where it reads none. `width` is H, the size of a hidden state; None reads it from the config.
     """
 
-    way: str
-    padded = 0
-    """Tokens so far that were computed beside those of batches."""
+    description: str
+    padding_tokens = 0
+    """Tokens that were computed so far although no batch held them, since graphs have fixed sizes."""
 
     def __init__(self, model: Any, *, uncounted: int | None, token_types: TokenTypes | None, width: int | None) -> None:
         self.model = model
@@ -32,20 +33,20 @@ class Encoder:
 
     @property
     def as_written(self) -> "Encoder":
-        """The same, layers not compiled and nothing captured."""
+        """The same encoder with layers that are not compiled and without graphs."""
         return self
 
     @property
     def dtype(self) -> torch.dtype:
-        """The number format it computes in."""
-        found: torch.dtype = next(each.dtype for each in self.model.parameters())
-        return found
+        """The number format that the encoder computes in."""
+        dtype: torch.dtype = next(parameter.dtype for parameter in self.model.parameters())
+        return dtype
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
-        found: torch.device = next(each.device for each in self.model.parameters())
-        return found
+        """The device that the encoder computes on."""
+        device: torch.device = next(parameter.device for parameter in self.model.parameters())
+        return device
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
         """Last hidden states [T, H] of a packed batch, in the encoder's dtype."""
@@ -53,7 +54,7 @@ class Encoder:
 
 
 def uncounted_id_of(model: nn.Module) -> int | None:
-    """The token id that the model's own code gives no position of its own: the padding id of RoBERTa's kind."""
+    """The token id that the model's own code does not count as a position: the padding id, in models like RoBERTa."""
     for module in model.modules():
         if any(hasattr(module, f"create_position_ids_from_{source}") for source in ("input_ids", "inputs_embeds")):
             return int(module.padding_idx)  # type: ignore[arg-type]
@@ -61,29 +62,32 @@ def uncounted_id_of(model: nn.Module) -> int | None:
 
 
 def positions_of(config: Any, uncounted: int | None) -> int:
-    """How many tokens a sequence may have: the learned positions that are left after those that are not counted."""
-    known = int(getattr(config, "max_position_embeddings", 0) or getattr(config, "max_seq_len", 0) or 0)
-    if known < 1 or config.model_type in BY_DISTANCE:
+    """The most tokens that a sequence may have: the learned positions, less those that RoBERTa's kind cannot use.
+
+    ENDLESS where the model has no limit.
+    """
+    learned = int(getattr(config, "max_position_embeddings", 0) or getattr(config, "max_seq_len", 0) or 0)
+    if learned < 1 or config.model_type in BY_DISTANCE:
         return ENDLESS
-    return known if uncounted is None else known - uncounted - 1
+    return learned if uncounted is None else learned - uncounted - 1
 
 
 BY_DISTANCE = {"t5", "mt5", "umt5", "longt5", "switch_transformers"}
-"""Told apart by distance alone: what their configs call positions is what they were trained on."""
+"""Model types that know relative distances alone. Their configs give the length they were trained on as positions."""
 
 
 def rotary_of_the_step(config: Any) -> str | None:
-    """The rope type that looks at the longest text of a step, or at those before it, and so changes with them."""
+    """The rope type, if it is one that depends on the longest text of a step or of steps before; None otherwise."""
     parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    for each in (parameters, *parameters.values()):
-        kind = each.get("rope_type") or each.get("type") if isinstance(each, dict) else None
+    for settings in (parameters, *parameters.values()):
+        kind = settings.get("rope_type") or settings.get("type") if isinstance(settings, dict) else None
         if kind in ("dynamic", "longrope"):
             return str(kind)
     return None
 
 
 def takes_token_types(model: Any) -> bool:
-    """Whether it reads token types, of which it has several; a family that names no number of them takes any."""
+    """Whether the model reads token types and has more than one; a family whose config gives no number takes any."""
     several = getattr(model.config, "type_vocab_size", None)
-    named = "token_type_ids" in inspect.signature(model.forward).parameters
-    return named and (several is None or int(several) > 1)
+    reads_types = "token_type_ids" in inspect.signature(model.forward).parameters
+    return reads_types and (several is None or int(several) > 1)

@@ -1,4 +1,4 @@
-"""An unmodified encoder that runs all sequences of a batch at once, end to end."""
+"""The packed execution mode: an unmodified encoder runs all sequences of a batch at once, end to end."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from gpu_worker.ragged.token_types import TokenTypes
 
 
 class PackedEncoder(Encoder):
-    """Every layer of the model attends through `attention`."""
+    """An encoder in which every layer attends through `attention`."""
 
     def __init__(
         self,
@@ -26,16 +26,16 @@ class PackedEncoder(Encoder):
         self.attention = attention
 
     @property
-    def way(self) -> str:  # type: ignore[override]
+    def description(self) -> str:  # type: ignore[override]
         return self.attention.name
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
         return self._run(batch, self.attention)
 
-    def counted(self, batch: RaggedBatch) -> tuple[Tensor, int]:
-        """The same, and how many layers attended through the packed attention."""
-        counting = _Counting(self.attention)
-        return self._run(batch, counting), counting.calls
+    def run_counting(self, batch: RaggedBatch) -> tuple[Tensor, int]:
+        """Last hidden states [T, H], and how many layers attended through the packed attention."""
+        counter = _AttentionCounter(self.attention)
+        return self._run(batch, counter), counter.calls
 
     def _run(self, batch: RaggedBatch, attention: PackedAttention) -> Tensor:
         types = {} if batch.token_types is None else {"token_type_ids": batch.token_types}
@@ -52,8 +52,8 @@ class PackedEncoder(Encoder):
 
 
 @dataclass(slots=True)
-class _Counting:
-    """An attention that counts its calls. For the gate alone: a compiled layer is to change nothing outside of it."""
+class _AttentionCounter:
+    """An attention that counts its calls. Only the gate uses it: compiled layers must not change anything outside."""
 
     attention: PackedAttention
     calls: int = 0

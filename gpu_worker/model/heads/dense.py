@@ -13,13 +13,13 @@ class DenseHead(nn.Module):
     """Pools token rows and runs the pooled rows through layers, in float32."""
 
     def __init__(self, poolings: Sequence[str], layers: nn.Sequential, width: int) -> None:
-        """`width`: dimensions of what comes out."""
+        """`width` is the number of dimensions of a vector."""
         super().__init__()
         self.poolings, self.layers, self.width = tuple(poolings), layers, width
 
-    def plan(self, starts: Counts, lengths: Counts, skip: Counts, staging: Upload) -> Callable[[Tensor], Tensor]:
-        """What makes hidden [T, H] to [n, width] float32, of n texts that lie in a step as `Pooling` has it."""
-        pooling = Pooling(starts, lengths, skip, self.poolings, staging)
+    def plan(self, starts: Counts, lengths: Counts, skip: Counts, upload: Upload) -> Callable[[Tensor], Tensor]:
+        """Prepares what maps hidden [T, H] to [n, width] float32, for n texts that lie in a step as in `Pooling`."""
+        pooling = Pooling(starts, lengths, skip, self.poolings, upload)
         return lambda hidden: self.layers(pooling(hidden))
 
     def forward(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:

@@ -12,7 +12,7 @@ from gpu_worker.model.heads.sparse import LexicalHead, SpladeHead
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """What a model can give."""
+    """The heads that a model has; None stands for those that it lacks."""
 
     dense: DenseHead | None = None
     multi_vector: MultiVectorHead | None = None
@@ -21,6 +21,6 @@ class Heads:
     token_classifier: TokenClassifier | None = None
 
     def modules(self) -> list[nn.Module]:
-        """Those that there are."""
-        found = (self.dense, self.multi_vector, self.sparse, self.classifier, self.token_classifier)
-        return [each for each in found if isinstance(each, nn.Module)]
+        """All heads that the model has."""
+        heads = (self.dense, self.multi_vector, self.sparse, self.classifier, self.token_classifier)
+        return [head for head in heads if isinstance(head, nn.Module)]

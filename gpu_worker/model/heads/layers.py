@@ -8,7 +8,7 @@ class Dense(nn.Module):
     """activation(x W^T + b) + residual(x): sentence-transformers' and PyLate's Dense, [N, in] -> [N, out]."""
 
     def __init__(self, linear: nn.Linear, activation: nn.Module, residual: nn.Module | None) -> None:
-        """`residual` maps the input to what is added; None adds nothing."""
+        """`residual` maps the input to the summand; None adds nothing."""
         super().__init__()
         self.linear, self.activation, self.residual = linear, activation, residual
 
@@ -18,14 +18,14 @@ class Dense(nn.Module):
 
 
 class Unit(nn.Module):
-    """Rows of unit length; a row of zeros stays."""
+    """Scales rows to unit length; a row of zeros stays."""
 
     def forward(self, rows: Tensor) -> Tensor:
         return F.normalize(rows, dim=-1)
 
 
 class CutRows(nn.Module):
-    """The first numbers of each row."""
+    """Keeps the first `width` numbers of each row."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which tokens of a text have a vector, told on the host from ids."""
+"""Decides on the host, from token ids, which tokens of a text get a vector."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +9,7 @@ from shared.vectors import InputType
 
 
 class Skiplist:
-    """Of one model: without the first token (BGE-M3), and without the skiplist of a late-interaction model."""
+    """The tokens of a model that get no vector: the first of a text (BGE-M3), the skiplist of late interaction."""
 
     def __init__(self, late_interaction: LateInteraction | None = None, *, skip_first: bool = False) -> None:
         self._late = late_interaction
@@ -17,16 +17,16 @@ class Skiplist:
         self._skip_first = skip_first
 
     def __call__(self, ids: Ids, offsets: Counts, side: InputType) -> npt.NDArray[np.bool_]:
-        """[T] of texts of one side, whose ids [T] begin at `offsets` [S + 1]."""
-        kept = np.ones(len(ids), dtype=np.bool_)
+        """Whether each token gets a vector, [T]: for texts of one side, whose `ids` [T] begin at `offsets` [S + 1]."""
+        has_vector = np.ones(len(ids), dtype=np.bool_)
         if self._late is not None and self._late.skips(side):
-            kept &= ~np.isin(ids, self._skiplist)
+            has_vector &= ~np.isin(ids, self._skiplist)
         if self._skip_first:
-            kept[offsets[:-1]] = False
-        return kept
+            has_vector[offsets[:-1]] = False
+        return has_vector
 
     def of_scores(self, ids: Ids, offsets: Counts, queries: int) -> npt.NDArray[np.bool_]:
-        """[T] where the first `queries` texts are queries and the others documents."""
+        """Whether each token gets a vector, [T]: the first `queries` texts are queries, the others documents."""
         middle = int(offsets[queries])
         return np.concatenate(
             [

@@ -1,4 +1,4 @@
-"""Weights of vocabulary ids. Tensors without I/O; what becomes of them on the host is in `sparse_vectors.py`."""
+"""Weights of vocabulary ids, on the device. Tensors without I/O; `sparse_vectors.py` follows on the host."""
 
 import torch
 from torch import Tensor, nn
@@ -6,30 +6,30 @@ from torch import Tensor, nn
 from gpu_worker.model.heads.transformers_head import TransformersHead
 
 CHUNK_ELEMENTS = 16 * 1024 * 1024
-"""Logits in memory at once: 64 MiB in float32, whatever the step and the vocabulary."""
+"""Most logits that are in memory at once: 64 MiB in float32, whatever the step and the vocabulary."""
 
 
 class SpladeHead(nn.Module):
     """log(1 + relu(logit)) of a masked-LM head, maximum or sum over a text's tokens (SPLADE, arXiv:2109.10086).
 
-    The logits of all tokens of a step would be gigabytes, so they are made and reduced chunk by chunk. The maximum is
-    taken before the logarithm, which changes nothing and saves most of it.
+    The logits of all tokens of a step would take gigabytes, so they are computed and reduced chunk by chunk. The
+    maximum is taken before the logarithm: the result is the same, and far fewer logarithms are needed.
     """
 
     def __init__(self, head: TransformersHead, vocabulary: int, *, strategy: str, logs: int) -> None:
-        """`strategy`: max or sum. `logs`: how often the logarithm is taken, 2 for OpenSearch's (arXiv:2504.14839)."""
+        """`strategy` is max or sum. The logarithm is taken `logs` times: 2 for OpenSearch (arXiv:2504.14839)."""
         super().__init__()
         self.head, self.vocabulary = head, vocabulary
         self.strategy, self.logs = strategy, logs
 
     def forward(self, rows: Tensor, segments: Tensor, count: int) -> Tensor:
-        """rows [T, H] of N = `count` texts; `segments` [T] tells whose each is -> weights [N, vocabulary] float32."""
+        """Weights [N, vocabulary] float32 of N = `count` texts. rows [T, H]; `segments` [T]: the text of each row."""
         best = rows.new_zeros(count, self.vocabulary, dtype=torch.float32)
         step = max(1, CHUNK_ELEMENTS // self.vocabulary)
         for start in range(0, len(rows), step):
             logits = self.head(rows[None, start : start + step])[0].float()
             texts = segments[start : start + step]
-            if self.strategy == "max":  # over zeros, so this is the relu as well
+            if self.strategy == "max":  # starts from zeros, so this is the relu as well
                 best.scatter_reduce_(0, texts[:, None].expand_as(logits), logits, reduce="amax")
             else:
                 best.index_add_(0, texts, self._log(logits.relu_()))
@@ -42,13 +42,13 @@ class SpladeHead(nn.Module):
 
 
 class LexicalHead(nn.Module):
-    """relu of one linear layer: a weight a token (BGE-M3, arXiv:2402.03216)."""
+    """One weight a token: the relu of a linear layer (BGE-M3, arXiv:2402.03216)."""
 
     def __init__(self, layers: nn.Sequential) -> None:
         super().__init__()
         self.layers = layers
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """hidden [T, H] -> [T] float32."""
+        """Weights of tokens: hidden [T, H] -> [T] float32."""
         output: Tensor = self.layers(hidden)
         return output.float().relu().squeeze(1)

@@ -1,4 +1,4 @@
-"""Sparse vectors on the host: made from what a step ships, joined, compared. numpy and torch on the CPU, no I/O.
+"""Sparse vectors on the host: made from the weights that a step downloads, packed, compared. CPU only, no I/O.
 
 A vector is a pair of arrays: vocabulary ids [n] int32, ascending, and their weights [n] float32, all above zero.
 """
@@ -18,19 +18,19 @@ Weights = npt.NDArray[np.float32]
 NOTHING: Vector = (np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
 QUERIES_AT_ONCE = 64
 ID_BITS = 32
-"""Of a number that holds a text above and a vocabulary id below."""
+"""Bits of a vocabulary id in a sort key, which holds the number of the text above them."""
 
 
 def of_row(row: Weights) -> Vector:
-    """A row of weights [vocabulary] as a vector."""
+    """Makes a vector of a row of weights [vocabulary]."""
     ids = np.flatnonzero(row > 0).astype(np.int32)
     return ids, row[ids]
 
 
 def of_pairs(ids: npt.NDArray[np.int32], weights: Weights) -> Vector:
-    """Ids in any order with their weights, those of zero left out."""
-    kept = weights > 0
-    ids, weights = ids[kept], weights[kept]
+    """Makes a vector of ids in any order and their weights; weights of zero are left out."""
+    positive = weights > 0
+    ids, weights = ids[positive], weights[positive]
     order = np.argsort(ids)
     return ids[order], weights[order]
 
@@ -38,8 +38,10 @@ def of_pairs(ids: npt.NDArray[np.int32], weights: Weights) -> Vector:
 def of_tokens(
     texts: Sequence[npt.NDArray[np.int32]], weights: Weights, dropped: npt.NDArray[np.int32], top_k: int
 ) -> list[Vector]:
-    """Weights [T] of the tokens of all texts, laid end to end, as a vector a text: the largest of each id, without the
-    ids `dropped`. One sort for all texts, since a call a text spends its time in calls."""
+    """Makes one vector a text from the weights [T] of all tokens, laid end to end: the largest weight of each id.
+
+    Ids in `dropped` are left out. All texts are sorted together, since one call a text would spend its time in calls.
+    """
     ids = np.concatenate(texts)
     owners = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
     counted = (weights > 0) & ~np.isin(ids, dropped)
@@ -49,21 +51,21 @@ def of_tokens(
     firsts = np.flatnonzero(np.diff(keys, prepend=-1))
     best = np.maximum.reduceat(ordered, firsts) if len(firsts) else ordered
     ends = np.searchsorted(keys[firsts] >> ID_BITS, np.arange(1, len(texts)))
-    known = (keys[firsts] & (1 << ID_BITS) - 1).astype(np.int32)
-    return [strongest(vector, top_k) for vector in zip(np.split(known, ends), np.split(best, ends), strict=True)]
+    unique_ids = (keys[firsts] & (1 << ID_BITS) - 1).astype(np.int32)
+    return [strongest(vector, top_k) for vector in zip(np.split(unique_ids, ends), np.split(best, ends), strict=True)]
 
 
 def strongest(vector: Vector, top_k: int) -> Vector:
-    """The `top_k` largest weights (0: all), ids still ascending; of equal weights the smaller ids."""
+    """Keeps the `top_k` largest weights (0: all); ids stay ascending, and of equal weights the smaller ids win."""
     ids, weights = vector
     if not top_k or len(ids) <= top_k:
         return vector
-    kept = np.sort(np.argsort(-weights, kind="stable")[:top_k])
-    return ids[kept], weights[kept]
+    places = np.sort(np.argsort(-weights, kind="stable")[:top_k])
+    return ids[places], weights[places]
 
 
 def pack(vectors: Sequence[Vector]) -> SparseRows:
-    """Vectors of texts, one after the other."""
+    """Lays the vectors of texts end to end."""
     return SparseRows(
         lengths=tuple(len(ids) for ids, _ in vectors),
         indices=b"".join(ids.astype("<i4").tobytes() for ids, _ in vectors),
@@ -74,18 +76,18 @@ def pack(vectors: Sequence[Vector]) -> SparseRows:
 def matrix(queries: Sequence[Vector], documents: Sequence[Vector]) -> Weights:
     """Dot products [Q, S] float32 of every query with every document.
 
-    Documents are bags of rows of a table that holds 64 queries at a time, for the ids that the documents have.
+    Documents are bags of rows of a table [ids that documents have, 64 queries]; one table serves 64 queries at a time.
     """
     ids, weights, starts = _joined(documents)
-    known, places = np.unique(ids, return_inverse=True)
-    bags, scale, begins = (torch.from_numpy(each) for each in (places.astype(np.int64), weights, starts))
+    document_ids, places = np.unique(ids, return_inverse=True)
+    bags, scale, begins = map(torch.from_numpy, (places.astype(np.int64), weights, starts))
     scores = np.empty((len(queries), len(documents)), dtype=np.float32)
     for first in range(0, len(queries), QUERIES_AT_ONCE):
         chosen = queries[first : first + QUERIES_AT_ONCE]
-        table = np.zeros((max(1, len(known)), len(chosen)), dtype=np.float32)
-        for column, (asked, values) in enumerate(chosen):
-            _, rows, held = np.intersect1d(known, asked, assume_unique=True, return_indices=True)
-            table[rows, column] = values[held]
+        table = np.zeros((max(1, len(document_ids)), len(chosen)), dtype=np.float32)
+        for column, (query_ids, query_weights) in enumerate(chosen):
+            _, rows, shared = np.intersect1d(document_ids, query_ids, assume_unique=True, return_indices=True)
+            table[rows, column] = query_weights[shared]
         products = F.embedding_bag(bags, torch.from_numpy(table), begins, mode="sum", per_sample_weights=scale)
         scores[first : first + QUERIES_AT_ONCE] = products.T.numpy()
     return scores
@@ -101,7 +103,7 @@ def pairs(queries: Sequence[Vector], documents: Sequence[Vector]) -> Weights:
 
 
 def _joined(vectors: Sequence[Vector]) -> tuple[npt.NDArray[np.int32], Weights, Counts]:
-    """Ids and weights of vectors laid end to end, and where each begins."""
+    """Ids and weights of vectors laid end to end, and the place where each vector begins."""
     lengths: Counts = np.array([len(ids) for ids, _ in vectors], dtype=np.int64)
     starts: Counts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     return np.concatenate([ids for ids, _ in vectors]), np.concatenate([values for _, values in vectors]), starts

@@ -1,4 +1,4 @@
-"""An unmodified transformers head without its encoder: hidden states that were computed packed go straight in."""
+"""An unmodified transformers head without its encoder: it takes hidden states that were computed packed."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 
 class EncoderOutput(BaseModelOutputWithPooling):
-    """What an encoder answers with; nothing of what a family adds to it (XLNet's memories, Luke's entities)."""
+    """The output of an encoder. Fields that a family adds (XLNet's memories, Luke's entities) read as None."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("_"):
@@ -16,16 +16,16 @@ class EncoderOutput(BaseModelOutputWithPooling):
 
 
 class EncoderStandIn(nn.Module):
-    """Stands in a head's class where its encoder was, and answers with the rows that it is given.
+    """Takes the place of the encoder in a head's class, and returns the hidden states that it is called with.
 
-    Heads of some families look things up in their encoder (DeBERTa its word embeddings): what is missing here is found
-    there. The encoder is not registered as a child, so it is not counted, moved or changed twice.
+    Heads of some families look things up in their encoder (DeBERTa its word embeddings), so attributes that are missing
+    here are looked up there. The encoder is not registered as a child, or it would be counted, moved and changed twice.
     """
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
         self.pooler = getattr(encoder, "pooler", None)
-        self._plain_pooler = isinstance(self.pooler, nn.Linear)  # before it is made fast
+        self._plain_pooler = isinstance(self.pooler, nn.Linear)  # before faster layers replace it
         self.__dict__["_encoder"] = encoder
 
     def __getattr__(self, name: str) -> Any:
@@ -35,12 +35,12 @@ class EncoderStandIn(nn.Module):
             return getattr(self.__dict__["_encoder"], name)
 
     def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> EncoderOutput:
-        """inputs_embeds [B, L, H] are the hidden states; a pooler of the encoder runs on them."""
+        """The hidden states come as inputs_embeds [B, L, H]; the encoder's pooler, if it has one, runs on them."""
         pooled = None if self.pooler is None else self._pool(inputs_embeds)
         return EncoderOutput(last_hidden_state=inputs_embeds, pooler_output=pooled)
 
     def _pool(self, hidden: Tensor) -> Any:
-        """ALBERT's pooler and BigBird's are plain layers, which their encoders apply to the first row."""
+        """Runs the pooler. ALBERT's and BigBird's are plain layers, which their encoders apply to the first row."""
         assert self.pooler is not None
         if not self._plain_pooler:
             return self.pooler(hidden)
@@ -49,10 +49,10 @@ class EncoderStandIn(nn.Module):
 
 
 class TransformersHead(nn.Module):
-    """A transformers class (ForMaskedLM, ForSequenceClassification, ForTokenClassification) on given hidden states."""
+    """A transformers class (ForMaskedLM, ForSequenceClassification, ForTokenClassification) over hidden states."""
 
     def __init__(self, model: Any) -> None:
-        """Takes the model apart: its encoder stays whole, and `EncoderStandIn` takes its place."""
+        """Takes the model apart: replaces its encoder, which itself stays whole, by an `EncoderStandIn`."""
         super().__init__()
         setattr(model, model.base_model_prefix, EncoderStandIn(model.base_model))
         config = model.config.get_text_config()

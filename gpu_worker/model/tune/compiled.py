@@ -40,7 +40,7 @@ class CompiledEncoder(Encoder):
 
     @property
     def way(self) -> str:  # type: ignore[override]
-        return f"{self._packed.way}, compiled layers"
+        return f"{self._packed.description}, compiled layers"
 
     @property
     def as_written(self) -> Encoder:
