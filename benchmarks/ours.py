@@ -31,8 +31,7 @@ from gpu_worker.kernels.maxsim.choice import choose
 from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
 from gpu_worker.loop.loop import Loop
 from gpu_worker.model import loading
-from gpu_worker.model.tune import linear
-from gpu_worker.model.tune import linear_choice
+from gpu_worker.model.tune import linear, linear_choice
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch

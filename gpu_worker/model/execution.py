@@ -49,17 +49,17 @@ class ExecutionMode:
     """
 
     encoder: Encoder
-    unpacked: str = ""
+    unpacked_reason: str = ""
     times: float = 1.0
-    told: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
 
     @property
     def notice(self) -> str:
         """What a user should know."""
-        if not self.unpacked:
+        if not self.unpacked_reason:
             return ""
         cost = f"a step of {len(LENGTHS)} lengths takes {self.times:.1f} times as long as one of a single length"
-        return f"texts run by equal length, not packed ({self.unpacked}): {cost}"
+        return f"texts run by equal length, not packed ({self.unpacked_reason}): {cost}"
 
 
 def choose(
@@ -86,7 +86,7 @@ def choose(
         told = _checked(packed, reference)
         fewer, way = saved_products(base), _attending_fastest(packed, reference, placement)
         told += [f"{fewer} products of a step are made together with others"] if fewer else []
-        return replace(way, told=(*told, *way.told))
+        return replace(way, findings=(*told, *way.findings))
     except Exception as error:  # foreign code that was not made for this fails anywhere; then the other way is tried
         unpacked = _reason(error)
     if relative.installed(base):  # its own attention is gone
@@ -98,7 +98,7 @@ def choose(
         except Exception as error:
             last = _reason(error)
             continue
-        return ExecutionMode(encoder=encoder, unpacked=unpacked, times=_cost(encoder, reference, positions))
+        return ExecutionMode(encoder=encoder, unpacked_reason=unpacked, times=_cost(encoder, reference, positions))
     raise ModelRefused(f"{type(base).__name__} runs neither packed ({unpacked}) nor by equal length ({last})")
 
 
@@ -119,13 +119,13 @@ def _checked(packed: PackedEncoder, reference: Reference) -> list[str]:
     return []
 
 
-def formed(way: ExecutionMode, judge: Gate, faster: FormFinder | None) -> ExecutionMode:
+def in_fastest_form(way: ExecutionMode, judge: Gate, faster: FormFinder | None) -> ExecutionMode:
     """The same in the fastest form that passes. `faster` finds it; None where the device has no forms."""
     packed = way.encoder
     if faster is None or not isinstance(packed, PackedEncoder) or not packed.attention.capturable:
         return way  # layers that look at lengths are not compiled
     form = faster(packed, judge)
-    return replace(way, encoder=form.encoder, told=(*way.told, *form.findings))
+    return replace(way, encoder=form.encoder, findings=(*way.findings, *form.findings))
 
 
 def _attending_fastest(packed: PackedEncoder, reference: Reference, placement: Placement) -> ExecutionMode:
@@ -143,10 +143,10 @@ def _attending_fastest(packed: PackedEncoder, reference: Reference, placement: P
         if not why:
             packed.attention = Hopper()
             reference.check(packed)
-            return replace(way, told=(f"{packed.attention.name} is clearly faster than {usual.name}",))
+            return replace(way, findings=(f"{packed.attention.name} is clearly faster than {usual.name}",))
     except Exception as error:  # a package that was made for something else fails anywhere; then the usual one serves
         packed.attention, why = usual, f"{type(error).__name__}: {first_line(error)}"
-    return replace(way, told=(f"no {Hopper.name}: {why}",))
+    return replace(way, findings=(f"no {Hopper.name}: {why}",))
 
 
 def _shape(base: Any) -> AttentionShape:
@@ -234,7 +234,7 @@ def _by_equal_length(base: Any, token_types: TokenTypes | None, reference: Refer
     for own in (reference.attention, own_attention.other_than(base, reference.attention)):
         if own is not None:
             own_attention.run_by(base, own)
-            yield EqualLengthEncoder(base, own=own, token_types=token_types, width=reference.width)
+            yield EqualLengthEncoder(base, attention=own, token_types=token_types, width=reference.width)
 
 
 def _cost(encoder: Encoder, reference: Reference, positions: int) -> float:

@@ -13,8 +13,7 @@ from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention import relative
 from gpu_worker.kernels.maxsim import choice as maxsim
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
-from gpu_worker.model import execution
-from gpu_worker.model import longformer
+from gpu_worker.model import execution, longformer
 from gpu_worker.model.encoder.encoder import ENDLESS, Encoder, positions_of, uncounted_id_of
 from gpu_worker.model.execution import ExecutionMode, FormFinder
 from gpu_worker.model.head_building import HeadBuilder
@@ -27,10 +26,10 @@ from gpu_worker.model.tune.fp8 import FP8
 from gpu_worker.model.tune.linear import Linear, PrepackedLinear, packed_alone, undoing
 from gpu_worker.model.tune.linear_choice import STOCK, install_fastest
 from gpu_worker.model.verify.closeness import LEAST_COSINE, CosineGate
+from gpu_worker.model.verify.feeding import Feeding, feeding_of
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.head_gate import HeadReference
 from gpu_worker.model.verify.probes import Budget, Probes
-from gpu_worker.model.verify.feeding import Feeding, feeding_of
 from gpu_worker.repository import fitting, packages, vocabulary
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.late_overrides import NO_OVERRIDES, LateOverrides
@@ -70,15 +69,15 @@ class Model:
     linear: str
     fingerprint: str
     notice: str
-    told: tuple[str, ...]
-    unpacked: str
+    findings: tuple[str, ...]
+    unpacked_reason: str
     flops_per_token: float
     weight_bytes: int
     maxsim: MaxSimKernel
 
     @property
     def longest(self) -> int:
-        """The longest sequence that may be asked for, in tokens."""
+        """Most tokens of a sequence, over texts and the sides of late interaction."""
         late = self.late_interaction
         return max(self.max_tokens, *((late.query_length, late.document_length) if late else (0,)))
 
@@ -124,7 +123,7 @@ def _loaded(
     max_tokens: int,
     late: LateOverrides,
     forms: Forms | None,
-    asked: Linear,
+    linear_setting: Linear,
 ) -> Model:
     placement = source.placement
     config = source.model.config.get_text_config()
@@ -146,14 +145,14 @@ def _loaded(
     probes = Probes.of(
         config, positions, special, flops, unattended, max(limits), budget, feeding.types, feeding.written
     )
-    faster = None if forms is None else partial(FormChoice, forms=forms, longest=max(limits), tails=unattended)
-    way, heads, linear, differs = _prepare(source, uncounted, positions, probes, feeding, faster, asked)
-    notices = (source.recipe.notice, differs, way.notice, probes.notice(max(limits)))
+    form_finder = None if forms is None else partial(FormChoice, forms=forms, longest=max(limits), tails=unattended)
+    mode, heads, linear, differs = _prepare(source, uncounted, positions, probes, feeding, form_finder, linear_setting)
+    notices = (source.recipe.notice, differs, mode.notice, probes.notice(max(limits)))
     mark = source.recipe.instruction_mark
     return Model(
         names=names,
         family=config.model_type,
-        encoder=way.encoder,
+        encoder=mode.encoder,
         heads=heads,
         recipe=source.recipe,
         tokenizer=source.tokenizer,
@@ -165,10 +164,10 @@ def _loaded(
         linear=linear,
         fingerprint=_fingerprint(source, limit, reading, linear),
         notice="; ".join(each for each in notices if each),
-        told=way.told,
-        unpacked=way.unpacked,
-        flops_per_token=max(flops, 2.0 * way.encoder.width**2),
-        weight_bytes=_bytes([way.encoder.model, *heads.modules()]),
+        findings=mode.findings,
+        unpacked_reason=mode.unpacked_reason,
+        flops_per_token=max(flops, 2.0 * mode.encoder.width**2),
+        weight_bytes=_bytes([mode.encoder.model, *heads.modules()]),
         maxsim=maxsim.choose(placement.device, heads.multi_vector.width if heads.multi_vector else 128),
     )
 
@@ -198,8 +197,8 @@ def _prepare(
     positions: int,
     probes: Probes,
     feeding: Feeding,
-    faster: FormFinder | None,
-    asked: Linear,
+    form_finder: FormFinder | None,
+    linear_setting: Linear,
 ) -> tuple[ExecutionMode, Heads, str, str]:
     """Takes references, takes the model apart, makes it fast, and compares. Also how linear layers run, and what a user
     should know of the reference."""
@@ -213,54 +212,57 @@ def _prepare(
         head_reference = HeadReference(model, source.recipe, probes, positions, feeding)
     heads = HeadBuilder(source.recipe, model, placement, source.layers, reference.width).build()
     layers = nn.ModuleList([base, *heads.modules()])
-    exact = asked == "auto"  # merged and packed layers cannot be rounded; compiled, a layer rounds equal states once
+    # Merged and packed layers cannot be rounded; compiled, a layer rounds equal states once.
+    exact = linear_setting == "auto"
     plan, told, undo = STOCK, "", None
     if placement.device.type == "cpu" and exact:
         undo = undoing(layers)  # keeps the old weights, so only where they may be wanted again
         plan, told = install_fastest(layers)
     try:
-        way = ways.choose(base, reference, placement, uncounted, reference.types, positions, plan, merging=exact)
-        if plan.most is not None:
-            with packed_alone(layers):  # few rows go another way than the gate's many, and pass it as well
-                reference.check(way.encoder)
+        mode = execution.choose(base, reference, placement, uncounted, reference.types, positions, plan, merging=exact)
+        if plan.most_rows is not None:
+            with packed_alone(layers):  # few rows go another path than the gate's many rows, and must pass too
+                reference.check(mode.encoder)
     except ModelRefused:
         if undo is None or plan == STOCK or relative.installed(base):
             raise
         undo()  # some models blow the last bit up: what rounds otherwise is not theirs any more
         plan, told = STOCK, "linear layers: torch, since the model does not run as its own with packed ones"
-        way = ways.choose(base, reference, placement, uncounted, reference.types, positions)
-    way = replace(way, told=(*way.told, *([told] if told else [])))
+        mode = execution.choose(base, reference, placement, uncounted, reference.types, positions)
+    mode = replace(mode, findings=(*mode.findings, *([told] if told else [])))
     if not exact:
-        return _rounded(way, base, heads, reference, head_reference, faster), heads, FP8, reference.notice
-    way = ways.formed(way, reference, faster)
+        return _rounded(mode, base, heads, reference, head_reference, form_finder), heads, FP8, reference.notice
+    mode = execution.in_fastest_form(mode, reference, form_finder)
     if head_reference is not None:
-        head_reference.check(way.encoder, heads)
-    return way, heads, str(plan), reference.notice
+        head_reference.check(mode.encoder, heads)
+    return mode, heads, str(plan), reference.notice
 
 
 def _rounded(
-    way: ExecutionMode,
+    mode: ExecutionMode,
     base: nn.Module,
     heads: Heads,
     reference: Reference,
     head_reference: HeadReference | None,
-    faster: FormFinder | None,
+    form_finder: FormFinder | None,
 ) -> ExecutionMode:
     """The same with fp8 layers: judged exactly before they are rounded, and by cosines afterwards."""
     if head_reference is not None:
-        head_reference.check(way.encoder, heads)
-    layers, close = fp8.install(base, heads.modules()), CosineGate(reference, way.encoder)
-    way = ways.formed(replace(way, told=(*way.told, f"{layers}: {close.cosines}")), close, faster)
+        head_reference.check(mode.encoder, heads)
+    layers, close = fp8.install(base, heads.modules()), CosineGate(reference, mode.encoder)
+    mode = execution.in_fastest_form(
+        replace(mode, findings=(*mode.findings, f"{layers}: {close.cosines}")), close, form_finder
+    )
     if head_reference is None:
-        return way
-    cosine = head_reference.check_close(way.encoder, heads, LEAST_COSINE)
-    return replace(way, told=(*way.told, f"logits of rounded layers: cosine {cosine:.4f}"))
+        return mode
+    cosine = head_reference.check_close(mode.encoder, heads, LEAST_COSINE)
+    return replace(mode, findings=(*mode.findings, f"logits of rounded layers: cosine {cosine:.4f}"))
 
 
-def _limit(asked: int, recipe: Recipe, positions: int) -> int:
-    if asked > positions:
-        raise ModelRefused(f"--max-tokens = {asked}: the model has {positions} positions")
-    return asked or min(recipe.max_tokens or (USUAL if positions == ENDLESS else positions), positions)
+def _limit(max_tokens: int, recipe: Recipe, positions: int) -> int:
+    if max_tokens > positions:
+        raise ModelRefused(f"--max-tokens = {max_tokens}: the model has {positions} positions")
+    return max_tokens or min(recipe.max_tokens or (USUAL if positions == ENDLESS else positions), positions)
 
 
 def _multiplied(base: Any) -> int:

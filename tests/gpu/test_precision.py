@@ -105,7 +105,9 @@ def test_a_model_in_fp8(forms: bool) -> None:
     assert card_of(model).linear == "fp8 by row"
     assert model.fingerprint != loaded("auto").fingerprint
     assert [
-        each for each in model.findings if each.startswith("19 linear layers in fp8 by row, 0 left") and "cosine" in each
+        each
+        for each in model.findings
+        if each.startswith("19 linear layers in fp8 by row, 0 left") and "cosine" in each
     ]
     assert (dense(model) * dense(loaded("auto"))).sum(axis=1).min() > 0.97
 

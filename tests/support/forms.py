@@ -17,8 +17,7 @@ from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention.hopper import PACKAGE, Hopper
 from gpu_worker.kernels.attention.launched import LaunchedAttention
 from gpu_worker.kernels.attention.varlen import Varlen
-from gpu_worker.model import execution
-from gpu_worker.model import loading
+from gpu_worker.model import execution, loading
 from gpu_worker.model.encoder.encoder import Encoder, uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
@@ -106,7 +105,7 @@ def loaded(name: str, forms: Forms | None = None, kernel: type[LaunchedAttention
     """With the attention that an accelerator has; `device`: what stands for it where forms are chosen."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execution.attention_choice, "choose", lambda *_, **__: kernel())
-        patch.setattr(preparation, "FormChoice", partial(FormChoice, **device))
+        patch.setattr(loading, "FormChoice", partial(FormChoice, **device))
         return load(f"random:{name}", CPU, forms=forms)
 
 

@@ -9,9 +9,9 @@ import torch
 
 from gpu_worker.kernels.attention import choice
 from gpu_worker.model import loading
+from gpu_worker.model.verify.feeding import NO_TYPES, Feeding
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.model.verify.feeding import NO_TYPES, Feeding
 from gpu_worker.model.verify.reference_attention import default_of
 
 
@@ -50,7 +50,7 @@ SetAttribute = Callable[[Any, str, Any], None]
 
 def remember(set_attribute: SetAttribute) -> None:
     """From now on, or for as long as what is set holds."""
-    set_attribute(preparation, "Reference", Remembered())
+    set_attribute(loading, "Reference", Remembered())
 
 
 def measure_briefly(set_attribute: SetAttribute) -> None:

@@ -39,7 +39,7 @@ class CompiledEncoder(Encoder):
         """That compiling took."""
 
     @property
-    def way(self) -> str:  # type: ignore[override]
+    def description(self) -> str:  # type: ignore[override]
         return f"{self._packed.description}, compiled layers"
 
     @property
@@ -50,10 +50,10 @@ class CompiledEncoder(Encoder):
         """Compiles what these batches need. Raises what the compiler raises."""
         start = time.monotonic()
         for batch in batches:
-            self.compiling(batch)
+            self.run_compiling(batch)
         self.seconds += time.monotonic() - start
 
-    def compiling(self, batch: RaggedBatch) -> Tensor:
+    def run_compiling(self, batch: RaggedBatch) -> Tensor:
         """The same as a call, but what is not compiled yet is, and nothing runs as it is written."""
         with torch.inference_mode(), torch._dynamo.config.patch(CONFIG):
             return self._run(batch)

@@ -42,7 +42,7 @@ class Gate(Protocol):
     def check(self, encoder: Encoder, numbers: Sequence[int] | None = None, run: Run | None = None) -> None:
         """Raises where `run`, or the encoder itself, does not give the model's own hidden states for these texts."""
 
-    def fitting(self, tokens: int, sequences: int, longest: int) -> list[int]:
+    def one_launch_batch(self, tokens: int, sequences: int, longest: int) -> list[int]:
         """As many as fit into such a batch and are attended to in one launch."""
 
 
@@ -74,7 +74,7 @@ class FormChoice:
         some that nobody attends to. `backend`, `recorder` and `seconds` (of a run) stand for the device's in tests.
         """
         self.encoder: Encoder = packed
-        self.told: list[str] = []
+        self.findings: list[str] = []
         self._packed, self._judge, self._longest, self._tails = packed, judge, longest, tails
         self._backend, self._recorder, self._seconds = backend, recorder, seconds or device_seconds
         self._sizes = [each for each in TOKENS if each <= forms.step_tokens]
@@ -89,20 +89,20 @@ class FormChoice:
         try:
             made()
         except Exception as error:
-            self.told.append(f"no {form}: {type(error).__name__}: {first_line(error)}")
+            self.findings.append(f"no {form}: {type(error).__name__}: {first_line(error)}")
 
     def _compile(self) -> None:
         compiled = CompiledEncoder(self._packed, self._backend)
         compiled.compile(self._batch(lengths) for lengths in self._kinds())
         for numbers in (self._judge.whole, self._judge.uneven()):
-            self._judge.check(compiled, numbers, compiled.compiling)
+            self._judge.check(compiled, numbers, compiled.run_compiling)
         if self._tails:
             self._compile_tails(compiled)
         written, fused = (sum(self._uncaptured(encoder)) for encoder in (self._packed, compiled))
         used = fused < PAYS * written
         if used:
             self.encoder = compiled
-        self.told.append(
+        self.findings.append(
             f"layers compiled in {compiled.seconds:.1f} s: {fused / written:.2f} of the time of those as they are "
             f"written{'' if used else ', so not used'}"
         )
@@ -114,7 +114,7 @@ class FormChoice:
                 short = [int(length < max(lengths)) for length in lengths]  # of queries beside documents
                 compiled.compile(self._batch(lengths, tails) for tails in ([1] * len(lengths), short))
         except Exception as error:
-            self.told.append(f"batches with unattended tails run as the layers are written: {first_line(error)}")
+            self.findings.append(f"batches with unattended tails run as the layers are written: {first_line(error)}")
         self._judge.check(compiled)
 
     def _capture(self) -> None:
@@ -132,7 +132,7 @@ class FormChoice:
                     continue
                 graphs[size], replayed[size] = graph, self._time(graph, self._batch(size.filled))
         if failed:
-            self.told.append(f"{len(failed)} sizes have no graph, such as {failed[0]}")
+            self.findings.append(f"{len(failed)} sizes have no graph, such as {failed[0]}")
         graphed = GraphedEncoder(
             self.encoder,
             graphs,
@@ -140,14 +140,14 @@ class FormChoice:
         )
         if graphed.graphs:
             self.encoder = graphed
-        self.told.append(
+        self.findings.append(
             f"{len(graphs)} graphs captured and measured in {time.monotonic() - start:.1f} s, {len(graphed.graphs)} of "
             f"them used, {(self._reserved() - before) / MEBIBYTE:.0f} MiB"
         )
 
     def _checked(self, graph: Graph) -> Graph:
         size = graph.bucket
-        self._judge.check(self.encoder, self._judge.fitting(size.tokens, size.sequences, size.longest), graph)
+        self._judge.check(self.encoder, self._judge.one_launch_batch(size.tokens, size.sequences, size.longest), graph)
         return graph
 
     def _reserved(self) -> int:

@@ -148,7 +148,7 @@ class GraphedEncoder(Encoder):
         self.graphs = {size: graph for size, graph in graphs.items() if worth(size, size.tokens)}
 
     @property
-    def way(self) -> str:  # type: ignore[override]
+    def description(self) -> str:  # type: ignore[override]
         return f"{self.encoder.description}, {len(self.graphs)} graphs"
 
     @property
@@ -167,5 +167,5 @@ class GraphedEncoder(Encoder):
         graph = self.graph_of(batch)
         if graph is None:
             return self.encoder(batch)
-        self.padded += graph.bucket.tokens - batch.total
+        self.padding_tokens += graph.bucket.tokens - batch.total
         return graph(batch)

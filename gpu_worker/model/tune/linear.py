@@ -37,7 +37,7 @@ class PrepackedLinear(nn.Module):
         self.packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
         self.gelu = ""
-        self.most: int | None = None
+        self.most_rows: int | None = None
 
     def fuse_gelu(self, approximate: str) -> None:
         """Applies GELU to the output from now on; `approximate` is none or tanh, as in torch."""
@@ -46,10 +46,10 @@ class PrepackedLinear(nn.Module):
     def keep(self, weight: Tensor, most: int) -> None:
         """Takes the unpacked `weight` [out, in] for batches of more than `most` rows."""
         self.register_buffer("weight", weight.detach())
-        self.most = most
+        self.most_rows = most
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.most is None or x.numel() <= self.most * self.in_features:
+        if self.most_rows is None or x.numel() <= self.most_rows * self.in_features:
             return self.product(x, self.gelu)
         y = F.linear(x, self.weight, self.bias)
         return F.gelu(y, approximate=self.gelu) if self.gelu else y
@@ -136,14 +136,14 @@ def undoing(model: nn.Module) -> Callable[[], None]:
 @contextmanager
 def packed_alone(model: nn.Module) -> Iterator[None]:
     """For a while packed weights serve any number of rows."""
-    kept = [(each, each.most) for each in model.modules() if isinstance(each, PrepackedLinear)]
+    kept = [(each, each.most_rows) for each in model.modules() if isinstance(each, PrepackedLinear)]
     try:
         for layer, _ in kept:
-            layer.most = None
+            layer.most_rows = None
         yield
     finally:
         for layer, most in kept:
-            layer.most = most
+            layer.most_rows = most
 
 
 @cache

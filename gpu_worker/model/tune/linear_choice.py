@@ -45,20 +45,24 @@ class LinearKernel(Enum):
 class LinearPlan:
     """All layers go this `way`; where `most` is not None, up to so many rows, and the stock way beyond."""
 
-    way: LinearKernel = LinearKernel.STOCK
-    most: int | None = None
+    kernel: LinearKernel = LinearKernel.STOCK
+    most_rows: int | None = None
 
     def __str__(self) -> str:
-        return self.way.value if self.most is None else f"{self.way.value} to {self.most} rows, torch above"
+        return (
+            self.kernel.value
+            if self.most_rows is None
+            else f"{self.kernel.value} to {self.most_rows} rows, torch above"
+        )
 
     def install(self, layers: Sequence[LinearLayer]) -> None:
         """Changes a model in place."""
-        if self.way is LinearKernel.STOCK:
+        if self.kernel is LinearKernel.STOCK:
             return
         for layer in layers:
-            if self.most is not None:
-                layer.packed.keep(layer.stock.weight, self.most)
-            if self.way is LinearKernel.FUSED and layer.gelu:
+            if self.most_rows is not None:
+                layer.packed.keep(layer.stock.weight, self.most_rows)
+            if self.kernel is LinearKernel.FUSED and layer.gelu:
                 layer.packed.fuse_gelu(layer.gelu)
                 setattr(layer.parent, layer.activation, nn.Identity())
             setattr(layer.parent, layer.name, layer.packed)
@@ -84,7 +88,7 @@ def install_fastest(model: nn.Module) -> tuple[LinearPlan, str]:
         _plans[key] = decide(measured(layers), twice=twice)
     plan = _plans[key]
     plan.install(layers)
-    kept = "" if plan.most is None else f"; weights are kept twice, which takes {copy / MEBIBYTE:.0f} MiB"
+    kept = "" if plan.most_rows is None else f"; weights are kept twice, which takes {copy / MEBIBYTE:.0f} MiB"
     return plan, f"linear layers: {plan}{kept}"
 
 

@@ -71,8 +71,8 @@ class CosineGate:
     def uneven(self) -> list[int]:
         return self._reference.uneven()
 
-    def fitting(self, tokens: int, sequences: int, longest: int) -> list[int]:
-        return self._reference.fitting(tokens, sequences, longest)
+    def one_launch_batch(self, tokens: int, sequences: int, longest: int) -> list[int]:
+        return self._reference.one_launch_batch(tokens, sequences, longest)
 
     def check(
         self,

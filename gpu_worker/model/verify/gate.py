@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.model.verify.probes import Probes
 from gpu_worker.model.verify.feeding import NO_TYPES, Feeding, run
+from gpu_worker.model.verify.probes import Probes
 from gpu_worker.model.verify.reference_attention import FUSED, WRITTEN_OUT, attending_by, default_of, other_than, run_by
 from gpu_worker.model.verify.widened import in_float32
 from gpu_worker.ragged.batch import RaggedBatch
@@ -137,7 +137,7 @@ class Reference:
             if run is not None:
                 hidden = run(batch)
             elif isinstance(encoder, PackedEncoder):
-                hidden, calls = encoder.counted(batch)
+                hidden, calls = encoder.run_counting(batch)
                 _check_calls(encoder, calls)
             else:
                 hidden = encoder(batch)
@@ -162,7 +162,7 @@ class Reference:
         by_length = sorted(self.whole, key=lambda number: len(self.probes.texts[number]))
         return [by_length[0]] * LEAST_SAVED + [by_length[-1]]
 
-    def fitting(self, tokens: int, sequences: int, longest: int) -> list[int]:
+    def one_launch_batch(self, tokens: int, sequences: int, longest: int) -> list[int]:
         """Numbers of texts without a tail that make one batch of that size at most, attended to in one launch.
 
         One token at least is left free.

@@ -14,8 +14,8 @@ from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.heads.classifier import LAST_REAL, LATE, HeadClassifier
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse import SpladeHead
-from gpu_worker.model.verify.probes import Probes, head_texts
 from gpu_worker.model.verify.feeding import Feeding, accepted
+from gpu_worker.model.verify.probes import Probes, head_texts
 from gpu_worker.model.verify.widened import in_float32
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.token_types import Counts

@@ -82,7 +82,9 @@ def test_the_gates_texts_fit_into_every_size_in_one_launch(longest: int) -> None
     reference, _ = reference_of("tiny-bert", positions=longest, limit=longest)
     lengths = [len(text) for text in reference.probes.texts]
     for size in buckets(16_384, longest):
-        own = sorted(lengths[number] for number in reference.one_launch_batch(size.tokens, size.sequences, size.longest))
+        own = sorted(
+            lengths[number] for number in reference.one_launch_batch(size.tokens, size.sequences, size.longest)
+        )
         assert own
         assert size.holds(sum(own) + 1, len(own), own[-1])
         assert len(launches(np.array(own))) == 1

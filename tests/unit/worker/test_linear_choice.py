@@ -9,10 +9,18 @@ from torch import nn
 from gpu_worker.device.placement import Placement
 from gpu_worker.model import loading
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.tune import linear
-from gpu_worker.model.tune import linear_choice
+from gpu_worker.model.tune import linear, linear_choice
 from gpu_worker.model.tune.linear import PrepackedLinear, packed_layers
-from gpu_worker.model.tune.linear_choice import ROWS, STOCK, LinearKernel, LinearPlan, Times, decide, measured, install_fastest
+from gpu_worker.model.tune.linear_choice import (
+    ROWS,
+    STOCK,
+    LinearKernel,
+    LinearPlan,
+    Times,
+    decide,
+    install_fastest,
+    measured,
+)
 from gpu_worker.model.verify.gate import Reference
 from shared.errors import ModelRefused
 from support.onednn import needs_packed_layers
