@@ -1,4 +1,4 @@
-"""How a model runs: packed where it can, else by equal length. The first way that passes the gate serves."""
+"""The execution mode of a model: packed, or else by equal length. The first mode that passes the gate serves."""
 
 import time
 import traceback
@@ -30,22 +30,22 @@ from gpu_worker.model.tune.merged import merge, saved_products
 from gpu_worker.model.verify import reference_attention as own_attention
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.token_types import TokenTypes
 from gpu_worker.repository.files import first_line
+from gpu_worker.repository.late_reading import Room
 from shared.errors import ModelRefused
 
 FormFinder = Callable[[PackedEncoder, Gate], FormChoice]
 
 LENGTHS = range(8, 40, 2)
-"""Of the texts by which the cost of equal lengths is told."""
+"""Lengths of the texts with which the cost of running by equal length is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionMode:
-    """An encoder that passed the gate; `unpacked`: why it is not packed.
+    """An encoder that passed the gate. `unpacked_reason` is why it does not run packed, empty where it does.
 
-    `times`: how much longer a step takes whose texts all differ in length than one whose texts do not. `told`: what was
-    found out about its attention and its forms.
+    `times` compares a step whose texts all differ in length with one whose texts do not: how much longer it takes.
+    `findings` are lines for the log about its attention and its forms.
     """
 
     encoder: Encoder
@@ -55,57 +55,102 @@ class ExecutionMode:
 
     @property
     def notice(self) -> str:
-        """What a user should know."""
+        """What a user should know about the mode."""
         if not self.unpacked_reason:
             return ""
         cost = f"a step of {len(LENGTHS)} lengths takes {self.times:.1f} times as long as one of a single length"
         return f"texts run by equal length, not packed ({self.unpacked_reason}): {cost}"
 
 
-def choose(
-    base: Any,
-    reference: Reference,
-    placement: Placement,
-    uncounted: int | None,
-    token_types: TokenTypes | None,
-    positions: int,
-    plan: LinearPlan = STOCK,
-    *,
-    merging: bool = True,
-) -> ExecutionMode:
-    """Changes the model in place into what serves. Raises ModelRefused with the reasons of both ways.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeChoice:
+    """Chooses the execution mode of an encoder: packed where it can run so, else by equal length.
 
-    `plan`: how linear layers run on a processor, also those that an encoder of ours sets free. `merging`: whether they
-    may be merged where that is faster.
+    `base` is the transformers model without its head, `reference` its own run. `room` knows its positions. `plan` says
+    how linear layers run on a processor, also those that an encoder of ours makes replaceable. `merging` allows linear
+    layers to be merged where that is faster.
     """
-    config = base.config.get_text_config()
-    if rotary_of_the_step(config) == "dynamic":
-        raise ModelRefused("config.json: rope_type dynamic changes a text's vector with the longest text before it")
-    try:
-        packed = _packed(base, placement, uncounted, token_types, reference.width, plan, merging=merging)
-        told = _checked(packed, reference)
-        fewer, way = saved_products(base), _attending_fastest(packed, reference, placement)
-        told += [f"{fewer} products of a step are made together with others"] if fewer else []
-        return replace(way, findings=(*told, *way.findings))
-    except Exception as error:  # foreign code that was not made for this fails anywhere; then the other way is tried
-        unpacked = _reason(error)
-    if relative.installed(base):  # its own attention is gone
-        raise ModelRefused(f"{type(base).__name__}: {unpacked}")
-    last = ""
-    for encoder in _by_equal_length(base, token_types, reference):
+
+    base: Any
+    reference: Reference
+    placement: Placement
+    room: Room
+    plan: LinearPlan = STOCK
+    merging: bool = True
+
+    def choose(self) -> ExecutionMode:
+        """Changes the model in place into what serves. Raises ModelRefused with the reasons of both modes."""
+        if rotary_of_the_step(self.base.config.get_text_config()) == "dynamic":
+            raise ModelRefused("config.json: rope_type dynamic changes a text's vector with the longest text before it")
         try:
-            reference.check(encoder)
-        except Exception as error:
-            last = _reason(error)
-            continue
-        return ExecutionMode(encoder=encoder, unpacked_reason=unpacked, times=_cost(encoder, reference, positions))
-    raise ModelRefused(f"{type(base).__name__} runs neither packed ({unpacked}) nor by equal length ({last})")
+            return self._packed_mode()
+        except Exception as error:  # foreign code that was not made for this fails anywhere; then equal length is tried
+            reason = _reason(error)
+        if relative.installed(self.base):  # its own attention is gone
+            raise ModelRefused(f"{type(self.base).__name__}: {reason}")
+        return self._equal_length_mode(reason)
+
+    def _packed_mode(self) -> ExecutionMode:
+        """The packed mode, with the fastest attention that passes the gate. Raises where the model does not pass."""
+        encoder = self._packed_encoder()
+        findings = _check_attention(encoder, self.reference)
+        fewer = saved_products(self.base)
+        mode = _with_fastest_attention(encoder, self.reference, self.placement)
+        findings += [f"{fewer} products of a step are made together with others"] if fewer else []
+        return replace(mode, findings=(*findings, *mode.findings))
+
+    def _packed_encoder(self) -> PackedEncoder:
+        """Changes the model in place so that it runs packed. Raises ModelRefused for what would surely fail."""
+        base, placement = self.base, self.placement
+        config = base.config.get_text_config()
+        rotary = rotary_of_the_step(config)
+        if rotary:
+            raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
+        make_packed(base)
+        if relative.installed(base) and self.plan != STOCK:
+            # Layers that the model's own classes look into could not be replaced before; ours do not look into them.
+            self.plan.install(packed_layers(base))
+        if placement.device.type == "cuda" and self.merging:
+            merge(base, device_seconds)
+        attention_kernel = attention_choice.choose(
+            placement.device,
+            placement.dtype,
+            head=_head_width(base),
+            causal=attention.is_causal(base),
+            softcap=config._attn_implementation == attention.NAME and _capped(config),
+            bias=relative.serves(config),
+        )
+        reference = self.reference
+        return PackedEncoder(base, attention_kernel, self.room.uncounted, reference.types, reference.width)
+
+    def _equal_length_mode(self, unpacked_reason: str) -> ExecutionMode:
+        """The mode by equal length, with the first of the model's own attentions that passes. Raises ModelRefused."""
+        reason = ""
+        for encoder in self._equal_length_encoders():
+            try:
+                self.reference.check(encoder)
+            except Exception as error:
+                reason = _reason(error)
+                continue
+            times = _cost(encoder, self.reference, self.room.positions)
+            return ExecutionMode(encoder=encoder, unpacked_reason=unpacked_reason, times=times)
+        raise ModelRefused(
+            f"{type(self.base).__name__} runs neither packed ({unpacked_reason}) nor by equal length ({reason})"
+        )
+
+    def _equal_length_encoders(self) -> Iterator[EqualLengthEncoder]:
+        """The model with its default attention, then with its other one, if it has two that compute the same."""
+        default, types, width = self.reference.attention, self.reference.types, self.reference.width
+        for implementation in (default, own_attention.other_than(self.base, default)):
+            if implementation is not None:
+                own_attention.run_by(self.base, implementation)
+                yield EqualLengthEncoder(self.base, attention=implementation, token_types=types, width=width)
 
 
-def _checked(packed: PackedEncoder, reference: Reference) -> list[str]:
-    """Some models blow the last bit up: what was measured to be faster gives way to PyTorch's own attention for them.
+def _check_attention(packed: PackedEncoder, reference: Reference) -> list[str]:
+    """Checks a packed encoder, and replaces its attention by PyTorch's own where the faster one does not pass.
 
-    What there is to tell of that. Raises ModelRefused where neither runs as the reference.
+    Some models amplify the last bit. Returns findings; raises ModelRefused where neither attention passes.
     """
     faster = packed.attention
     try:
@@ -119,38 +164,38 @@ def _checked(packed: PackedEncoder, reference: Reference) -> list[str]:
     return []
 
 
-def in_fastest_form(way: ExecutionMode, judge: Gate, faster: FormFinder | None) -> ExecutionMode:
-    """The same in the fastest form that passes. `faster` finds it; None where the device has no forms."""
-    packed = way.encoder
-    if faster is None or not isinstance(packed, PackedEncoder) or not packed.attention.capturable:
-        return way  # layers that look at lengths are not compiled
-    form = faster(packed, judge)
-    return replace(way, encoder=form.encoder, findings=(*way.findings, *form.findings))
+def in_fastest_form(mode: ExecutionMode, gate: Gate, form_finder: FormFinder | None) -> ExecutionMode:
+    """The same mode with the fastest encoder form that passes. `form_finder` is None where the device has no forms."""
+    packed = mode.encoder
+    if form_finder is None or not isinstance(packed, PackedEncoder) or not packed.attention.capturable:
+        return mode  # layers that look at lengths are not compiled
+    form = form_finder(packed, gate)
+    return replace(mode, encoder=form.encoder, findings=(*mode.findings, *form.findings))
 
 
-def _attending_fastest(packed: PackedEncoder, reference: Reference, placement: Placement) -> ExecutionMode:
-    """With FlashAttention 3 in place of PyTorch's, on a Hopper that has it, where it is clearly faster and passes."""
-    usual, way = packed.attention, ExecutionMode(encoder=packed)
+def _with_fastest_attention(packed: PackedEncoder, reference: Reference, placement: Placement) -> ExecutionMode:
+    """The packed mode, with FlashAttention 3 on a Hopper that has it, if it is clearly faster and passes the gate."""
+    usual, mode = packed.attention, ExecutionMode(encoder=packed)
     if not usual.capturable:
-        return way
+        return mode
     shape = _shape(packed.model)
     why = attention_choice.hopper_refusal(placement.device, placement.dtype, shape)
     if why is None:
-        return way
+        return mode
     try:
         if not why and not attention_choice.faster_than(usual, placement.device, placement.dtype, shape):
             why = f"it is not clearly faster than {usual.name}"
         if not why:
             packed.attention = Hopper()
             reference.check(packed)
-            return replace(way, findings=(f"{packed.attention.name} is clearly faster than {usual.name}",))
+            return replace(mode, findings=(f"{packed.attention.name} is clearly faster than {usual.name}",))
     except Exception as error:  # a package that was made for something else fails anywhere; then the usual one serves
         packed.attention, why = usual, f"{type(error).__name__}: {first_line(error)}"
-    return replace(way, findings=(f"no {Hopper.name}: {why}",))
+    return replace(mode, findings=(f"no {Hopper.name}: {why}",))
 
 
 def _shape(base: Any) -> AttentionShape:
-    """What attention is measured with."""
+    """The shape that attention kernels are measured with."""
     config = base.config.get_text_config()
     heads = int(config.num_attention_heads)
     return AttentionShape(
@@ -161,39 +206,8 @@ def _shape(base: Any) -> AttentionShape:
     )
 
 
-def _packed(
-    base: Any,
-    placement: Placement,
-    uncounted: int | None,
-    token_types: TokenTypes | None,
-    width: int,
-    plan: LinearPlan,
-    *,
-    merging: bool,
-) -> PackedEncoder:
-    """Raises ModelRefused for what is known to fail without trying."""
-    config = base.config.get_text_config()
-    rotary = rotary_of_the_step(config)
-    if rotary:
-        raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
-    make_packed(base)
-    if relative.installed(base) and plan != STOCK:
-        plan.install(packed_layers(base))  # what its own classes keep for themselves, since they look at the weight
-    if placement.device.type == "cuda" and merging:
-        merge(base, device_seconds)
-    chosen = attention_choice.choose(
-        placement.device,
-        placement.dtype,
-        head=_head_width(base),
-        causal=attention.is_causal(base),
-        softcap=config._attn_implementation == attention.NAME and _capped(config),
-        bias=relative.serves(config),
-    )
-    return PackedEncoder(base, chosen, uncounted, token_types, width)
-
-
 def make_packed(base: Any) -> None:
-    """Changes a model in place so that it runs from its keyword `ragged` on. Raises ModelRefused if it cannot."""
+    """Changes a model in place so that it attends as its keyword `ragged` says. Raises ModelRefused if it cannot."""
     if relative.serves(base.config):
         relative.install(base)
     elif getattr(base, "_supports_attention_backend", False):
@@ -205,12 +219,12 @@ def make_packed(base: Any) -> None:
 
 
 def _capped(config: Any) -> bool:
-    """Whether its scores are bounded, if its attention knows how."""
+    """Whether the config bounds attention scores (softcap)."""
     return getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
 
 
 def _reason(error: Exception) -> str:
-    """Why a way does not serve; of foreign code, the function that failed. Raises the error where memory ran out."""
+    """Why a mode does not serve; for foreign code, the function that failed. Reraises where memory ran out."""
     if isinstance(error, ModelRefused):
         return str(error)
     if ran_out(error):
@@ -220,38 +234,31 @@ def _reason(error: Exception) -> str:
 
 
 def _head_width(base: nn.Module) -> int:
-    """Numbers of an attention head, of the widest where layers differ."""
-    widths = [getattr(each, name, None) for each in base.modules() for name in ("head_dim", "attention_head_size")]
-    known = [each for each in widths if isinstance(each, int) and each > 0]
-    if known:
-        return max(known)
+    """Width of an attention head; of the widest where layers differ."""
+    names = ("head_dim", "attention_head_size")
+    attributes = [getattr(module, name, None) for module in base.modules() for name in names]
+    widths = [width for width in attributes if isinstance(width, int) and width > 0]
+    if widths:
+        return max(widths)
     config: Any = base.config
     return int(config.hidden_size // config.num_attention_heads)
 
 
-def _by_equal_length(base: Any, token_types: TokenTypes | None, reference: Reference) -> Iterator[EqualLengthEncoder]:
-    """With the attention that it has by default, else with its other one, where it has two that compute the same."""
-    for own in (reference.attention, own_attention.other_than(base, reference.attention)):
-        if own is not None:
-            own_attention.run_by(base, own)
-            yield EqualLengthEncoder(base, attention=own, token_types=token_types, width=reference.width)
-
-
 def _cost(encoder: Encoder, reference: Reference, positions: int) -> float:
-    """See `ExecutionMode`; both steps have as many tokens."""
+    """`times` of `ExecutionMode`, measured with two steps of about as many tokens."""
     several = [min(length, positions) for length in LENGTHS]
     equal = [sum(several) // len(several)] * len(several)
     return _seconds(encoder, several, reference) / _seconds(encoder, equal, reference)
 
 
 def _seconds(encoder: Encoder, lengths: list[int], reference: Reference) -> float:
-    """The faster of two runs."""
+    """Seconds of a step with texts of these lengths: the faster of two runs."""
     filler = np.resize(reference.probes.texts[0], max(lengths))
     batch = RaggedBatch.pack([filler[:length] for length in lengths], encoder.device, types=encoder.token_types)
-    found = []
+    seconds = []
     with torch.inference_mode():
         for _ in range(2):
             start = time.perf_counter()
             encoder(batch).sum().item()
-            found.append(time.perf_counter() - start)
-    return min(found)
+            seconds.append(time.perf_counter() - start)
+    return min(seconds)

@@ -10,25 +10,18 @@ from torch import nn
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import interface as attention
-from gpu_worker.kernels.attention import relative
 from gpu_worker.kernels.maxsim import choice as maxsim
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
-from gpu_worker.model import execution, longformer
 from gpu_worker.model.encoder.encoder import ENDLESS, Encoder, positions_of, uncounted_id_of
-from gpu_worker.model.execution import ExecutionMode, FormFinder
-from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
+from gpu_worker.model.preparation import Preparation
 from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source, vocabulary_rows
 from gpu_worker.model.tune import fp8
 from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
 from gpu_worker.model.tune.fp8 import FP8
-from gpu_worker.model.tune.linear import Linear, PrepackedLinear, packed_alone, undoing
-from gpu_worker.model.tune.linear_choice import STOCK, install_fastest
-from gpu_worker.model.verify.closeness import LEAST_COSINE, CosineGate
+from gpu_worker.model.tune.linear import Linear, PrepackedLinear
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
-from gpu_worker.model.verify.gate import Reference
-from gpu_worker.model.verify.head_gate import HeadReference
 from gpu_worker.model.verify.probes import Budget, Probes
 from gpu_worker.repository import fitting, packages, vocabulary
 from gpu_worker.repository.files import first_line
@@ -146,8 +139,9 @@ def _loaded(
         config, positions, special, flops, unattended, max(limits), budget, feeding.types, feeding.written
     )
     form_finder = None if forms is None else partial(FormChoice, forms=forms, longest=max(limits), tails=unattended)
-    mode, heads, linear, differs = _prepare(source, uncounted, positions, probes, feeding, form_finder, linear_setting)
-    notices = (source.recipe.notice, differs, mode.notice, probes.notice(max(limits)))
+    prepared = Preparation(source, room, probes, feeding, form_finder, linear_setting).run()
+    mode, heads, linear = prepared.mode, prepared.heads, prepared.linear
+    notices = (source.recipe.notice, prepared.notice, mode.notice, probes.notice(max(limits)))
     mark = source.recipe.instruction_mark
     return Model(
         names=names,
@@ -189,74 +183,6 @@ def _feeding(source: Source, late: LateInteraction | None) -> Feeding:
     expands = late is not None and late.query_expansion is not QueryExpansion.NONE
     pairs = source.recipe.weights_of == "sequence-classification"
     return feeding_of(source.model.base_model, source.tokenizer.inputs, pairs=pairs, expands=expands)
-
-
-def _prepare(
-    source: Source,
-    uncounted: int | None,
-    positions: int,
-    probes: Probes,
-    feeding: Feeding,
-    form_finder: FormFinder | None,
-    linear_setting: Linear,
-) -> tuple[ExecutionMode, Heads, str, str]:
-    """Takes references, takes the model apart, makes it fast, and compares. Also how linear layers run, and what a user
-    should know of the reference."""
-    model, base, placement = source.model, source.model.base_model, source.placement
-    longformer.install(model, base)
-    reference = Reference(
-        base, probes, feeding
-    )  # first: a model that short texts change for good is found out by a long one
-    head_reference = None
-    if source.recipe.weights_of != "encoder":
-        head_reference = HeadReference(model, source.recipe, probes, positions, feeding)
-    heads = HeadBuilder(source.recipe, model, placement, source.layers, reference.width).build()
-    layers = nn.ModuleList([base, *heads.modules()])
-    # Merged and packed layers cannot be rounded; compiled, a layer rounds equal states once.
-    exact = linear_setting == "auto"
-    plan, told, undo = STOCK, "", None
-    if placement.device.type == "cpu" and exact:
-        undo = undoing(layers)  # keeps the old weights, so only where they may be wanted again
-        plan, told = install_fastest(layers)
-    try:
-        mode = execution.choose(base, reference, placement, uncounted, reference.types, positions, plan, merging=exact)
-        if plan.most_rows is not None:
-            with packed_alone(layers):  # few rows go another path than the gate's many rows, and must pass too
-                reference.check(mode.encoder)
-    except ModelRefused:
-        if undo is None or plan == STOCK or relative.installed(base):
-            raise
-        undo()  # some models blow the last bit up: what rounds otherwise is not theirs any more
-        plan, told = STOCK, "linear layers: torch, since the model does not run as its own with packed ones"
-        mode = execution.choose(base, reference, placement, uncounted, reference.types, positions)
-    mode = replace(mode, findings=(*mode.findings, *([told] if told else [])))
-    if not exact:
-        return _rounded(mode, base, heads, reference, head_reference, form_finder), heads, FP8, reference.notice
-    mode = execution.in_fastest_form(mode, reference, form_finder)
-    if head_reference is not None:
-        head_reference.check(mode.encoder, heads)
-    return mode, heads, str(plan), reference.notice
-
-
-def _rounded(
-    mode: ExecutionMode,
-    base: nn.Module,
-    heads: Heads,
-    reference: Reference,
-    head_reference: HeadReference | None,
-    form_finder: FormFinder | None,
-) -> ExecutionMode:
-    """The same with fp8 layers: judged exactly before they are rounded, and by cosines afterwards."""
-    if head_reference is not None:
-        head_reference.check(mode.encoder, heads)
-    layers, close = fp8.install(base, heads.modules()), CosineGate(reference, mode.encoder)
-    mode = execution.in_fastest_form(
-        replace(mode, findings=(*mode.findings, f"{layers}: {close.cosines}")), close, form_finder
-    )
-    if head_reference is None:
-        return mode
-    cosine = head_reference.check_close(mode.encoder, heads, LEAST_COSINE)
-    return replace(mode, findings=(*mode.findings, f"logits of rounded layers: cosine {cosine:.4f}"))
 
 
 def _limit(max_tokens: int, recipe: Recipe, positions: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gpu_worker.kernels.attention import choice
-from gpu_worker.model import loading
+from gpu_worker.model import preparation
 from gpu_worker.model.verify.feeding import NO_TYPES, Feeding
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.probes import Probes
@@ -50,7 +50,7 @@ SetAttribute = Callable[[Any, str, Any], None]
 
 def remember(set_attribute: SetAttribute) -> None:
     """From now on, or for as long as what is set holds."""
-    set_attribute(loading, "Reference", Remembered())
+    set_attribute(preparation, "Reference", Remembered())
 
 
 def measure_briefly(set_attribute: SetAttribute) -> None:

@@ -14,7 +14,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.varlen import Varlen
-from gpu_worker.model import execution, loading
+from gpu_worker.model import execution, loading, preparation
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune import fp8
@@ -112,7 +112,7 @@ def test_what_rounding_changes_too_much_is_refused() -> None:
 def test_logits_are_judged_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a classifier that passes, and does not by a bound above what rounding leaves."""
     assert loaded("tiny-classifier", "fp8").findings[-1].startswith("logits of rounded layers: cosine 0.99")
-    monkeypatch.setattr(loading, "LEAST_COSINE", 0.9999)
+    monkeypatch.setattr(preparation, "LEAST_COSINE", 0.9999)
     with pytest.raises(ModelRefused, match=r"change its logits too much: cosine 0\.99\d+, wanted is 0\.9999"):
         loaded.__wrapped__("tiny-classifier", "fp8")
 

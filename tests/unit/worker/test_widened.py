@@ -12,7 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import CONFIG_MAPPING
 
 from gpu_worker.device.placement import Dtype, Placement
-from gpu_worker.model import loading
+from gpu_worker.model import preparation
 from gpu_worker.model.encoder.equal_length import dense_run
 from gpu_worker.model.loading import load
 from gpu_worker.model.quiet import quiet
@@ -204,7 +204,7 @@ BY_TURNS = [
 def test_a_load_holds_one_module_in_float32(name: str, dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted over all runs of both gates, heads of a vocabulary included; of a table only the rows that are read."""
     counter, placement = Counter(monkeypatch), Placement.choose("cpu", dtype)
-    monkeypatch.setattr(loading, "Reference", Reference)  # taken anew, whatever other tests remember
+    monkeypatch.setattr(preparation, "Reference", Reference)  # taken anew, whatever other tests remember
     monkeypatch.setattr(widened, "at_once", None)  # nothing falls back
     load(f"random:{name}", placement, max_tokens=100)  # the gate runs a text that is as long as one may be
     config, recipe = synthetic.shape_of(name)

@@ -1,0 +1,132 @@
+"""Makes a model that was just loaded ready to serve.
+
+Takes the reference runs, builds the heads, chooses how the encoder runs, and compares the results with the references.
+"""
+
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from gpu_worker.kernels.attention import relative
+from gpu_worker.model import longformer
+from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.model.execution import ExecutionMode, FormFinder, ModeChoice, in_fastest_form
+from gpu_worker.model.head_building import HeadBuilder
+from gpu_worker.model.heads.heads import Heads
+from gpu_worker.model.source import Source
+from gpu_worker.model.tune import fp8
+from gpu_worker.model.tune.fp8 import FP8
+from gpu_worker.model.tune.linear import Linear, packed_alone, undoing
+from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan, install_fastest
+from gpu_worker.model.verify.closeness import LEAST_COSINE, CosineGate
+from gpu_worker.model.verify.feeding import Feeding
+from gpu_worker.model.verify.gate import Reference
+from gpu_worker.model.verify.head_gate import HeadReference
+from gpu_worker.model.verify.probes import Probes
+from gpu_worker.repository.late_reading import Room
+from shared.errors import ModelRefused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedModel:
+    """An encoder and heads that passed the gates.
+
+    `linear` names how linear layers run, for the card. `notice` is what a user should know of the reference runs.
+    """
+
+    mode: ExecutionMode
+    heads: Heads
+    linear: str
+    notice: str
+
+
+class Preparation:
+    """Prepares one model, once: the constructor while the model is as it was loaded, `run` afterwards."""
+
+    def __init__(
+        self,
+        source: Source,
+        room: Room,
+        probes: Probes,
+        feeding: Feeding,
+        form_finder: FormFinder | None,
+        linear: Linear,
+    ) -> None:
+        """Takes the reference runs, then builds the heads, which takes the model apart. Raises ModelRefused."""
+        model = source.model
+        self._base, self._placement, self._room = model.base_model, source.placement, room
+        self._form_finder = form_finder
+        # Merged and packed layers cannot be rounded; compiled, a layer rounds equal states once.
+        self._exact = linear == "auto"
+        longformer.install(model, self._base)
+        # The encoder comes before the heads: its long text finds out models that short texts change for good.
+        self._reference = Reference(self._base, probes, feeding)
+        self._head_reference: HeadReference | None = None
+        if source.recipe.weights_of != "encoder":
+            self._head_reference = HeadReference(model, source.recipe, probes, room.positions, feeding)
+        width = self._reference.width
+        self._heads = HeadBuilder(source.recipe, model, self._placement, source.layers, width).build()
+
+    def run(self) -> PreparedModel:
+        """Chooses how the model runs, and compares it with the references. Raises ModelRefused where it differs."""
+        if self._exact:
+            mode, linear = self._exact_mode()
+        else:
+            mode, linear = self._rounded_mode(), FP8
+        return PreparedModel(mode=mode, heads=self._heads, linear=linear, notice=self._reference.notice)
+
+    def _exact_mode(self) -> tuple[ExecutionMode, str]:
+        """The fastest mode and form with exact linear layers, and how those run."""
+        if self._placement.device.type == "cpu":
+            mode, plan = self._mode_on_processor()
+        else:
+            mode, plan = self._mode(STOCK), STOCK
+        mode = in_fastest_form(mode, self._reference, self._form_finder)
+        self._check_heads(mode.encoder)
+        return mode, str(plan)
+
+    def _mode_on_processor(self) -> tuple[ExecutionMode, LinearPlan]:
+        """A mode with the fastest kernels of linear layers; with PyTorch's own where the gate refuses those."""
+        layers = nn.ModuleList([self._base, *self._heads.modules()])
+        undo = undoing(layers)  # keeps the old weights in memory until it is known whether the new layers pass
+        plan, finding = install_fastest(layers)
+        try:
+            mode = self._mode(plan)
+            if plan.most_rows is not None:
+                with packed_alone(layers):  # few rows take another kernel than the gate's many, and must pass too
+                    self._reference.check(mode.encoder)
+        except ModelRefused:
+            if plan == STOCK or relative.installed(self._base):
+                raise
+            undo()  # some models amplify the last bit, so that any other rounding gives other hidden states
+            plan, finding = STOCK, "linear layers: torch, since the model does not run as its own with packed ones"
+            mode = self._mode(plan)
+        return (replace(mode, findings=(*mode.findings, finding)) if finding else mode), plan
+
+    def _rounded_mode(self) -> ExecutionMode:
+        """The fastest mode and form with fp8 layers: compared exactly before rounding, by cosines afterwards."""
+        mode = self._mode(STOCK)
+        self._check_heads(mode.encoder)
+        layers = fp8.install(self._base, self._heads.modules())
+        gate = CosineGate(self._reference, mode.encoder)
+        mode = replace(mode, findings=(*mode.findings, f"{layers}: {gate.cosines}"))
+        mode = in_fastest_form(mode, gate, self._form_finder)
+        if self._head_reference is None:
+            return mode
+        cosine = self._head_reference.check_close(mode.encoder, self._heads, LEAST_COSINE)
+        return replace(mode, findings=(*mode.findings, f"logits of rounded layers: cosine {cosine:.4f}"))
+
+    def _mode(self, plan: LinearPlan) -> ExecutionMode:
+        choice = ModeChoice(
+            base=self._base,
+            reference=self._reference,
+            placement=self._placement,
+            room=self._room,
+            plan=plan,
+            merging=self._exact,
+        )
+        return choice.choose()
+
+    def _check_heads(self, encoder: Encoder) -> None:
+        if self._head_reference is not None:
+            self._head_reference.check(encoder, self._heads)
