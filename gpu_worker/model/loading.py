@@ -1,4 +1,4 @@
-"""`--model` -> a model that is ready to serve: encoder, heads, tokenizer, fingerprint; or a refusal in one line."""
+"""Loads what `--model` names: encoder, heads, tokenizer and fingerprint, ready to serve; or refuses in one line."""
 
 import json
 from collections.abc import Iterable
@@ -34,18 +34,18 @@ from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
 
 USUAL = 512
-"""Tokens of a text where neither positions nor files set a limit."""
+"""Most tokens of a text where neither positions nor files set a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A loaded model: what runs (`encoder`, `heads`), what its files say (`recipe`), and how it is known.
 
-    `names`: what clients may call it, first the name that replies tell. `max_tokens` is the longest text;
+    `names` are those that clients may call it by; replies give the first. `max_tokens` is the longest text;
     `late_interaction` has limits of its own for its sides.
-    `notice` is what a user should know, `told` what was found out while loading; `unpacked` why texts run by
-    equal length, empty where they run packed.
-    `instruction_marks` are token sequences, the first of which ends what pooling leaves out of a text.
+    `notice` is what a user should know, `findings` what was measured while loading, in lines for the log.
+    `unpacked_reason` is why texts run by equal length, empty where they run packed.
+    `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
     """
 
     names: tuple[str, ...]
@@ -126,11 +126,11 @@ def _loaded(
     limit = _limit(max_tokens, source.recipe, positions)
     room = Room(usual=limit, asked=max_tokens, positions=positions, uncounted=uncounted)
     late.check(source.tokenizer, room)
-    texts = source.recipe.late_interaction
-    reading = resolve(texts, source.tokenizer, room) if texts else None
+    late_recipe = source.recipe.late_interaction
+    reading = resolve(late_recipe, source.tokenizer, room) if late_recipe else None
     fitting.check(source.recipe, source.reader, room, reading)
     vocabulary.check_used(source.recipe, reading, rows)
-    flops = 2.0 * _multiplied(source.model.base_model)
+    flops = 2.0 * _multiplied_weights(source.model.base_model)
     special = [*source.tokenizer.special_tokens.values(), *([] if uncounted is None else [uncounted])]
     limits = (limit, *((reading.query_length, reading.document_length) if reading else ()))
     unattended, budget = _unattended(reading, config), Budget.of(placement.device)
@@ -157,7 +157,7 @@ def _loaded(
         placement=placement,
         linear=linear,
         fingerprint=_fingerprint(source, limit, reading, linear),
-        notice="; ".join(each for each in notices if each),
+        notice="; ".join(notice for notice in notices if notice),
         findings=mode.findings,
         unpacked_reason=mode.unpacked_reason,
         flops_per_token=max(flops, 2.0 * mode.encoder.width**2),
@@ -167,7 +167,7 @@ def _loaded(
 
 
 def _unattended(late: LateInteraction | None, config: Any) -> bool:
-    """Whether queries have tails that nobody attends to. Raises ModelRefused where such a tail would see nothing."""
+    """Whether queries have tails that no token attends to. Raises ModelRefused where such a tail would see no token."""
     if late is None or late.query_expansion is QueryExpansion.NONE or late.attend_to_expansion:
         return False
     window = getattr(config, "sliding_window", None)
@@ -191,17 +191,20 @@ def _limit(max_tokens: int, recipe: Recipe, positions: int) -> int:
     return max_tokens or min(recipe.max_tokens or (USUAL if positions == ENDLESS else positions), positions)
 
 
-def _multiplied(base: Any) -> int:
-    """Weights that every token is multiplied with, about: all but the embeddings, of which it reads one row."""
+def _multiplied_weights(base: Any) -> int:
+    """About how many weights every token is multiplied with: all but the embeddings, of which it reads one row."""
     embeddings = base.get_input_embeddings()
-    looked_up = sum(each.numel() for each in embeddings.parameters()) if isinstance(embeddings, nn.Module) else 0
-    whole: int = sum(each.numel() for each in base.parameters())
+    looked_up = sum(weight.numel() for weight in embeddings.parameters()) if isinstance(embeddings, nn.Module) else 0
+    whole: int = sum(weight.numel() for weight in base.parameters())
     return whole - looked_up
 
 
 def _fingerprint(source: Source, limit: int, late: LateInteraction | None, linear: str) -> str:
-    """Of linear layers rounded ones count, since all others give the same numbers. Of late interaction only what became
-    of it counts: a setting that says what the files say changes nothing. Nor do the words of a notice count."""
+    """A digest of everything that the model's rows depend on.
+
+    Linear layers count where they are rounded, since all other kernels give the same numbers. Late interaction counts
+    as resolved, so a setting that repeats what the files say changes nothing. Notices do not count.
+    """
     digest = source.digest.copy()
     digest.update(source.tokenizer.content)
     facts: list[Any] = [
@@ -217,9 +220,12 @@ def _fingerprint(source: Source, limit: int, late: LateInteraction | None, linea
 
 
 def _bytes(modules: Iterable[nn.Module]) -> int:
-    """Memory of weights as they are laid out for computing; what modules share counts once."""
-    tensors = {id(each): each for module in modules for each in (*module.parameters(), *module.buffers())}
+    """Bytes of all weights as they are laid out for computing; weights that modules share count once."""
+    tensors = {id(tensor): tensor for module in modules for tensor in (*module.parameters(), *module.buffers())}
     packed = {
-        id(each): each.packed for module in modules for each in module.modules() if isinstance(each, PrepackedLinear)
+        id(layer): layer.packed
+        for module in modules
+        for layer in module.modules()
+        if isinstance(layer, PrepackedLinear)
     }
-    return sum(each.numel() * each.element_size() for each in (*tensors.values(), *packed.values()))
+    return sum(tensor.numel() * tensor.element_size() for tensor in (*tensors.values(), *packed.values()))

@@ -1,7 +1,7 @@
-"""In which form a packed encoder serves: as it is written, with compiled layers, by graphs. Measured at load.
+"""Chooses the form of a packed encoder: as it is written, with compiled layers, or as graphs. Measured at load.
 
-Every form passes the gate, and none serves that is slower. Where one cannot be had (no compiler, a class that is not
-made for it), the one before it serves, and the log says why.
+Every form passes the gate, and only a faster one serves. Where a form is not possible (no compiler, a class that is not
+made for it), the form before it serves, and the log says why.
 """
 
 import time
@@ -25,30 +25,30 @@ from gpu_worker.repository.files import first_line
 
 MEBIBYTE = 1024 * 1024
 USUAL = 128
-"""Tokens of a text in what is measured."""
+"""Tokens of a text in the batches that are measured."""
 Run = Callable[[RaggedBatch], Tensor]
 
 
 class Gate(Protocol):
-    """The gate, as far as forms need it. Batches are told by numbers of its texts."""
+    """The gate, as far as forms need it. Batches are given as numbers of its texts."""
 
     @property
     def whole(self) -> list[int]:
-        """Without tails."""
+        """Numbers of the texts without tails."""
 
     def uneven(self) -> list[int]:
-        """Attended to in two launches, where a text is long enough for that."""
+        """Numbers of a batch that attention takes two launches for, if a text is long enough."""
 
     def check(self, encoder: Encoder, numbers: Sequence[int] | None = None, run: Run | None = None) -> None:
         """Raises where `run`, or the encoder itself, does not give the model's own hidden states for these texts."""
 
     def one_launch_batch(self, tokens: int, sequences: int, longest: int) -> list[int]:
-        """As many as fit into such a batch and are attended to in one launch."""
+        """Numbers of as many texts as fit into such a batch and are attended to in one launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forms:
-    """What is wanted: layers compiled, graphs captured; for steps of so many tokens."""
+    """Forms that may be tried: compiled layers, graphs; for steps of up to `step_tokens`."""
 
     compile: bool = True
     graphs: bool = True
@@ -56,7 +56,7 @@ class Forms:
 
 
 class FormChoice:
-    """Finds the fastest form of an encoder: `encoder`, and what was `told` of the others, for the log."""
+    """Finds the fastest form of an encoder: `encoder`. `findings` are lines for the log about all forms."""
 
     def __init__(
         self,
@@ -70,24 +70,25 @@ class FormChoice:
         recorder: Callable[[], Recorder] = CudaRecorder,
         seconds: Seconds | None = None,
     ) -> None:
-        """`packed` passed the gate as it is written. `longest`: tokens of a text; `tails`: whether texts may end with
-        some that nobody attends to. `backend`, `recorder` and `seconds` (of a run) stand for the device's in tests.
+        """`packed` passed the gate as it is written. `longest`: most tokens of a text; `tails`: whether texts may end
+        with tokens that no other attends to. `backend`, `recorder` and `seconds` (of a run)
+        replace the device's in tests.
         """
         self.encoder: Encoder = packed
         self.findings: list[str] = []
         self._packed, self._judge, self._longest, self._tails = packed, judge, longest, tails
         self._backend, self._recorder, self._seconds = backend, recorder, seconds or device_seconds
-        self._sizes = [each for each in TOKENS if each <= forms.step_tokens]
+        self._sizes = [tokens for tokens in TOKENS if tokens <= forms.step_tokens]
         self._buckets = buckets(forms.step_tokens, longest)
         if forms.compile:
             self._try("compiled layers", self._compile)
         if forms.graphs:
             self._try("graphs", self._capture)
 
-    def _try(self, form: str, made: Callable[[], None]) -> None:
-        """Compilers and foreign classes fail in every way; then nobody is served by that form."""
+    def _try(self, form: str, choose: Callable[[], None]) -> None:
+        """Tries a form. Compilers and foreign classes may raise anything; then that form does not serve."""
         try:
-            made()
+            choose()
         except Exception as error:
             self.findings.append(f"no {form}: {type(error).__name__}: {first_line(error)}")
 
@@ -108,7 +109,7 @@ class FormChoice:
         )
 
     def _compile_tails(self, compiled: CompiledEncoder) -> None:
-        """Causal layers and windows look at lengths where there are tails: such batches may have to run uncompiled."""
+        """Compiles batches with tails. Causal layers and windows look at lengths there; some must run uncompiled."""
         try:
             for lengths in self._kinds():
                 short = [int(length < max(lengths)) for length in lengths]  # of queries beside documents
@@ -151,12 +152,12 @@ class FormChoice:
         return graph
 
     def _reserved(self) -> int:
-        """Bytes of the device that PyTorch has."""
+        """Bytes of the device's memory that PyTorch has reserved."""
         device = self.encoder.device
         return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
 
     def _uncaptured(self, encoder: Encoder) -> list[float]:
-        """Seconds of batches of texts of a usual length, by their tokens."""
+        """Seconds without graphs, for batches of each size of texts of a usual length."""
         return [self._time(encoder, self._batch(self._usual(tokens))) for tokens in self._sizes]
 
     def _time(self, run: Run, batch: RaggedBatch) -> float:
@@ -164,19 +165,19 @@ class FormChoice:
             return self._seconds(lambda: run(batch))
 
     def _kinds(self) -> Iterator[list[int]]:
-        """Lengths of a batch of every kind for which layers are compiled: attended to in one launch, and, where a text
-        can be long enough for that, in two. The first is large, since compilers choose by what they see first."""
+        """Lengths of one batch of every kind that layers are compiled for: attended to in one launch, and in two where
+        a text can be long enough. The first batch is large, since compilers choose by what they see first."""
         yield self._usual(self._sizes[-1])
         if self._longest > 2 * TILE:
             yield [*([2] * LEAST_SAVED), min(self._longest, 4 * TILE)]
 
     def _usual(self, tokens: int) -> list[int]:
-        """Lengths of texts of a usual length."""
+        """Lengths of a batch of so many tokens, with texts of a usual length."""
         usual = min(USUAL, self._longest, tokens)
         return [usual] * (tokens // usual)
 
     def _batch(self, lengths: Sequence[int], tails: Sequence[int] = ()) -> RaggedBatch:
-        """Of the token id in the middle of the vocabulary, in most no special one."""
+        """A batch of texts that repeat the token id in the middle of the vocabulary, which is rarely a special one."""
         middle = int(self.encoder.model.config.get_text_config().vocab_size) // 2
         texts = [np.full(length, middle, dtype=np.int32) for length in lengths]
         encoder = self.encoder

@@ -1,7 +1,7 @@
-"""Which way the linear layers of a model run on a processor: measured at load, on the model's own layers.
+"""Chooses the kernel of a model's linear layers on a processor: measured at load, on the model's own layers.
 
 Which library multiplies faster depends on the processor, its number of cores, the number format and the number of
-rows. Where one is ahead for few rows and another for many, both serve, if the weights may be kept twice. Knows nothing
+rows. Where one is faster for few rows and another for many, both serve, if the weights may be kept twice. Knows nothing
 of the model around its layers.
 """
 
@@ -20,21 +20,21 @@ from gpu_worker.device.timing import PAYS
 from gpu_worker.model.tune.linear import LinearLayer, fuses, packed_layers
 
 ROWS = (8, 32, 128, 512)
-"""Of a product that is measured. Beyond, the ways keep their order."""
+"""Numbers of rows that products are measured with. Beyond the last one, kernels keep their order."""
 SECONDS, LEAST_ROUNDS, ROUNDS = 0.1, 2, 20
-"""Measured for each of them: rounds until that much time is over, within these bounds."""
+"""Time that each number of rows is measured for, and the least and the most rounds."""
 MULTIPLIED = 1 << 28
-"""Rows x weights of a round, about: for few rows, many layers, since a model's weights do not stay in the cache."""
+"""About how many rows x weights a round multiplies: with few rows many layers, since a cache does not hold a model."""
 MEBIBYTE = 1024 * 1024
 TWICE = 1024 * MEBIBYTE
-"""Bytes that a second copy of the weights may take."""
+"""Most bytes that a second copy of the weights may take."""
 Clock = Callable[[], float]
-"""In seconds. `time.thread_time` counts a thread's share of a product, but not the time that other processes take from
-it: on busy cores four choices by the wall's clock came out in four ways, by this one in two."""
+"""A clock in seconds. `time.thread_time` counts a thread's share of a product, but not the time that other processes
+take from it: on busy cores, four loads made four choices with the wall clock and two with this one."""
 
 
 class LinearKernel(Enum):
-    """How a linear layer runs: as PyTorch does it; by weights packed for oneDNN; the same with GELU fused."""
+    """Kernels of a linear layer: PyTorch's own; weights packed for oneDNN; the same with GELU fused."""
 
     STOCK = "torch"
     PACKED = "onednn-prepacked"
@@ -43,7 +43,7 @@ class LinearKernel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LinearPlan:
-    """All layers go this `way`; where `most` is not None, up to so many rows, and the stock way beyond."""
+    """All layers run by `kernel`; where `most_rows` is not None, up to so many rows, and by the stock kernel beyond."""
 
     kernel: LinearKernel = LinearKernel.STOCK
     most_rows: int | None = None
@@ -56,7 +56,7 @@ class LinearPlan:
         )
 
     def install(self, layers: Sequence[LinearLayer]) -> None:
-        """Changes a model in place."""
+        """Replaces the layers in their model."""
         if self.kernel is LinearKernel.STOCK:
             return
         for layer in layers:
@@ -70,99 +70,104 @@ class LinearPlan:
 
 STOCK = LinearPlan()
 Times = Mapping[LinearKernel, Sequence[float]]
-"""Seconds of all layers of a model, for each number of `ROWS`; the stock way is always among the ways."""
+"""Seconds of all layers of a model by kernel, for each number of `ROWS`; the stock kernel is always there."""
 _plans: dict[object, LinearPlan] = {}
-"""By what was measured: models of one shape in a process run alike, and wait once."""
+"""Plans by what was measured: models of one shape in a process run alike, and are measured once."""
 
 
 def install_fastest(model: nn.Module) -> tuple[LinearPlan, str]:
-    """Lets a CPU model's linear layers run the fastest way, in place; and what was found out, for the log."""
+    """Makes a CPU model's linear layers run by the fastest kernel, in place. Returns the plan and a log line."""
     layers = packed_layers(model)
     if not layers:
         return STOCK, ""
-    packed = [each.packed.packed for each in layers]
-    copy = sum(each.numel() * each.element_size() for each in packed)
+    packed = [layer.packed.packed for layer in layers]
+    copy = sum(weight.numel() * weight.element_size() for weight in packed)
     twice, shapes = copy <= TWICE, frozenset(Counter(map(_kind, layers)).items())
     key = (shapes, layers[0].stock.weight.dtype, torch.get_num_threads(), twice)
     if key not in _plans:
         _plans[key] = decide(measured(layers), twice=twice)
     plan = _plans[key]
     plan.install(layers)
-    kept = "" if plan.most_rows is None else f"; weights are kept twice, which takes {copy / MEBIBYTE:.0f} MiB"
-    return plan, f"linear layers: {plan}{kept}"
+    memory = "" if plan.most_rows is None else f"; weights are kept twice, which takes {copy / MEBIBYTE:.0f} MiB"
+    return plan, f"linear layers: {plan}{memory}"
 
 
 def decide(times: Times, *, twice: bool) -> LinearPlan:
-    """The fastest plan. Packed layers are the usual way; near ties stay with it.
+    """The fastest plan. Packed layers are the usual kernel; near ties stay with it.
 
-    `twice`: whether the weights may be kept twice. Then ways are switched where each is clearly ahead on its own side.
+    `twice`: whether the weights may be kept twice. If so, a plan may switch kernels at a number of rows where each of
+    the two is clearly faster on its side.
     """
-    usual, stock = (
-        LinearKernel.PACKED if LinearKernel.PACKED in times else LinearKernel.STOCK,
-        times[LinearKernel.STOCK],
-    )
+    usual = LinearKernel.PACKED if LinearKernel.PACKED in times else LinearKernel.STOCK
+    stock = times[LinearKernel.STOCK]
     best = min(
-        (way for way in times if _pays(times[way], times[usual])),
-        key=lambda way: _ratio(times[way], times[usual]),
+        (kernel for kernel in times if _pays(times[kernel], times[usual])),
+        key=lambda kernel: _ratio(times[kernel], times[usual]),
         default=usual,
     )
     plan, least = LinearPlan(best), _ratio(times[best], times[usual])
     for few in range(1, len(stock)) if twice and usual is LinearKernel.PACKED else ():
         packed, fused = times[LinearKernel.PACKED], times.get(LinearKernel.FUSED)
-        way = LinearKernel.FUSED if fused and _pays(fused[:few], packed[:few]) else LinearKernel.PACKED
-        own = times[way]
-        ahead = _ratio(own[:few], stock[:few]) < PAYS and _ratio(stock[few:], own[few:]) < PAYS
-        ratio = _ratio([*own[:few], *stock[few:]], times[usual])
+        kernel = LinearKernel.FUSED if fused and _pays(fused[:few], packed[:few]) else LinearKernel.PACKED
+        seconds = times[kernel]
+        ahead = _ratio(seconds[:few], stock[:few]) < PAYS and _ratio(stock[few:], seconds[few:]) < PAYS
+        ratio = _ratio([*seconds[:few], *stock[few:]], times[usual])
         if ahead and ratio < least:
-            plan, least = LinearPlan(way, ROWS[few - 1]), ratio
+            plan, least = LinearPlan(kernel, ROWS[few - 1]), ratio
     return plan
 
 
 def measured(layers: Sequence[LinearLayer], clock: Clock = time.thread_time) -> Times:
-    """By every way that serves here."""
-    ways = [LinearKernel.PACKED, LinearKernel.STOCK, *([LinearKernel.FUSED] if fuses(layers) else [])]
+    """Measures every kernel that runs on this processor."""
+    kernels = [LinearKernel.PACKED, LinearKernel.STOCK, *([LinearKernel.FUSED] if fuses(layers) else [])]
     with torch.inference_mode():
-        found = [_seconds(layers, ways, rows, clock) for rows in ROWS]
-    return {way: [each[way] for each in found] for way in ways if all(way in each for each in found)}
+        by_rows = [_seconds(layers, kernels, rows, clock) for rows in ROWS]
+    return {
+        kernel: [seconds[kernel] for seconds in by_rows]
+        for kernel in kernels
+        if all(kernel in seconds for seconds in by_rows)
+    }
 
 
 def _seconds(
-    layers: Sequence[LinearLayer], ways: Sequence[LinearKernel], rows: int, clock: Clock
+    layers: Sequence[LinearLayer], kernels: Sequence[LinearKernel], rows: int, clock: Clock
 ) -> dict[LinearKernel, float]:
-    """Of all layers together, by each way that does not fail; told by a few layers of each kind."""
+    """Seconds of all layers together by each kernel that does not fail, estimated from a few layers of each kind."""
     sample = _sample(layers, rows)
-    states = {each.in_features: torch.randn(rows, each.in_features) for each in (layer.stock for layer, _ in sample)}
-    states = {inputs: each.to(layers[0].stock.weight.dtype) for inputs, each in states.items()}
+    widths = [layer.stock.in_features for layer, _ in sample]
+    states = {width: torch.randn(rows, width).to(layers[0].stock.weight.dtype) for width in dict.fromkeys(widths)}
     runs = {
-        (way, number): partial(_run, way, layer, states[layer.stock.in_features])
-        for way in ways
+        (kernel, number): partial(_run, kernel, layer, states[layer.stock.in_features])
+        for kernel in kernels
         for number, (layer, _) in enumerate(sample)
-        if layer.gelu or way is not LinearKernel.FUSED  # what has nothing to fuse is as fast as without
+        if layer.gelu or kernel is not LinearKernel.FUSED  # a layer without a GELU runs by the packed kernel
     }
     shortest = _shortest(runs, clock)
-    found = {}
-    for way in ways:
-        own = [shortest.get((way if (way, n) in runs else LinearKernel.PACKED, n)) for n in range(len(sample))]
-        if None not in own:
-            found[way] = sum(seconds * stands for seconds, (_, stands) in zip(own, sample, strict=True) if seconds)
-    return found
+    totals = {}
+    for kernel in kernels:
+        times = [shortest.get((kernel if (kernel, n) in runs else LinearKernel.PACKED, n)) for n in range(len(sample))]
+        if None not in times:
+            totals[kernel] = sum(seconds * count for seconds, (_, count) in zip(times, sample, strict=True) if seconds)
+    return totals
 
 
 def _sample(layers: Sequence[LinearLayer], rows: int) -> list[tuple[LinearLayer, float]]:
-    """A few of each kind, the same number, with how many layers of the model each stands for."""
+    """The same number of layers of each kind, and how many layers of the model each of them stands for."""
     kinds: dict[object, list[LinearLayer]] = {}
     for layer in layers:
         kinds.setdefault(_kind(layer), []).append(layer)
-    weights = sum(of[0].stock.weight.numel() for of in kinds.values())
-    taken = [(of, of[: max(1, MULTIPLIED // (rows * weights))]) for of in kinds.values()]
-    return [(layer, len(of) / len(few)) for of, few in taken for layer in few]
+    weights = sum(alike[0].stock.weight.numel() for alike in kinds.values())
+    samples = [(alike, alike[: max(1, MULTIPLIED // (rows * weights))]) for alike in kinds.values()]
+    return [(layer, len(alike) / len(few)) for alike, few in samples for layer in few]
 
 
 def _shortest(
     runs: Mapping[tuple[LinearKernel, int], Callable[[], object]], clock: Clock
 ) -> dict[tuple[LinearKernel, int], float]:
-    """Seconds of the shortest run of each. Ways take turns, so that a moment in which the machine does something else
-    is no way's own; those that fail are left out."""
+    """Seconds of the shortest run of each; runs that fail are left out.
+
+    Kernels alternate, so that a moment in which the machine does something else does not fall on one of them alone.
+    """
     shortest: dict[tuple[LinearKernel, int], float] = {}
     left, start = dict(runs), clock()
     for done in range(ROUNDS):
@@ -179,25 +184,28 @@ def _shortest(
     return {key: shortest[key] for key in left}
 
 
-def _run(way: LinearKernel, layer: LinearLayer, x: Tensor) -> Tensor:
-    """The layer, and the GELU that follows it."""
-    if way is LinearKernel.FUSED:
+def _run(kernel: LinearKernel, layer: LinearLayer, x: Tensor) -> Tensor:
+    """Runs the layer and the GELU that follows it."""
+    if kernel is LinearKernel.FUSED:
         return layer.packed.product(x, layer.gelu)
-    y: Tensor = layer.stock(x) if way is LinearKernel.STOCK else layer.packed.product(x)
+    y: Tensor = layer.stock(x) if kernel is LinearKernel.STOCK else layer.packed.product(x)
     return F.gelu(y, approximate=layer.gelu) if layer.gelu else y
 
 
 def _kind(layer: LinearLayer) -> tuple[int, int, bool, str]:
-    """Layers that are alike here take the same time."""
+    """The kind of a layer: layers of one kind take the same time."""
     return layer.stock.in_features, layer.stock.out_features, layer.stock.bias is None, layer.gelu
 
 
 def _pays(times: Sequence[float], usual: Sequence[float]) -> bool:
-    """Whether they are clearly shorter, and for no number of rows clearly longer: few rows are measured less surely."""
-    slower = any(own * PAYS > other for own, other in zip(times, usual, strict=True))
+    """Whether `times` are clearly shorter than the usual ones, and clearly longer for no number of rows.
+
+    The second condition is there because few rows are measured less precisely.
+    """
+    slower = any(seconds * PAYS > before for seconds, before in zip(times, usual, strict=True))
     return not slower and _ratio(times, usual) < PAYS
 
 
 def _ratio(times: Sequence[float], usual: Sequence[float]) -> float:
-    """The mean over numbers of rows: a query matters as much as a document."""
-    return sum(own / other for own, other in zip(times, usual, strict=True)) / len(times)
+    """Mean ratio to the usual times over all numbers of rows: a query matters as much as a document."""
+    return sum(seconds / before for seconds, before in zip(times, usual, strict=True)) / len(times)

@@ -1,7 +1,6 @@
-"""The gate of what is rounded on purpose: how close a model stays to its own half precision, by cosines.
+"""The gate of layers that are rounded on purpose: by cosines, how close a model stays to its own half precision.
 
-The exact gate comes first, before anything is rounded: what runs the texts is proven by then, and rounding is all that
-these figures tell of.
+The exact gate comes first, before anything is rounded, so these figures measure rounding alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,33 +15,36 @@ from gpu_worker.ragged.batch import RaggedBatch
 from shared.errors import ModelRefused
 
 LEAST_COSINE = 0.99
-"""Of the mean over hidden states, of that over texts, and of logits. all-MiniLM-L6-v2, which is narrow, has 0.995 and
+"""Least mean cosine over hidden states, over texts, and of logits. all-MiniLM-L6-v2, which is narrow, has 0.995 and
 0.997 with linear layers in fp8; texts of random ids are harder than those that people write."""
 LOWEST = 0.97
-"""Of the worst text. MiniLM has 0.991."""
+"""Least cosine of the worst text. MiniLM has 0.991."""
 NOTHING = 1e-6
-"""Rows this short have no direction."""
+"""Rows shorter than this have no direction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cosines:
-    """To `ProbeStates.own`: means over `tokens` and over `texts` (each its mean), and the worst text."""
+    """Cosines of `hidden` to `own` of `ProbeStates`: means over `tokens`, over `texts`, and the worst text."""
 
     tokens: float
     texts: float
     lowest: float
 
     @classmethod
-    def of(cls, found: ProbeStates) -> "Cosines":
-        """Zero where something is not finite."""
-        if not torch.isfinite(found.hidden).all():
+    def of(cls, states: ProbeStates) -> "Cosines":
+        """Measures them; zeros where a hidden state is not finite."""
+        if not torch.isfinite(states.hidden).all():
             return cls(tokens=0.0, texts=0.0, lowest=0.0)
         pooled = [
-            torch.stack([text.mean(dim=0) for text in each.split(found.lengths)]) for each in (found.hidden, found.own)
+            torch.stack([text.mean(dim=0) for text in rows.split(states.lengths)])
+            for rows in (states.hidden, states.own)
         ]
         texts = cosines(*pooled)
         return cls(
-            tokens=float(cosines(found.hidden, found.own).mean()), texts=float(texts.mean()), lowest=float(texts.min())
+            tokens=float(cosines(states.hidden, states.own).mean()),
+            texts=float(texts.mean()),
+            lowest=float(texts.min()),
         )
 
     @property
@@ -54,18 +56,18 @@ class Cosines:
 
 
 class CosineGate:
-    """Judges a rounded encoder, then the forms that it may serve in: those by the rounded encoder as it is written."""
+    """Compares a rounded encoder with the reference, then its forms with the rounded encoder as it is written."""
 
     def __init__(self, reference: Reference, encoder: Encoder) -> None:
         """Raises ModelRefused, with figures, where rounding takes the encoder too far from the model."""
-        found = reference.among_others(encoder)
+        states = reference.among_others(encoder)
         self._reference = reference
-        self._rounded = dict(zip(found.numbers, found.hidden.split(found.lengths), strict=True))
-        self.cosines = _near(found, "rounded layers change it too much")
+        self._rounded = dict(zip(states.numbers, states.hidden.split(states.lengths), strict=True))
+        self.cosines = _near(states, "rounded layers change it too much")
 
     @property
     def whole(self) -> list[int]:
-        """See `Judge`, as for the others."""
+        """See `Gate`, as for the methods below."""
         return self._reference.whole
 
     def uneven(self) -> list[int]:
@@ -80,21 +82,21 @@ class CosineGate:
         numbers: Sequence[int] | None = None,
         run: Callable[[RaggedBatch], Tensor] | None = None,
     ) -> None:
-        """As `Reference.check`, by cosines. What is fused rounds otherwise before it is rounded to eight bits."""
-        found = self._reference.among_others(encoder, numbers, run)
-        rounded = torch.cat([self._rounded[each] for each in found.numbers])
-        _near(replace(found, own=rounded), "it does not run as the rounded layers do")
+        """See `Reference.check`; by cosines, since fused layers round otherwise before they round to eight bits."""
+        states = self._reference.among_others(encoder, numbers, run)
+        rounded = torch.cat([self._rounded[number] for number in states.numbers])
+        _near(replace(states, own=rounded), "it does not run as the rounded layers do")
 
 
-def _near(found: ProbeStates, refusal: str) -> Cosines:
-    measured = Cosines.of(found)
+def _near(states: ProbeStates, refusal: str) -> Cosines:
+    measured = Cosines.of(states)
     if not measured.near_enough:
         raise ModelRefused(f"{refusal}: {measured}; wanted are {LEAST_COSINE}, {LEAST_COSINE} and {LOWEST}")
     return measured
 
 
 def cosines(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Of each row of [N, H] -> [N]; 1 where both are about nothing."""
-    lengths = [each.norm(dim=1) for each in (ours, theirs)]
+    """Cosine of each row: two of [N, H] -> [N]; 1 where both rows are about zero."""
+    lengths = [rows.norm(dim=1) for rows in (ours, theirs)]
     products = (ours * theirs).sum(dim=1) / (lengths[0] * lengths[1]).clamp(min=NOTHING**2)
     return torch.where((lengths[0] < NOTHING) & (lengths[1] < NOTHING), 1.0, products)

@@ -1,4 +1,4 @@
-"""The gate of every load: a model is served only if its run among others equals its own attention, one text at a time.
+"""The gate of every load: a model serves only if its batched run equals its own attention's run of single texts.
 
 Models that accept a foreign attention by name and then ignore part of it (DeBERTa mixes sequences) would otherwise
 be served wrongly in silence. The reference is what sentence-transformers runs: the model's own attention by default,
@@ -29,9 +29,9 @@ from shared.errors import ModelRefused
 TOLERANCE = 2e-5
 HALF_RATIO = 1.5
 MOST_NOISE = 1e-4
-"""A model that is further from itself, since padding changes it for good, excuses nothing by it."""
+"""Most padding noise that is allowed for. Where padding changes a model by more, that widens no tolerance."""
 OTHER_MEANING = 1e-3
-"""Times the size of a hidden state: two attentions that differ by more than this compute two things."""
+"""Times the size of a hidden state. Two attentions that differ by more than this do not compute the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Reference:
                 self.exact, self.padding_noise = in_float32(model, lambda: self._exactly(model))
 
     def _first(self, model: Any) -> Tensor:
-        """The longest text, by the written-out attention where the default cannot run at all."""
+        """Runs the longest text; by the written-out attention where the default one cannot run at all."""
         try:
             return self._alone(model, self._longest)
         except ModelRefused as refused:
@@ -83,7 +83,7 @@ class Reference:
             return hidden
 
     def _types(self, model: Any) -> TokenTypes | None:
-        """Types that are all 0 are left out where the model, given none, computes the same."""
+        """Token types of the model. Types that are all 0 are left out where the model computes the same without them."""
         types, texts = self._feeding.types, self.probes.texts[:1]
         if types is None:
             return None
@@ -92,7 +92,7 @@ class Reference:
 
     @property
     def width(self) -> int:
-        """Numbers of a hidden state."""
+        """Size of a hidden state."""
         return self.exact.shape[1]
 
     def check(
@@ -184,11 +184,11 @@ class Reference:
         return exact, self._padding_noise(model, exact)
 
     def _one_by_one(self, model: nn.Module) -> Tensor:
-        """[T, H] float32 of all texts, end to end."""
+        """Hidden states [T, H] float32 of all texts, end to end."""
         return torch.cat([self._alone(model, number) for number in range(len(self.probes.texts))]).float()
 
     def _alone(self, model: Any, number: int) -> Tensor:
-        """[L, H] of one text, of those that the tokenizer made with all that it gave."""
+        """Hidden states [L, H] of one text; a text that the tokenizer made is run with all inputs that it gave."""
         written = self.probes.inputs(number)
         if written is not None:
             return run(model, {name: each[None] for name, each in written.items()})[0]
