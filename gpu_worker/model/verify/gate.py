@@ -83,7 +83,7 @@ class Reference:
             return hidden
 
     def _types(self, model: Any) -> TokenTypes | None:
-        """Token types of the model. Types that are all 0 are left out where the model computes the same without them."""
+        """Token types of the model. Types that are all 0 are left out if they change nothing."""
         types, texts = self._feeding.types, self.probes.texts[:1]
         if types is None:
             return None
