@@ -75,7 +75,7 @@ class ModelWorker:
 
     def log_ready(self) -> None:
         """Logs that the worker is ready, and what was measured when the model was loaded."""
-        for measurement in self.model.told:
+        for measurement in self.model.findings:
             log.info("measured at load", told=measurement)
         card = self.card
         log.info("ready", model=card.id, fingerprint=card.fingerprint, attention=card.attention, linear=card.linear)

@@ -102,7 +102,9 @@ def try_model_type(kind: str) -> SupportedModel:
             model = load(folder, CPU)
         except ModelRefused as error:
             return SupportedModel(kind=kind, model=name, runs=REFUSED, why=str(error).replace(f"{folder}: ", ""))
-    return SupportedModel(kind=kind, model=name, runs=EQUAL_LENGTH if model.unpacked else PACKED, why=model.unpacked)
+    return SupportedModel(
+        kind=kind, model=name, runs=EQUAL_LENGTH if model.unpacked_reason else PACKED, why=model.unpacked_reason
+    )
 
 
 def try_model_types(kinds: list[str]) -> Iterator[SupportedModel]:

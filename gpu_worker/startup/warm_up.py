@@ -83,7 +83,7 @@ def check_model(name: str, load: Callable[[], Model], step_tokens: int = 0) -> i
         print(f"--model = {name!r}: {error}", file=sys.stderr)
         return 2
     _print_card(card_of(model))
-    for measurement in model.told:
+    for measurement in model.findings:
         _print_line("measured at load", measurement)
     _print_memory(model, loading, trials)
     _print_line("step, at most", f"{tokens} tokens")

@@ -54,7 +54,7 @@ class HeadClassifier(SequenceClassifier):
             mean = _pooling(batch, places, "mean", upload)
             return lambda hidden: mean(self.head(hidden[:, None]))
         if self.pooling == LAST_REAL:
-            last = upload.add(self._last_real(batch)[places])
+            last = upload.add_array(self._last_real(batch)[places])
             return lambda hidden: self.head(hidden.index_select(0, last.tensor)[:, None]).float()
         pooled = _pooling(batch, places, self.pooling, upload)
         return lambda hidden: self.head(pooled(hidden).to(hidden.dtype)[:, None]).float()

@@ -61,7 +61,7 @@ class _Row:
     """Takes one row of each text."""
 
     def __init__(self, rows: Counts, upload: Upload) -> None:
-        self._rows = upload.add(rows)
+        self._rows = upload.add_array(rows)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         return hidden.index_select(0, self._rows.tensor).float()
@@ -83,9 +83,9 @@ class _Largest:
     def __init__(self, starts: Counts, lengths: Counts, skip: Counts, upload: Upload) -> None:
         counts = lengths - skip
         self._count = len(lengths)
-        self._rows = upload.add(row_ranges(starts + skip, counts))
-        self._texts = upload.add(np.repeat(np.arange(len(counts)), counts))
-        self._empty = upload.add(counts == 0)
+        self._rows = upload.add_array(row_ranges(starts + skip, counts))
+        self._texts = upload.add_array(np.repeat(np.arange(len(counts)), counts))
+        self._empty = upload.add_array(counts == 0)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         rows = hidden.index_select(0, self._rows.tensor).float()
