@@ -5,11 +5,11 @@ from collections.abc import Callable
 from frontend_service.api.http import page
 from frontend_service.api.http.app import ALL_HOSTS, NO_CORS, App, TellCall
 from frontend_service.api.http.cors import Cors
+from frontend_service.api.http.dialects import models, nim, openai, vllm
+from frontend_service.api.http.dialects.cohere import routes as cohere
+from frontend_service.api.http.dialects.tei import routes as tei
 from frontend_service.api.http.head import Hosts
 from frontend_service.api.http.server import HttpServer
-from frontend_service.api.http.shapes import models, nim, openai, vllm
-from frontend_service.api.http.shapes.cohere import routes as cohere
-from frontend_service.api.http.shapes.tei import routes as tei
 from frontend_service.application.frontend import Frontend
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity

@@ -7,7 +7,7 @@ import msgspec
 
 from frontend_service.api.http.choices import choices
 from frontend_service.api.http.leniency import MENDED, Mending, without_mark
-from frontend_service.api.http.refusing import RefusedFields
+from frontend_service.api.http.refused_fields import RefusedFields
 from shared.errors import InvalidInput, LimitExceeded
 
 T = TypeVar("T", bound=msgspec.Struct)

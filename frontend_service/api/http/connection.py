@@ -10,8 +10,8 @@ import structlog
 
 from frontend_service.api.http.app import ABORT
 from frontend_service.api.http.cycle import Cycle, refusal
+from frontend_service.api.http.open_connections import Present
 from frontend_service.api.http.parser import NoRequest, Parser, RequestHead
-from frontend_service.api.http.present import Present
 
 CONNECTIONS = 4096
 """Callers at once, as over gRPC."""

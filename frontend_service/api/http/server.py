@@ -10,7 +10,7 @@ import structlog
 from frontend_service.api.http import connection
 from frontend_service.api.http.app import App
 from frontend_service.api.http.connection import Connection
-from frontend_service.api.http.present import Present
+from frontend_service.api.http.open_connections import Present
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity
 

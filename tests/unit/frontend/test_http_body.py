@@ -9,7 +9,7 @@ import pytest
 from asgi import HttpApi
 
 from frontend_service.api.http.body import Body
-from frontend_service.api.http.refusing import refusing
+from frontend_service.api.http.refused_fields import refusing
 from shared.errors import InvalidInput
 
 

@@ -8,7 +8,7 @@ from asgi import JSON, HttpApi, Worker
 
 from frontend_service.api.http import arrival, body
 from frontend_service.api.http.body import Body
-from frontend_service.api.http.shapes.openai import EmbeddingsBody
+from frontend_service.api.http.dialects.openai import EmbeddingsBody
 from shared.errors import InvalidInput
 from shared.server.admission import Bounds
 from shared.server.calls import Calls

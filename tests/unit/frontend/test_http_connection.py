@@ -9,7 +9,7 @@ import pytest
 
 from frontend_service.api.http import connection
 from frontend_service.api.http.connection import Connection
-from frontend_service.api.http.present import Present
+from frontend_service.api.http.open_connections import Present
 
 
 class Wire(asyncio.Transport):

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from frontend_service.api.http.body import Body, inputs_of
-from frontend_service.api.http.refusing import refusing
+from frontend_service.api.http.dialects.openai import embed_request, vectors_listed
+from frontend_service.api.http.dialects.pooling_request import Activated, VectorRequest
+from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, rows_of, split
 from frontend_service.api.http.route import Asked, HttpCall, ServeRoute, exchanged
-from frontend_service.api.http.shapes.openai import embed_request, vectors_listed
-from frontend_service.api.http.shapes.pooling_request import Activated, VectorRequest
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import ClassifyRequest, ClassifyTokensRequest, EmbedRequest

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 import msgspec
 
 from frontend_service.api.http.body import FILLED, Body, Bound
-from frontend_service.api.http.refusing import refusing
+from frontend_service.api.http.dialects.openai import usage
+from frontend_service.api.http.dialects.pooling_request import NO_IMAGES, REMEDIES, TRUNCATE
+from frontend_service.api.http.dialects.scoring import ScoringRequest
+from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.http.reply import HttpReply, written
 from frontend_service.api.http.route import Asked, ServeRoute, exchanged
-from frontend_service.api.http.shapes.openai import usage
-from frontend_service.api.http.shapes.pooling_request import NO_IMAGES, REMEDIES, TRUNCATE
-from frontend_service.api.http.shapes.scoring import ScoringRequest
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.ranking_requests import RerankRequest

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from frontend_service.api.http.body import FILLED, Body
+from frontend_service.api.http.dialects.openai import usage
 from frontend_service.api.http.errors import OPENAI
 from frontend_service.api.http.reply import HttpReply, written
 from frontend_service.api.http.route import Asked, Route, exchanged
-from frontend_service.api.http.shapes.openai import usage
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.ranking_requests import RerankRequest

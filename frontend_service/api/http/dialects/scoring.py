@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from frontend_service.api.http.body import Body, Texts, texts_of
-from frontend_service.api.http.refusing import refusing
+from frontend_service.api.http.dialects.openai import listed
+from frontend_service.api.http.dialects.pooling_request import REMEDIES, Activated, PoolingRequest
+from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.http.reply import HttpReply
 from frontend_service.api.http.route import Asked, ServeRoute, exchanged
-from frontend_service.api.http.shapes.openai import listed
-from frontend_service.api.http.shapes.pooling_request import REMEDIES, Activated, PoolingRequest
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer

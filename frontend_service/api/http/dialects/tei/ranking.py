@@ -3,9 +3,9 @@
 from typing import Annotated, Any
 
 from frontend_service.api.http.body import FILLED
+from frontend_service.api.http.dialects.tei.common import OPTIONS, CuttableRequest, counted
 from frontend_service.api.http.reply import HttpReply
 from frontend_service.api.http.route import Asked
-from frontend_service.api.http.shapes.tei.common import OPTIONS, CuttableRequest, counted
 from frontend_service.api.renaming import Names
 from frontend_service.domain.ranking_requests import RerankRequest
 from frontend_service.services.ranking import Reranked

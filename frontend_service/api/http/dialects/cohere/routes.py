@@ -1,9 +1,9 @@
 """Cohere over HTTP: /v1/rerank and /v2/rerank, which are Jina's and vLLM's too, /v1/embed and /v2/embed."""
 
+from frontend_service.api.http.dialects.cohere.embedding import CohereEmbedBody, embeds
+from frontend_service.api.http.dialects.cohere.ranking import CohereRerankBody, reranks
 from frontend_service.api.http.errors import COHERE, OPENAI
 from frontend_service.api.http.route import Route
-from frontend_service.api.http.shapes.cohere.embedding import CohereEmbedBody, embeds
-from frontend_service.api.http.shapes.cohere.ranking import CohereRerankBody, reranks
 from frontend_service.application.frontend import Frontend
 
 RANKED = {"results": [{"index": 1, "relevance_score": 0.97}, {"index": 0, "relevance_score": 0.02}]}

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 
 from frontend_service.api.http.body import FILLED, Body, Bound, Count
-from frontend_service.api.http.refusing import refusing
+from frontend_service.api.http.dialects.openai import side_of
+from frontend_service.api.http.dialects.pooling_request import NO_IMAGES
+from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, HttpReply, base64_of, rows_of, written
 from frontend_service.api.http.route import Asked, ServeRoute, exchanged
-from frontend_service.api.http.shapes.openai import side_of
-from frontend_service.api.http.shapes.pooling_request import NO_IMAGES
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from frontend_service.api.http.body import Body, inputs_of
+from frontend_service.api.http.dialects.encoding import OCTETS, bytes_reply
+from frontend_service.api.http.dialects.hosted_request import HostedRequest
+from frontend_service.api.http.dialects.pooling_request import PoolingRequest, VectorRequest, side_of
 from frontend_service.api.http.errors import OPENAI
 from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, HttpReply, each_written, now, rows_of, split, written
 from frontend_service.api.http.route import Asked, Route, ServeRoute, exchanged
-from frontend_service.api.http.shapes.encoding import OCTETS, bytes_reply
-from frontend_service.api.http.shapes.hosted_request import HostedRequest
-from frontend_service.api.http.shapes.pooling_request import PoolingRequest, VectorRequest, side_of
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest

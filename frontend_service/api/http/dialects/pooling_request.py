@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from frontend_service.api.http.body import Count, Inputs
-from frontend_service.api.http.refusing import refusing
-from frontend_service.api.http.shapes.encoding import EmbedDtype, Encoding, Endianness, Format
+from frontend_service.api.http.dialects.encoding import EmbedDtype, Encoding, Endianness, Format
+from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.renaming import Names
 from frontend_service.domain.requests import PromptChoice, Truncation
 from shared.errors import InvalidInput, clip

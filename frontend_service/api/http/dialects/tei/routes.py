@@ -9,13 +9,10 @@ from typing import Any
 import msgspec
 
 from frontend_service.api.http.body import Body
-from frontend_service.api.http.errors import TEI
-from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, written
-from frontend_service.api.http.route import HttpCall, Route, ServeRoute, exchanged
-from frontend_service.api.http.shapes.cohere import ranking as cohere
-from frontend_service.api.http.shapes.tei import embedding, info, prediction, ranking, tokenization
-from frontend_service.api.http.shapes.tei.common import INPUTS, known_as, of_any_name
-from frontend_service.api.http.shapes.tei.embedding import (
+from frontend_service.api.http.dialects.cohere import ranking as cohere
+from frontend_service.api.http.dialects.tei import embedding, info, prediction, ranking, tokenization
+from frontend_service.api.http.dialects.tei.common import INPUTS, known_as, of_any_name
+from frontend_service.api.http.dialects.tei.embedding import (
     EmbedAllBody,
     EmbedBody,
     SimilarityBody,
@@ -26,8 +23,11 @@ from frontend_service.api.http.shapes.tei.embedding import (
     similarity_request,
     sparse_reply,
 )
-from frontend_service.api.http.shapes.tei.prediction import PredictBody
-from frontend_service.api.http.shapes.tei.ranking import RerankBody
+from frontend_service.api.http.dialects.tei.prediction import PredictBody
+from frontend_service.api.http.dialects.tei.ranking import RerankBody
+from frontend_service.api.http.errors import TEI
+from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, written
+from frontend_service.api.http.route import HttpCall, Route, ServeRoute, exchanged
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.requests import EmbedRequest
 from shared.vectors import OutputKind, Task

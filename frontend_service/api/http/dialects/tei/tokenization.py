@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import msgspec
 
 from frontend_service.api.http.body import FILLED, Body, Id, Texts, inputs_of, texts_of
+from frontend_service.api.http.dialects.tei.common import known_as
 from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, written
 from frontend_service.api.http.route import HttpCall, ServeRoute
-from frontend_service.api.http.shapes.tei.common import known_as
 from frontend_service.api.renaming import Names
 from frontend_service.api.tei_v1.codec.tokenization import byte_places
 from frontend_service.application.frontend import Frontend

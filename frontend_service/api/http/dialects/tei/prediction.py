@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 
 from frontend_service.api.http.body import FILLED, Bound
+from frontend_service.api.http.dialects.tei.common import FEWER, OPTIONS, CuttableRequest, counted
 from frontend_service.api.http.reply import HttpReply
 from frontend_service.api.http.route import Asked
-from frontend_service.api.http.shapes.tei.common import FEWER, OPTIONS, CuttableRequest, counted
 from frontend_service.api.renaming import Names
 from frontend_service.domain.requests import ClassifyRequest
 from frontend_service.services.classification import Classified

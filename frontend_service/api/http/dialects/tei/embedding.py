@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 
 from frontend_service.api.http.body import FILLED, Count, FilledInputs, inputs_of
+from frontend_service.api.http.dialects.tei.common import INPUTS, CuttableRequest, TruncatableBody, counted
 from frontend_service.api.http.reply import HttpReply, each_written, rows_of, split
 from frontend_service.api.http.route import Asked
-from frontend_service.api.http.shapes.tei.common import INPUTS, CuttableRequest, TruncatableBody, counted
 from frontend_service.api.renaming import Names
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest, PromptChoice

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from frontend_service.api.http.refusing import refusing
-from frontend_service.api.http.shapes.encoding import Encoding
-from frontend_service.api.http.shapes.pooling_request import NO_IMAGES, TRUNCATE, VectorRequest, found_side
+from frontend_service.api.http.dialects.encoding import Encoding
+from frontend_service.api.http.dialects.pooling_request import NO_IMAGES, TRUNCATE, VectorRequest, found_side
+from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.renaming import Names
 from frontend_service.domain.requests import PromptChoice, Truncation
 from shared.errors import InvalidInput

@@ -6,14 +6,14 @@ Source: docs.vllm.ai, "Pooling models"; vLLM's vllm/entrypoints/pooling.
 from typing import Any, ClassVar
 
 from frontend_service.api.http.body import Body, Texts, texts_of
+from frontend_service.api.http.dialects.encoding import OCTETS
+from frontend_service.api.http.dialects.openai import listed
+from frontend_service.api.http.dialects.pooling import PoolingBody, by_label, pools
+from frontend_service.api.http.dialects.pooling_request import Activated, InputRequest
+from frontend_service.api.http.dialects.scoring import ScoreBody, scores
 from frontend_service.api.http.errors import OPENAI
 from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply
 from frontend_service.api.http.route import Asked, Route, ServeRoute, exchanged
-from frontend_service.api.http.shapes.encoding import OCTETS
-from frontend_service.api.http.shapes.openai import listed
-from frontend_service.api.http.shapes.pooling import PoolingBody, by_label, pools
-from frontend_service.api.http.shapes.pooling_request import Activated, InputRequest
-from frontend_service.api.http.shapes.scoring import ScoreBody, scores
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.requests import ClassifyRequest
 from frontend_service.services.classification import Classified
