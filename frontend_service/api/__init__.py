@@ -1,1 +1,1 @@
-"""How people reach the frontend: a folder a protocol. A door reads, writes and tells errors; it decides nothing."""
+"""The APIs of the frontend, a folder each: they read requests, write replies and translate errors."""

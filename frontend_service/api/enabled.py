@@ -1,4 +1,4 @@
-"""The doors that speak gRPC, by the names that --doors takes."""
+"""The APIs over gRPC, by the names that --doors takes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import grpc
 
 from frontend_service.api.selvage_v1.server import register as register_selvage
-from frontend_service.api.tei_v1.codec.errors import told as told_as_tei
+from frontend_service.api.tei_v1.codec.errors import tei_error
 from frontend_service.api.tei_v1.server import register as register_tei
 from frontend_service.application.frontend import Frontend
 from selvage.v1 import model_pb2
@@ -18,59 +18,63 @@ from tei.v1 import tei_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcApi:
-    """A contract. `services`: full names; `known_here`: those of them that wait for no worker; `tell`: its errors."""
+    """The services of one contract, and how they are added to a server.
+
+    `services`: full names of all services; `local_services`: names of those that need no worker; `translate_error`:
+    gives an error the field, message and status that this contract has for it.
+    """
 
     services: tuple[str, ...]
-    known_here: tuple[str, ...]
+    local_services: tuple[str, ...]
     register: Callable[[Frontend, grpc.aio.Server], None]
-    tell: TellStatus = unchanged
+    translate_error: TellStatus = unchanged
 
 
-DOORS = {
+GRPC_APIS = {
     "grpc": GrpcApi(
         services=PUBLIC_SERVICES,
-        known_here=(model_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name,),
+        local_services=(model_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name,),
         register=register_selvage,
     ),
     "tei": GrpcApi(
         services=TEI_SERVICES,
-        known_here=tuple(tei_pb2.DESCRIPTOR.services_by_name[name].full_name for name in ("Info", "Tokenize")),
+        local_services=tuple(tei_pb2.DESCRIPTOR.services_by_name[name].full_name for name in ("Info", "Tokenize")),
         register=register_tei,
-        tell=told_as_tei,
+        translate_error=tei_error,
     ),
 }
 
 
 class EnabledApis:
-    """Those that were chosen."""
+    """The gRPC APIs that the settings name."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        chosen = [DOORS[name] for name in dict.fromkeys(names) if name in DOORS]
-        self._registers = [door.register for door in chosen]
-        self._doors = {service: door for door in chosen for service in door.services}
+        apis = [GRPC_APIS[name] for name in dict.fromkeys(names) if name in GRPC_APIS]
+        self._registers = [api.register for api in apis]
+        self._apis = {service: api for api in apis for service in api.services}
 
     @property
     def services(self) -> tuple[str, ...]:
-        """Full names of all."""
-        return tuple(self._doors)
+        """Full names of all services."""
+        return tuple(self._apis)
 
     def register(self, frontend: Frontend, server: grpc.aio.Server) -> None:
         """Adds all services to a server."""
         for register in self._registers:
             register(frontend, server)
 
-    def known_here(self, method: str) -> bool:
-        """Whether calls of a method wait for no worker."""
+    def needs_no_worker(self, method: str) -> bool:
+        """Tells whether calls of a method are answered without a worker."""
         service = _service(method)
-        door = self._doors.get(service)
-        return door is not None and service in door.known_here
+        api = self._apis.get(service)
+        return api is not None and service in api.local_services
 
-    def tell(self, method: str, error: SelvageError) -> SelvageError:
-        """An error in the words of the door that has this method."""
-        door = self._doors.get(_service(method))
-        return error if door is None else door.tell(method, error)
+    def translate_error(self, method: str, error: SelvageError) -> SelvageError:
+        """Translates an error for the API that the method belongs to."""
+        api = self._apis.get(_service(method))
+        return error if api is None else api.translate_error(method, error)
 
 
 def _service(method: str) -> str:
-    """Of /tei.v1.Embed/EmbedStream."""
+    """The full name of a method's service: tei.v1.Embed for /tei.v1.Embed/EmbedStream."""
     return method[1:].partition("/")[0]

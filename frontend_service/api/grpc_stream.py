@@ -1,4 +1,4 @@
-"""How replies of a stream leave over grpc.aio."""
+"""Replies of a two-way stream over grpc.aio."""
 
 import asyncio
 from typing import Any
@@ -10,8 +10,11 @@ from frontend_service.api.streams.two_way_stream import Replies
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-async def begun(context: Context) -> Replies:
-    """Of a call that is let in. Its metadata leave now: else grpcio sends no status while a reply is not read."""
+async def begin_replies(context: Context) -> Replies:
+    """Begins the response of a call that was admitted, and returns the object that writes its replies.
+
+    The metadata are sent at once: otherwise grpcio sends no status while a reply is not read.
+    """
     await context.send_initial_metadata(())
 
     async def write(reply: bytes) -> None:

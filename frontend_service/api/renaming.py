@@ -1,19 +1,20 @@
-"""Names of ours as another door has them. Standard library only."""
+"""Our field names in errors, replaced by those of another API. Standard library only."""
 
 import re
 from collections.abc import Callable
 
 Names = tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]
-"""Patterns and what takes their place, one after the other."""
+"""Patterns of our names, each with its replacement; they are applied in order."""
 QUOTED = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1).)*\1(?!\w)""", re.DOTALL)
 """A caller's own words in a message, as `repr` quotes them; no apostrophe within a word."""
 PLACE = re.compile("\0")
+"""The character that stands for a quotation while names are replaced."""
 
 
 def renamed(text: str, names: Names) -> str:
-    """A field, or a message that names some. What it quotes stays as it is."""
-    quoted = [quote[0] for quote in QUOTED.finditer(text)]
+    """A field, or a message that mentions fields, with its names replaced. Quotations stay as they are."""
+    quotations = [quotation[0] for quotation in QUOTED.finditer(text)]
     text = QUOTED.sub("\0", text)
-    for ours, theirs in names:
-        text = re.sub(ours, theirs, text)
-    return PLACE.sub(lambda _: quoted.pop(0), text) if quoted else text
+    for pattern, replacement in names:
+        text = re.sub(pattern, replacement, text)
+    return PLACE.sub(lambda _: quotations.pop(0), text) if quotations else text

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from frontend_service.api.http import page
-from frontend_service.api.http.app import ALL_HOSTS, NO_CORS, App, TellCall
+from frontend_service.api.http.app import ALL_HOSTS, NO_CORS, App, ObserveCall
 from frontend_service.api.http.cors import Cors
 from frontend_service.api.http.dialects import models, nim, openai, vllm
 from frontend_service.api.http.dialects.cohere import routes as cohere
@@ -14,7 +14,7 @@ from frontend_service.application.frontend import Frontend
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity
 
-SHAPES = (openai, models, cohere, vllm, nim, tei)
+DIALECTS = (openai, models, cohere, vllm, nim, tei)
 
 
 def http_server(
@@ -22,7 +22,7 @@ def http_server(
     *,
     keys: bool,
     metrics: Callable[[], tuple[bytes, str]],
-    tell: TellCall | None = None,
+    tell: ObserveCall | None = None,
     tls: Fresh[Identity] | None = None,
     drain_seconds: float,
     hosts: Hosts = ALL_HOSTS,
@@ -31,7 +31,7 @@ def http_server(
     """Not started yet. `keys`: whether callers need one; `metrics`: the page for Prometheus and its content type;
     `hosts`: those that requests may be for; `cors`: pages of other sites that may ask.
     """
-    answered = [route for shape in SHAPES for route in shape.routes(frontend)]
+    answered = [route for shape in DIALECTS for route in shape.routes(frontend)]
 
     def is_draining() -> bool:
         return server.draining

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from frontend_service.api.http import head
-from frontend_service.api.http.arrival import Gone, Headers, Receive, arrived, check_head
+from frontend_service.api.http.arrival import CallerGone, Headers, Receive, check_body_headers, read_body
 from frontend_service.api.http.cors import Cors
-from frontend_service.api.http.errors import ErrorDialect, NotHere, shape_of
+from frontend_service.api.http.errors import ErrorDialect, HttpError, dialect_of
 from frontend_service.api.http.head import TIMEOUT, Hosts
 from frontend_service.api.http.reply import HttpReply
 from frontend_service.api.http.route import HttpCall, Route
@@ -35,7 +35,7 @@ ABORT = "selvage.abort"
 ALL_HOSTS, NO_CORS = Hosts(), Cors()
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-TellCall = Callable[[str, int, float], None]
+ObserveCall = Callable[[str, int, float], None]
 """The function that is told of each call: method and route, status, seconds."""
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class App:
         self,
         frontend: Frontend,
         routes: Iterable[Route],
-        tell: TellCall | None = None,
+        tell: ObserveCall | None = None,
         *,
         hosts: Hosts = ALL_HOSTS,
         cors: Cors = NO_CORS,
@@ -55,7 +55,7 @@ class App:
         """`tell`: told of each call; `hosts`: that requests may be for; `cors`: pages that browsers let ask."""
         self._frontend, self._tell, self._hosts, self._cors = frontend, tell, hosts, cors
         self.routes = tuple(routes)
-        self.known_here = frozenset(route.name for route in self.routes if not route.waits)
+        self.needs_no_worker = frozenset(route.name for route in self.routes if not route.needs_worker)
         self._paths: dict[str, dict[str, Route]] = {}
         for route in self.routes:
             self._paths.setdefault(route.path, {})[route.method] = route
@@ -64,7 +64,7 @@ class App:
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         start = time.monotonic()
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        path = plain(scope["path"])
+        path = plain_path(scope["path"])
         name, route, shape = chosen_id(headers), None, self._shape(path)
         is_read = _nothing
         try:
@@ -75,7 +75,7 @@ class App:
                 is_read = self._held(reply)
         except SelvageError as error:
             reply = shape.told(error, () if route is None else route.names)
-        except Gone:
+        except CallerGone:
             return
         reply = replace(reply, headers=(*reply.headers, *self._cors.added(headers)))
         if self._tell is not None:
@@ -88,7 +88,7 @@ class App:
     def _shape(self, path: str) -> ErrorDialect:
         """The shape in whose words errors of a path are told, whatever the method."""
         methods = self._paths.get(path)
-        return next(iter(methods.values())).shape if methods else shape_of(path)
+        return next(iter(methods.values())).dialect if methods else dialect_of(path)
 
     def _before_routes(self, scope: Mapping[str, Any], path: str, headers: Headers) -> HttpReply | None:
         """What any path says of such a head; None: nothing. Raises NotHere."""
@@ -104,35 +104,35 @@ class App:
             above = next((prefix for prefix in self._above if path.startswith(prefix) and path != prefix), "")
             methods, rest = self._paths.get(above), path.removeprefix(above)
         if methods is None:
-            raise NotHere(404, "there is nothing at this path; /docs tells what there is")
+            raise HttpError(404, "there is nothing at this path; /docs tells what there is")
         route = methods.get("GET" if method == "HEAD" else method)
         if route is None:
             known = ", ".join(methods)
-            raise NotHere(405, f"this path takes {known}", (("allow", known),))
+            raise HttpError(405, f"this path takes {known}", (("allow", known),))
         return route, rest
 
     async def _answered(
         self, route: Route, rest: str, scope: Mapping[str, Any], headers: Headers, name: str, receive: Receive
     ) -> HttpReply:
         calls = self._frontend.calls
-        if route.open:
+        if route.is_open:
             return await route.serve(HttpCall(caller=Caller(method=route.name, request_id=name)))
         client = scope.get("client")
         caller = caller_of(
             route.name, name, headers, host=host_of(client[0]) if client else "", remaining=_remaining(headers)
         )
         caller = calls.identified(caller)
-        if not route.counts:
+        if not route.is_admitted:
             return await self._work(route, rest, caller, headers, receive)
         return await calls.answer(caller, lambda: self._work(route, rest, caller, headers, receive))
 
     async def _work(self, route: Route, rest: str, caller: Caller, headers: Headers, receive: Receive) -> HttpReply:
-        if route.takes is None:
+        if route.body_type is None:
             return await route.serve(HttpCall(caller=caller, rest=rest))
-        check_head(headers)
+        check_body_headers(headers)
         admission = self._frontend.calls.admission
         with admission.holding() as holding:
-            body = await arrived(receive, admission, holding)
+            body = await read_body(receive, admission, holding)
             return await _while_there(receive, route.serve(HttpCall(caller=caller, body=body, rest=rest)))
 
     def _held(self, reply: HttpReply) -> Callable[[], None]:
@@ -150,7 +150,7 @@ class App:
             abort()
 
 
-def plain(path: str) -> str:
+def plain_path(path: str) -> str:
     """A path without what clients put into it by accident: doubled slashes, and one at the end."""
     return re.sub("/{2,}", "/", path).rstrip("/") or "/"
 
@@ -203,7 +203,7 @@ async def _while_there(receive: Receive, work: Awaitable[T]) -> T:
     except asyncio.CancelledError:
         if leaving.done() and not leaving.cancelled():
             task.uncancel()
-            raise Gone from None
+            raise CallerGone from None
         raise
     finally:
         leaving.remove_done_callback(left)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from frontend_service.api.http.errors import NotHere
+from frontend_service.api.http.errors import HttpError
 from frontend_service.api.http.reply import JSON
 from shared.server.admission import Admission
 from shared.server.admission.holding import Holding
@@ -18,20 +18,20 @@ Headers = Sequence[tuple[str, str]]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
 
-class Gone(asyncio.CancelledError):
+class CallerGone(asyncio.CancelledError):
     """The caller is no longer there, so nobody is answered."""
 
 
-def check_head(headers: Headers) -> None:
+def check_body_headers(headers: Headers) -> None:
     """Raises NotHere for a body that says that it is too large or compressed, or does not say that it is JSON.
 
     A page of any site may have a browser send what says nothing of JSON, and nobody asks it whether it may.
     """
     if not any(name == "content-type" and _is_json(value) for name, value in headers):
-        raise NotHere(415, f"the body must be {JSON} and say so: with curl, add -H 'content-type: {JSON}'")
+        raise HttpError(415, f"the body must be {JSON} and say so: with curl, add -H 'content-type: {JSON}'")
     for name, value in headers:
         if name == "content-encoding" and value.strip().lower() not in ("", "identity"):
-            raise NotHere(415, "compressed bodies are not taken")
+            raise HttpError(415, "compressed bodies are not taken")
         if name == "content-length" and value.isdecimal():
             _check_length(int(value))
 
@@ -41,7 +41,7 @@ def _is_json(content_type: str) -> bool:
     return kind == JSON or (kind.startswith("application/") and kind.endswith("+json"))
 
 
-async def arrived(receive: Receive, admission: Admission, holding: Holding) -> bytes:
+async def read_body(receive: Receive, admission: Admission, holding: Holding) -> bytes:
     """The whole body. Raises NotHere, Overloaded, DeadlineExceeded, Gone."""
     seconds = admission.bounds.read_seconds
     try:
@@ -58,7 +58,7 @@ async def _gathered(receive: Receive, admission: Admission, holding: Holding) ->
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise Gone
+                raise CallerGone
             part: bytes = message.get("body", b"")
             _check_length(len(gathered) + len(part))
             holding.add(len(part))
@@ -75,4 +75,4 @@ async def _gathered(receive: Receive, admission: Admission, holding: Holding) ->
 
 def _check_length(length: int) -> None:
     if length > BODY_BYTES:
-        raise NotHere(413, f"the body has {length} bytes or more, the limit is {BODY_BYTES}")
+        raise HttpError(413, f"the body has {length} bytes or more, the limit is {BODY_BYTES}")

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 from frontend_service.api.http.errors import TEI
 from frontend_service.api.http.reply import HTML, HttpReply
-from frontend_service.api.http.route import HttpCall, Route, ServeRoute
+from frontend_service.api.http.route import Endpoint, HttpCall, Route
 
 PACKAGE = "frontend_service.api.http.playground"
 PAGE = "index.html"
@@ -29,15 +29,15 @@ def routes() -> Iterator[Route]:
             yield Route(
                 method="GET",
                 path=path,
-                shape=TEI,
+                dialect=TEI,
                 summary="The playground, for a browser",
                 content_type=kind,
-                open=True,
+                is_open=True,
                 serve=serve,
             )
 
 
-def _gives(reply: HttpReply) -> ServeRoute:
+def _gives(reply: HttpReply) -> Endpoint:
     async def serve(_: HttpCall) -> HttpReply:
         return reply
 

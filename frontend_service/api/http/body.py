@@ -6,7 +6,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 
 from frontend_service.api.http.choices import choices
-from frontend_service.api.http.leniency import MENDED, Mending, without_mark
+from frontend_service.api.http.leniency import MENDABLE, LenientFields, without_mark
 from frontend_service.api.http.refused_fields import RefusedFields
 from shared.errors import InvalidInput, LimitExceeded
 
@@ -54,7 +54,7 @@ class Body(Generic[T]):
     def __init__(self, kind: type[T]) -> None:
         self.kind = kind
         self._decoder = msgspec.json.Decoder(kind)
-        self._mending = Mending(kind)
+        self._mending = LenientFields(kind)
         self._refusals = RefusedFields(kind)
 
     def read(self, raw: bytes) -> T:
@@ -66,16 +66,16 @@ class Body(Generic[T]):
         except msgspec.ValidationError as error:
             raise self._wrong(str(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise NoJson(f"the body is no JSON: {str(error)[:LETTERS]}") from None
+            raise InvalidJson(f"the body is no JSON: {str(error)[:LETTERS]}") from None
         except RecursionError:
-            raise NoJson("the body is nested too deeply") from None
+            raise InvalidJson("the body is nested too deeply") from None
 
     def _read(self, raw: bytes) -> T:
         """Reads the body as it is, and where that fails, once more as it is mended."""
         try:
             body = self._decoder.decode(raw)
         except msgspec.ValidationError as error:
-            if not MENDED.search(str(error)):
+            if not MENDABLE.search(str(error)):
                 raise
             content = self._mending.content(raw)
             self._refusals.check(content)  # what is refused says more than what is missing because of it
@@ -113,7 +113,7 @@ def _check_entries(raw: bytes) -> None:
             raise LimitExceeded(f"the body has more than {MOST_LISTS} lists and objects")
 
 
-class NoJson(InvalidInput):
+class InvalidJson(InvalidInput):
     """The body cannot be read at all."""
 
 

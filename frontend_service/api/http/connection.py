@@ -10,8 +10,8 @@ import structlog
 
 from frontend_service.api.http.app import ABORT
 from frontend_service.api.http.cycle import Cycle, refusal
-from frontend_service.api.http.open_connections import Present
-from frontend_service.api.http.parser import NoRequest, Parser, RequestHead
+from frontend_service.api.http.open_connections import OpenConnections
+from frontend_service.api.http.parser import InvalidRequest, Parser, RequestHead
 
 CONNECTIONS = 4096
 """Callers at once, as over gRPC."""
@@ -48,7 +48,7 @@ class Connection(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, app: App, present: Present) -> None:
+    def __init__(self, app: App, present: OpenConnections) -> None:
         self._app, self._present = app, present
         self._loop = asyncio.get_running_loop()
         self._writable = asyncio.Event()
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed(data)
-        except NoRequest as error:
+        except InvalidRequest as error:
             self._refuse(error)
         self._go_on()
 
@@ -209,7 +209,7 @@ class Connection(asyncio.Protocol):
             if not cycle.is_over:
                 self._transport.abort()
 
-    def _refuse(self, error: NoRequest) -> None:
+    def _refuse(self, error: InvalidRequest) -> None:
         """Refuses in its turn, instead of the request whose body it was; where that has its response, closes.
 
         Behind the last request nothing is refused: no response may follow the one that ends the connection.

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from frontend_service.api.http.body import NoJson
-from frontend_service.api.http.reply import HttpReply, written
+from frontend_service.api.http.body import InvalidJson
+from frontend_service.api.http.reply import HttpReply, to_json
 from frontend_service.api.renaming import Names, renamed
 from shared.errors import (
     DeadlineExceeded,
@@ -36,7 +36,7 @@ STATUSES: dict[type[SelvageError], int] = {
 """Statuses of HTTP by class of error; an error has that of its nearest class."""
 
 
-class NotHere(InvalidInput):
+class HttpError(InvalidInput):
     """An error for a path that there is not, or not with this method or body. `http`: the status that says so."""
 
     def __init__(self, http: int, message: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
@@ -46,12 +46,12 @@ class NotHere(InvalidInput):
 
 def status_of(error: SelvageError) -> int:
     """The status of HTTP that an error has."""
-    if isinstance(error, NotHere):
+    if isinstance(error, HttpError):
         return error.http
     return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
 
 
-TOLD = {
+STATUS_MEANINGS = {
     400: "The request makes no sense",
     401: "A key is needed, or it is not known",
     404: "There is no such model",
@@ -80,18 +80,18 @@ class ErrorDialect:
     @property
     def statuses(self) -> dict[int, str]:
         """Statuses that errors of a path may have, each with what it says."""
-        return dict(sorted((TOLD | self.own).items()))
+        return dict(sorted((STATUS_MEANINGS | self.own).items()))
 
     def told(self, error: SelvageError, names: Names) -> HttpReply:
         """`names`: what ours are called here."""
         status = self.status(error)
         field, message = renamed(error.field, names), renamed(error.message, names)
-        return HttpReply(status=status, body=written(self.body(error, status, message, field)), headers=_headers(error))
+        return HttpReply(status=status, body=to_json(self.body(error, status, message, field)), headers=_headers(error))
 
 
 def _headers(error: SelvageError) -> tuple[tuple[str, str], ...]:
     found: list[tuple[str, str]] = []
-    if isinstance(error, NotHere):
+    if isinstance(error, HttpError):
         found.extend(error.headers)
     if isinstance(error, Unauthenticated):
         found.append(("www-authenticate", "Bearer"))
@@ -128,7 +128,7 @@ def _tei_status(error: SelvageError) -> int:
         return 424
     if isinstance(error, TOO_MUCH):
         return 413
-    if isinstance(error, InvalidInput) and not isinstance(error, NotHere | NoJson):
+    if isinstance(error, InvalidInput) and not isinstance(error, HttpError | InvalidJson):
         return 422
     return status_of(error)
 
@@ -162,6 +162,6 @@ TEI = ErrorDialect(
 )
 
 
-def shape_of(path: str) -> ErrorDialect:
+def dialect_of(path: str) -> ErrorDialect:
     """The shape of errors about a path that there is not."""
     return OPENAI if path.startswith("/v1/") else COHERE if path.startswith("/v2/") else TEI

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from frontend_service.api.http.arrival import Headers
-from frontend_service.api.http.errors import NotHere
+from frontend_service.api.http.errors import HttpError
 from shared.errors import clip
 from shared.security.tls import is_loopback
 
@@ -22,31 +22,31 @@ ANY = "*"
 def check(method: str, version: str, headers: Headers) -> None:
     """Raises NotHere for what no path takes. `version`: of HTTP."""
     if version not in ("1.0", "1.1"):
-        raise NotHere(505, f"this port speaks HTTP/1.1, not {version}")
+        raise HttpError(505, f"this port speaks HTTP/1.1, not {version}")
     if method == "CONNECT":
-        raise NotHere(405, "this is no proxy", (("allow", "GET, HEAD, POST"),))
+        raise HttpError(405, "this is no proxy", (("allow", "GET, HEAD, POST"),))
     names = [name for name, _ in headers]
     for name in ONCE:
         if names.count(name) > 1:
-            raise NotHere(400, f"{name} comes {names.count(name)} times, it may come once")
+            raise HttpError(400, f"{name} comes {names.count(name)} times, it may come once")
     if version == "1.1" and HOST not in names:
-        raise NotHere(400, f"{HOST} is missing, which HTTP/1.1 needs")
+        raise HttpError(400, f"{HOST} is missing, which HTTP/1.1 needs")
     for name, value in headers:
         if name == HOST and AUTHORITY.fullmatch(value) is None:
-            raise NotHere(400, f"{HOST} is {clip(value)}, it must be HOST or HOST:PORT")
+            raise HttpError(400, f"{HOST} is {clip(value)}, it must be HOST or HOST:PORT")
         if name == "transfer-encoding":
             _check_coding(version, value)
         if name == "expect" and value.lower() != "100-continue":
-            raise NotHere(417, f"expect is {clip(value)}, it may be 100-continue")
+            raise HttpError(417, f"expect is {clip(value)}, it may be 100-continue")
     if names.count("transfer-encoding") > 1:
-        raise NotHere(501, "transfer-encoding may be chunked, and nothing beside it")
+        raise HttpError(501, "transfer-encoding may be chunked, and nothing beside it")
 
 
 def _check_coding(version: str, value: str) -> None:
     if version == "1.0":
-        raise NotHere(400, "transfer-encoding is nothing that HTTP/1.0 has")
+        raise HttpError(400, "transfer-encoding is nothing that HTTP/1.0 has")
     if value.lower() != "chunked":
-        raise NotHere(501, f"transfer-encoding is {clip(value)}, it may be chunked")
+        raise HttpError(501, f"transfer-encoding is {clip(value)}, it may be chunked")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Hosts:
             return
         for name in (_name(value) for header, value in headers if header == HOST):
             if name and name not in self.names and not is_loopback(f"{name}:0"):
-                raise NotHere(
+                raise HttpError(
                     421, f"{HOST} is {clip(name)}, which is not served here; --http-host {clip(name)} serves it"
                 )
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-MENDED = re.compile("got `(null|float)`|missing required field")
+MENDABLE = re.compile("got `(null|float)`|missing required field")
 """Messages of msgspec's about bodies that may be right once they are mended, or that may hold what is refused."""
 PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 LARGEST = 2**63
@@ -26,7 +26,7 @@ def without_mark(raw: bytes) -> bytes:
     return raw
 
 
-class Mending:
+class LenientFields:
     """The fields of a struct, each mended unless its content is the caller's own: that stays as it was sent."""
 
     def __init__(self, kind: type[msgspec.Struct]) -> None:

@@ -57,13 +57,13 @@ def page(document: dict[str, Any]) -> str:
 def _section(path: str, method: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
     body = operation.get("requestBody")
     schema = body["content"][JSON]["schema"] if body else {"anyOf": []}
-    takes = "<p>or</p>\n".join(_fields(body_schema, schemas) for body_schema in schema.get("anyOf", [schema]))
+    bodies = "<p>or</p>\n".join(_fields(body_schema, schemas) for body_schema in schema.get("anyOf", [schema]))
     reply = operation["responses"]["200"]["content"].get(JSON, {})
-    gives = f"<pre>{escape(json.dumps(reply['example'], indent=1))}</pre>\n" if "example" in reply else ""
+    example = f"<pre>{escape(json.dumps(reply['example'], indent=1))}</pre>\n" if "example" in reply else ""
     return f"""<section>
 <h2><code>{method.upper()} {escape(path)}</code></h2>
 <p>{escape(operation["summary"])}</p>
-{takes}{gives}</section>
+{bodies}{example}</section>
 """
 
 

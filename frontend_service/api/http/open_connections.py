@@ -14,7 +14,7 @@ class OpenConnection(Protocol):
         """Ends at once."""
 
 
-class Present:
+class OpenConnections:
     """Connections of a port, and the tasks that answer their requests. `is_ending`: no more are taken."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ def openapi(routes: Iterable[Route], *, keys: bool) -> dict[str, Any]:
     schemas = dict(zip(kinds, bodies, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in shown:
-        path = f"{route.path}{{model}}" if route.goes_on else route.path
+        path = f"{route.path}{{model}}" if route.has_rest else route.path
         paths.setdefault(path, {})[route.method.lower()] = _operation(
             route, [schemas[kind] for kind in _bodies(route)], keys=keys
         )
@@ -30,7 +30,7 @@ def openapi(routes: Iterable[Route], *, keys: bool) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Selvage", "version": "1", "description": ABOUT},
         "paths": paths,
-        "components": {"schemas": components | {_error(route): route.shape.schema for route in shown}},
+        "components": {"schemas": components | {_error(route): route.dialect.schema for route in shown}},
     }
     if keys:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -40,7 +40,7 @@ def openapi(routes: Iterable[Route], *, keys: bool) -> dict[str, Any]:
 
 def _bodies(route: Route) -> tuple[Any, ...]:
     """Structs that may be in a route's body."""
-    return () if route.takes is None else (route.takes, *route.or_takes)
+    return () if route.body_type is None else (route.body_type, *route.other_body_types)
 
 
 def _with_absence(schema: dict[str, Any]) -> dict[str, Any]:
@@ -62,14 +62,14 @@ def _or_null(field: dict[str, Any]) -> dict[str, Any]:
 
 def _error(route: Route) -> str:
     """The name of the schema of a route's errors."""
-    return f"{route.shape.name}Error"
+    return f"{route.dialect.name}Error"
 
 
 def _operation(route: Route, schemas: list[Any], *, keys: bool) -> dict[str, Any]:
-    unheard = set() if keys and not route.open else {401}
+    unheard = set() if keys and not route.is_open else {401}
     if not schemas:
         unheard |= {413, 415}  # those are of bodies
-    example = {} if route.gives is None else {"example": route.gives}
+    example = {} if route.example is None else {"example": route.example}
     error = {"$ref": SCHEMAS.format(name=_error(route))}
     operation: dict[str, Any] = {
         "summary": route.summary,
@@ -77,11 +77,11 @@ def _operation(route: Route, schemas: list[Any], *, keys: bool) -> dict[str, Any
         "responses": {
             "200": {
                 "description": "As asked",
-                "content": {route.content_type: example} | {kind: {} for kind in route.or_content_types},
+                "content": {route.content_type: example} | {kind: {} for kind in route.other_content_types},
             },
             **{
                 str(status): {"description": told, "content": {JSON: {"schema": error}}}
-                for status, told in route.shape.statuses.items()
+                for status, told in route.dialect.statuses.items()
                 if status not in unheard
             },
         },
@@ -89,8 +89,8 @@ def _operation(route: Route, schemas: list[Any], *, keys: bool) -> dict[str, Any
     if schemas:
         schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
-    elif route.goes_on:
+    elif route.has_rest:
         operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
-    if route.open and keys:
+    if route.is_open and keys:
         operation["security"] = []
     return operation

@@ -6,8 +6,8 @@ from typing import Any
 from frontend_service.api.http import assets, manual
 from frontend_service.api.http.errors import TEI
 from frontend_service.api.http.openapi import openapi
-from frontend_service.api.http.reply import HTML, HttpReply, written
-from frontend_service.api.http.route import HttpCall, Route, ServeRoute
+from frontend_service.api.http.reply import HTML, HttpReply, to_json
+from frontend_service.api.http.route import Endpoint, HttpCall, Route
 from frontend_service.application.frontend import Frontend
 from shared.errors import WorkerUnavailable
 
@@ -38,18 +38,18 @@ def routes(
         body, kind = metrics()
         return HttpReply(body=body, content_type=kind)
 
-    def get(path: str, summary: str, serve: ServeRoute, **options: Any) -> Route:
-        return Route(method="GET", path=path, shape=TEI, summary=summary, serve=serve, **options)
+    def get(path: str, summary: str, serve: Endpoint, **options: Any) -> Route:
+        return Route(method="GET", path=path, dialect=TEI, summary=summary, serve=serve, **options)
 
     playground = {route.path: route for route in assets.routes()}
     shown = [
         playground.pop("/"),
-        get("/openapi.json", "This document", tells, open=True),
-        get("/docs", "The same, for a person", shows, open=True, content_type=HTML),
-        get("/health", "Whether a model is served", health, open=True, gives={}),
-        get("/ping", "The same, as SageMaker asks", health, open=True, gives={}),
-        get("/metrics", "For Prometheus", measured, counts=False, content_type="text/plain"),
+        get("/openapi.json", "This document", tells, is_open=True),
+        get("/docs", "The same, for a person", shows, is_open=True, content_type=HTML),
+        get("/health", "Whether a model is served", health, is_open=True, example={}),
+        get("/ping", "The same, as SageMaker asks", health, is_open=True, example={}),
+        get("/metrics", "For Prometheus", measured, is_admitted=False, content_type="text/plain"),
     ]
     described = openapi([*answered, *shown], keys=keys)
-    document, docs = written(described), manual.page(described).encode()
+    document, docs = to_json(described), manual.page(described).encode()
     return [*shown, *playground.values()]

@@ -22,7 +22,7 @@ WHOLE_URL = re.compile(rb"https?://((?!:)[^/?]+)(.*)", re.I)
 Headers = list[tuple[bytes, bytes]]
 
 
-class NoRequest(Exception):
+class InvalidRequest(Exception):
     """What comes is no request, or not the body of one, and nothing behind it can be understood. `status`: of HTTP."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -107,9 +107,9 @@ class Parser:
 
     def _check(self, size: int) -> None:
         if size > HEAD_BYTES:
-            raise NoRequest(431, f"a head, or what comes beside a body, may have {HEAD_BYTES} bytes")
+            raise InvalidRequest(431, f"a head, or what comes beside a body, may have {HEAD_BYTES} bytes")
         if len(self._headers) > HEADERS:
-            raise NoRequest(431, f"a request may have {HEADERS} header lines")
+            raise InvalidRequest(431, f"a request may have {HEADERS} header lines")
 
     # Called by httptools.
 
@@ -175,5 +175,5 @@ def _cause(error: httptools.HttpParserError) -> BaseException:
     if isinstance(error, httptools.HttpParserCallbackError) and error.__context__ is not None:
         return error.__context__
     if str(error) in OTHER_VERSIONS:
-        return NoRequest(505, "this port speaks HTTP/1.1; gRPC has a port of its own")
-    return NoRequest(400, f"this is no request of HTTP/1.1: {error}")
+        return InvalidRequest(505, "this port speaks HTTP/1.1; gRPC has a port of its own")
+    return InvalidRequest(400, f"this is no request of HTTP/1.1: {error}")

@@ -32,14 +32,14 @@ class HttpReply:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def written(content: Any) -> bytes:
+def to_json(content: Any) -> bytes:
     """As JSON; numbers that JSON does not have become null."""
     return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def each_written(items: Iterable[Any]) -> list[orjson.Fragment]:
+def each_to_json(items: Iterable[Any]) -> list[orjson.Fragment]:
     """One after the other, so that other threads have their turns between."""
-    return [orjson.Fragment(written(each)) for each in items]
+    return [orjson.Fragment(to_json(each)) for each in items]
 
 
 def now() -> int:

@@ -32,7 +32,7 @@ class HttpCall:
     rest: str = ""
 
 
-ServeRoute = Callable[[HttpCall], Awaitable[HttpReply]]
+Endpoint = Callable[[HttpCall], Awaitable[HttpReply]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +46,17 @@ class Route:
 
     method: str
     path: str
-    serve: ServeRoute
-    shape: ErrorDialect
+    serve: Endpoint
+    dialect: ErrorDialect
     summary: str
-    takes: Any = None
-    or_takes: tuple[Any, ...] = ()
-    gives: Any = None
+    body_type: Any = None
+    other_body_types: tuple[Any, ...] = ()
+    example: Any = None
     content_type: str = JSON
-    or_content_types: tuple[str, ...] = ()
-    waits: bool = True
-    open: bool = False
-    counts: bool = True
+    other_content_types: tuple[str, ...] = ()
+    needs_worker: bool = True
+    is_open: bool = False
+    is_admitted: bool = True
     names: Names = field(default=())
 
     @property
@@ -65,13 +65,13 @@ class Route:
         return f"{self.method} {self.path}"
 
     @property
-    def goes_on(self) -> bool:
+    def has_rest(self) -> bool:
         """The route takes what is below its path."""
         return self.path.endswith("/") and self.path != "/"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Generic[B, Q]):
+class ParsedRequest(Generic[B, Q]):
     """A request with the body that it was read from. `name`: its id."""
 
     body: B
@@ -79,25 +79,25 @@ class Asked(Generic[B, Q]):
     request: Q
 
 
-def exchanged(
+def ExchangeEndpoint(
     frontend: Frontend,
     body: Body[B],
     read: Callable[[B], Q],
-    call_service: Callable[[Q, RequestTerms], Awaitable[A]],
-    write: Callable[[Asked[B, Q], A], HttpReply],
+    ask: Callable[[Q, RequestTerms], Awaitable[A]],
+    write: Callable[[ParsedRequest[B, Q], A], HttpReply],
     weight: int = 1,
     names_of: Callable[[B], Names] = lambda _: (),
-) -> ServeRoute:
-    """Serves by one of the frontend's services: `read` a body, `call_service`, `write` a reply.
+) -> Endpoint:
+    """Serves by one of the frontend's services: `read` a body, `ask`, `write` a reply.
 
     `names_of`: what our names are called in a body, where errors are to name a place as this caller wrote it.
     """
 
-    def reads(given: tuple[B, str]) -> Asked[B, Q]:
-        return Asked(*given, read(given[0]))
+    def reads(given: tuple[B, str]) -> ParsedRequest[B, Q]:
+        return ParsedRequest(*given, read(given[0]))
 
-    exchange: Exchange[tuple[B, str], Asked[B, Q], A, HttpReply] = Exchange(
-        read=reads, call_service=lambda asked, terms: call_service(asked.request, terms), write=write, weight=weight
+    exchange: Exchange[tuple[B, str], ParsedRequest[B, Q], A, HttpReply] = Exchange(
+        read=reads, ask=lambda asked, terms: ask(asked.request, terms), write=write, weight=weight
     )
 
     async def serve(call: HttpCall) -> HttpReply:

@@ -10,7 +10,7 @@ import structlog
 from frontend_service.api.http import connection
 from frontend_service.api.http.app import App
 from frontend_service.api.http.connection import Connection
-from frontend_service.api.http.open_connections import Present
+from frontend_service.api.http.open_connections import OpenConnections
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity
 
@@ -28,7 +28,7 @@ class HttpServer:
     def __init__(self, app: App, tls: Fresh[Identity] | None, drain_seconds: float) -> None:
         """`tls`: what the server proves that it is itself with; None: plain text. `drain_seconds`: see `stop`."""
         self._app, self._tls, self._drain_seconds = app, tls, drain_seconds
-        self._present = Present()
+        self._present = OpenConnections()
         self._listener: asyncio.Server | None = None
         self.draining = False
         self.address = ("", 0)
@@ -52,9 +52,9 @@ class HttpServer:
         self.address = (host, bound.getsockname()[1])
         log.info("listening over HTTP", address=f"{host}:{self.address[1]}")
 
-    def known_here(self, method: str) -> bool:
+    def needs_no_worker(self, method: str) -> bool:
         """Tells whether calls of a route, by its name, wait for no worker."""
-        return method in self._app.known_here
+        return method in self._app.needs_no_worker
 
     def announce_drain(self) -> None:
         """/health says 503 from now on, so that balancers look elsewhere."""

@@ -1,1 +1,1 @@
-"""The door of the contract selvage.v1: gRPC."""
+"""The contract selvage.v1 over gRPC."""

@@ -1,12 +1,12 @@
-"""The public services over gRPC: message -> exchange -> message. Decides nothing; `Interceptor` tells errors."""
+"""The services of selvage.v1 over gRPC: message -> exchange -> message. `Interceptor` answers errors."""
 
 from functools import partial
 from typing import Any, TypeVar
 
 import grpc
 
-from frontend_service.api.grpc_stream import begun
-from frontend_service.api.selvage_v1.bulk import Bulk
+from frontend_service.api.grpc_stream import begin_replies
+from frontend_service.api.selvage_v1.batch_stream import BatchStream
 from frontend_service.api.selvage_v1.codec import classification, embedding, fields, model, ranking
 from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
 from frontend_service.application.exchange import Exchange
@@ -36,7 +36,7 @@ R = TypeVar(
     classification_pb2.ClassifyResponse,
     classification_pb2.ClassifyTokensResponse,
 )
-"""Replies that tell times."""
+"""Replies that have times."""
 
 
 def register(frontend: Frontend, server: grpc.aio.Server) -> None:
@@ -47,101 +47,109 @@ def register(frontend: Frontend, server: grpc.aio.Server) -> None:
     add_ModelServiceServicer_to_server(ModelServicer(frontend), server)
 
 
-class _Timed:
+class _ExchangeServicer:
+    """Answers messages by exchanges, whose replies have times."""
+
     def __init__(self, frontend: Frontend) -> None:
         self._frontend = frontend
 
-    async def _reply(self, exchange: Exchange[Any, Q, A, R], message: Any) -> R:
-        return await self._answer(exchange, message, message.ByteSize(), CALLER.get())
+    async def _answer_call(self, exchange: Exchange[Any, Q, A, R], message: Any) -> R:
+        return await self._answer_message(exchange, message, message.ByteSize(), CALLER.get())
 
-    async def _answer(self, exchange: Exchange[Any, Q, A, R], message: Any, size: int, caller: Caller) -> R:
-        """A message of about so many bytes."""
+    async def _answer_message(self, exchange: Exchange[Any, Q, A, R], message: Any, size: int, caller: Caller) -> R:
+        """Answers a message of about `size` bytes."""
         reply, timing = await self._frontend.exchange(exchange, message, size, caller)
         reply.timing.CopyFrom(fields.timing_to_pb(timing))
         return reply
 
 
-class EmbeddingServicer(_Timed, EmbeddingServiceServicer):
-    """selvage.v1.EmbeddingService"""
+class EmbeddingServicer(_ExchangeServicer, EmbeddingServiceServicer):
+    """The service selvage.v1.EmbeddingService."""
 
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
         self._embed = Exchange(
-            read=embedding.embed_request, call_service=frontend.embedding.embed, write=embedding.embed_reply
+            read=embedding.embed_request_from_pb, ask=frontend.embedding.embed, write=embedding.embed_response_to_pb
         )
 
     async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> EmbedReply:
-        return await self._reply(self._embed, request)
+        return await self._answer_call(self._embed, request)
 
     async def EmbedStream(self, request_iterator: Any, context: Context) -> None:
-        """What comes are `Requests`."""
-        caller, embed = CALLER.get(), partial(self._answer, self._embed)
+        """Answers every batch. `request_iterator` is a `Requests` of the interceptor."""
+        caller, embed = CALLER.get(), partial(self._answer_message, self._embed)
         with self._frontend.calls.stream(caller) as stream:
-            bulk = Bulk(self._frontend, embed, caller, stream, await begun(context))
-            await bulk.run(request_iterator)
+            batches = BatchStream(self._frontend, embed, caller, stream, await begin_replies(context))
+            await batches.run(request_iterator)
 
 
-class RankingServicer(_Timed, RankingServiceServicer):
-    """selvage.v1.RankingService"""
+class RankingServicer(_ExchangeServicer, RankingServiceServicer):
+    """The service selvage.v1.RankingService."""
 
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
-        asked = frontend.ranking
-        self._rerank = Exchange(read=ranking.rerank_request, call_service=asked.rerank, write=ranking.rerank_response)
-        self._score = Exchange(read=ranking.score_request, call_service=asked.score, write=ranking.score_response)
+        service = frontend.ranking
+        self._rerank = Exchange(
+            read=ranking.rerank_request_from_pb, ask=service.rerank, write=ranking.rerank_response_to_pb
+        )
+        self._score = Exchange(
+            read=ranking.score_request_from_pb, ask=service.score, write=ranking.score_response_to_pb
+        )
         self._max_sim = Exchange(
-            read=ranking.max_sim_request, call_service=asked.max_sim, write=ranking.max_sim_response
+            read=ranking.max_sim_request_from_pb, ask=service.max_sim, write=ranking.max_sim_response_to_pb
         )
 
     async def Rerank(self, request: ranking_pb2.RerankRequest, context: Context) -> ranking_pb2.RerankResponse:
-        return await self._reply(self._rerank, request)
+        return await self._answer_call(self._rerank, request)
 
     async def Score(self, request: ranking_pb2.ScoreRequest, context: Context) -> ranking_pb2.ScoreResponse:
-        return await self._reply(self._score, request)
+        return await self._answer_call(self._score, request)
 
     async def MaxSim(self, request: ranking_pb2.MaxSimRequest, context: Context) -> ranking_pb2.MaxSimResponse:
-        return await self._reply(self._max_sim, request)
+        return await self._answer_call(self._max_sim, request)
 
 
-class ClassificationServicer(_Timed, ClassificationServiceServicer):
-    """selvage.v1.ClassificationService"""
+class ClassificationServicer(_ExchangeServicer, ClassificationServiceServicer):
+    """The service selvage.v1.ClassificationService."""
 
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
-        asked, codec = frontend.classification, classification
-        self._texts = Exchange(read=codec.classify_request, call_service=asked.texts, write=codec.classify_response)
+        service, codec = frontend.classification, classification
+        self._texts = Exchange(
+            read=codec.classify_request_from_pb, ask=service.texts, write=codec.classify_response_to_pb
+        )
         self._tokens = Exchange(
-            read=codec.classify_tokens_request, call_service=asked.tokens, write=codec.classify_tokens_response
+            read=codec.classify_tokens_request_from_pb, ask=service.tokens, write=codec.classify_tokens_response_to_pb
         )
 
     async def Classify(
         self, request: classification_pb2.ClassifyRequest, context: Context
     ) -> classification_pb2.ClassifyResponse:
-        return await self._reply(self._texts, request)
+        return await self._answer_call(self._texts, request)
 
     async def ClassifyTokens(
         self, request: classification_pb2.ClassifyTokensRequest, context: Context
     ) -> classification_pb2.ClassifyTokensResponse:
-        return await self._reply(self._tokens, request)
+        return await self._answer_call(self._tokens, request)
 
 
 class ModelServicer(ModelServiceServicer):
-    """selvage.v1.ModelService"""
+    """The service selvage.v1.ModelService."""
 
     def __init__(self, frontend: Frontend) -> None:
         self._frontend = frontend
         self._models = frontend.models
 
     async def GetModel(self, request: model_pb2.GetModelRequest, context: Context) -> model_pb2.GetModelResponse:
-        return model.get_model_response(self._models.get(request.model))
+        return model.get_model_response_to_pb(self._models.get(request.model))
 
     async def ListModels(self, request: model_pb2.ListModelsRequest, context: Context) -> model_pb2.ListModelsResponse:
         return model_pb2.ListModelsResponse(cards=map(card_to_pb, self._models.cards()))
 
     async def Tokenize(self, request: model_pb2.TokenizeRequest, context: Context) -> model_pb2.TokenizeResponse:
-        tokenize = await self._frontend.offload(request.ByteSize(), model.tokenize_request, request)
+        tokenize = await self._frontend.offload(request.ByteSize(), model.tokenize_request_from_pb, request)
         shown = await self._models.tokenize(tokenize)
-        return await self._frontend.offload(shown.size, model.tokenize_response, shown)
+        return await self._frontend.offload(shown.size, model.tokenize_response_to_pb, shown)
 
     async def Detokenize(self, request: model_pb2.DetokenizeRequest, context: Context) -> model_pb2.DetokenizeResponse:
-        return model.detokenize_response(await self._models.detokenize(model.detokenize_request(request)))
+        return model.detokenize_response_to_pb(await self._models.detokenize(model.detokenize_request_from_pb(request)))

@@ -1,0 +1,1 @@
+"""Two-way streams: how requests are read and replies are written, without messages and without gRPC."""

@@ -1,7 +1,7 @@
-"""A stream whose messages are small: those that wait together are answered together. Knows no messages and no gRPC.
+"""A stream of small messages: messages that wait together are answered together. Knows no messages and no gRPC.
 
-A group is computed as one request, so whoever sends one text a message is as fast as who sends lists. While groups are
-under way more messages gather: a fast caller gets large groups, a slow one is answered at once.
+A group is computed as one request, so a caller that sends one text a message is as fast as one that sends lists. While
+groups are in progress more messages gather: a fast caller gets large groups, a slow one is answered at once.
 """
 
 import asyncio
@@ -18,26 +18,26 @@ from shared.server.admission.holding import Holding
 from shared.server.admission.streams import OpenStream
 
 GROUPS = 3
-"""Under way at once: one is computed, one waits at the worker, and one is made ready or written."""
+"""Most groups in progress at once: one is computed, one waits at the worker, one is prepared or written."""
 GROUP_MESSAGES, GROUP_BYTES = 256, 64 * 1024
-"""Of a group: a step or two. One message always may be."""
+"""Limits of a group: the work of a step or two. A single message may exceed them."""
 MESSAGES = 2 * GROUPS * GROUP_MESSAGES
-"""Of a stream that are answered or wait: enough that the next groups are full."""
-CALM = 8
-"""Groups that are answered without a refusal until another one may be under way again."""
+"""Most messages of a stream that wait or are in progress: enough that the next groups are full."""
+CALM_GROUPS = 8
+"""Groups to be answered without a refusal before one more group may be in progress again."""
 LEAST_WAIT = 0.1
-"""Seconds before what was refused is tried again."""
+"""Shortest wait before refused messages are tried again, in seconds."""
 PLACE = re.compile(r"(?:texts|text_pairs|tokenized)\[(\d+)\]")
-"""The field of an error that one input of a request is to blame for."""
+"""The field of an error that names the message to blame by its place in the group."""
 OF_INPUTS = (InvalidInput, InputTooLarge, Internal)
-"""Errors for which some inputs may be to blame, and not others."""
+"""Errors that some inputs of a group may cause, and others not."""
 
 M = TypeVar("M")
 
 
 @dataclass(frozen=True, slots=True)
 class _Message(Generic[M]):
-    """One that waits."""
+    """A message that waits, its size in bytes, and the options that its group must share."""
 
     message: M
     size: int
@@ -46,17 +46,24 @@ class _Message(Generic[M]):
 
 @dataclass(slots=True, eq=False)
 class _Group(Generic[M]):
-    """Messages that are answered together. `turn`: set once all before them are answered; `waited`: seconds, because
-    there was too much of others."""
+    """Messages that are answered together.
+
+    `waited`: seconds that it has waited since the service was overloaded; `is_first`: set once all groups before it
+    are answered.
+    """
 
     messages: Sequence[_Message[M]]
     waited: float = 0.0
-    turn: asyncio.Event = field(default_factory=asyncio.Event)
+    is_first: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
 
 
 class CoalescedStream(TwoWayStream[M]):
-    """One stream. Replies leave in order; the first error ends it, once the messages before have been answered."""
+    """A stream that answers messages in groups.
+
+    Replies are sent in the order of the messages. The first error ends the stream once all earlier messages are
+    answered.
+    """
 
     def __init__(
         self,
@@ -66,21 +73,21 @@ class CoalescedStream(TwoWayStream[M]):
         options: Callable[[M], Hashable],
         answer: Callable[[Sequence[M]], Awaitable[Sequence[bytes]]],
     ) -> None:
-        """Only messages of equal `options` come together. `answer` gives a reply to each of some.
+        """Only messages of equal `options` share a group. `answer` gives one reply for each message of a group.
 
-        Where one message is to blame for an error of `answer`, its field tells which (`texts[3]`).
+        Where one message is to blame for an error of `answer`, the error's field names its place (`texts[3]`).
         """
         super().__init__(admission, stream, replies, MESSAGES)
         self._options, self._answer = options, answer
         self._waiting = deque[_Message[M]]()
         self._groups = deque[_Group[M]]()
-        self._at_once, self._calm = GROUPS, 0
+        self._max_groups, self._calm_groups = GROUPS, 0
         self._failed: SelvageError | None = None
         self._held: Holding
         self._tasks: asyncio.TaskGroup
 
     async def run(self, requests: RequestStream[M]) -> None:
-        """Until all messages are answered. Raises the error of the first that has one."""
+        """Reads and answers all messages. Raises the error of the first message that has one."""
         try:
             with self._admission.holding() as self._held:
                 await super().run(requests)
@@ -97,20 +104,20 @@ class CoalescedStream(TwoWayStream[M]):
         except Overloaded as error:
             self._stream.end(error)
             return
-        self._holds(size)
+        self._count_begun(size)
         self._waiting.append(_Message(request, size, self._options(request)))
-        self._launch()
+        self._start_groups()
 
-    def _launch(self) -> None:
-        """Makes groups of what waits."""
-        while self._waiting and len(self._groups) < self._at_once:
-            group = self._gathered()
+    def _start_groups(self) -> None:
+        """Starts groups of the waiting messages, as many as may be in progress."""
+        while self._waiting and len(self._groups) < self._max_groups:
+            group = self._next_group()
             self._groups.append(group)
-            group.task = self._started(self._run(group), self._tasks)
+            group.task = self._start_task(self._run(group), self._tasks)
         if self._groups:
-            self._groups[0].turn.set()
+            self._groups[0].is_first.set()
 
-    def _gathered(self) -> _Group[M]:
+    def _next_group(self) -> _Group[M]:
         messages, size, options = list[_Message[M]](), 0, self._waiting[0].options
         while self._waiting and len(messages) < GROUP_MESSAGES and self._waiting[0].options == options:
             size += self._waiting[0].size
@@ -120,114 +127,118 @@ class CoalescedStream(TwoWayStream[M]):
         return _Group(messages)
 
     async def _run(self, group: _Group[M]) -> None:
-        """Answers all messages of a group, in parts where one of them spoils it for the others."""
+        """Answers all messages of a group; in smaller parts where one message causes an error for all."""
         parts = deque([group.messages])
         while parts:
             part = parts.popleft()
             try:
                 async with self._admission.stream_requests:
-                    replies = await self._answer([each.message for each in part])
+                    replies = await self._answer([message.message for message in part])
             except SelvageError as error:
-                smaller = await self._smaller(group, part, error)
-                if not smaller:
+                smaller_parts = await self._parts_to_retry(group, part, error)
+                if not smaller_parts:
                     await self._fail(group, error)
                     return
-                parts.extendleft(reversed(smaller))
+                parts.extendleft(reversed(smaller_parts))
             else:
-                await self.send(*replies, turn=group.turn)
+                await self.send(*replies, may_begin=group.is_first)
         self._groups.popleft()
         self._recover()
-        self._let_go(group.messages)
-        self._launch()
+        self._release(group.messages)
+        self._start_groups()
 
-    async def _smaller(
+    async def _parts_to_retry(
         self, group: _Group[M], part: Sequence[_Message[M]], error: SelvageError
     ) -> list[Sequence[_Message[M]]]:
-        """Parts of a part to try instead of it, in order; none where that does not help.
+        """Parts to try instead of one that failed, in order; none where a retry does not help.
 
-        What others leave no room for may find some later, or if it is less. A large one does not wait in memory.
+        After an Overloaded a retry may help later, or with fewer messages. A large message does not wait in memory for
+        that.
         """
-        smaller = apart(part, error)
-        if len(smaller) > 1:
-            return smaller
+        smaller_parts = split_around(part, error)
+        if len(smaller_parts) > 1:
+            return smaller_parts
         if not isinstance(error, Overloaded):
             return []
-        self._calm = 0
-        if await self._alone(group):
+        self._calm_groups = 0
+        if await self._wait_until_alone(group):
             return [part]
         seconds = max(error.retry_after or 0.0, LEAST_WAIT)
         group.waited += seconds
-        if group.waited > self._admission.bounds.read_seconds or sum(each.size for each in part) > REQUEST_BYTES:
+        size = sum(message.size for message in part)
+        if group.waited > self._admission.bounds.read_seconds or size > REQUEST_BYTES:
             return []
         await asyncio.sleep(seconds)
         return halves(part)
 
     def _recover(self) -> None:
-        """After a group that was answered."""
-        self._calm += 1
-        if self._calm >= CALM:
-            self._at_once, self._calm = min(self._at_once + 1, GROUPS), 0
+        """Counts an answered group; after enough of them one more group may be in progress."""
+        self._calm_groups += 1
+        if self._calm_groups >= CALM_GROUPS:
+            self._max_groups, self._calm_groups = min(self._max_groups + 1, GROUPS), 0
 
-    def _let_go(self, messages: Sequence[_Message[M]]) -> None:
-        size = sum(each.size for each in messages)
+    def _release(self, messages: Sequence[_Message[M]]) -> None:
+        """Counts answered messages as no longer held."""
+        size = sum(message.size for message in messages)
         self._held.let_go(size)
-        self._answered(len(messages), size)
+        self._count_answered(len(messages), size)
 
-    async def _alone(self, group: _Group[M]) -> bool:
-        """Waits until no other group of this stream is under way; False where none was.
+    async def _wait_until_alone(self, group: _Group[M]) -> bool:
+        """Waits until no other group of this stream is in progress; False where none was.
 
-        For one that was refused because there is too much: a stream is not to refuse itself. Those behind it cannot end
-        before it does, so they begin anew, and from now on one at a time.
+        For a group that was refused as too much: the room may be taken by its own stream. Later groups cannot end
+        before this one, so their messages wait again, and from now on there is one group at a time.
         """
-        if not group.turn.is_set():
-            await group.turn.wait()
+        if not group.is_first.is_set():
+            await group.is_first.wait()
             return True
-        behind = self._drop_behind()
-        for each in reversed(behind):
-            self._waiting.extendleft(reversed(each.messages))
-        self._at_once = 1
-        await _ended(behind)
-        return bool(behind)
+        later_groups = self._cancel_later_groups()
+        for later_group in reversed(later_groups):
+            self._waiting.extendleft(reversed(later_group.messages))
+        self._max_groups = 1
+        await _wait_for_end(later_groups)
+        return bool(later_groups)
 
     async def _fail(self, group: _Group[M], error: SelvageError) -> None:
-        """Ends the stream with the error of a group."""
-        await group.turn.wait()
+        """Ends the stream with the error of a group, once the groups before it are answered."""
+        await group.is_first.wait()
         self._waiting.clear()
         self._failed = error
         self._stream.end(error)
-        await _ended(self._drop_behind())
+        await _wait_for_end(self._cancel_later_groups())
 
-    def _drop_behind(self) -> list[_Group[M]]:
-        """All groups but the first one, which are under way no more."""
-        first, *behind = self._groups
-        self._groups = deque([first])
-        for each in behind:
-            assert each.task is not None
-            each.task.cancel()
-        return behind
+    def _cancel_later_groups(self) -> list[_Group[M]]:
+        """Cancels all groups but the first one, and returns them."""
+        first_group, *later_groups = self._groups
+        self._groups = deque([first_group])
+        for group in later_groups:
+            assert group.task is not None
+            group.task.cancel()
+        return later_groups
 
 
-async def _ended(groups: Sequence[_Group[Any]]) -> None:
-    """Returns when nothing of them runs any more."""
-    tasks = [each.task for each in groups if each.task is not None]
+async def _wait_for_end(groups: Sequence[_Group[Any]]) -> None:
+    """Returns when the tasks of all groups have ended."""
+    tasks = [group.task for group in groups if group.task is not None]
     if tasks:
         await asyncio.wait(tasks)
 
 
 def halves(part: Sequence[M]) -> list[Sequence[M]]:
-    """Both, or a single message alone."""
+    """Both halves of a part; a single message is one half."""
     middle = len(part) // 2
-    return [each for each in (part[:middle], part[middle:]) if each]
+    return [half for half in (part[:middle], part[middle:]) if half]
 
 
-def apart(part: Sequence[M], error: SelvageError) -> list[Sequence[M]]:
-    """Smaller parts, of which those without the message that is to blame have no such error; or the same one."""
+def split_around(part: Sequence[M], error: SelvageError) -> list[Sequence[M]]:
+    """Splits a part so that the message to blame for an error stands alone: where the error does not name it, in
+    halves; where no single message is to blame, not at all."""
     place = PLACE.fullmatch(error.field)
     if place is not None:
-        at = int(place[1])
-        found = [part[:at], part[at : at + 1], part[at + 1 :]]
+        index = int(place[1])
+        parts = [part[:index], part[index : index + 1], part[index + 1 :]]
     elif isinstance(error, OF_INPUTS):
-        found = halves(part)
+        parts = halves(part)
     else:
-        found = [part]
-    return [each for each in found if each]
+        parts = [part]
+    return [smaller for smaller in parts if smaller]

@@ -11,13 +11,13 @@ from shared.server.admission import Admission
 from shared.server.admission.streams import OpenStream
 
 REQUESTS = 256
-"""Of a stream that are answered at once, whatever they hold."""
+"""Most requests that one stream has in progress, whatever their size."""
 
 Q = TypeVar("Q")
 
 
 class IndependentStream(TwoWayStream[Q]):
-    """One stream; each request is answered by itself."""
+    """A stream that answers each request by itself."""
 
     def __init__(
         self,
@@ -26,33 +26,34 @@ class IndependentStream(TwoWayStream[Q]):
         replies: Replies,
         answer: Callable[[Q, int], Coroutine[Any, Any, None]],
     ) -> None:
-        """`answer` sends every reply of a request of so many bytes."""
+        """`answer` takes a request and its size in bytes, and sends every reply to it."""
         super().__init__(admission, stream, replies, REQUESTS)
         self._answer = answer
-        self._waiting = deque[asyncio.Future[None]]()
+        self._waiters = deque[asyncio.Future[None]]()
 
-    async def another_ended(self) -> bool:
-        """Waits until another request of this stream has been answered; False at once where none is under way.
+    async def wait_for_another(self) -> bool:
+        """Waits until another request of this stream has been answered; False at once where none is in progress.
 
-        For one that was refused because there is too much: a stream is not to refuse itself.
+        A request calls it after a refusal for lack of room: the room may be taken by its own stream.
         """
-        if self._requests - len(self._waiting) <= 1:
+        if self._requests - len(self._waiters) <= 1:
             return False
         waiter = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        self._waiters.append(waiter)
         await waiter
         return True
 
     def _begin(self, request: Q, size: int, tasks: asyncio.TaskGroup) -> None:
-        task = self._started(self._answer(request, size), tasks)
+        task = self._start_task(self._answer(request, size), tasks)
         if task is not None:
-            self._holds(size)
-            task.add_done_callback(partial(self._ended, size))
+            self._count_begun(size)
+            task.add_done_callback(partial(self._end, size))
 
-    def _ended(self, size: int, _: object) -> None:
-        self._answered(1, size)
-        while self._waiting:
-            waiter = self._waiting.popleft()
+    def _end(self, size: int, _: object) -> None:
+        """Counts a request as answered and wakes one that waits for that."""
+        self._count_answered(1, size)
+        while self._waiters:
+            waiter = self._waiters.popleft()
             if not waiter.done():  # its request was cancelled, with the stream
                 waiter.set_result(None)
                 return

@@ -1,7 +1,7 @@
-"""What all streams both ways have in common: how they read, write and end, and how much they hold. Knows no messages.
+"""What all two-way streams have in common: how they read, write and end, and how much they hold. Knows no messages.
 
-Beginning what was read is left to the kind of stream: `streaming.py` answers each request by itself, `coalescing.py`
-those together that wait together.
+A subclass decides how requests are answered: in `independent.py` each by itself, in `coalesced.py` those together that
+wait together.
 """
 
 import asyncio
@@ -16,20 +16,21 @@ from shared.server.admission.reads import unheeded
 from shared.server.admission.streams import OpenStream
 
 REQUEST_BYTES = 256 * 1024
-"""Of a stream that are answered at once: some steps' worth of tokens. One request always may be."""
+"""Limit for the requests that one stream has in progress: a few steps' worth of tokens. A single request may exceed
+it."""
 UNWRITTEN_BYTES = 4 * 1024 * 1024
-"""Of replies that wait for their reader; above it no request of the stream is begun."""
-HEARD_OUT = 0.1
-"""Seconds before a stream ends with an error: grpc.aio tells a caller that still writes INTERNAL instead."""
+"""Limit for the replies that wait for their reader; above it no request of the stream is begun."""
+LAST_READ_SECONDS = 0.1
+"""Time for the last read before a stream ends with an error: a caller that still writes gets INTERNAL from grpc.aio."""
 
 Q = TypeVar("Q")
 Q_co = TypeVar("Q_co", covariant=True)
 
 
 class RequestStream(Protocol[Q_co]):
-    """What a stream's caller sends. After one that cannot be read, whose error it raises, the next one comes.
+    """The requests of a stream's caller. After one that cannot be read, whose error it raises, the next one comes.
 
-    `size`: of the request that came last, in bytes.
+    `size`: bytes of the last request.
     """
 
     size: int
@@ -39,10 +40,10 @@ class RequestStream(Protocol[Q_co]):
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """How what is sent leaves.
+    """The writing side of a stream.
 
-    `write` returns when a reply has been taken, and is never called twice at once. A reply that was not taken lies
-    there until the call's end, when what `at_end` was given is called.
+    `write` returns when the transport has taken a reply; it is never called twice at once. `at_end` takes a function
+    to be called at the end of the call: until then a reply that was not taken stays in memory.
     """
 
     write: Callable[[bytes], Awaitable[None]]
@@ -50,29 +51,32 @@ class Replies:
 
 
 class NotRead(DeadlineExceeded):
-    """The caller took no reply for too long; the whole stream ends."""
+    """The caller read no reply for too long; the whole stream ends."""
 
 
 class TwoWayStream(ABC, Generic[Q]):
-    """One stream. What it holds is bounded, so whoever does not read is not read from, and nobody else waits."""
+    """A stream of requests and replies.
 
-    def __init__(self, admission: Admission, stream: OpenStream, replies: Replies, requests: int) -> None:
-        """`requests`: how many are answered at once."""
-        self._admission, self._stream, self._replies, self._most = admission, stream, replies, requests
+    What it holds is bounded: a caller that does not read its replies is not read from, and delays nobody else.
+    """
+
+    def __init__(self, admission: Admission, stream: OpenStream, replies: Replies, max_requests: int) -> None:
+        """`max_requests`: how many requests may be in progress at once."""
+        self._admission, self._stream, self._replies, self._max_requests = admission, stream, replies, max_requests
         self._writing = asyncio.Lock()
         self._changed = asyncio.Event()
         self._requests = self._bytes = self._unwritten = 0
         self._over = self._stuck = False
 
     async def run(self, requests: RequestStream[Q]) -> None:
-        """Until all requests are answered.
+        """Reads and answers all requests.
 
-        Raises what reading raises, or that with which the stream is ended, once all that was read is answered, and at
-        once what answering does.
+        An error of reading, or the error that the stream is ended with, is raised once all requests that were read are
+        answered; an error of answering is raised at once.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
-                # Never cancelled: grpcio would lose what has come of a request. It ends with its call.
+                # Never cancelled: grpcio would lose the part of a request that has arrived. It ends with its call.
                 reading = asyncio.ensure_future(self._read(requests, tasks))
                 reading.add_done_callback(unheeded)
                 error = await self._stream.ended(reading)
@@ -82,46 +86,47 @@ class TwoWayStream(ABC, Generic[Q]):
             self._over = True
             self._changed.set()
         if error is not None:
-            await asyncio.wait([reading], timeout=HEARD_OUT)
+            await asyncio.wait([reading], timeout=LAST_READ_SECONDS)
             raise error
 
-    async def send(self, *replies: bytes, turn: asyncio.Event | None = None) -> None:
-        """Returns when all have been taken, one after the other, from their `turn` on.
+    async def send(self, *replies: bytes, may_begin: asyncio.Event | None = None) -> None:
+        """Writes replies one after the other, once `may_begin` is set; returns when all have been taken.
 
-        Raises NotRead; CancelledError where an earlier one was not taken.
+        Raises NotRead; CancelledError where an earlier reply was not taken.
         """
-        self._counts(size := sum(map(len, replies)))
+        self._count_unwritten(size := sum(map(len, replies)))
         try:
-            if turn is not None:
-                await turn.wait()
+            if may_begin is not None:
+                await may_begin.wait()
             async with self._writing:
                 for reply in replies:
-                    await self._written(reply)
+                    await self._write(reply)
         finally:
-            self._counts(-size)
+            self._count_unwritten(-size)
 
     @abstractmethod
     def _begin(self, request: Q, size: int, tasks: asyncio.TaskGroup) -> None:
-        """Has a request of so many bytes answered by one of `tasks`, between `_holds` and `_answered`."""
+        """Begins to answer a request of `size` bytes in one of `tasks`; calls `_count_begun` now and `_count_answered`
+        at its end."""
 
-    def _started(self, work: Coroutine[Any, Any, None], tasks: asyncio.TaskGroup) -> "asyncio.Task[None] | None":
-        """None where another task has failed, which ends the stream."""
+    def _start_task(self, work: Coroutine[Any, Any, None], tasks: asyncio.TaskGroup) -> "asyncio.Task[None] | None":
+        """Starts a task, or returns None where another task has failed, which ends the stream."""
         try:
             return tasks.create_task(work)
         except RuntimeError:
             work.close()
             return None
 
-    def _holds(self, size: int) -> None:
-        """One request more, of so many bytes."""
+    def _count_begun(self, size: int) -> None:
+        """Counts a request of `size` bytes as in progress."""
         self._requests, self._bytes = self._requests + 1, self._bytes + size
 
-    def _answered(self, requests: int, size: int) -> None:
-        """So many less, of so many bytes together."""
+    def _count_answered(self, requests: int, size: int) -> None:
+        """Counts requests of `size` bytes together as no longer in progress."""
         self._requests, self._bytes = self._requests - requests, self._bytes - size
         self._changed.set()
 
-    async def _written(self, reply: bytes) -> None:
+    async def _write(self, reply: bytes) -> None:
         if self._stuck:  # the stream is about to end
             raise asyncio.CancelledError
         seconds = self._admission.bounds.read_seconds
@@ -136,16 +141,16 @@ class TwoWayStream(ABC, Generic[Q]):
                 raise NotRead(f"no reply was read for {seconds:g} s") from None
             raise
 
-    def _counts(self, size: int) -> None:
-        self._unwritten += size
-        self._stream.results.add(size)
-        if size < 0:
+    def _count_unwritten(self, change: int) -> None:
+        self._unwritten += change
+        self._stream.results.add(change)
+        if change < 0:
             self._changed.set()
 
     async def _read(self, requests: RequestStream[Q], tasks: asyncio.TaskGroup) -> None:
-        """Begins all requests, until one cannot be read or the stream is to end. Then what comes is let go."""
+        """Begins all requests until one cannot be read or the stream is to end. After that, requests are dropped."""
         while True:
-            await self._room()
+            await self._wait_for_room()
             try:
                 with self._admission.streams.reading(self._stream):
                     request = await anext(requests)
@@ -154,15 +159,18 @@ class TwoWayStream(ABC, Generic[Q]):
             except SelvageError as error:
                 self._stream.end(error)
                 continue
-            if not self._over and not self._stream.ending:  # broken off, or to end
+            if not self._over and not self._stream.ending:
                 self._begin(request, requests.size, tasks)
             del request
 
-    async def _room(self) -> None:
-        """Returns when another request may be begun, or let go since all others are answered."""
-        while not self._over and (self._full() if not self._stream.ending else self._requests):
+    async def _wait_for_room(self) -> None:
+        """Returns when the next request may be begun; of a stream that is to end, when all others are answered and the
+        next one may be dropped."""
+        while not self._over and (self._is_full() if not self._stream.ending else self._requests):
             self._changed.clear()
             await self._changed.wait()
 
-    def _full(self) -> bool:
-        return self._requests >= self._most or self._bytes >= REQUEST_BYTES or self._unwritten >= UNWRITTEN_BYTES
+    def _is_full(self) -> bool:
+        return (
+            self._requests >= self._max_requests or self._bytes >= REQUEST_BYTES or self._unwritten >= UNWRITTEN_BYTES
+        )

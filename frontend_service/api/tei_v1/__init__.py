@@ -1,1 +1,1 @@
-"""tei.v1, the contract of text-embeddings-inference, over gRPC."""
+"""The contract tei.v1, that of text-embeddings-inference, over gRPC."""

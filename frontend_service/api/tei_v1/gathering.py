@@ -1,4 +1,4 @@
-"""RerankStream: many messages become one request, which is a call like any other once it is whole."""
+"""RerankStream: many messages become one request, which is answered like a Rerank once it is whole."""
 
 import asyncio
 
@@ -12,54 +12,54 @@ from shared.server.admission.streams import OpenStream
 from tei.v1 import tei_pb2 as pb
 
 
-class Gathering(TwoWayStream[pb.RerankStreamRequest]):
-    """One stream. What was gathered is counted in `held`."""
+class RerankGathering(TwoWayStream[pb.RerankStreamRequest]):
+    """A stream whose messages are gathered into one request. Their bytes are counted in `held`."""
 
     def __init__(self, admission: Admission, stream: OpenStream, limits: Limits, held: Holding) -> None:
-        """`limits`: what a Rerank may hold; what is gathered is held against them as it comes."""
-        super().__init__(admission, stream, Replies(_nothing, lambda _: None), limits.documents)
+        """`limits`: those of a Rerank; they are checked with every message."""
+        super().__init__(admission, stream, Replies(_write_nothing, lambda _: None), limits.documents)
         self._limits, self._held = limits, held
-        self._whole: pb.RerankRequest | None = None
-        self._time: asyncio.Timeout
+        self._request: pb.RerankRequest | None = None
+        self._timeout: asyncio.Timeout
 
-    async def all(self, messages: RequestStream[pb.RerankStreamRequest]) -> pb.RerankRequest:
-        """The request that they are together.
+    async def gather(self, messages: RequestStream[pb.RerankStreamRequest]) -> pb.RerankRequest:
+        """Returns the request that all messages are together.
 
-        Raises InvalidInput where they do not belong together, LimitExceeded where they are too many or too large,
+        Raises InvalidInput where messages contradict each other, LimitExceeded where they are too many or too large,
         Overloaded where others hold too many bytes, DeadlineExceeded where no message comes for long.
         """
         try:
-            async with asyncio.timeout(self._seconds) as self._time:
+            async with asyncio.timeout(self._seconds) as self._timeout:
                 await self.run(messages)
         except TimeoutError:
             raise self._admission.refusals.too_slow(self._seconds) from None
-        if self._whole is None:
+        if self._request is None:
             raise InvalidInput("the call ended without a message")
-        return self._whole
+        return self._request
 
     @property
     def _seconds(self) -> float:
         return self._admission.bounds.read_seconds
 
     def _begin(self, request: pb.RerankStreamRequest, size: int, _: asyncio.TaskGroup) -> None:
-        self._time.reschedule(asyncio.get_running_loop().time() + self._seconds)
+        self._timeout.reschedule(asyncio.get_running_loop().time() + self._seconds)
         try:
-            self._add(request, size)
+            self._add_message(request, size)
         except SelvageError as error:
             self._stream.end(error)
 
-    def _add(self, message: pb.RerankStreamRequest, size: int) -> None:
-        if self._whole is None:
-            self._whole = ranking.first_of_stream(message)
+    def _add_message(self, message: pb.RerankStreamRequest, size: int) -> None:
+        if self._request is None:
+            self._request = ranking.begin_rerank_request(message)
         self._held.add(size)
         if self._held.held > self._limits.message_bytes:
             raise LimitExceeded(f"the request has more than {self._limits.message_bytes} bytes")
-        ranking.add_of_stream(self._whole, message)
-        self._limits.check_count(len(self._whole.texts), "documents", self._limits.documents)
+        ranking.add_stream_text(self._request, message)
+        self._limits.check_count(len(self._request.texts), "documents", self._limits.documents)
 
-    async def _room(self) -> None:
-        """There is, until a limit is met."""
+    async def _wait_for_room(self) -> None:
+        """Returns at once: there is room until a limit is exceeded."""
 
 
-async def _nothing(_: bytes) -> None:
-    """No reply leaves before the last message has come."""
+async def _write_nothing(_: bytes) -> None:
+    """Writes nothing: the only reply is sent by the servicer, after the last message."""

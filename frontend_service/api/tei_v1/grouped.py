@@ -1,4 +1,4 @@
-"""Messages of tei.v1, answered one by one or many together, each group a call of its own to the service."""
+"""Groups of tei.v1 messages, each answered by one call to the service; a unary call is a group of one message."""
 
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from frontend_service.api.streams.coalesced import CoalescedStream
 from frontend_service.api.streams.two_way_stream import Replies, RequestStream
-from frontend_service.api.tei_v1.codec.fields import options, put_times
+from frontend_service.api.tei_v1.codec.fields import options_key, put_times
 from frontend_service.application.exchange import Exchange
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer, FinishedAnswer
@@ -22,81 +22,83 @@ from shared.terms import RequestTerms
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Message)
 Q = TypeVar("Q")
-ReplyOrError = TypeVar("ReplyOrError", bound=Answer | FinishedAnswer)
-OBJECTS = 16
-"""How much longer it takes to put a byte of scores into messages one by one than to copy it."""
+TimedAnswer = TypeVar("TimedAnswer", bound=Answer | FinishedAnswer)
+OBJECT_WEIGHT = 16
+"""Times that a byte of scores takes longer into messages, an object each, than to be copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenReplies(Generic[R]):
-    """A reply for each message; `size`: of all, in bytes that take as long to copy, about."""
+    """The replies to a group, one for each message. `size`: bytes whose copy takes as long as writing them did."""
 
     replies: list[R]
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class Method(Generic[M, R]):
-    """How messages of equal `options` are answered: with a reply each."""
+class GroupMethod(Generic[M, R]):
+    """A method of tei.v1. `answer` gives one reply for each message of a group; a group has one `options_key`."""
 
     answer: Callable[[Sequence[M], Caller], Awaitable[WrittenReplies[R]]]
-    options: Callable[[M], Hashable] = options
+    options_key: Callable[[M], Hashable] = options_key
 
 
-def timed(
+def timed_exchange(
     frontend: Frontend,
     read: Callable[[Sequence[M]], Q],
-    call_service: Callable[[Q, RequestTerms], Awaitable[ReplyOrError]],
-    write: Callable[[Q, ReplyOrError], list[R]],
+    ask: Callable[[Q, RequestTerms], Awaitable[TimedAnswer]],
+    write: Callable[[Q, TimedAnswer], list[R]],
     weight: int = 1,
 ) -> Callable[[Sequence[M], Caller], Awaitable[WrittenReplies[R]]]:
-    """Answers by an exchange, whose replies tell their times. `weight`: see `Exchange`."""
-    exchange = Exchange(read=read, call_service=call_service, write=partial(_written, write, weight), weight=weight)
+    """Returns a function that answers a group by an exchange, with times in its replies. `weight`: see `Exchange`."""
+    exchange = Exchange(read=read, ask=ask, write=partial(_write_replies, write, weight), weight=weight)
 
     async def answer(messages: Sequence[M], caller: Caller) -> WrittenReplies[R]:
         start = time.monotonic()
-        written, timing = await frontend.exchange(exchange, messages, size_of(messages), caller)
-        put_times(written.replies, timing, time.monotonic() - start)  # type: ignore[arg-type]  # each has metadata
+        written, timing = await frontend.exchange(exchange, messages, byte_size(messages), caller)
+        put_times(written.replies, timing, time.monotonic() - start)  # type: ignore[arg-type]  # all replies have metadata
         return written
 
     return answer
 
 
-def _written(
-    write: Callable[[Q, ReplyOrError], list[R]], weight: int, request: Q, told: ReplyOrError
+def _write_replies(
+    write: Callable[[Q, TimedAnswer], list[R]], weight: int, request: Q, answer: TimedAnswer
 ) -> WrittenReplies[R]:
-    return WrittenReplies(write(request, told), weight * told.size)
+    return WrittenReplies(write(request, answer), weight * answer.size)
 
 
-def size_of(messages: Sequence[Message]) -> int:
-    """Bytes."""
-    return sum(each.ByteSize() for each in messages)
+def byte_size(messages: Sequence[Message]) -> int:
+    """Size of all messages together, in bytes."""
+    return sum(message.ByteSize() for message in messages)
 
 
-class Grouped(Generic[M, R]):
-    """One stream of such messages."""
+class GroupedStream(Generic[M, R]):
+    """A stream of messages of one method, answered in groups."""
 
     def __init__(
-        self, frontend: Frontend, method: Method[M, R], caller: Caller, stream: OpenStream, replies: Replies
+        self, frontend: Frontend, method: GroupMethod[M, R], caller: Caller, stream: OpenStream, replies: Replies
     ) -> None:
         self._frontend, self._method, self._caller = frontend, method, caller
         self._deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
-        self._coalescing = CoalescedStream[M](frontend.calls.admission, stream, replies, method.options, self._answer)
+        self._messages = CoalescedStream[M](
+            frontend.calls.admission, stream, replies, method.options_key, self._answer_group
+        )
 
     async def run(self, messages: RequestStream[M]) -> None:
-        """Until all are answered. Raises SelvageError, the first that a message meets, or that ends the stream."""
-        await self._coalescing.run(messages)
+        """Reads and answers all messages. Raises the first SelvageError of a message or of the stream."""
+        await self._messages.run(messages)
 
-    async def _answer(self, messages: Sequence[M]) -> list[bytes]:
-        """One call."""
+    async def _answer_group(self, messages: Sequence[M]) -> list[bytes]:
+        """Answers a group as one call."""
         calls, caller = self._frontend.calls, self._caller
         if self._deadline is not None:
             caller = replace(caller, remaining=self._deadline.remaining())
         with calls.running(caller):
             async with calls.timeout(caller):
                 written = await self._method.answer(messages, caller)
-                return await self._frontend.offload(written.size, _serialised, written.replies)
+                return await self._frontend.offload(written.size, _serialize, written.replies)
 
 
-def _serialised(replies: Sequence[Message]) -> list[bytes]:
+def _serialize(replies: Sequence[Message]) -> list[bytes]:
     return [reply.SerializeToString() for reply in replies]

@@ -11,7 +11,7 @@ import numpy as np
 from fakes import FakeWorker, card
 
 from frontend_service.api.http import page
-from frontend_service.api.http.api import SHAPES
+from frontend_service.api.http.api import DIALECTS
 from frontend_service.api.http.app import ABORT, App
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
@@ -81,7 +81,7 @@ class HttpApi:
         self.frontend = Frontend(service, self.calls)
         self.draining = False
         self.seen: list[tuple[str, int]] = []
-        answered = [route for shape in SHAPES for route in shape.routes(self.frontend)]
+        answered = [route for shape in DIALECTS for route in shape.routes(self.frontend)]
         looked_at = page.routes(
             self.frontend,
             answered,

@@ -68,42 +68,54 @@ def labels(frontend: Frontend) -> Any:
 
 
 RPCS: dict[str, tuple[Asks, type[Message], dict[str, Any]]] = {
-    "Embed": (asks(embedding.embed_request, embeds), embedding_pb2.EmbedRequest, {"texts": [LONG]}),
+    "Embed": (asks(embedding.embed_request_from_pb, embeds), embedding_pb2.EmbedRequest, {"texts": [LONG]}),
     "Rerank": (
-        asks(ranking.rerank_request, reranks),
+        asks(ranking.rerank_request_from_pb, reranks),
         ranking_pb2.RerankRequest,
         {"query": LONG, "documents": ["a"]},
     ),
     "Score": (
-        asks(ranking.score_request, lambda frontend: frontend.ranking.score),
+        asks(ranking.score_request_from_pb, lambda frontend: frontend.ranking.score),
         ranking_pb2.ScoreRequest,
         {"queries": ["a"], "documents": [LONG]},
     ),
-    "Classify": (asks(classification.classify_request, labels), classification_pb2.ClassifyRequest, {"texts": [LONG]}),
+    "Classify": (
+        asks(classification.classify_request_from_pb, labels),
+        classification_pb2.ClassifyRequest,
+        {"texts": [LONG]},
+    ),
     "ClassifyTokens": (
-        asks(classification.classify_tokens_request, lambda frontend: frontend.classification.tokens),
+        asks(classification.classify_tokens_request_from_pb, lambda frontend: frontend.classification.tokens),
         classification_pb2.ClassifyTokensRequest,
         {"texts": [LONG]},
     ),
     "tei Embed": (
-        asks(many(tei_embedding.dense_request), embeds),
+        asks(many(tei_embedding.embed_request_from_pb), embeds),
         tei_pb2.EmbedRequest,
         {"inputs": LONG},
     ),
     "tei EmbedSparse": (
-        asks(many(tei_embedding.sparse_request), embeds),
+        asks(many(tei_embedding.embed_sparse_request_from_pb), embeds),
         tei_pb2.EmbedSparseRequest,
         {"inputs": LONG},
     ),
-    "tei EmbedAll": (asks(many(tei_embedding.all_request), embeds), tei_pb2.EmbedAllRequest, {"inputs": LONG}),
-    "tei Predict": (asks(many(tei_prediction.predict_request), labels), tei_pb2.PredictRequest, {"inputs": LONG}),
+    "tei EmbedAll": (
+        asks(many(tei_embedding.embed_all_request_from_pb), embeds),
+        tei_pb2.EmbedAllRequest,
+        {"inputs": LONG},
+    ),
+    "tei Predict": (
+        asks(many(tei_prediction.predict_request_from_pb), labels),
+        tei_pb2.PredictRequest,
+        {"inputs": LONG},
+    ),
     "tei PredictPair": (
-        asks(many(tei_prediction.pair_request), labels),
+        asks(many(tei_prediction.predict_pair_request_from_pb), labels),
         tei_pb2.PredictPairRequest,
         {"inputs": ["a", LONG]},
     ),
     "tei Rerank": (
-        asks(many(tei_ranking.rerank_request), reranks),
+        asks(many(tei_ranking.rerank_request_from_pb), reranks),
         tei_pb2.RerankRequest,
         {"query": "a", "texts": [LONG]},
     ),
@@ -145,7 +157,7 @@ async def test_an_rpc_that_does_not_say_is_cut_where_the_setting_says_so(name: s
 
 async def test_a_maxsim_of_texts_likewise() -> None:
     """Its documents are vectors: only queries are texts."""
-    ask = asks(ranking.max_sim_request, lambda frontend: frontend.ranking.max_sim)
+    ask = asks(ranking.max_sim_request_from_pb, lambda frontend: frontend.ranking.max_sim)
     vectors = {"lengths": [1], "dimensions": 8, "data_type": vectors_pb2.DATA_TYPE_FLOAT32, "data": b"\0" * 32}
     message = ranking_pb2.MaxSimRequest(query_texts=[LONG], documents=vectors)
     worker = FakeWorker(card())
@@ -158,11 +170,11 @@ async def test_a_maxsim_of_texts_likewise() -> None:
 async def test_tokenize_shows_what_would_be_computed() -> None:
     """A long text is shown as it would be cut."""
     message = model_pb2.TokenizeRequest(texts=[LONG])
-    shown = await frontend_of(FakeWorker(card()), AUTO).models.tokenize(model.tokenize_request(message))
+    shown = await frontend_of(FakeWorker(card()), AUTO).models.tokenize(model.tokenize_request_from_pb(message))
     assert (len(shown.texts[0].encoding), shown.texts[0].truncated) == (10, True)
     message.truncate = False
     with pytest.raises(InputTooLong):
-        await frontend_of(FakeWorker(card()), AUTO).models.tokenize(model.tokenize_request(message))
+        await frontend_of(FakeWorker(card()), AUTO).models.tokenize(model.tokenize_request_from_pb(message))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +227,7 @@ async def test_info_tells_which_it_is(limits: Limits) -> None:
 def test_a_stream_of_texts_says_the_same_throughout() -> None:
     """Nothing and `false` are two things."""
     message = tei_pb2.RerankStreamRequest(query="a", text="b")
-    whole = tei_ranking.first_of_stream(message)
+    whole = tei_ranking.begin_rerank_request(message)
     assert not whole.HasField("truncate")
     with pytest.raises(InvalidInput, match="truncate of message 0"):
-        tei_ranking.add_of_stream(whole, tei_pb2.RerankStreamRequest(query="a", text="b", truncate=False))
+        tei_ranking.add_stream_text(whole, tei_pb2.RerankStreamRequest(query="a", text="b", truncate=False))

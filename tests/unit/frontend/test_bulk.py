@@ -82,14 +82,14 @@ def test_token_ids_are_halved_as_texts_are() -> None:
     message = EmbedRequest(dimensions=4)
     for number in range(3):
         message.tokenized.add(ids=[number])
-    (first, one), (second, two) = embedding.halves(message)
+    (first, one), (second, two) = embedding.halve_request(message)
     assert (first, second, [each.ids[0] for each in two.tokenized]) == (0, 1, [1, 2])
     assert (one.dimensions, len(one.tokenized), len(message.tokenized)) == (4, 1, 3)
 
 
 def test_an_error_says_when_to_try_again() -> None:
     """In the message itself: a stream has one set of trailers."""
-    told = embedding.stream_error(Overloaded("full", retry_after=1.5))
+    told = embedding.stream_error_to_pb(Overloaded("full", retry_after=1.5))
     assert (told.code, told.reason, told.retry_after.ToTimedelta().total_seconds()) == (
         Code.RESOURCE_EXHAUSTED,
         "OVERLOADED",

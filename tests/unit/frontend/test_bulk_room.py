@@ -7,7 +7,7 @@ import pytest
 from batches import Counted, batch, through
 from test_service import service
 
-from frontend_service.api.selvage_v1 import bulk
+from frontend_service.api.selvage_v1 import batch_stream
 from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
 from frontend_service.application.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamResponse
@@ -92,7 +92,7 @@ async def test_nothing_of_a_batch_is_held_while_its_last_reply_waits(error: type
     held = list[int]()
 
     async def write(_: bytes) -> None:
-        held.append(sum(type(each) is bulk._Part for each in gc.get_objects()))
+        held.append(sum(type(each) is batch_stream._BatchPart for each in gc.get_objects()))
 
     gc.collect()  # parts of other tests, in circles with the errors that they met
     await through(embed, batch(1, *"abcd" if error is None else "a"), write=write)

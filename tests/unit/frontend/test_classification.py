@@ -48,19 +48,19 @@ class Frontend:
         self.classification = ClassificationService(self.service)
 
     async def classify(self, **fields: Any) -> pb.ClassifyResponse:
-        request = classification.classify_request(pb.ClassifyRequest(**fields))
-        return classification.classify_response(
+        request = classification.classify_request_from_pb(pb.ClassifyRequest(**fields))
+        return classification.classify_response_to_pb(
             request, await self.classification.texts(request, RequestTerms.within(9))
         )
 
     async def tokens(self, **fields: Any) -> pb.ClassifyTokensResponse:
-        request = classification.classify_tokens_request(pb.ClassifyTokensRequest(**fields))
+        request = classification.classify_tokens_request_from_pb(pb.ClassifyTokensRequest(**fields))
         answer = await self.classification.tokens(request, RequestTerms.within(9))
-        return classification.classify_tokens_response(request, answer)
+        return classification.classify_tokens_response_to_pb(request, answer)
 
     async def score(self, **fields: Any) -> Any:
-        request = ranking.score_request(ranking_pb2.ScoreRequest(**fields))
-        return ranking.score_response(
+        request = ranking.score_request_from_pb(ranking_pb2.ScoreRequest(**fields))
+        return ranking.score_response_to_pb(
             request, await RankingService(self.service).score(request, RequestTerms.within(9))
         )
 
@@ -192,5 +192,5 @@ async def test_weights_that_make_no_sense_are_refused(weights: dict[str, float])
     dense = ranking_pb2.ScoreRequest(method=vectors_pb2.SCORING_METHOD_DENSE, weights=message)
     for request in (hybrid, dense):
         with pytest.raises(InvalidInput) as raised:
-            ranking.score_request(request)
+            ranking.score_request_from_pb(request)
         assert raised.value.field == "weights"

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from callers import BAD, Caller, settled
 
-from frontend_service.api.streams.coalesced import GROUPS, apart
+from frontend_service.api.streams.coalesced import GROUPS, split_around
 from shared.errors import InvalidInput, Overloaded, ResultTooLarge, WorkerUnavailable
 
 
@@ -73,8 +73,8 @@ async def test_what_is_no_fault_of_a_message_ends_the_stream_as_it_is() -> None:
 def test_parts_of_a_group_are_all_of_it_in_order() -> None:
     """Around the one that is to blame, or in halves; who is alone stays."""
     part = list(range(5))
-    assert apart(part, InvalidInput("", field="texts[2]")) == [[0, 1], [2], [3, 4]]
-    assert apart(part, InvalidInput("", field="tokenized[0]")) == [[0], [1, 2, 3, 4]]
-    assert apart(part, InvalidInput("", field="prompt_name")) == [[0, 1], [2, 3, 4]]
-    assert apart(part, Overloaded("")) == [part]
-    assert apart([7], InvalidInput("", field="texts[0]")) == [[7]]
+    assert split_around(part, InvalidInput("", field="texts[2]")) == [[0, 1], [2], [3, 4]]
+    assert split_around(part, InvalidInput("", field="tokenized[0]")) == [[0], [1, 2, 3, 4]]
+    assert split_around(part, InvalidInput("", field="prompt_name")) == [[0, 1], [2, 3, 4]]
+    assert split_around(part, Overloaded("")) == [part]
+    assert split_around([7], InvalidInput("", field="texts[0]")) == [[7]]

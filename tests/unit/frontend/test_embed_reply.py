@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
-from frontend_service.api.selvage_v1.codec.embedding import embed_reply
+from frontend_service.api.selvage_v1.codec.embedding import embed_response_to_pb
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest
 from selvage.v1.embedding_pb2 import EmbedResponse, EmbedStreamResponse
@@ -44,7 +44,7 @@ def test_it_is_the_message_that_protobuf_writes(
     """With and without either output, rows, scales and times; alone and in a stream's reply."""
     ids = bytes(range(8))
     result = JobResult(dense=dense, tokens=tokens, row_lengths=tuple(lengths), token_ids=ids)
-    reply = embed_reply(asked(data_type), answer(result))
+    reply = embed_response_to_pb(asked(data_type), answer(result))
     reply.timing.CopyFrom(Timing(tokenize={"seconds": 3}))
     usage = Usage(prompt_tokens=3, token_counts=[2, 1], truncated=[False, True])
     expected = EmbedResponse(model="m", usage=usage, timing=reply.timing)
@@ -66,7 +66,7 @@ def test_it_is_the_message_that_protobuf_writes(
     assert EmbedResponse.FromString(reply.SerializeToString()) == expected
     told = EmbedStreamResponse(id=2**40, start=3, more=True)
     in_stream = EmbedStreamResponse(id=2**40, start=3, more=True, response=expected)
-    assert EmbedStreamResponse.FromString(reply.serialised_in(told)) == in_stream
+    assert EmbedStreamResponse.FromString(reply.serialize_in(told)) == in_stream
 
 
 def test_rows_are_copied_once() -> None:
@@ -75,7 +75,7 @@ def test_rows_are_copied_once() -> None:
     reply = EmbedReply(EmbedResponse(model="m"))
     tracemalloc.start()
     try:
-        reply.add(MultiVectors(dimensions=1), rows)
+        reply.add_rows(MultiVectors(dimensions=1), rows)
         assert len(reply.SerializeToString()) > 4_000_000
         assert tracemalloc.get_traced_memory()[1] < 1.25 * 4_000_000
     finally:

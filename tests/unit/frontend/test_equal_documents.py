@@ -96,7 +96,7 @@ def alike(scores: np.ndarray, keys: Sequence[Any]) -> bool:
 async def test_a_rerank_keeps_the_order_of_equal_documents(method: ScoringMethod) -> None:
     """With one score for all of them, by every method; a worker that is asked about each puts the last first."""
     made, worker = frontend()
-    request = ranking.rerank_request(pb.RerankRequest(query="a", documents=DOCUMENTS, method=method))
+    request = ranking.rerank_request_from_pb(pb.RerankRequest(query="a", documents=DOCUMENTS, method=method))
     reranked = await made.rerank(request, LATER)
     (job,) = worker.jobs
     pairs = isinstance(job.work, Classify)
@@ -118,7 +118,7 @@ async def test_a_score_of_equal_pairs_is_one(method: ScoringMethod, layout: Layo
     made, worker = frontend()
     queries = LAYOUTS[layout]
     message = pb.ScoreRequest(queries=queries, documents=DOCUMENTS, method=method, layout=layout)
-    answer = await made.score(ranking.score_request(message), LATER)
+    answer = await made.score(ranking.score_request_from_pb(message), LATER)
     keys = list(zip(queries, DOCUMENTS, strict=True) if layout is Layout.PAIRS else product(queries, DOCUMENTS))
     assert alike(numbers(answer.result), keys)
 
@@ -141,7 +141,7 @@ async def test_a_max_sim_of_equal_vectors_is_one(layout: Layout) -> None:
         )
         for name, side in (("queries", queries), ("documents", documents))
     }
-    request = ranking.max_sim_request(pb.MaxSimRequest(layout=layout, **sides))
+    request = ranking.max_sim_request_from_pb(pb.MaxSimRequest(layout=layout, **sides))
     answer = await made.max_sim(request, LATER)
     keys = list(zip(queries, documents, strict=True) if layout is Layout.PAIRS else product(queries, documents))
     assert alike(numbers(answer.result), keys)

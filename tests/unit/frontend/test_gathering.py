@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from frontend_service.api.tei_v1.gathering import Gathering
+from frontend_service.api.tei_v1.gathering import RerankGathering
 from frontend_service.domain.limits import Limits
 from shared.errors import DeadlineExceeded, InvalidInput, LimitExceeded, Overloaded, WorkerUnavailable
 from shared.server.admission import Admission, Bounds
@@ -35,7 +35,7 @@ class Caller:
 
     async def run(self, limits: Limits = LIMITS) -> pb.RerankRequest:
         with self.admission.stream() as stream, self.admission.holding(gathered=True) as held:
-            return await Gathering(self.admission, stream, limits, held).all(self)
+            return await RerankGathering(self.admission, stream, limits, held).gather(self)
 
     @property
     def left(self) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import pytest
 
 from frontend_service.api.http import connection
 from frontend_service.api.http.connection import Connection
-from frontend_service.api.http.open_connections import Present
+from frontend_service.api.http.open_connections import OpenConnections
 
 
 class Wire(asyncio.Transport):
@@ -73,13 +73,13 @@ async def computes(_: Any, receive: Any, __: Any) -> None:
         pass
 
 
-def connected(present: Present, app: Any = answers, *, has_half: bool = False) -> tuple[Connection, Wire]:
+def connected(present: OpenConnections, app: Any = answers, *, has_half: bool = False) -> tuple[Connection, Wire]:
     made, wire = Connection(app, present), Wire(has_half=has_half)
     made.connection_made(wire)
     return made, wire
 
 
-async def answered(present: Present) -> None:
+async def answered(present: OpenConnections) -> None:
     """Returns when nothing is being answered."""
     while present.tasks:
         await asyncio.wait(present.tasks)
@@ -88,7 +88,7 @@ async def answered(present: Present) -> None:
 async def test_a_request_has_a_bounded_number_of_header_lines() -> None:
     """Each takes a hundred bytes more in memory than on the wire, and may be three bytes long there."""
     for lines, status in ((99, b"200"), (101, b"431")):
-        present = Present()
+        present = OpenConnections()
         made, wire = connected(present)
         made.data_received(b"GET / HTTP/1.1\r\nhost: a\r\n" + b"a:\r\n" * (lines - 1) + b"\r\n")
         await answered(present)
@@ -98,7 +98,7 @@ async def test_a_request_has_a_bounded_number_of_header_lines() -> None:
 
 async def test_a_body_of_tiny_chunks_is_held_as_its_bytes() -> None:
     """One object for each chunk would take forty times as much."""
-    present = Present()
+    present = OpenConnections()
     made, wire = connected(present)
     made.data_received(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
     for _ in range(100):
@@ -114,7 +114,7 @@ async def test_a_body_of_tiny_chunks_is_held_as_its_bytes() -> None:
 
 async def test_a_connection_that_comes_in_a_drain_ends() -> None:
     """It was accepted just before the port was closed: nobody else would end it."""
-    present = Present()
+    present = OpenConnections()
     await present.end(0)
     made, wire = connected(present)
     assert wire.closed.is_set()
@@ -126,7 +126,7 @@ async def test_who_never_takes_the_last_response_is_cut_off(monkeypatch: pytest.
     """A transport that closes waits for what it has written; for that, too, there is a bound."""
     monkeypatch.setattr(connection, "IDLE_SECONDS", 0.01)
     monkeypatch.setattr(connection, "REST_SECONDS", 0.01)
-    present = Present()
+    present = OpenConnections()
     made, wire = connected(present)
     made.data_received(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
     await answered(present)
@@ -143,7 +143,7 @@ ENDS = b"GET / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1\
 @pytest.mark.parametrize("behind", [b"5\r\nab", b"5\r\nabcdeno chunk\r\n"])
 async def test_what_waits_behind_the_last_response_is_dropped(behind: bytes) -> None:
     """A request whose head has come, and whose body is broken then or later, is no fault of ours: nothing is raised."""
-    present = Present()
+    present = OpenConnections()
     made, wire = connected(present, answers_unread)
     made.data_received(ENDS + b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n" + behind)
     await answered(present)
@@ -155,7 +155,7 @@ async def test_what_waits_behind_the_last_response_is_dropped(behind: bytes) -> 
 
 async def test_no_response_follows_the_last_one() -> None:
     """Not even to what is no request."""
-    present = Present()
+    present = OpenConnections()
     made, wire = connected(present, answers_unread)
     made.data_received(ENDS + b"nonsense\r\n\r\n")
     await answered(present)
@@ -173,7 +173,7 @@ async def test_no_response_follows_the_last_one() -> None:
 )
 async def test_nothing_is_written_behind_the_end(first: bytes, then: bytes) -> None:
     """The rest of a request that has its response comes in one read with what is none."""
-    present = Present()
+    present = OpenConnections()
     made, wire = connected(present, answers_unread, has_half=True)
     made.data_received(first)
     await answered(present)
@@ -186,7 +186,7 @@ async def test_nothing_is_written_behind_the_end(first: bytes, then: bytes) -> N
 @pytest.mark.parametrize(("size", "status"), [(60_000, b"200"), (70_000, b"431")])
 async def test_a_head_is_too_large_however_it_is_cut(pieces: int, size: int, status: bytes) -> None:
     """The bytes of a head count, not those of a read."""
-    present = Present()
+    present = OpenConnections()
     made, wire = connected(present)
     head = b"GET / HTTP/1.1\r\nhost: a\r\nx: " + b"x" * size + b"\r\n\r\n"
     step = -(-len(head) // pieces)
@@ -199,7 +199,7 @@ async def test_a_head_is_too_large_however_it_is_cut(pieces: int, size: int, sta
 
 async def test_a_bug_is_answered_though_nothing_leaves() -> None:
     """Its request is not held until the caller reads."""
-    present = Present()
+    present = OpenConnections()
     made, wire = connected(present, fails)
     made.pause_writing()
     made.data_received(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
@@ -212,7 +212,7 @@ async def test_a_bug_is_answered_though_nothing_leaves() -> None:
 @pytest.mark.parametrize("is_done", [True, False])
 async def test_a_connection_that_is_lost_leaves_no_garbage(is_done: bool) -> None:
     """Whether its request was answered or not: else each would wait for a collection, which stops every request."""
-    present = Present()
+    present = OpenConnections()
     gc.disable()
     try:
         made, _ = connected(present, answers if is_done else computes)
@@ -232,7 +232,7 @@ async def test_a_connection_that_is_lost_leaves_no_garbage(is_done: bool) -> Non
 @pytest.mark.parametrize("has_half", [True, False])
 async def test_a_drain_does_not_wait_for_callers_to_close(has_half: bool) -> None:
     """A connection ends with the last response that it has then, whenever its caller closes the other side."""
-    present = Present()
+    present = OpenConnections()
     made, wire = connected(present, has_half=has_half)
     made.data_received(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\n")
     ending = asyncio.create_task(present.end(20))
@@ -248,7 +248,7 @@ async def test_a_drain_does_not_wait_for_callers_to_close(has_half: bool) -> Non
 
 async def test_a_connection_is_closed_once() -> None:
     """Though a drain comes while it closes: a second time would keep asyncio's TLS from aborting it."""
-    present = Present()
+    present = OpenConnections()
     made, wire = connected(present)
     made.data_received(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
     await answered(present)
@@ -260,7 +260,7 @@ async def test_a_connection_is_closed_once() -> None:
 async def test_who_leaves_is_computed_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, though what was written for it has not left; and for that there is a bound."""
     monkeypatch.setattr(connection, "REST_SECONDS", 0.01)
-    present = Present()
+    present = OpenConnections()
     made, wire = connected(present, computes)
     made.data_received(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
     await asyncio.sleep(0)

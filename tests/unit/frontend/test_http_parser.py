@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from frontend_service.api.http.parser import NoRequest, Parser, RequestHead
+from frontend_service.api.http.parser import InvalidRequest, Parser, RequestHead
 
 OFFER = (
     b"GET http://localhost:80/a?b#c HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
@@ -65,7 +65,7 @@ def test_whatever_comes_is_requests_or_refused(seed: int) -> None:
             for piece in spoilt(pick):
                 parser.feed(piece)
             ends.add("read")
-        except NoRequest as error:
+        except InvalidRequest as error:
             ends.add(f"{error.status} {error.message}")
         for head, body in zip(reader.heads, reader.bodies, strict=True):
             assert len(body) <= max(head.length, len(CHUNKS))

@@ -119,9 +119,11 @@ async def test_tokenize_shows_what_embed_and_rerank_feed() -> None:
     """The same ids, and how many of them expansion added."""
     made, worker = service()
     shown = await ModelService(made).tokenize(
-        model.tokenize_request(model_pb2.TokenizeRequest(texts=["a b"], input_type=vectors_pb2.INPUT_TYPE_QUERY))
+        model.tokenize_request_from_pb(
+            model_pb2.TokenizeRequest(texts=["a b"], input_type=vectors_pb2.INPUT_TYPE_QUERY)
+        )
     )
-    text = model.tokenize_response(shown).texts[0]
+    text = model.tokenize_response_to_pb(shown).texts[0]
     assert text.expansion_tokens == 4
     assert list(text.special) == [True, False, False, True, True, True, True, True]
     assert list(text.tokens)[-2:] == ["[UNK]", "[UNK]"]
@@ -130,9 +132,9 @@ async def test_tokenize_shows_what_embed_and_rerank_feed() -> None:
     again = embedding_pb2.EmbedRequest(input_type=request.input_type, outputs=request.outputs)
     again.tokenized.add(ids=text.ids)
     for each in (request, again):
-        await EmbeddingService(made).embed(embedding.embed_request(each), LATER)
+        await EmbeddingService(made).embed(embedding.embed_request_from_pb(each), LATER)
     scoring = ranking_pb2.RerankRequest(query="a b", documents=["a"], method=LATE)
-    await RankingService(made).rerank(ranking.rerank_request(scoring), LATER)
+    await RankingService(made).rerank(ranking.rerank_request_from_pb(scoring), LATER)
     assert [job.unattended_tails for job in worker.jobs] == [(4,), (4,), (4, 0)]
     fed = [np.frombuffer(job.tokens.ids, "<i4")[:8].tolist() for job in worker.jobs]
     assert fed == [list(text.ids)] * 3
@@ -157,11 +159,11 @@ async def test_an_explanation_names_tokens_of_both_texts() -> None:
     pool = ThreadPoolExecutor(1)
     made = Pipeline(worker, Limits(), pool, pool)
     message = ranking_pb2.RerankRequest(query="a b", documents=["c", "d", "e f"], method=LATE, explain=True)
-    request = ranking.rerank_request(message)
+    request = ranking.rerank_request_from_pb(message)
     reranked = await RankingService(made).rerank(request, LATER)
     assert isinstance(worker.jobs[0].work, Score)
     assert worker.jobs[0].work.explain
-    results = ranking.rerank_response(request, reranked).results
+    results = ranking.rerank_response_to_pb(request, reranked).results
     assert [each.index for each in results] == [1, 2, 0]
     assert not results[0].explanation
     found = [(each.query_token, each.document_token, each.document_position) for each in results[2].explanation]
@@ -169,7 +171,7 @@ async def test_an_explanation_names_tokens_of_both_texts() -> None:
     assert [each.document_token for each in results[1].explanation] == ["e"] * 4
     assert {each.similarity for each in results[1].explanation} == {0.5}
     message.top_n = 1
-    reranked = await RankingService(made).rerank(ranking.rerank_request(message), LATER)
+    reranked = await RankingService(made).rerank(ranking.rerank_request_from_pb(message), LATER)
     assert len(reranked.ranking) == len(reranked.explanations) == 1
 
 
@@ -180,14 +182,14 @@ async def test_only_late_interaction_explains() -> None:
         query="a", documents=["c"], method=vectors_pb2.SCORING_METHOD_DENSE, explain=True
     )
     with pytest.raises(InvalidInput, match="explain needs LATE_INTERACTION") as refused:
-        await RankingService(made).rerank(ranking.rerank_request(message), LATER)
+        await RankingService(made).rerank(ranking.rerank_request_from_pb(message), LATER)
     assert refused.value.field == "explain"
     large = ranking_pb2.RerankRequest(query="a", documents=["c"] * 400, method=LATE, explain=True)
     with pytest.raises(ResultTooLarge, match="set top_n"):
-        await RankingService(made).rerank(ranking.rerank_request(large), LATER)
+        await RankingService(made).rerank(ranking.rerank_request_from_pb(large), LATER)
     larger = ranking_pb2.RerankRequest(query="a", documents=["c"] * 2000, method=LATE, explain=True, top_n=1)
     with pytest.raises(LimitExceeded, match="explain fewer documents"):
-        await RankingService(made).rerank(ranking.rerank_request(larger), LATER)
+        await RankingService(made).rerank(ranking.rerank_request_from_pb(larger), LATER)
 
 
 def given_documents(count: int = 2, dimensions: int = 8) -> vectors_pb2.MultiVectors:
@@ -204,7 +206,7 @@ async def test_texts_against_given_documents_travel_as_one_job() -> None:
     made, worker = service(prompts={"query": "query : "}, averages_late_interaction=True)
     for normalize in (None, True, False):
         message = ranking_pb2.MaxSimRequest(query_texts=["a"], documents=given_documents(), normalize=normalize)
-        await RankingService(made).max_sim(ranking.max_sim_request(message), LATER)
+        await RankingService(made).max_sim(ranking.max_sim_request_from_pb(message), LATER)
     assert worker.jobs[0].tokens.lengths == (8,)
     assert worker.jobs[0].unattended_tails == (3,)
     works = [job.work for job in worker.jobs]
@@ -235,6 +237,6 @@ async def test_what_makes_no_sense_of_texts_and_documents_is_refused(
     made, worker = service(**card)
     values = {"query_texts": ["a"], "documents": given_documents()} | fields
     with pytest.raises(error) as refused:
-        await RankingService(made).max_sim(ranking.max_sim_request(ranking_pb2.MaxSimRequest(**values)), LATER)
+        await RankingService(made).max_sim(ranking.max_sim_request_from_pb(ranking_pb2.MaxSimRequest(**values)), LATER)
     assert refused.value.field == field  # type: ignore[attr-defined]
     assert not worker.jobs

@@ -36,12 +36,12 @@ def service(limits: Limits | None = None, **changes: Any) -> tuple[Pipeline, Fak
 
 
 def embed(**fields: Any) -> Any:
-    return embedding.embed_request(embedding_pb2.EmbedRequest(**{"texts": ["a", "b c"]} | fields))
+    return embedding.embed_request_from_pb(embedding_pb2.EmbedRequest(**{"texts": ["a", "b c"]} | fields))
 
 
 def rerank(**fields: Any) -> Any:
     message = ranking_pb2.RerankRequest(**{"query": "a", "documents": ["b", "c d", "e", "f"]} | fields)
-    return ranking.rerank_request(message)
+    return ranking.rerank_request_from_pb(message)
 
 
 async def test_an_embed_becomes_one_job_with_the_models_own_choices() -> None:
@@ -222,7 +222,7 @@ async def test_given_vectors_are_bounded_by_what_they_cost(rows: int, limit: str
     """Products of rows, and numbers of a side, whatever their bytes."""
     made, _ = service(Limits(**{limit: 900}))
     side = vectors_pb2.MultiVectors(data_type=5, dimensions=64, lengths=[rows], data=bytes(8 * rows))
-    request = ranking.max_sim_request(ranking_pb2.MaxSimRequest(queries=side, documents=side))
+    request = ranking.max_sim_request_from_pb(ranking_pb2.MaxSimRequest(queries=side, documents=side))
     with pytest.raises(LimitExceeded):
         await RankingService(made).max_sim(request, LATER)
 

@@ -269,10 +269,10 @@ async def test_another_that_ends_wakes_one_that_waits() -> None:
     caller.holds = {number: asyncio.Event() for number in range(4)}
     running = asyncio.create_task(caller.run())
     await settled()
-    waiting = [asyncio.create_task(caller.stream.another_ended()) for _ in range(3)]
+    waiting = [asyncio.create_task(caller.stream.wait_for_another()) for _ in range(3)]
     await settled()
     assert not any(task.done() for task in waiting)
-    assert not await caller.stream.another_ended()
+    assert not await caller.stream.wait_for_another()
     caller.holds[0].set()
     await settled()
     assert [task.done() for task in waiting] == [True, False, False]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from frontend_service.api.tei_v1.codec import embedding, fields, prediction, tokenization
-from frontend_service.api.tei_v1.codec.errors import told
+from frontend_service.api.tei_v1.codec.errors import tei_error
 from shared.errors import InputTooLong, InvalidInput, Overloaded, SelvageError, UnknownModel, UnsupportedTask
 from tei.v1 import tei_pb2 as pb
 
@@ -13,13 +13,19 @@ from tei.v1 import tei_pb2 as pb
 @pytest.mark.parametrize(
     ("read", "messages"),
     [
-        (embedding.dense_request, [pb.EmbedRequest(inputs="a"), pb.EmbedRequest()]),
-        (embedding.sparse_request, [pb.EmbedSparseRequest(inputs="a"), pb.EmbedSparseRequest()]),
-        (embedding.all_request, [pb.EmbedAllRequest(inputs="a"), pb.EmbedAllRequest()]),
-        (prediction.predict_request, [pb.PredictRequest(inputs="a"), pb.PredictRequest()]),
-        (prediction.pair_request, [pb.PredictPairRequest(inputs=["a"]), pb.PredictPairRequest(inputs=[""])]),
-        (prediction.pair_request, [pb.PredictPairRequest(inputs=["a", ""]), pb.PredictPairRequest(inputs=["", ""])]),
-        (tokenization.encode_request, [pb.EncodeRequest(inputs="a"), pb.EncodeRequest()]),
+        (embedding.embed_request_from_pb, [pb.EmbedRequest(inputs="a"), pb.EmbedRequest()]),
+        (embedding.embed_sparse_request_from_pb, [pb.EmbedSparseRequest(inputs="a"), pb.EmbedSparseRequest()]),
+        (embedding.embed_all_request_from_pb, [pb.EmbedAllRequest(inputs="a"), pb.EmbedAllRequest()]),
+        (prediction.predict_request_from_pb, [pb.PredictRequest(inputs="a"), pb.PredictRequest()]),
+        (
+            prediction.predict_pair_request_from_pb,
+            [pb.PredictPairRequest(inputs=["a"]), pb.PredictPairRequest(inputs=[""])],
+        ),
+        (
+            prediction.predict_pair_request_from_pb,
+            [pb.PredictPairRequest(inputs=["a", ""]), pb.PredictPairRequest(inputs=["", ""])],
+        ),
+        (tokenization.encode_request_from_pb, [pb.EncodeRequest(inputs="a"), pb.EncodeRequest()]),
     ],
 )
 def test_an_empty_text_is_refused_by_its_place(read: Any, messages: Any) -> None:
@@ -32,14 +38,14 @@ def test_an_empty_text_is_refused_by_its_place(read: Any, messages: Any) -> None
 def test_no_ids_are_refused_by_their_place() -> None:
     """As an empty text is."""
     with pytest.raises(InvalidInput) as raised:
-        tokenization.decode_request([pb.DecodeRequest(ids=[1]), pb.DecodeRequest()])
+        tokenization.decode_request_from_pb([pb.DecodeRequest(ids=[1]), pb.DecodeRequest()])
     assert raised.value.field == "tokenized[1]"
 
 
 def test_an_unknown_direction_is_refused() -> None:
     """By its number; the known ones are named."""
     with pytest.raises(InvalidInput, match=r"truncation_direction is 7; there are 0 \(RIGHT\), 1 \(LEFT\)"):
-        fields.cut(pb.EmbedRequest(truncation_direction=7))  # type: ignore[arg-type]
+        fields.truncation_from_pb(pb.EmbedRequest(truncation_direction=7))  # type: ignore[arg-type]
 
 
 PREFIX = "Input validation error: "
@@ -114,6 +120,6 @@ def test_errors_have_the_words_of_the_contract(
     method: str, error: SelvageError, message: str, field: str, status: str
 ) -> None:
     """Fields of its own messages; the reason stays ours."""
-    found = told(f"/tei.v1.{method}", error)
+    found = tei_error(f"/tei.v1.{method}", error)
     assert (found.message, found.field, found.status) == (message, field, status)
     assert (found.reason, found.retry_after) == (error.reason, error.retry_after)

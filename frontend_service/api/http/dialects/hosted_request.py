@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from frontend_service.api.http.dialects.encoding import Encoding
-from frontend_service.api.http.dialects.pooling_request import NO_IMAGES, TRUNCATE, VectorRequest, found_side
+from frontend_service.api.http.dialects.pooling_request import NO_IMAGES, TRUNCATE, VectorRequest, find_input_type
 from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.renaming import Names
 from frontend_service.domain.requests import PromptChoice, Truncation
@@ -56,7 +56,7 @@ class HostedRequest(VectorRequest, kw_only=True):
         choice = super().choice
         if self.task is None:
             return choice
-        side = found_side(TASKS, self.task, "task")
+        side = find_input_type(TASKS, self.task, "task")
         if self.input_type is not None and side is not choice.input_type:
             raise InvalidInput("input_type and task disagree about what the texts are", field="task")
         return replace(choice, input_type=side)

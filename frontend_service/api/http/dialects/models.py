@@ -6,7 +6,7 @@ Source: platform.openai.com/docs/api-reference/models; `max_model_len` is vLLM's
 from typing import Any
 
 from frontend_service.api.http.errors import OPENAI
-from frontend_service.api.http.reply import HttpReply, now, written
+from frontend_service.api.http.reply import HttpReply, now, to_json
 from frontend_service.api.http.route import HttpCall, Route
 from frontend_service.application.frontend import Frontend
 from shared.card import ModelCard
@@ -40,28 +40,28 @@ def routes(frontend: Frontend) -> list[Route]:
 
     async def models(_: HttpCall) -> HttpReply:
         listed = [model_of(card, name) for card in frontend.models.cards() for name in card.names]
-        return HttpReply(body=written({"object": "list", "data": listed}))
+        return HttpReply(body=to_json({"object": "list", "data": listed}))
 
     async def model(call: HttpCall) -> HttpReply:
-        return HttpReply(body=written(model_of(frontend.models.get(call.rest).card, call.rest)))
+        return HttpReply(body=to_json(model_of(frontend.models.get(call.rest).card, call.rest)))
 
     return [
         Route(
             method="GET",
             path="/v1/models",
-            shape=OPENAI,
+            dialect=OPENAI,
             summary="The models that are served",
-            gives={"object": "list", "data": [{"id": "all-MiniLM-L6-v2", "object": "model", "max_model_len": 256}]},
-            waits=False,
+            example={"object": "list", "data": [{"id": "all-MiniLM-L6-v2", "object": "model", "max_model_len": 256}]},
+            needs_worker=False,
             serve=models,
         ),
         Route(
             method="GET",
             path="/v1/models/",
-            shape=OPENAI,
+            dialect=OPENAI,
             summary="One of them",
-            gives={"id": "all-MiniLM-L6-v2", "object": "model", "max_model_len": 256},
-            waits=False,
+            example={"id": "all-MiniLM-L6-v2", "object": "model", "max_model_len": 256},
+            needs_worker=False,
             serve=model,
         ),
     ]

@@ -10,8 +10,8 @@ import msgspec
 from frontend_service.api.http.body import FILLED, Body
 from frontend_service.api.http.dialects.openai import usage
 from frontend_service.api.http.errors import OPENAI
-from frontend_service.api.http.reply import HttpReply, written
-from frontend_service.api.http.route import Asked, Route, exchanged
+from frontend_service.api.http.reply import HttpReply, to_json
+from frontend_service.api.http.route import ExchangeEndpoint, ParsedRequest, Route
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.ranking_requests import RerankRequest
@@ -64,9 +64,9 @@ def ranking_request(body: RankingBody) -> RerankRequest:
     )
 
 
-def ranking_reply(_: Asked[RankingBody, RerankRequest], reranked: Reranked) -> HttpReply:
+def ranking_reply(_: ParsedRequest[RankingBody, RerankRequest], reranked: Reranked) -> HttpReply:
     rankings = [{"index": index, "logit": score} for index, score in reranked.ranking]
-    return HttpReply(body=written({"rankings": rankings, "usage": usage(reranked.answer.tokens.total)}))
+    return HttpReply(body=to_json({"rankings": rankings, "usage": usage(reranked.answer.tokens.total)}))
 
 
 def routes(frontend: Frontend) -> list[Route]:
@@ -75,11 +75,11 @@ def routes(frontend: Frontend) -> list[Route]:
         Route(
             method="POST",
             path="/v1/ranking",
-            shape=OPENAI,
+            dialect=OPENAI,
             summary="Passages in the order in which they fit a query, with logits",
-            takes=RankingBody,
-            gives={"rankings": [{"index": 1, "logit": 3.5}, {"index": 0, "logit": -3.9}]},
-            serve=exchanged(
+            body_type=RankingBody,
+            example={"rankings": [{"index": 1, "logit": 3.5}, {"index": 0, "logit": -3.9}]},
+            serve=ExchangeEndpoint(
                 frontend,
                 Body(RankingBody),
                 ranking_request,

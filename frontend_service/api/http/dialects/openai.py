@@ -10,16 +10,16 @@ import numpy as np
 from frontend_service.api.http.body import Body, inputs_of
 from frontend_service.api.http.dialects.encoding import OCTETS, bytes_reply
 from frontend_service.api.http.dialects.hosted_request import HostedRequest
-from frontend_service.api.http.dialects.pooling_request import PoolingRequest, VectorRequest, side_of
+from frontend_service.api.http.dialects.pooling_request import PoolingRequest, VectorRequest, input_type_of
 from frontend_service.api.http.errors import OPENAI
-from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, HttpReply, each_written, now, rows_of, split, written
-from frontend_service.api.http.route import Asked, Route, ServeRoute, exchanged
+from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, HttpReply, each_to_json, now, rows_of, split, to_json
+from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRequest, Route
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest
 from shared.vectors import OutputKind
 
-__all__ = ["EmbeddingsBody", "MultiVectorBody", "embed_request", "listed", "routes", "side_of", "usage"]
+__all__ = ["EmbeddingsBody", "MultiVectorBody", "embed_request", "input_type_of", "list_reply", "routes", "usage"]
 
 
 class EmbeddingsBody(HostedRequest, kw_only=True):
@@ -53,7 +53,7 @@ def usage(tokens: int) -> dict[str, int]:
     return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
-def about(asked: Asked[Any, Any], prefix: str, answer: Answer) -> dict[str, Any]:
+def reply_fields(asked: ParsedRequest[Any, Any], prefix: str, answer: Answer) -> dict[str, Any]:
     """Fields of a reply beside its data. Its id is the request's own where that has one."""
     body: PoolingRequest = asked.body
     return {
@@ -64,31 +64,31 @@ def about(asked: Asked[Any, Any], prefix: str, answer: Answer) -> dict[str, Any]
     }
 
 
-def listed(asked: Asked[Any, Any], prefix: str, answer: Answer, data: list[Any]) -> HttpReply:
+def list_reply(asked: ParsedRequest[Any, Any], prefix: str, answer: Answer, data: list[Any]) -> HttpReply:
     """The frame of OpenAI's replies."""
-    frame = {"object": "list", "data": each_written(data)}
-    return HttpReply(body=written(about(asked, prefix, answer) | frame))
+    frame = {"object": "list", "data": each_to_json(data)}
+    return HttpReply(body=to_json(reply_fields(asked, prefix, answer) | frame))
 
 
-def vectors_listed(
-    asked: Asked[Any, Any], prefix: str, answer: Answer, arrays: list[Floats], kind: str, field: str
+def vector_list_reply(
+    asked: ParsedRequest[Any, Any], prefix: str, answer: Answer, arrays: list[Floats], kind: str, field: str
 ) -> HttpReply:
     """Arrays in the encoding that the request asks for. `kind`, `field`: what each and its numbers are called."""
     encoding = asked.body.encoding
     if encoding.is_bytes:
-        return bytes_reply(encoding, arrays, about(asked, prefix, answer))
+        return bytes_reply(encoding, arrays, reply_fields(asked, prefix, answer))
     data = [{"object": kind, "index": index, field: encoding.told(array)} for index, array in enumerate(arrays)]
-    return listed(asked, prefix, answer, data)
+    return list_reply(asked, prefix, answer, data)
 
 
-def embeddings_reply(asked: Asked[EmbeddingsBody, EmbedRequest], answer: Answer) -> HttpReply:
-    return vectors_listed(asked, "embd", answer, list(rows_of(answer.result.dense)), "embedding", "embedding")
+def embeddings_reply(asked: ParsedRequest[EmbeddingsBody, EmbedRequest], answer: Answer) -> HttpReply:
+    return vector_list_reply(asked, "embd", answer, list(rows_of(answer.result.dense)), "embedding", "embedding")
 
 
-def multi_vector_reply(asked: Asked[MultiVectorBody, EmbedRequest], answer: Answer) -> HttpReply:
+def multi_vector_reply(asked: ParsedRequest[MultiVectorBody, EmbedRequest], answer: Answer) -> HttpReply:
     rows, encoding = split(rows_of(answer.result.tokens), answer.result.row_lengths), asked.body.encoding
     if encoding.is_bytes:
-        return bytes_reply(encoding, rows, about(asked, "mvec", answer))
+        return bytes_reply(encoding, rows, reply_fields(asked, "mvec", answer))
     data: list[dict[str, Any]] = [
         {"object": "embeddings", "index": index, "embeddings": encoding.told(array)} for index, array in enumerate(rows)
     ]
@@ -99,12 +99,12 @@ def multi_vector_reply(asked: Asked[MultiVectorBody, EmbedRequest], answer: Answ
         ids = split(np.frombuffer(answer.result.token_ids, dtype="<i4"), answer.result.row_lengths)
         for entry, text_ids in zip(data, ids, strict=True):
             entry["token_ids"] = text_ids
-    return listed(asked, "mvec", answer, data)
+    return list_reply(asked, "mvec", answer, data)
 
 
-def embeds(frontend: Frontend) -> ServeRoute:
+def embeddings_endpoint(frontend: Frontend) -> Endpoint:
     """Vectors of texts."""
-    return exchanged(
+    return ExchangeEndpoint(
         frontend,
         Body(EmbeddingsBody),
         lambda body: embed_request(body, OutputKind.DENSE),
@@ -115,9 +115,9 @@ def embeds(frontend: Frontend) -> ServeRoute:
     )
 
 
-def multi_embeds(frontend: Frontend) -> ServeRoute:
+def multi_vector_endpoint(frontend: Frontend) -> Endpoint:
     """Vectors of tokens."""
-    return exchanged(
+    return ExchangeEndpoint(
         frontend,
         Body(MultiVectorBody),
         lambda body: embed_request(body, OutputKind.MULTI_VECTOR, token_ids=body.return_token_ids),
@@ -130,17 +130,17 @@ def multi_embeds(frontend: Frontend) -> ServeRoute:
 
 def routes(frontend: Frontend) -> list[Route]:
     """All routes of this shape."""
-    serve = embeds(frontend)
+    serve = embeddings_endpoint(frontend)
     return [
         *(
             Route(
                 method="POST",
                 path=path,
-                shape=OPENAI,
+                dialect=OPENAI,
                 summary="A vector for each input",
-                takes=EmbeddingsBody,
-                or_content_types=(OCTETS,),
-                gives={
+                body_type=EmbeddingsBody,
+                other_content_types=(OCTETS,),
+                example={
                     "object": "list",
                     "model": "all-MiniLM-L6-v2",
                     "data": [{"object": "embedding", "index": 0, "embedding": [0.1, -0.2]}],
@@ -153,11 +153,11 @@ def routes(frontend: Frontend) -> list[Route]:
         Route(
             method="POST",
             path="/v1/multi-vector",
-            shape=OPENAI,
+            dialect=OPENAI,
             summary="A vector for each token of each input, of a late-interaction model",
-            takes=MultiVectorBody,
-            or_content_types=(OCTETS,),
-            gives={"object": "list", "data": [{"object": "embeddings", "index": 0, "embeddings": [[0.1], [0.2]]}]},
-            serve=multi_embeds(frontend),
+            body_type=MultiVectorBody,
+            other_content_types=(OCTETS,),
+            example={"object": "list", "data": [{"object": "embeddings", "index": 0, "embeddings": [[0.1], [0.2]]}]},
+            serve=multi_vector_endpoint(frontend),
         ),
     ]

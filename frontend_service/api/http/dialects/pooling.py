@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from frontend_service.api.http.body import Body, inputs_of
-from frontend_service.api.http.dialects.openai import embed_request, vectors_listed
+from frontend_service.api.http.dialects.openai import embed_request, vector_list_reply
 from frontend_service.api.http.dialects.pooling_request import Activated, VectorRequest
 from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, rows_of, split
-from frontend_service.api.http.route import Asked, HttpCall, ServeRoute, exchanged
+from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, HttpCall, ParsedRequest
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import ClassifyRequest, ClassifyTokensRequest, EmbedRequest
@@ -36,15 +36,15 @@ class PoolingBody(VectorRequest, kw_only=True):
     data: Annotated[Any, refusing("there are no plugins; send texts as input")] = None
 
 
-def vectors_reply(asked: Asked[PoolingBody, EmbedRequest], answer: Answer) -> HttpReply:
+def vectors_reply(asked: ParsedRequest[PoolingBody, EmbedRequest], answer: Answer) -> HttpReply:
     if answer.result.tokens is not None:
         return _pooled(asked, answer, split(rows_of(answer.result.tokens), answer.result.row_lengths))
     return _pooled(asked, answer, list(rows_of(answer.result.dense)))
 
 
-def _pooled(asked: Asked[PoolingBody, Any], answer: Answer, arrays: list[Any]) -> HttpReply:
+def _pooled(asked: ParsedRequest[PoolingBody, Any], answer: Answer, arrays: list[Any]) -> HttpReply:
     """`arrays`: one for each input."""
-    return vectors_listed(asked, "pool", answer, arrays, "pooling", "data")
+    return vector_list_reply(asked, "pool", answer, arrays, "pooling", "data")
 
 
 def labels_request(body: PoolingBody) -> ClassifyRequest:
@@ -65,13 +65,13 @@ def token_labels_request(body: PoolingBody) -> ClassifyTokensRequest:
     )
 
 
-def by_label(classified: Classified) -> Any:
+def label_scores(classified: Classified) -> Any:
     """float32 [N, labels]."""
     return np.frombuffer(classified.answer.result.scores, dtype="<f4").reshape(-1, len(classified.labels))
 
 
-def labels_reply(asked: Asked[PoolingBody, Any], classified: Classified) -> HttpReply:
-    rows = by_label(classified)
+def labels_reply(asked: ParsedRequest[PoolingBody, Any], classified: Classified) -> HttpReply:
+    rows = label_scores(classified)
     if isinstance(asked.request, ClassifyTokensRequest):
         return _pooled(asked, classified.answer, split(rows, classified.answer.result.row_lengths))
     return _pooled(asked, classified.answer, list(rows))
@@ -96,18 +96,18 @@ class _Choice(msgspec.Struct):
 _choice = Body(_Choice)
 
 
-def pools(frontend: Frontend) -> ServeRoute:
+def PoolingEndpoint(frontend: Frontend) -> Endpoint:
     """Serves each kind of model by what it is for."""
     body = Body(PoolingBody)
     embed, labels = frontend.embedding.embed, frontend.classification
 
-    def served(read: Any, call_service: Any, write: Any) -> ServeRoute:
-        return exchanged(frontend, body, read, call_service, write, FLOAT_WEIGHT, lambda body: body.names)
+    def served(read: Any, ask: Any, write: Any) -> Endpoint:
+        return ExchangeEndpoint(frontend, body, read, ask, write, FLOAT_WEIGHT, lambda body: body.names)
 
-    def vectors(output: OutputKind) -> ServeRoute:
+    def vectors(output: OutputKind) -> Endpoint:
         return served(lambda body: embed_request(body, output), embed, vectors_reply)
 
-    kinds: dict[PoolingTask, ServeRoute] = {
+    kinds: dict[PoolingTask, Endpoint] = {
         "embed": vectors(OutputKind.DENSE),
         "token_embed": vectors(OutputKind.MULTI_VECTOR),
         "classify": served(labels_request, labels.texts, labels_reply),

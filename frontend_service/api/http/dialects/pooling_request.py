@@ -134,7 +134,7 @@ class VectorRequest(InputRequest, kw_only=True):
     @property
     def choice(self) -> PromptChoice:
         """The prompt that goes before each text. Raises InvalidInput."""
-        return PromptChoice(literal=self.prompt, name=self.prompt_name, input_type=side_of(self.input_type))
+        return PromptChoice(literal=self.prompt, name=self.prompt_name, input_type=input_type_of(self.input_type))
 
     @property
     def encoding(self) -> Encoding:
@@ -146,12 +146,12 @@ class VectorRequest(InputRequest, kw_only=True):
         )
 
 
-def side_of(word: str | None) -> InputType:
+def input_type_of(word: str | None) -> InputType:
     """The kind of a text by `input_type`. Raises InvalidInput."""
-    return found_side(SIDES, word, "input_type")
+    return find_input_type(SIDES, word, "input_type")
 
 
-def found_side(sides: Mapping[str, InputType], word: str | None, field: str) -> InputType:
+def find_input_type(sides: Mapping[str, InputType], word: str | None, field: str) -> InputType:
     """The kind of a text by one of these words. Raises InvalidInput, naming the field."""
     if word is None:
         return InputType.UNSPECIFIED

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from frontend_service.api.http.body import Body, Texts, texts_of
-from frontend_service.api.http.dialects.openai import listed
+from frontend_service.api.http.dialects.openai import list_reply
 from frontend_service.api.http.dialects.pooling_request import REMEDIES, Activated, PoolingRequest
 from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.http.reply import HttpReply
-from frontend_service.api.http.route import Asked, ServeRoute, exchanged
+from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRequest
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
@@ -112,15 +112,15 @@ def score_request(body: ScoreBody) -> ScoreRequest:
     )
 
 
-def score_reply(asked: Asked[ScoreBody, ScoreRequest], answer: Answer) -> HttpReply:
-    scores = np.frombuffer(answer.result.scores, dtype="<f4").tolist()
-    data = [{"object": "score", "index": index, "score": score} for index, score in enumerate(scores)]
-    return listed(asked, "score", answer, data)
+def score_reply(asked: ParsedRequest[ScoreBody, ScoreRequest], answer: Answer) -> HttpReply:
+    score_endpoint = np.frombuffer(answer.result.scores, dtype="<f4").tolist()
+    data = [{"object": "score", "index": index, "score": score} for index, score in enumerate(score_endpoint)]
+    return list_reply(asked, "score", answer, data)
 
 
-def scores(frontend: Frontend) -> ServeRoute:
+def score_endpoint(frontend: Frontend) -> Endpoint:
     """Serves scores: how well texts fit each other."""
-    return exchanged(
+    return ExchangeEndpoint(
         frontend,
         Body(ScoreBody),
         score_request,

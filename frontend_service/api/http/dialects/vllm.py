@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 from frontend_service.api.http.body import Body, Texts, texts_of
 from frontend_service.api.http.dialects.encoding import OCTETS
-from frontend_service.api.http.dialects.openai import listed
-from frontend_service.api.http.dialects.pooling import PoolingBody, by_label, pools
+from frontend_service.api.http.dialects.openai import list_reply
+from frontend_service.api.http.dialects.pooling import PoolingBody, PoolingEndpoint, label_scores
 from frontend_service.api.http.dialects.pooling_request import Activated, InputRequest
-from frontend_service.api.http.dialects.scoring import ScoreBody, scores
+from frontend_service.api.http.dialects.scoring import ScoreBody, score_endpoint
 from frontend_service.api.http.errors import OPENAI
 from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply
-from frontend_service.api.http.route import Asked, Route, ServeRoute, exchanged
+from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRequest, Route
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.requests import ClassifyRequest
 from frontend_service.services.classification import Classified
@@ -38,7 +38,7 @@ def classify_request(body: ClassifyBody) -> ClassifyRequest:
     return ClassifyRequest(model=body.model, texts=texts, cut=body.cut, normalize=body.activated is not False)
 
 
-def classify_reply(asked: Asked[ClassifyBody, ClassifyRequest], classified: Classified) -> HttpReply:
+def classify_reply(asked: ParsedRequest[ClassifyBody, ClassifyRequest], classified: Classified) -> HttpReply:
     labels = classified.labels
     data = [
         {
@@ -47,14 +47,14 @@ def classify_reply(asked: Asked[ClassifyBody, ClassifyRequest], classified: Clas
             "probs": row,
             "num_classes": len(labels),
         }
-        for index, row in enumerate(by_label(classified))
+        for index, row in enumerate(label_scores(classified))
     ]
-    return listed(asked, "classify", classified.answer, data)
+    return list_reply(asked, "classify", classified.answer, data)
 
 
-def classifies(frontend: Frontend) -> ServeRoute:
+def classify_endpoint(frontend: Frontend) -> Endpoint:
     """The label of each text."""
-    return exchanged(
+    return ExchangeEndpoint(
         frontend,
         Body(ClassifyBody),
         classify_request,
@@ -67,22 +67,28 @@ def classifies(frontend: Frontend) -> ServeRoute:
 
 def routes(frontend: Frontend) -> list[Route]:
     """All routes of this shape."""
-    kinds: tuple[tuple[str, ServeRoute, Any, str, Any], ...] = (
-        ("/pooling", pools(frontend), PoolingBody, "What the model's pooler gives, whatever it is", {"data": [0.1]}),
-        ("/score", scores(frontend), ScoreBody, "How well texts fit each other", {"score": 0.9}),
-        ("/classify", classifies(frontend), ClassifyBody, "The label of each text", {"label": "positive"}),
+    kinds: tuple[tuple[str, Endpoint, Any, str, Any], ...] = (
+        (
+            "/pooling",
+            PoolingEndpoint(frontend),
+            PoolingBody,
+            "What the model's pooler gives, whatever it is",
+            {"data": [0.1]},
+        ),
+        ("/score", score_endpoint(frontend), ScoreBody, "How well texts fit each other", {"score": 0.9}),
+        ("/classify", classify_endpoint(frontend), ClassifyBody, "The label of each text", {"label": "positive"}),
     )
     return [
         Route(
             method="POST",
             path=prefix + path,
-            shape=OPENAI,
+            dialect=OPENAI,
             summary=summary,
-            takes=takes,
-            or_content_types=(OCTETS,) if takes is PoolingBody else (),
-            gives={"object": "list", "data": [{"index": 0, **gives}]},
+            body_type=body_type,
+            other_content_types=(OCTETS,) if body_type is PoolingBody else (),
+            example={"object": "list", "data": [{"index": 0, **example}]},
             serve=serve,
         )
-        for path, serve, takes, summary, gives in kinds
+        for path, serve, body_type, summary, example in kinds
         for prefix in ("", "/v1")
     ]

@@ -1,1 +1,1 @@
-"""Public messages <-> domain types. Presence and open enums are settled here; protobuf goes no further."""
+"""Messages of selvage.v1 <-> domain types. Field presence and open enums are resolved here; protobuf ends here."""

@@ -1,10 +1,18 @@
-"""Embed: public messages <-> domain types, both directions side by side."""
+"""Messages of Embed and EmbedStream <-> domain types, both directions side by side."""
 
 from google.rpc.code_pb2 import Code
 
-from frontend_service.api.packed import integers, put_floats
+from frontend_service.api.packed import as_int32, put_floats
 from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
-from frontend_service.api.selvage_v1.codec.fields import cut, enum, id_lists, optional, positive, prompt, usage
+from frontend_service.api.selvage_v1.codec.fields import (
+    enum_from_pb,
+    id_lists_from_pb,
+    optional_field,
+    positive_field,
+    prompt_from_pb,
+    truncation_from_pb,
+    usage_to_pb,
+)
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest, TokenPooling
 from selvage.v1 import embedding_pb2, vectors_pb2
@@ -13,30 +21,30 @@ from shared.errors import InvalidInput, SelvageError
 from shared.vectors import DataType, OutputKind
 
 
-def embed_request(message: embedding_pb2.EmbedRequest) -> EmbedRequest:
+def embed_request_from_pb(message: embedding_pb2.EmbedRequest) -> EmbedRequest:
     outputs: dict[OutputKind, None] = {}
     for index, kind in enumerate(message.outputs):
         if kind == 0:
             raise InvalidInput(f"outputs[{index}] is unspecified", field=f"outputs[{index}]")
-        outputs[enum(OutputKind, kind, f"outputs[{index}]", OutputKind.DENSE)] = None
+        outputs[enum_from_pb(OutputKind, kind, f"outputs[{index}]", OutputKind.DENSE)] = None
     return EmbedRequest(
         model=message.model,
         texts=tuple(message.texts),
-        tokenized=id_lists(message.tokenized),
-        prompt=prompt(message),
-        cut=cut(message),
+        tokenized=id_lists_from_pb(message.tokenized),
+        prompt=prompt_from_pb(message),
+        cut=truncation_from_pb(message),
         outputs=tuple(outputs),
-        dimensions=optional(message, "dimensions"),
-        normalize=optional(message, "normalize"),
-        data_type=enum(DataType, message.data_type, "data_type", DataType.FLOAT32),
+        dimensions=optional_field(message, "dimensions"),
+        normalize=optional_field(message, "normalize"),
+        data_type=enum_from_pb(DataType, message.data_type, "data_type", DataType.FLOAT32),
         return_token_ids=message.return_token_ids,
-        sparse_top_k=positive(message, "sparse_top_k"),
-        pooling=_pooling(message),
+        sparse_top_k=positive_field(message, "sparse_top_k"),
+        pooling=_pooling_from_pb(message),
     )
 
 
-def _pooling(message: embedding_pb2.EmbedRequest) -> TokenPooling | None:
-    factor, protected = optional(message, "pool_factor"), optional(message, "protected_tokens")
+def _pooling_from_pb(message: embedding_pb2.EmbedRequest) -> TokenPooling | None:
+    factor, protected = optional_field(message, "pool_factor"), optional_field(message, "protected_tokens")
     if factor is None:
         if protected is not None:
             raise InvalidInput("protected_tokens needs pool_factor", field="protected_tokens")
@@ -44,26 +52,28 @@ def _pooling(message: embedding_pb2.EmbedRequest) -> TokenPooling | None:
     return TokenPooling(factor=factor, protected=1 if protected is None else protected)
 
 
-def embed_reply(request: EmbedRequest, answer: Answer) -> EmbedReply:
-    result, kind = answer.result, number(request.data_type)
-    response = embedding_pb2.EmbedResponse(model=answer.model, usage=usage(answer))
+def embed_response_to_pb(request: EmbedRequest, answer: Answer) -> EmbedReply:
+    result, data_type = answer.result, number(request.data_type)
+    response = embedding_pb2.EmbedResponse(model=answer.model, usage=usage_to_pb(answer))
     reply = EmbedReply(response)
     if (dense := result.dense) is not None:
         count = len(answer.tokens)
-        reply.add(vectors_pb2.DenseVectors(data_type=kind, dimensions=dense.dimensions, count=count), dense)
+        reply.add_rows(vectors_pb2.DenseVectors(data_type=data_type, dimensions=dense.dimensions, count=count), dense)
     if result.sparse is not None:
         response.sparse.lengths.extend(result.sparse.lengths)
-        response.sparse.indices.extend(integers(result.sparse.indices))
+        response.sparse.indices.extend(as_int32(result.sparse.indices))
         put_floats(response.sparse, "values", result.sparse.values)
     if (tokens := result.tokens) is not None:
-        vectors = vectors_pb2.MultiVectors(data_type=kind, dimensions=tokens.dimensions, lengths=result.row_lengths)
+        vectors = vectors_pb2.MultiVectors(
+            data_type=data_type, dimensions=tokens.dimensions, lengths=result.row_lengths
+        )
         if request.return_token_ids:
-            vectors.token_ids.extend(integers(result.token_ids))
-        reply.add(vectors, tokens)
+            vectors.token_ids.extend(as_int32(result.token_ids))
+        reply.add_rows(vectors, tokens)
     return reply
 
 
-def stream_error(error: SelvageError) -> embedding_pb2.StreamError:
+def stream_error_to_pb(error: SelvageError) -> embedding_pb2.StreamError:
     message = embedding_pb2.StreamError(
         code=Code.Value(error.status), reason=error.reason, message=error.message, field=error.field
     )
@@ -72,17 +82,17 @@ def stream_error(error: SelvageError) -> embedding_pb2.StreamError:
     return message
 
 
-def halves(message: embedding_pb2.EmbedRequest) -> list[tuple[int, embedding_pb2.EmbedRequest]]:
-    """The same request of the first texts and of the others, each with the place of its first; one text is one half."""
+def halve_request(message: embedding_pb2.EmbedRequest) -> list[tuple[int, embedding_pb2.EmbedRequest]]:
+    """Splits the texts of a request into two requests, each with the place of its first text; one text stays whole."""
     count = max(len(message.texts), len(message.tokenized))
     if count < 2:
         return [(0, message)]
-    parts = []
+    halves = []
     for start, stop in ((0, count // 2), (count // 2, count)):
-        part = embedding_pb2.EmbedRequest()
-        part.CopyFrom(message)
-        for texts in (part.texts, part.tokenized):
+        half = embedding_pb2.EmbedRequest()
+        half.CopyFrom(message)
+        for texts in (half.texts, half.tokenized):
             del texts[stop:]
             del texts[:start]
-        parts.append((start, part))
-    return parts
+        halves.append((start, half))
+    return halves

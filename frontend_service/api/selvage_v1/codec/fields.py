@@ -1,4 +1,4 @@
-"""Fields of public messages: presence, open enums and what all requests share."""
+"""Fields of messages of selvage.v1: presence, open enums and the fields that requests have in common."""
 
 from collections.abc import Iterable
 from enum import IntEnum
@@ -14,23 +14,25 @@ from shared.vectors import InputType, TruncationSide
 E = TypeVar("E", bound=IntEnum)
 
 
-def enum(kind: type[E], number: int, field: str, default: E) -> E:
-    """Unknown numbers arrive as plain ints; 0 is the default."""
+def enum_from_pb(kind: type[E], number: int, field: str, default: E) -> E:
+    """Converts a number to its enum; 0 is the default. Raises InvalidInput for an unknown number."""
     if number == 0:
         return default
     try:
         return kind(number)
     except ValueError:
-        known = ", ".join(f"{each.value} ({each.name})" for each in kind)
-        raise InvalidInput(f"{field} is {number}; there are {known}", field=field) from None
+        choices = ", ".join(f"{member.value} ({member.name})" for member in kind)
+        raise InvalidInput(f"{field} is {number}; there are {choices}", field=field) from None
 
 
-def optional(message: Any, field: str) -> Any:
+def optional_field(message: Any, field: str) -> Any:
+    """The value of a field, or None where it is not set."""
     return getattr(message, field) if message.HasField(field) else None
 
 
-def positive(message: Any, field: str) -> int | None:
-    value: int | None = optional(message, field)
+def positive_field(message: Any, field: str) -> int | None:
+    """The value of a field, or None where it is not set. Raises InvalidInput below 1."""
+    value: int | None = optional_field(message, field)
     if value is not None and value < 1:
         raise InvalidInput(f"{field} is {value}, must be at least 1", field=field)
     return value
@@ -44,29 +46,31 @@ Prompted = (
 )
 
 
-def prompt(message: Prompted) -> PromptChoice:
-    """What goes before each text; only some requests tell what a text is."""
+def prompt_from_pb(message: Prompted) -> PromptChoice:
+    """The prompt that goes before each text. Only some requests have an input type."""
     number = getattr(message, "input_type", 0)
     return PromptChoice(
-        literal=optional(message, "prompt"),
-        name=optional(message, "prompt_name"),
-        input_type=enum(InputType, number, "input_type", InputType.UNSPECIFIED),
+        literal=optional_field(message, "prompt"),
+        name=optional_field(message, "prompt_name"),
+        input_type=enum_from_pb(InputType, number, "input_type", InputType.UNSPECIFIED),
     )
 
 
-def cut(message: Prompted) -> Truncation:
-    """What to do with texts over the limit."""
+def truncation_from_pb(message: Prompted) -> Truncation:
+    """The treatment of texts over the limit."""
     number = getattr(message, "truncation_side", 0)
-    side = enum(TruncationSide, number, "truncation_side", TruncationSide.RIGHT) if number else None
-    return Truncation(truncate=optional(message, "truncate"), side=side, max_tokens=positive(message, "max_tokens"))
+    side = enum_from_pb(TruncationSide, number, "truncation_side", TruncationSide.RIGHT) if number else None
+    return Truncation(
+        truncate=optional_field(message, "truncate"), side=side, max_tokens=positive_field(message, "max_tokens")
+    )
 
 
-def id_lists(tokenized: Iterable[embedding_pb2.TokenIds]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(each.ids) for each in tokenized)
+def id_lists_from_pb(tokenized: Iterable[embedding_pb2.TokenIds]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(token_ids.ids) for token_ids in tokenized)
 
 
-def usage(answer: Answer) -> usage_pb2.Usage:
-    """Tokens of a reply."""
+def usage_to_pb(answer: Answer) -> usage_pb2.Usage:
+    """The token counts of a reply."""
     counts = answer.tokens.lengths
     return usage_pb2.Usage(prompt_tokens=sum(counts), token_counts=counts, truncated=answer.truncated)
 

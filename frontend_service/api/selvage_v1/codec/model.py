@@ -1,6 +1,6 @@
-"""Models, Tokenize and Detokenize: public messages <-> domain types, both directions side by side."""
+"""Messages of GetModel, Tokenize and Detokenize <-> domain types, both directions side by side."""
 
-from frontend_service.api.selvage_v1.codec.fields import cut, id_lists, prompt
+from frontend_service.api.selvage_v1.codec.fields import id_lists_from_pb, prompt_from_pb, truncation_from_pb
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.services.models import Detokenized, ModelDescription, ShownTexts
@@ -8,16 +8,21 @@ from selvage.v1 import model_pb2
 from shared.codec.fields import card_to_pb
 
 
-def get_model_response(description: ModelDescription) -> model_pb2.GetModelResponse:
+def get_model_response_to_pb(description: ModelDescription) -> model_pb2.GetModelResponse:
     limits = limits_to_pb(description.limits, description.queued_tokens)
     return model_pb2.GetModelResponse(card=card_to_pb(description.card), limits=limits)
 
 
-def tokenize_request(message: model_pb2.TokenizeRequest) -> TokenizeRequest:
-    return TokenizeRequest(model=message.model, texts=tuple(message.texts), prompt=prompt(message), cut=cut(message))
+def tokenize_request_from_pb(message: model_pb2.TokenizeRequest) -> TokenizeRequest:
+    return TokenizeRequest(
+        model=message.model,
+        texts=tuple(message.texts),
+        prompt=prompt_from_pb(message),
+        cut=truncation_from_pb(message),
+    )
 
 
-def tokenize_response(shown: ShownTexts) -> model_pb2.TokenizeResponse:
+def tokenize_response_to_pb(shown: ShownTexts) -> model_pb2.TokenizeResponse:
     response = model_pb2.TokenizeResponse(model=shown.model)
     for text in shown.texts:
         encoding, offsets = text.encoding, text.offsets
@@ -33,15 +38,15 @@ def tokenize_response(shown: ShownTexts) -> model_pb2.TokenizeResponse:
     return response
 
 
-def detokenize_request(message: model_pb2.DetokenizeRequest) -> DetokenizeRequest:
+def detokenize_request_from_pb(message: model_pb2.DetokenizeRequest) -> DetokenizeRequest:
     return DetokenizeRequest(
         model=message.model,
-        tokenized=id_lists(message.tokenized),
+        tokenized=id_lists_from_pb(message.tokenized),
         skip_special_tokens=message.skip_special_tokens,
     )
 
 
-def detokenize_response(detokenized: Detokenized) -> model_pb2.DetokenizeResponse:
+def detokenize_response_to_pb(detokenized: Detokenized) -> model_pb2.DetokenizeResponse:
     return model_pb2.DetokenizeResponse(model=detokenized.model, texts=detokenized.texts)
 
 

@@ -1,9 +1,9 @@
-"""Rerank, Score and MaxSim: public messages <-> domain types, both directions side by side."""
+"""Messages of Rerank, Score and MaxSim <-> domain types, both directions side by side."""
 
 from typing import Any
 
-from frontend_service.api.packed import integers, put_floats
-from frontend_service.api.selvage_v1.codec.fields import enum, optional, positive, usage
+from frontend_service.api.packed import as_int32, put_floats
+from frontend_service.api.selvage_v1.codec.fields import enum_from_pb, optional_field, positive_field, usage_to_pb
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.ranking_requests import MaxSimRequest, RerankRequest, ScoreRequest
 from frontend_service.domain.requests import Truncation
@@ -17,22 +17,25 @@ from shared.vectors import DataType, Layout, ScoringMethod
 
 
 def _score_options(message: ranking_pb2.RerankRequest | ranking_pb2.ScoreRequest) -> dict[str, Any]:
-    method = enum(ScoringMethod, message.method, "method", ScoringMethod.DENSE) if message.method else None
+    """Fields that Rerank and Score have in common, by their names in the domain types."""
+    method = enum_from_pb(ScoringMethod, message.method, "method", ScoringMethod.DENSE) if message.method else None
     cuts = {
-        side: Truncation(truncate=optional(message, "truncate"), max_tokens=positive(message, field), field=field)
+        side: Truncation(
+            truncate=optional_field(message, "truncate"), max_tokens=positive_field(message, field), field=field
+        )
         for side, field in (("query_cut", "max_tokens_per_query"), ("document_cut", "max_tokens_per_document"))
     }
     return {
         "model": message.model,
         "method": method,
-        "normalize": optional(message, "normalize"),
-        "instruction": optional(message, "instruction"),
-        "weights": _weights(message, method),
+        "normalize": optional_field(message, "normalize"),
+        "instruction": optional_field(message, "instruction"),
+        "weights": _weights_from_pb(message, method),
         **cuts,
     }
 
 
-def _weights(
+def _weights_from_pb(
     message: ranking_pb2.RerankRequest | ranking_pb2.ScoreRequest, method: ScoringMethod | None
 ) -> HybridWeights | None:
     if not message.HasField("weights"):
@@ -45,23 +48,23 @@ def _weights(
         raise InvalidInput(f"weights: {error}", field="weights") from error
 
 
-def rerank_request(message: ranking_pb2.RerankRequest) -> RerankRequest:
+def rerank_request_from_pb(message: ranking_pb2.RerankRequest) -> RerankRequest:
     return RerankRequest(
         queries=(message.query,),
         documents=tuple(message.documents),
         explain=message.explain,
-        top_n=optional(message, "top_n"),
+        top_n=optional_field(message, "top_n"),
         return_documents=message.return_documents,
         **_score_options(message),
     )
 
 
-def rerank_response(_: RerankRequest, reranked: Reranked) -> ranking_pb2.RerankResponse:
+def rerank_response_to_pb(_: RerankRequest, reranked: Reranked) -> ranking_pb2.RerankResponse:
     answer, explanations = reranked.answer, reranked.explanations
-    response = ranking_pb2.RerankResponse(model=answer.model, usage=usage(answer))
-    for place, ((index, score), text) in enumerate(zip(reranked.ranking, reranked.texts, strict=True)):
+    response = ranking_pb2.RerankResponse(model=answer.model, usage=usage_to_pb(answer))
+    for rank, ((index, score), text) in enumerate(zip(reranked.ranking, reranked.texts, strict=True)):
         result = response.results.add(index=index, score=score, document=text)
-        for match in explanations[place] if explanations else ():
+        for match in explanations[rank] if explanations else ():
             result.explanation.add(
                 query_token=match.query_token,
                 document_token=match.document_token,
@@ -71,53 +74,55 @@ def rerank_response(_: RerankRequest, reranked: Reranked) -> ranking_pb2.RerankR
     return response
 
 
-def score_request(message: ranking_pb2.ScoreRequest) -> ScoreRequest:
+def score_request_from_pb(message: ranking_pb2.ScoreRequest) -> ScoreRequest:
     return ScoreRequest(
         queries=tuple(message.queries),
         documents=tuple(message.documents),
-        layout=enum(Layout, message.layout, "layout", Layout.MATRIX),
+        layout=enum_from_pb(Layout, message.layout, "layout", Layout.MATRIX),
         **_score_options(message),
     )
 
 
-def score_response(request: ScoreRequest, answer: Answer) -> ranking_pb2.ScoreResponse:
+def score_response_to_pb(request: ScoreRequest, answer: Answer) -> ranking_pb2.ScoreResponse:
     rows, columns = request.layout.shape(len(request.queries), len(request.documents))
-    response = ranking_pb2.ScoreResponse(model=answer.model, rows=rows, columns=columns, usage=usage(answer))
+    response = ranking_pb2.ScoreResponse(model=answer.model, rows=rows, columns=columns, usage=usage_to_pb(answer))
     put_floats(response, "scores", answer.result.scores)
     return response
 
 
-def max_sim_request(message: ranking_pb2.MaxSimRequest) -> MaxSimRequest:
+def max_sim_request_from_pb(message: ranking_pb2.MaxSimRequest) -> MaxSimRequest:
     for field in ("queries", "documents"):
         number = getattr(message, field).data_type
-        enum(DataType, number, f"{field}.data_type", DataType.FLOAT32)
-    given = message.HasField("queries")
+        enum_from_pb(DataType, number, f"{field}.data_type", DataType.FLOAT32)
+    has_vectors = message.HasField("queries")
     return MaxSimRequest(
-        queries=vectors_from_pb(message.queries, "queries") if given else None,
+        queries=vectors_from_pb(message.queries, "queries") if has_vectors else None,
         documents=vectors_from_pb(message.documents, "documents"),
-        layout=enum(Layout, message.layout, "layout", Layout.MATRIX),
-        normalize=optional(message, "normalize"),
+        layout=enum_from_pb(Layout, message.layout, "layout", Layout.MATRIX),
+        normalize=optional_field(message, "normalize"),
         explain=message.explain,
         query_texts=tuple(message.query_texts),
         model=message.model,
-        instruction=optional(message, "instruction") if message.query_texts else None,
-        query_cut=_query_cut(message) if message.query_texts else Truncation(),
+        instruction=optional_field(message, "instruction") if message.query_texts else None,
+        query_cut=_query_truncation(message) if message.query_texts else Truncation(),
     )
 
 
-def _query_cut(message: ranking_pb2.MaxSimRequest) -> Truncation:
+def _query_truncation(message: ranking_pb2.MaxSimRequest) -> Truncation:
     field = "max_tokens_per_query"
-    return Truncation(truncate=optional(message, "truncate"), max_tokens=positive(message, field), field=field)
+    return Truncation(
+        truncate=optional_field(message, "truncate"), max_tokens=positive_field(message, field), field=field
+    )
 
 
-def max_sim_response(request: MaxSimRequest, answer: Answer) -> ranking_pb2.MaxSimResponse:
+def max_sim_response_to_pb(request: MaxSimRequest, answer: Answer) -> ranking_pb2.MaxSimResponse:
     rows, columns = request.layout.shape(request.query_count, len(request.documents.lengths))
     response = ranking_pb2.MaxSimResponse(
         model=answer.model if request.query_texts else "",
         rows=rows,
         columns=columns,
-        winners=integers(answer.result.winners),
-        usage=usage(answer) if request.query_texts else None,
+        winners=as_int32(answer.result.winners),
+        usage=usage_to_pb(answer) if request.query_texts else None,
     )
     put_floats(response, "scores", answer.result.scores)
     put_floats(response, "similarities", answer.result.similarities)

@@ -1,1 +1,1 @@
-"""Messages of tei.v1 <-> domain types. What is read are messages of equal options, what is written one reply each."""
+"""Messages of tei.v1 <-> domain types: a group with equal options is read, one reply each is written."""

@@ -1,11 +1,12 @@
-"""Errors in the words of tei.v1: its statuses, its fields, and how it begins a message of each kind."""
+"""Errors as tei.v1 has them: its statuses, its field names, and its prefixes of messages."""
 
 from frontend_service.api.renaming import renamed
 from shared.errors import InvalidInput, Overloaded, SelvageError, UnknownModel, UnsupportedTask
 
-OF_THE_MODEL = frozenset({"model", "method", "outputs", "outputs[0]"})
-"""Fields of UNSUPPORTED_TASK where the model is of another kind: no request of tei.v1 has them."""
-BEGINNINGS = {InvalidInput: "Input validation error: ", Overloaded: "Model is overloaded: "}
+MODEL_FIELDS = frozenset({"model", "method", "outputs", "outputs[0]"})
+"""Fields of an UnsupportedTask that mean a model of another kind: no request of tei.v1 has them."""
+PREFIXES = {InvalidInput: "Input validation error: ", Overloaded: "Model is overloaded: "}
+"""The beginning of a message, by class of error."""
 _SIDE = ("truncation_side", "truncation_direction")
 _INPUT = ((r"text_pairs", "inputs"), (r"\btexts(\[\d+\])?", "inputs"), _SIDE)
 _RANKED = (
@@ -23,18 +24,18 @@ FIELDS = {
     "Rerank": _RANKED,
     "Decode": ((r"tokenized\[\d+\]", "ids"), (r"tokenized", "ids")),
 }
-"""What our names are called, by method; of all others, a text is `inputs`."""
+"""Replacements of our names by method; in all other methods texts are `inputs`."""
 
 
-def told(method: str, error: SelvageError) -> SelvageError:
-    """The same error of an rpc of tei.v1, whose full name is `method`. Where it came from is lost."""
+def tei_error(method: str, error: SelvageError) -> SelvageError:
+    """Translates an error of a call to tei.v1, whose full name is `method`. The new error has no traceback."""
     names = FIELDS.get(method.rpartition("/")[2].removesuffix("Stream"), _INPUT)
     field, message = renamed(error.field, names), renamed(error.message, names)
-    beginning = next((each for kind, each in BEGINNINGS.items() if isinstance(error, kind)), "")
-    wrong_model = isinstance(error, UnknownModel) or (isinstance(error, UnsupportedTask) and field in OF_THE_MODEL)
+    prefix = next((prefix for kind, prefix in PREFIXES.items() if isinstance(error, kind)), "")
+    wrong_model = isinstance(error, UnknownModel) or (isinstance(error, UnsupportedTask) and field in MODEL_FIELDS)
     if wrong_model:
-        beginning = field = ""
-    found = type(error)(beginning + message, field=field, retry_after=error.retry_after)
+        prefix = field = ""
+    translated = type(error)(prefix + message, field=field, retry_after=error.retry_after)
     if wrong_model:
-        found.status = "FAILED_PRECONDITION"
-    return found
+        translated.status = "FAILED_PRECONDITION"
+    return translated

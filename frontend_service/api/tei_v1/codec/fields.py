@@ -1,4 +1,4 @@
-"""Fields of messages of tei.v1: options, texts, and what every answer tells of itself."""
+"""Fields of messages of tei.v1: options, texts, and the metadata of every reply."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Protocol
@@ -12,17 +12,17 @@ from shared.vectors import TruncationSide
 from tei.v1 import tei_pb2 as pb
 
 INPUTS = frozenset({"inputs", "ids"})
-"""Fields that differ between messages which are answered together."""
+"""Fields that may differ between messages of a group."""
 SIDES = {
     pb.TRUNCATION_DIRECTION_RIGHT: TruncationSide.RIGHT,
     pb.TRUNCATION_DIRECTION_LEFT: TruncationSide.LEFT,
 }
 NANOSECONDS, MILLISECONDS = 1e9, 1e3
-"""In a second."""
+"""Nanoseconds and milliseconds in a second."""
 
 
 class TruncatableMessage(Protocol):
-    """A request whose texts may be cut."""
+    """A request whose texts may be truncated."""
 
     @property
     def truncate(self) -> bool: ...
@@ -30,59 +30,59 @@ class TruncatableMessage(Protocol):
     def truncation_direction(self) -> Any: ...
 
 
-class Answered(Protocol):
-    """A reply that tells what it took."""
+class ReplyWithMetadata(Protocol):
+    """A reply with counts and times."""
 
     @property
     def metadata(self) -> pb.Metadata: ...
 
 
-def options(message: Message) -> Hashable:
-    """All that is asked of a text but the text; messages where this is equal may be answered together."""
+def options_key(message: Message) -> Hashable:
+    """All fields of a message but its text. Messages may share a group where they are equal."""
     return tuple((field.number, value) for field, value in message.ListFields() if field.name not in INPUTS)
 
 
-def cut(message: TruncatableMessage) -> Truncation:
-    """What to do with texts over the limit."""
+def truncation_from_pb(message: TruncatableMessage) -> Truncation:
+    """The treatment of texts over the limit."""
     side = SIDES.get(message.truncation_direction)
     if side is None:
-        known = ", ".join(f"{number} ({side.name})" for number, side in SIDES.items())
+        choices = ", ".join(f"{number} ({side.name})" for number, side in SIDES.items())
         field = "truncation_direction"
-        raise InvalidInput(f"{field} is {message.truncation_direction}; there are {known}", field=field)
-    return Truncation(truncate=truncate(message), side=side)
+        raise InvalidInput(f"{field} is {message.truncation_direction}; there are {choices}", field=field)
+    return Truncation(truncate=optional_truncate(message), side=side)
 
 
-def truncate(message: Any) -> bool | None:
-    """What is said of texts over the limit; None where nothing is."""
-    said: bool = message.truncate
-    return said if message.HasField("truncate") else None
+def optional_truncate(message: Any) -> bool | None:
+    """The field `truncate`, or None where it is not set."""
+    truncate: bool = message.truncate
+    return truncate if message.HasField("truncate") else None
 
 
-def prompt(message: Any) -> PromptChoice:
-    """A prompt by its name."""
+def prompt_from_pb(message: Any) -> PromptChoice:
+    """The prompt that goes before each text, by its name."""
     return PromptChoice(name=message.prompt_name if message.HasField("prompt_name") else None)
 
 
-def texts(inputs: Iterable[str]) -> tuple[str, ...]:
-    """Raises InvalidInput for an empty one."""
-    found = tuple(inputs)
-    if not all(found):
-        raise empty(found.index(""))
-    return found
+def texts_from_pb(inputs: Iterable[str]) -> tuple[str, ...]:
+    """The texts of a group. Raises InvalidInput for an empty text."""
+    texts = tuple(inputs)
+    if not all(texts):
+        raise empty_text_error(texts.index(""))
+    return texts
 
 
-def empty(place: int) -> InvalidInput:
-    """Of the text at that place."""
+def empty_text_error(place: int) -> InvalidInput:
+    """The error for an empty text at a place of the group."""
     return InvalidInput(f"texts[{place}] is empty", field=f"texts[{place}]")
 
 
-def counted(*given: str, tokens: int) -> pb.Metadata:
-    """What was computed for these texts; the times come later."""
-    return pb.Metadata(compute_chars=sum(map(len, given)), compute_tokens=tokens)
+def compute_metadata(*texts: str, tokens: int) -> pb.Metadata:
+    """The metadata of a reply without its times: characters and tokens that were computed."""
+    return pb.Metadata(compute_chars=sum(map(len, texts)), compute_tokens=tokens)
 
 
-def put_times(replies: Sequence[Answered], timing: Timing, seconds: float) -> None:
-    """Where the time of replies went that were made together, in `seconds`."""
+def put_times(replies: Sequence[ReplyWithMetadata], timing: Timing, seconds: float) -> None:
+    """Adds times to the metadata of replies that were made together, in `seconds`."""
     times = pb.Metadata(
         total_time_ns=int(seconds * NANOSECONDS),
         tokenization_time_ns=int(timing.tokenize * NANOSECONDS),
@@ -93,8 +93,8 @@ def put_times(replies: Sequence[Answered], timing: Timing, seconds: float) -> No
         reply.metadata.MergeFrom(times)
 
 
-def headers(metadata: pb.Metadata, device: str) -> tuple[tuple[str, str], ...]:
-    """The same in the words that scripts read beside a reply; times in whole milliseconds."""
+def metadata_headers(metadata: pb.Metadata, device: str) -> tuple[tuple[str, str], ...]:
+    """Metadata as the headers that scripts of text-embeddings-inference read; times in whole milliseconds."""
     total = _milliseconds(metadata.total_time_ns)
     return (
         ("x-compute-type", "cpu" if device == "cpu" else "gpu"),

@@ -1,4 +1,4 @@
-"""What is served, as Info tells it."""
+"""The reply of Info: the model that is served and its limits."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -8,9 +8,9 @@ from shared.vectors import ScoringMethod, Task
 from tei.v1 import tei_pb2 as pb
 
 
-def info_response(described: ModelDescription, requests: int, threads: int) -> pb.InfoResponse:
-    """`requests`: that are answered at once; `threads`: that tokenise."""
-    card, limits = described.card, described.limits
+def info_response_to_pb(description: ModelDescription, requests: int, threads: int) -> pb.InfoResponse:
+    """`requests`: most requests at once; `threads`: how many tokenise."""
+    card, limits = description.card, description.limits
     return pb.InfoResponse(
         version=_version(),
         model_id=card.id,
@@ -18,14 +18,14 @@ def info_response(described: ModelDescription, requests: int, threads: int) -> p
         model_type=model_type(card),
         max_concurrent_requests=requests,
         max_input_length=card.max_tokens,
-        max_batch_tokens=min(limits.request_tokens, described.queued_tokens),
+        max_batch_tokens=min(limits.request_tokens, description.queued_tokens),
         max_client_batch_size=min(limits.texts, limits.documents),
         tokenization_workers=threads,
     )
 
 
 def model_type(card: ModelCard) -> pb.ModelType:
-    """The first that holds of reranker, classifier, embedding."""
+    """The first kind that fits a model: reranker, classifier, embedding."""
     if ScoringMethod.CROSS_ENCODER in card.methods:
         return pb.MODEL_TYPE_RERANKER
     return pb.MODEL_TYPE_CLASSIFIER if Task.CLASSIFY in card.tasks else pb.MODEL_TYPE_EMBEDDING
@@ -34,5 +34,5 @@ def model_type(card: ModelCard) -> pb.ModelType:
 def _version() -> str:
     try:
         return version("selvage-serving")
-    except PackageNotFoundError:  # run from its sources
+    except PackageNotFoundError:  # not installed: it runs from its sources
         return "0"

@@ -1,51 +1,65 @@
-"""Predict and PredictPair: messages <-> domain types, both directions side by side."""
+"""Messages of Predict and PredictPair <-> domain types, both directions side by side.
+
+The messages of a group have equal options, so that those of the first one count.
+"""
 
 from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from frontend_service.api.tei_v1.codec.fields import counted, cut, empty, options, texts
+from frontend_service.api.tei_v1.codec.fields import (
+    compute_metadata,
+    empty_text_error,
+    options_key,
+    texts_from_pb,
+    truncation_from_pb,
+)
 from frontend_service.domain.requests import ClassifyRequest
 from frontend_service.services.classification import Classified
 from shared.errors import InvalidInput
 from tei.v1 import tei_pb2 as pb
 
 SINGLE, PAIR = 1, 2
-"""Texts of a message."""
+"""Number of texts of a message."""
 
 
-def predict_request(messages: Sequence[pb.PredictRequest]) -> ClassifyRequest:
-    one = messages[0]
-    return ClassifyRequest(texts=texts(each.inputs for each in messages), cut=cut(one), normalize=not one.raw_scores)
+def predict_request_from_pb(messages: Sequence[pb.PredictRequest]) -> ClassifyRequest:
+    return _classify_request(messages[0], texts_from_pb(message.inputs for message in messages))
 
 
 def pair_options(message: pb.PredictPairRequest) -> Hashable:
-    """A text alone is asked for otherwise than a pair."""
-    return len(message.inputs), options(message)
+    """The options of a message, and its number of texts: single texts and pairs share no group."""
+    return len(message.inputs), options_key(message)
 
 
-def pair_request(messages: Sequence[pb.PredictPairRequest]) -> ClassifyRequest:
-    one, count = messages[0], len(messages[0].inputs)
+def predict_pair_request_from_pb(messages: Sequence[pb.PredictPairRequest]) -> ClassifyRequest:
+    first, count = messages[0], len(messages[0].inputs)
     if count not in (SINGLE, PAIR):
         raise InvalidInput(f"texts[0] has {count} texts, must have 1 or 2", field="texts[0]")
     if count == SINGLE:
-        alone = texts(each.inputs[0] for each in messages)
-        return ClassifyRequest(texts=alone, cut=cut(one), normalize=not one.raw_scores)
-    firsts, seconds = tuple(each.inputs[0] for each in messages), tuple(each.inputs[1] for each in messages)
-    for place, pair in enumerate(zip(firsts, seconds, strict=True)):
+        return _classify_request(first, texts_from_pb(message.inputs[0] for message in messages))
+    texts, pairs = tuple(message.inputs[0] for message in messages), tuple(message.inputs[1] for message in messages)
+    for place, pair in enumerate(zip(texts, pairs, strict=True)):
         if not any(pair):
-            raise empty(place)
-    return ClassifyRequest(texts=firsts, pairs=seconds, cut=cut(one), normalize=not one.raw_scores)
+            raise empty_text_error(place)
+    return _classify_request(first, texts, pairs)
 
 
-def predict_replies(request: ClassifyRequest, classified: Classified) -> list[pb.PredictResponse]:
+def _classify_request(
+    first: pb.PredictRequest | pb.PredictPairRequest, texts: tuple[str, ...], pairs: tuple[str, ...] = ()
+) -> ClassifyRequest:
+    """`first`: the message whose options count."""
+    return ClassifyRequest(texts=texts, pairs=pairs, cut=truncation_from_pb(first), normalize=not first.raw_scores)
+
+
+def predict_responses_to_pb(request: ClassifyRequest, classified: Classified) -> list[pb.PredictResponse]:
     answer, labels = classified.answer, classified.labels
     replies: list[pb.PredictResponse] = []
     scores = np.frombuffer(answer.result.scores, dtype="<f4").reshape(-1, len(labels))
-    given = zip(request.texts, request.pairs or ("",) * len(request.texts), strict=True)
-    for pair, tokens, row in zip(given, answer.tokens.lengths, scores, strict=True):
-        reply = pb.PredictResponse(metadata=counted(*pair, tokens=tokens))
-        for place in np.argsort(-row, kind="stable").tolist():
-            reply.predictions.add(score=float(row[place]), label=labels[place])
+    pairs = zip(request.texts, request.pairs or ("",) * len(request.texts), strict=True)
+    for pair, tokens, row in zip(pairs, answer.tokens.lengths, scores, strict=True):
+        reply = pb.PredictResponse(metadata=compute_metadata(*pair, tokens=tokens))
+        for label in np.argsort(-row, kind="stable").tolist():
+            reply.predictions.add(score=float(row[label]), label=labels[label])
         replies.append(reply)
     return replies

@@ -1,36 +1,36 @@
-"""Rerank and RerankStream: messages <-> domain types, both directions side by side."""
+"""Messages of Rerank and RerankStream <-> domain types, both directions side by side."""
 
 from collections.abc import Sequence
 
-from frontend_service.api.tei_v1.codec.fields import counted, cut, truncate
+from frontend_service.api.tei_v1.codec.fields import compute_metadata, optional_truncate, truncation_from_pb
 from frontend_service.domain.ranking_requests import RerankRequest
 from frontend_service.services.ranking import Reranked
 from shared.errors import InvalidInput
 from tei.v1 import tei_pb2 as pb
 
 SAME = ("query", "truncate", "truncation_direction")
-"""What all messages of a RerankStream have in common; of the others, the first one's counts."""
+"""Fields that must be equal in all messages of a RerankStream; other options are those of the first message."""
 
 
-def rerank_request(messages: Sequence[pb.RerankRequest]) -> RerankRequest:
-    (one,) = messages
-    if not one.query and "" in one.texts:
-        place = list(one.texts).index("")
+def rerank_request_from_pb(messages: Sequence[pb.RerankRequest]) -> RerankRequest:
+    (message,) = messages
+    if not message.query and "" in message.texts:
+        place = list(message.texts).index("")
         raise InvalidInput(f"query and documents[{place}] are both empty", field=f"documents[{place}]")
-    own = cut(one)
+    truncation = truncation_from_pb(message)
     return RerankRequest(
-        queries=(one.query,),
-        documents=tuple(one.texts),
-        query_cut=own,
-        document_cut=own,
-        activated=not one.raw_scores,
-        return_documents=one.return_text,
+        queries=(message.query,),
+        documents=tuple(message.texts),
+        query_cut=truncation,
+        document_cut=truncation,
+        activated=not message.raw_scores,
+        return_documents=message.return_text,
     )
 
 
-def rerank_replies(request: RerankRequest, reranked: Reranked) -> list[pb.RerankResponse]:
+def rerank_responses_to_pb(request: RerankRequest, reranked: Reranked) -> list[pb.RerankResponse]:
     characters = sum(map(len, request.documents)) + len(request.documents) * len(request.queries[0])
-    metadata = counted(tokens=sum(reranked.answer.tokens.lengths))
+    metadata = compute_metadata(tokens=sum(reranked.answer.tokens.lengths))
     metadata.compute_chars = characters
     reply = pb.RerankResponse(metadata=metadata)
     for (index, score), text in zip(reranked.ranking, reranked.texts, strict=True):
@@ -38,28 +38,28 @@ def rerank_replies(request: RerankRequest, reranked: Reranked) -> list[pb.Rerank
     return [reply]
 
 
-def first_of_stream(message: pb.RerankStreamRequest) -> pb.RerankRequest:
-    """The request that a stream becomes, without its texts."""
-    whole = pb.RerankRequest(
+def begin_rerank_request(message: pb.RerankStreamRequest) -> pb.RerankRequest:
+    """The request that a stream becomes, with the options of its first message and without texts."""
+    request = pb.RerankRequest(
         query=message.query,
         raw_scores=message.raw_scores,
         return_text=message.return_text,
         truncation_direction=message.truncation_direction,
     )
     if message.HasField("truncate"):
-        whole.truncate = message.truncate
-    return whole
+        request.truncate = message.truncate
+    return request
 
 
-def add_of_stream(whole: pb.RerankRequest, message: pb.RerankStreamRequest) -> None:
-    """One text more. Raises InvalidInput where it is asked for otherwise than those before it."""
+def add_stream_text(request: pb.RerankRequest, message: pb.RerankStreamRequest) -> None:
+    """Adds the text of a message to the request of its stream. Raises InvalidInput where a field of SAME differs."""
     for field in SAME:
-        if _said(message, field) != _said(whole, field):
-            place = len(whole.texts)
+        if _value_of(message, field) != _value_of(request, field):
+            place = len(request.texts)
             raise InvalidInput(f"{field} of message {place} is not that of the messages before it", field=field)
-    whole.texts.append(message.text)
+    request.texts.append(message.text)
 
 
-def _said(message: pb.RerankStreamRequest | pb.RerankRequest, field: str) -> object:
-    """A field of SAME."""
-    return truncate(message) if field == "truncate" else getattr(message, field)
+def _value_of(message: pb.RerankStreamRequest | pb.RerankRequest, field: str) -> object:
+    """The value of a field of SAME; None for `truncate` where it is not set."""
+    return optional_truncate(message) if field == "truncate" else getattr(message, field)

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 
 from frontend_service.api.http.body import FILLED, Body, Bound, Count
-from frontend_service.api.http.dialects.openai import side_of
+from frontend_service.api.http.dialects.openai import input_type_of
 from frontend_service.api.http.dialects.pooling_request import NO_IMAGES
 from frontend_service.api.http.refused_fields import refusing
-from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, HttpReply, base64_of, rows_of, written
-from frontend_service.api.http.route import Asked, ServeRoute, exchanged
+from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, HttpReply, base64_of, rows_of, to_json
+from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRequest
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
@@ -80,7 +80,7 @@ def embed_request(body: CohereEmbedBody) -> EmbedRequest:
     return EmbedRequest(
         model=body.model,
         texts=texts,
-        prompt=PromptChoice(input_type=side_of(body.input_type)),
+        prompt=PromptChoice(input_type=input_type_of(body.input_type)),
         cut=Truncation(truncate=truncate, side=side, max_tokens=body.max_tokens, bound=True),
         outputs=(OutputKind.DENSE,),
         dimensions=body.output_dimension,
@@ -125,12 +125,12 @@ TYPES: dict[str, Callable[[Floats], Any]] = {
 }
 
 
-def embed_reply(asked: Asked[CohereEmbedBody, EmbedRequest], answer: Answer, version: str) -> HttpReply:
+def embed_reply(asked: ParsedRequest[CohereEmbedBody, EmbedRequest], answer: Answer, version: str) -> HttpReply:
     """`version`: Cohere's; the first one gives plain lists where no type is asked for, the second one `float`."""
     rows, types = rows_of(answer.result.dense), asked.body.embedding_types
     plain = types is None and version == "1"
     return HttpReply(
-        body=written(
+        body=to_json(
             {
                 "id": asked.name,
                 "embeddings": rows
@@ -147,9 +147,9 @@ def embed_reply(asked: Asked[CohereEmbedBody, EmbedRequest], answer: Answer, ver
     )
 
 
-def embeds(frontend: Frontend, version: str) -> ServeRoute:
+def embed_endpoint(frontend: Frontend, version: str) -> Endpoint:
     """Serves either version."""
-    return exchanged(
+    return ExchangeEndpoint(
         frontend,
         Body(CohereEmbedBody),
         embed_request,

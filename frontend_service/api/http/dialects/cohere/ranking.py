@@ -14,8 +14,8 @@ from frontend_service.api.http.dialects.openai import usage
 from frontend_service.api.http.dialects.pooling_request import NO_IMAGES, REMEDIES, TRUNCATE
 from frontend_service.api.http.dialects.scoring import ScoringRequest
 from frontend_service.api.http.refused_fields import refusing
-from frontend_service.api.http.reply import HttpReply, written
-from frontend_service.api.http.route import Asked, ServeRoute, exchanged
+from frontend_service.api.http.reply import HttpReply, to_json
+from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRequest
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.ranking_requests import RerankRequest
@@ -110,7 +110,7 @@ def names_of(body: CohereRerankBody) -> Names:
     return ((r"\bdocuments\[(\d+)\](?!\.)", place_of), remedy, *REMEDIES)
 
 
-def rerank_reply(asked: Asked[CohereRerankBody, RerankRequest], reranked: Reranked, version: str) -> HttpReply:
+def rerank_reply(asked: ParsedRequest[CohereRerankBody, RerankRequest], reranked: Reranked, version: str) -> HttpReply:
     """`version`: Cohere's."""
     results: list[dict[str, Any]] = [{"index": index, "relevance_score": score} for index, score in reranked.ranking]
     if asked.body.return_documents:
@@ -119,7 +119,7 @@ def rerank_reply(asked: Asked[CohereRerankBody, RerankRequest], reranked: Rerank
             result["document"] = document if isinstance(document, dict) else {"text": text}
     tokens = reranked.answer.tokens.total
     return HttpReply(
-        body=written(
+        body=to_json(
             {
                 "id": asked.body.request_id or asked.name,
                 "model": reranked.answer.model,
@@ -135,9 +135,9 @@ def rerank_reply(asked: Asked[CohereRerankBody, RerankRequest], reranked: Rerank
     )
 
 
-def reranks(frontend: Frontend, version: str = "2") -> ServeRoute:
+def rerank_endpoint(frontend: Frontend, version: str = "2") -> Endpoint:
     """Serves every path that takes `documents`."""
-    return exchanged(
+    return ExchangeEndpoint(
         frontend,
         Body(CohereRerankBody),
         rerank_request,

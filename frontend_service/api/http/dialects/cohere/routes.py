@@ -1,7 +1,7 @@
 """Cohere over HTTP: /v1/rerank and /v2/rerank, which are Jina's and vLLM's too, /v1/embed and /v2/embed."""
 
-from frontend_service.api.http.dialects.cohere.embedding import CohereEmbedBody, embeds
-from frontend_service.api.http.dialects.cohere.ranking import CohereRerankBody, reranks
+from frontend_service.api.http.dialects.cohere.embedding import CohereEmbedBody, embed_endpoint
+from frontend_service.api.http.dialects.cohere.ranking import CohereRerankBody, rerank_endpoint
 from frontend_service.api.http.errors import COHERE, OPENAI
 from frontend_service.api.http.route import Route
 from frontend_service.application.frontend import Frontend
@@ -16,11 +16,11 @@ def routes(frontend: Frontend) -> list[Route]:
             Route(
                 method="POST",
                 path=f"/v{version}/rerank",
-                shape=shape,
+                dialect=shape,
                 summary="Documents in the order in which they fit a query",
-                takes=CohereRerankBody,
-                gives=RANKED,
-                serve=reranks(frontend, version),
+                body_type=CohereRerankBody,
+                example=RANKED,
+                serve=rerank_endpoint(frontend, version),
             )
             for version, shape in (("1", OPENAI), ("2", COHERE))
         ),
@@ -28,12 +28,12 @@ def routes(frontend: Frontend) -> list[Route]:
             Route(
                 method="POST",
                 path=f"/v{version}/embed",
-                shape=COHERE,
+                dialect=COHERE,
                 summary="A vector for each text, in several types at once",
-                takes=CohereEmbedBody,
-                gives={"embeddings": gives, "texts": ["a text"]},
-                serve=embeds(frontend, version),
+                body_type=CohereEmbedBody,
+                example={"embeddings": example, "texts": ["a text"]},
+                serve=embed_endpoint(frontend, version),
             )
-            for version, gives in (("1", [[0.1, -0.2]]), ("2", {"float": [[0.1, -0.2]]}))
+            for version, example in (("1", [[0.1, -0.2]]), ("2", {"float": [[0.1, -0.2]]}))
         ),
     ]

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from frontend_service.api.http.reply import HttpReply, written
+from frontend_service.api.http.reply import HttpReply, to_json
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
@@ -49,12 +49,12 @@ class CuttableRequest(TruncatableBody, kw_only=True):
     model: str = ""
 
 
-def counted(answer: Answer, content: Any) -> HttpReply:
+def counted_reply(answer: Answer, content: Any) -> HttpReply:
     """A reply with the header that the load scripts of text-embeddings-inference read."""
-    return HttpReply(body=written(content), headers=(("x-compute-tokens", str(answer.tokens.total)),))
+    return HttpReply(body=to_json(content), headers=(("x-compute-tokens", str(answer.tokens.total)),))
 
 
-def known_as(frontend: Frontend, name: str) -> str:
+def resolved_name(frontend: Frontend, name: str) -> str:
     """The name by which a model is found: none where there is one, since the original serves one and asks for no name.
 
     Raises WorkerUnavailable.
@@ -66,12 +66,12 @@ def known_as(frontend: Frontend, name: str) -> str:
     return ""
 
 
-def of_any_name(
-    frontend: Frontend, call_service: Callable[[R, RequestTerms], Awaitable[A]]
+def for_any_name(
+    frontend: Frontend, ask: Callable[[R, RequestTerms], Awaitable[A]]
 ) -> Callable[[R, RequestTerms], Awaitable[A]]:
     """Asks the one model that is served, whatever a request calls it, and where there are several the one it names."""
 
     async def asks(request: R, terms: RequestTerms) -> A:
-        return await call_service(replace(request, model=known_as(frontend, request.model)), terms)
+        return await ask(replace(request, model=resolved_name(frontend, request.model)), terms)
 
     return asks

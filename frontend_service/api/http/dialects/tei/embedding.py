@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 
 from frontend_service.api.http.body import FILLED, Count, FilledInputs, inputs_of
-from frontend_service.api.http.dialects.tei.common import INPUTS, CuttableRequest, TruncatableBody, counted
-from frontend_service.api.http.reply import HttpReply, each_written, rows_of, split
-from frontend_service.api.http.route import Asked
+from frontend_service.api.http.dialects.tei.common import INPUTS, CuttableRequest, TruncatableBody, counted_reply
+from frontend_service.api.http.reply import HttpReply, each_to_json, rows_of, split
+from frontend_service.api.http.route import ParsedRequest
 from frontend_service.api.renaming import Names
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest, PromptChoice
@@ -97,15 +97,15 @@ def _check_not_empty(texts: tuple[str, ...]) -> None:
         raise InvalidInput(f"inputs[{place}] is empty", field=f"inputs[{place}]")
 
 
-def dense_reply(_: Asked[EmbedBody, EmbedRequest], answer: Answer) -> HttpReply:
-    return counted(answer, each_written(rows_of(answer.result.dense)))
+def dense_reply(_: ParsedRequest[EmbedBody, EmbedRequest], answer: Answer) -> HttpReply:
+    return counted_reply(answer, each_to_json(rows_of(answer.result.dense)))
 
 
-def all_reply(_: Asked[EmbedAllBody, EmbedRequest], answer: Answer) -> HttpReply:
-    return counted(answer, each_written(split(rows_of(answer.result.tokens), answer.result.row_lengths)))
+def all_reply(_: ParsedRequest[EmbedAllBody, EmbedRequest], answer: Answer) -> HttpReply:
+    return counted_reply(answer, each_to_json(split(rows_of(answer.result.tokens), answer.result.row_lengths)))
 
 
-def sparse_reply(_: Asked[EmbedAllBody, EmbedRequest], answer: Answer) -> HttpReply:
+def sparse_reply(_: ParsedRequest[EmbedAllBody, EmbedRequest], answer: Answer) -> HttpReply:
     rows = answer.result.sparse
     assert rows is not None
     indices = np.frombuffer(rows.indices, dtype="<i4")
@@ -115,7 +115,7 @@ def sparse_reply(_: Asked[EmbedAllBody, EmbedRequest], answer: Answer) -> HttpRe
         [{"index": index, "value": value} for index, value in zip(indices[a:b], values[a:b], strict=True)]
         for a, b in bounds
     )
-    return counted(answer, each_written(each))
+    return counted_reply(answer, each_to_json(each))
 
 
 def similarity_request(body: SimilarityBody) -> EmbedRequest:
@@ -132,6 +132,6 @@ def similarity_request(body: SimilarityBody) -> EmbedRequest:
     )
 
 
-def similarity_reply(_: Asked[SimilarityBody, EmbedRequest], answer: Answer) -> HttpReply:
+def similarity_reply(_: ParsedRequest[SimilarityBody, EmbedRequest], answer: Answer) -> HttpReply:
     rows = rows_of(answer.result.dense)
-    return counted(answer, rows[1:] @ rows[0])
+    return counted_reply(answer, rows[1:] @ rows[0])

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from frontend_service.api.tei_v1.codec.info import info_response
+from frontend_service.api.tei_v1.codec.info import info_response_to_pb
 from frontend_service.services.models import ModelDescription
 from shared.card import ModelCard
 from shared.vectors import ScoringMethod, Task
 
 
-def told(described: ModelDescription, requests: int, threads: int) -> dict[str, Any]:
+def info_reply(described: ModelDescription, requests: int, threads: int) -> dict[str, Any]:
     """The reply of /info: what is served, and its limits."""
-    card, ours = described.card, info_response(described, requests, threads)
+    card, ours = described.card, info_response_to_pb(described, requests, threads)
     return {
         "model_id": card.id,
         "model_sha": None,

@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 
 from frontend_service.api.http.body import FILLED, Bound
-from frontend_service.api.http.dialects.tei.common import FEWER, OPTIONS, CuttableRequest, counted
+from frontend_service.api.http.dialects.tei.common import FEWER, OPTIONS, CuttableRequest, counted_reply
 from frontend_service.api.http.reply import HttpReply
-from frontend_service.api.http.route import Asked
+from frontend_service.api.http.route import ParsedRequest
 from frontend_service.api.renaming import Names
 from frontend_service.domain.requests import ClassifyRequest
 from frontend_service.services.classification import Classified
@@ -80,7 +80,7 @@ def _batch(inputs: str | list[str | list[str]]) -> dict[str, list[str]]:
     return {f"inputs[{place}]": [entry] if isinstance(entry, str) else entry for place, entry in enumerate(inputs)}
 
 
-def predict_reply(asked: Asked[PredictBody, ClassifyRequest], classified: Classified) -> HttpReply:
+def predict_reply(asked: ParsedRequest[PredictBody, ClassifyRequest], classified: Classified) -> HttpReply:
     labels, parameters = classified.labels, asked.body.parameters
     most = parameters.top_k if parameters is not None else None
     scores = np.frombuffer(classified.answer.result.scores, dtype="<f4").reshape(-1, len(labels))
@@ -90,4 +90,4 @@ def predict_reply(asked: Asked[PredictBody, ClassifyRequest], classified: Classi
     ]
     given = asked.body.inputs
     single = parameters is None and (isinstance(given, str) or all(isinstance(text, str) for text in given))
-    return counted(classified.answer, found[0] if single else found)
+    return counted_reply(classified.answer, found[0] if single else found)

@@ -3,9 +3,9 @@
 from typing import Annotated, Any
 
 from frontend_service.api.http.body import FILLED
-from frontend_service.api.http.dialects.tei.common import OPTIONS, CuttableRequest, counted
+from frontend_service.api.http.dialects.tei.common import OPTIONS, CuttableRequest, counted_reply
 from frontend_service.api.http.reply import HttpReply
-from frontend_service.api.http.route import Asked
+from frontend_service.api.http.route import ParsedRequest
 from frontend_service.api.renaming import Names
 from frontend_service.domain.ranking_requests import RerankRequest
 from frontend_service.services.ranking import Reranked
@@ -43,9 +43,9 @@ def rerank_request(body: RerankBody) -> RerankRequest:
     )
 
 
-def rerank_reply(asked: Asked[RerankBody, RerankRequest], reranked: Reranked) -> HttpReply:
+def rerank_reply(asked: ParsedRequest[RerankBody, RerankRequest], reranked: Reranked) -> HttpReply:
     ranks: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in reranked.ranking]
     if asked.body.return_text:
         for rank, text in zip(ranks, reranked.texts, strict=True):
             rank["text"] = text
-    return counted(reranked.answer, ranks)
+    return counted_reply(reranked.answer, ranks)

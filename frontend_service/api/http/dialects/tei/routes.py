@@ -11,7 +11,7 @@ import msgspec
 from frontend_service.api.http.body import Body
 from frontend_service.api.http.dialects.cohere import ranking as cohere
 from frontend_service.api.http.dialects.tei import embedding, info, prediction, ranking, tokenization
-from frontend_service.api.http.dialects.tei.common import INPUTS, known_as, of_any_name
+from frontend_service.api.http.dialects.tei.common import INPUTS, for_any_name, resolved_name
 from frontend_service.api.http.dialects.tei.embedding import (
     EmbedAllBody,
     EmbedBody,
@@ -26,8 +26,8 @@ from frontend_service.api.http.dialects.tei.embedding import (
 from frontend_service.api.http.dialects.tei.prediction import PredictBody
 from frontend_service.api.http.dialects.tei.ranking import RerankBody
 from frontend_service.api.http.errors import TEI
-from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, written
-from frontend_service.api.http.route import HttpCall, Route, ServeRoute, exchanged
+from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, to_json
+from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, HttpCall, Route
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.requests import EmbedRequest
 from shared.vectors import OutputKind, Task
@@ -51,17 +51,17 @@ class _Root(msgspec.Struct):
 _root = Body(_Root)
 
 
-def reranks(frontend: Frontend) -> ServeRoute:
+def rerank_endpoint(frontend: Frontend) -> Endpoint:
     """TEI's bodies have `texts`; those with `documents` are Cohere's, and get its replies."""
-    ours = exchanged(
+    ours = ExchangeEndpoint(
         frontend,
         Body(RerankBody),
         ranking.rerank_request,
-        of_any_name(frontend, frontend.ranking.rerank),
+        for_any_name(frontend, frontend.ranking.rerank),
         ranking.rerank_reply,
         names_of=lambda _: ranking.NAMES,
     )
-    theirs = cohere.reranks(frontend)
+    theirs = cohere.rerank_endpoint(frontend)
 
     async def serve(call: HttpCall) -> HttpReply:
         given = await frontend.offload(len(call.body), _root.read, call.body)
@@ -70,44 +70,44 @@ def reranks(frontend: Frontend) -> ServeRoute:
     return serve
 
 
-def computes(frontend: Frontend) -> dict[str, ServeRoute]:
+def computed_endpoints(frontend: Frontend) -> dict[str, Endpoint]:
     """Paths that ask a worker, and what serves each; the root chooses among the others."""
     embed, classify = frontend.embedding.embed, frontend.classification.texts
 
-    def embeds(takes: Any, output: OutputKind, write: Any, weight: int = FLOAT_WEIGHT) -> ServeRoute:
+    def embeds(body_type: Any, output: OutputKind, write: Any, weight: int = FLOAT_WEIGHT) -> Endpoint:
         def read(body: Any) -> EmbedRequest:
             return embed_request(body, output)
 
-        call_service = of_any_name(frontend, embed)
-        return exchanged(frontend, Body(takes), read, call_service, write, weight, embedding.names_of)
+        ask = for_any_name(frontend, embed)
+        return ExchangeEndpoint(frontend, Body(body_type), read, ask, write, weight, embedding.names_of)
 
     serves = {
         "/embed": embeds(EmbedBody, OutputKind.DENSE, dense_reply),
         "/embed_all": embeds(EmbedAllBody, OutputKind.MULTI_VECTOR, all_reply),
         "/embed_sparse": embeds(EmbedAllBody, OutputKind.SPARSE, sparse_reply, embedding.SPARSE_WEIGHT),
-        "/predict": exchanged(
+        "/predict": ExchangeEndpoint(
             frontend,
             Body(PredictBody),
             prediction.predict_request,
-            of_any_name(frontend, classify),
+            for_any_name(frontend, classify),
             prediction.predict_reply,
             FLOAT_WEIGHT,
             prediction.names_of,
         ),
-        "/rerank": reranks(frontend),
-        "/similarity": exchanged(
+        "/rerank": rerank_endpoint(frontend),
+        "/similarity": ExchangeEndpoint(
             frontend,
             Body(SimilarityBody),
             similarity_request,
-            of_any_name(frontend, embed),
+            for_any_name(frontend, embed),
             similarity_reply,
             names_of=lambda _: embedding.SIMILAR,
         ),
     }
-    return {"/": chooses(frontend, serves), **serves}
+    return {"/": root_endpoint(frontend, serves), **serves}
 
 
-def chooses(frontend: Frontend, serves: Mapping[str, ServeRoute]) -> ServeRoute:
+def root_endpoint(frontend: Frontend, serves: Mapping[str, Endpoint]) -> Endpoint:
     """Serves the root: by what the body holds, and what the model is for."""
 
     async def serve(call: HttpCall) -> HttpReply:
@@ -116,7 +116,7 @@ def chooses(frontend: Frontend, serves: Mapping[str, ServeRoute]) -> ServeRoute:
             return await serves["/rerank"](call)
         if given.compares:
             return await serves["/similarity"](call)
-        card = frontend.models.get(known_as(frontend, given.model or "")).card
+        card = frontend.models.get(resolved_name(frontend, given.model or "")).card
         if Task.EMBED not in card.tasks:
             return await serves["/predict"](call)
         return await serves["/embed_sparse" if card.outputs[:1] == (OutputKind.SPARSE,) else "/embed"](call)
@@ -124,12 +124,12 @@ def chooses(frontend: Frontend, serves: Mapping[str, ServeRoute]) -> ServeRoute:
     return serve
 
 
-def tells(frontend: Frontend) -> ServeRoute:
+def info_endpoint(frontend: Frontend) -> Endpoint:
     """GET /info."""
 
     async def serve(_: HttpCall) -> HttpReply:
         requests = frontend.calls.admission.bounds.requests
-        return HttpReply(body=written(info.told(frontend.models.get(""), requests, frontend.threads)))
+        return HttpReply(body=to_json(info.info_reply(frontend.models.get(""), requests, frontend.threads)))
 
     return serve
 
@@ -156,50 +156,50 @@ COMPUTED: tuple[tuple[str, str, tuple[Any, ...], Any], ...] = (
 
 def routes(frontend: Frontend) -> list[Route]:
     """All routes of this shape."""
-    serves = computes(frontend)
+    serves = computed_endpoints(frontend)
     return [
         *(
             Route(
                 method="POST",
                 path=path,
-                shape=TEI,
+                dialect=TEI,
                 summary=summary,
-                takes=takes[0],
-                or_takes=takes[1:],
-                gives=gives,
+                body_type=body_type[0],
+                other_body_types=body_type[1:],
+                example=example,
                 serve=serves[path],
             )
-            for path, summary, takes, gives in COMPUTED
+            for path, summary, body_type, example in COMPUTED
         ),
         Route(
             method="POST",
             path="/tokenize",
-            shape=TEI,
+            dialect=TEI,
             summary="The tokens of texts",
-            takes=tokenization.TokenizeBody,
-            gives=[[{"id": 101, "text": "[CLS]"}]],
+            body_type=tokenization.TokenizeBody,
+            example=[[{"id": 101, "text": "[CLS]"}]],
             names=INPUTS,
-            waits=False,
-            serve=tokenization.tokenizes(frontend),
+            needs_worker=False,
+            serve=tokenization.tokenize_endpoint(frontend),
         ),
         Route(
             method="POST",
             path="/decode",
-            shape=TEI,
+            dialect=TEI,
             summary="The texts of ids",
-            takes=tokenization.DecodeBody,
-            gives=["a text"],
+            body_type=tokenization.DecodeBody,
+            example=["a text"],
             names=tokenization.NAMES,
-            waits=False,
-            serve=tokenization.decodes(frontend),
+            needs_worker=False,
+            serve=tokenization.decode_endpoint(frontend),
         ),
         Route(
             method="GET",
             path="/info",
-            shape=TEI,
+            dialect=TEI,
             summary="What is served, and its limits",
-            gives={"model_id": "all-MiniLM-L6-v2", "max_input_length": 256},
-            waits=False,
-            serve=tells(frontend),
+            example={"model_id": "all-MiniLM-L6-v2", "max_input_length": 256},
+            needs_worker=False,
+            serve=info_endpoint(frontend),
         ),
     ]

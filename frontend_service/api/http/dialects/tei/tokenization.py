@@ -5,11 +5,11 @@ from typing import Annotated, Any
 import msgspec
 
 from frontend_service.api.http.body import FILLED, Body, Id, Texts, inputs_of, texts_of
-from frontend_service.api.http.dialects.tei.common import known_as
-from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, written
-from frontend_service.api.http.route import HttpCall, ServeRoute
+from frontend_service.api.http.dialects.tei.common import resolved_name
+from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, to_json
+from frontend_service.api.http.route import Endpoint, HttpCall
 from frontend_service.api.renaming import Names
-from frontend_service.api.tei_v1.codec.tokenization import byte_places
+from frontend_service.api.tei_v1.codec.tokenization import byte_offsets
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.requests import DetokenizeRequest, PromptChoice, TokenizeRequest, Truncation
 from frontend_service.services.models import ShownTexts
@@ -41,7 +41,7 @@ def shown(texts: ShownTexts, inputs: tuple[str, ...], *, special: bool) -> list[
     found = []
     for given, text in zip(inputs, texts.texts, strict=True):
         whole, encoding = texts.prompt + given, text.encoding
-        places, tokens = byte_places(whole), []
+        places, tokens = byte_offsets(whole), []
         columns = zip(encoding.ids, encoding.tokens, encoding.special_tokens_mask, text.offsets, strict=True)
         for identity, token, is_special, (start, stop) in columns:
             if not is_special:
@@ -56,7 +56,7 @@ def _token(identity: int, text: str, start: int | None, stop: int | None) -> dic
     return {"id": identity, "text": text, "special": False, "start": start, "stop": stop}
 
 
-def tokenizes(frontend: Frontend) -> ServeRoute:
+def tokenize_endpoint(frontend: Frontend) -> Endpoint:
     """POST /tokenize."""
     tokenizing = Body(TokenizeBody)
 
@@ -66,7 +66,7 @@ def tokenizes(frontend: Frontend) -> ServeRoute:
         if not inputs:
             raise InvalidInput("inputs is empty", field="inputs")
         request = TokenizeRequest(
-            model=known_as(frontend, body.model),
+            model=resolved_name(frontend, body.model),
             texts=inputs,
             prompt=PromptChoice(name=body.prompt_name),
             cut=UNLIMITED,
@@ -74,14 +74,14 @@ def tokenizes(frontend: Frontend) -> ServeRoute:
         texts = await frontend.models.tokenize(request)
         return await frontend.offload(
             FLOAT_WEIGHT * texts.size,
-            lambda texts: HttpReply(body=written(shown(texts, inputs, special=body.add_special_tokens))),
+            lambda texts: HttpReply(body=to_json(shown(texts, inputs, special=body.add_special_tokens))),
             texts,
         )
 
     return serve
 
 
-def decodes(frontend: Frontend) -> ServeRoute:
+def decode_endpoint(frontend: Frontend) -> Endpoint:
     """POST /decode."""
     decoding = Body(DecodeBody)
 
@@ -89,8 +89,8 @@ def decodes(frontend: Frontend) -> ServeRoute:
         body = await frontend.offload(len(call.body), decoding.read, call.body)
         _, tokenized = inputs_of(body.ids, "ids")  # type: ignore[arg-type]
         request = DetokenizeRequest(
-            model=known_as(frontend, body.model), tokenized=tokenized, skip_special_tokens=body.skip_special_tokens
+            model=resolved_name(frontend, body.model), tokenized=tokenized, skip_special_tokens=body.skip_special_tokens
         )
-        return HttpReply(body=written((await frontend.models.detokenize(request)).texts))
+        return HttpReply(body=to_json((await frontend.models.detokenize(request)).texts))
 
     return serve
