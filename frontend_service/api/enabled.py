@@ -1,4 +1,4 @@
-"""The APIs over gRPC, by the names that --doors takes."""
+"""The APIs over gRPC, by their names in the settings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The whole door."""
+"""The whole API over HTTP: all routes, the application and its server."""
 
 from collections.abc import Callable
 
@@ -22,21 +22,23 @@ def http_server(
     *,
     keys: bool,
     metrics: Callable[[], tuple[bytes, str]],
-    tell: ObserveCall | None = None,
+    observe_call: ObserveCall | None = None,
     tls: Fresh[Identity] | None = None,
     drain_seconds: float,
     hosts: Hosts = ALL_HOSTS,
     cors: Cors = NO_CORS,
 ) -> HttpServer:
-    """Not started yet. `keys`: whether callers need one; `metrics`: the page for Prometheus and its content type;
-    `hosts`: those that requests may be for; `cors`: pages of other sites that may ask.
+    """Builds the server, which is not started yet.
+
+    `keys`: whether callers need an API key; `metrics`: returns the page for Prometheus and its content type; `hosts`:
+    hosts that requests may be for; `cors`: web pages of other sites that may call the API.
     """
-    answered = [route for shape in DIALECTS for route in shape.routes(frontend)]
+    model_routes = [route for dialect in DIALECTS for route in dialect.routes(frontend)]
 
     def is_draining() -> bool:
         return server.draining
 
-    looked_at = page.routes(frontend, answered, keys=keys, is_draining=is_draining, metrics=metrics)
-    app = App(frontend, [*answered, *looked_at], tell, hosts=hosts, cors=cors)
+    page_routes = page.routes(frontend, model_routes, keys=keys, is_draining=is_draining, metrics=metrics)
+    app = App(frontend, [*model_routes, *page_routes], observe_call, hosts=hosts, cors=cors)
     server = HttpServer(app, tls, drain_seconds)
     return server

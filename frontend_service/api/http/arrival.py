@@ -1,4 +1,4 @@
-"""How the body of a request arrives: counted as it comes, bounded in bytes and in time."""
+"""How the body of a request arrives: counted as it comes, limited in bytes and in time."""
 
 import asyncio
 import time
@@ -12,20 +12,20 @@ from shared.server.admission.holding import Holding
 from shared.server.admission.reads import QUICK_SECONDS
 
 BODY_BYTES = 64 * 1024 * 1024
-"""Most that the body of a request may have, as over gRPC."""
+"""Longest body of a request, as over gRPC."""
 
 Headers = Sequence[tuple[str, str]]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
 
 class CallerGone(asyncio.CancelledError):
-    """The caller is no longer there, so nobody is answered."""
+    """The caller has disconnected, so no reply is sent."""
 
 
 def check_body_headers(headers: Headers) -> None:
-    """Raises NotHere for a body that says that it is too large or compressed, or does not say that it is JSON.
+    """Raises HttpError where the headers say that the body is too large or compressed, or not that it is JSON.
 
-    A page of any site may have a browser send what says nothing of JSON, and nobody asks it whether it may.
+    A body that is not declared as JSON could come from any web page: browsers send it without a CORS preflight.
     """
     if not any(name == "content-type" and _is_json(value) for name, value in headers):
         raise HttpError(415, f"the body must be {JSON} and say so: with curl, add -H 'content-type: {JSON}'")
@@ -42,30 +42,30 @@ def _is_json(content_type: str) -> bool:
 
 
 async def read_body(receive: Receive, admission: Admission, holding: Holding) -> bytes:
-    """The whole body. Raises NotHere, Overloaded, DeadlineExceeded, Gone."""
+    """Reads the whole body. Raises HttpError, Overloaded, DeadlineExceeded, CallerGone."""
     seconds = admission.bounds.read_seconds
     try:
         async with asyncio.timeout(seconds):
-            return await _gathered(receive, admission, holding)
+            return await _read_parts(receive, admission, holding)
     except TimeoutError:
         raise admission.refusals.too_slow(seconds) from None
 
 
-async def _gathered(receive: Receive, admission: Admission, holding: Holding) -> bytes:
-    reads, begun, is_slow = admission.reads, time.monotonic(), False
-    gathered = bytearray()
+async def _read_parts(receive: Receive, admission: Admission, holding: Holding) -> bytes:
+    reads, start, is_slow = admission.reads, time.monotonic(), False
+    body = bytearray()
     try:
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise CallerGone
             part: bytes = message.get("body", b"")
-            _check_length(len(gathered) + len(part))
+            _check_length(len(body) + len(part))
             holding.add(len(part))
             if not message.get("more_body", False):
-                return bytes(gathered + part) if gathered else part
-            gathered += part
-            if time.monotonic() - begun > QUICK_SECONDS:
+                return bytes(body + part) if body else part
+            body += part
+            if time.monotonic() - start > QUICK_SECONDS:
                 reads.check_slow(new=not is_slow)
                 reads.slow += not is_slow
                 is_slow = True

@@ -1,4 +1,4 @@
-"""The playground at / and its files. They lie in a package, and ask no other host for anything."""
+"""The playground at / and its files, which lie in a package and load nothing from other hosts."""
 
 from collections.abc import Iterator
 from importlib.resources import files
@@ -9,36 +9,38 @@ from frontend_service.api.http.route import Endpoint, HttpCall, Route
 
 PACKAGE = "frontend_service.api.http.playground"
 PAGE = "index.html"
-TYPES = {".html": HTML, ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
-TYPES |= {".svg": "image/svg+xml"}
+CONTENT_TYPES = {".html": HTML, ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+CONTENT_TYPES |= {".svg": "image/svg+xml"}
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 HEADERS = (
     ("content-security-policy", POLICY),
-    ("cache-control", "no-cache"),  # after an update no old file is mixed with new ones
+    ("cache-control", "no-cache"),  # so that after an update no old file is mixed with new ones
     ("referrer-policy", "no-referrer"),
 )
 
 
 def routes() -> Iterator[Route]:
-    """The page, and each file that it is made of. All are open: it is the page that asks for a key."""
+    """Routes of the page and of its files. All are open: the page itself asks for an API key."""
     for file in files(PACKAGE).iterdir():
-        kind = TYPES.get("." + file.name.rpartition(".")[2])
-        if kind is not None:
+        content_type = CONTENT_TYPES.get("." + file.name.rpartition(".")[2])
+        if content_type is not None:
             path = "/" if file.name == PAGE else f"/playground/{file.name}"
-            serve = _gives(HttpReply(body=file.read_bytes(), content_type=kind, headers=HEADERS))
+            reply = HttpReply(body=file.read_bytes(), content_type=content_type, headers=HEADERS)
             yield Route(
                 method="GET",
                 path=path,
                 dialect=TEI,
                 summary="The playground, for a browser",
-                content_type=kind,
+                content_type=content_type,
                 is_open=True,
-                serve=serve,
+                endpoint=_constant_endpoint(reply),
             )
 
 
-def _gives(reply: HttpReply) -> Endpoint:
-    async def serve(_: HttpCall) -> HttpReply:
+def _constant_endpoint(reply: HttpReply) -> Endpoint:
+    """Makes an endpoint that always gives the same reply."""
+
+    async def endpoint(_: HttpCall) -> HttpReply:
         return reply
 
-    return serve
+    return endpoint

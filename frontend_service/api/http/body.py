@@ -1,4 +1,4 @@
-"""The body of a request: JSON to a struct. msgspec."""
+"""The body of a request: JSON to a struct, by msgspec."""
 
 import re
 from typing import Annotated, Any, Generic, TypeVar
@@ -12,26 +12,26 @@ from shared.errors import InvalidInput, LimitExceeded
 
 T = TypeVar("T", bound=msgspec.Struct)
 LETTERS = 300
-"""Letters of a message that is told: msgspec's may quote the caller."""
-AT = re.compile(r"(?P<what>.*) - at `\$(?:\.)?(?P<path>.*)`", re.DOTALL)
+"""Longest message of an error, in letters: msgspec's messages may quote the caller."""
+PLACE = re.compile(r"(?P<fault>.*) - at `\$(?:\.)?(?P<path>.*)`", re.DOTALL)
 ODD_WORD = re.compile("Invalid enum value (.{1,66}).*", re.DOTALL)
 MISSING = re.compile(r"Object missing required field `(\w+)`")
 MOST_ENTRIES, MOST_LISTS = 1_000_000, 100_000
-"""Entries, and lists and objects, that a body may have."""
+"""Most entries, and most lists and objects, of a body."""
 TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
-"""A string, which ends with the body if not before, so that nothing is looked at twice; or what begins an entry."""
+"""A string, or the beginning of an entry. An open string ends with the body, so that no byte is matched twice."""
 LARGEST = 2**31 - 1
 Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 Bound = Annotated[int, msgspec.Meta(ge=1)]
-"""A number of things at most. It may be above what there can be, however large."""
+"""An upper bound, which may be larger than any count that it limits."""
 Id = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 FILLED = msgspec.Meta(extra_json_schema={"minItems": 1})
-"""Metadata of lists that may not be empty, for the document; requests are checked where they are made."""
+"""Metadata of lists that may not be empty, for the OpenAPI document. They are checked where requests are read."""
 _SOME_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": LARGEST}}
 
 
 def _of_one_kind(text: dict[str, Any]) -> msgspec.Meta:
-    """The schema of what `inputs_of` takes, which Python's types cannot say. `text`: the schema of one text."""
+    """The schema of inputs that are all of one kind, beyond Python's types. `text`: the schema of one text."""
     kinds = [text, _SOME_IDS]
     return msgspec.Meta(
         description="A text, a list of texts, the token ids of a text, or a list of such lists.",
@@ -45,60 +45,60 @@ Texts = Annotated[str | Annotated[list[str], FILLED], msgspec.Meta(description="
 
 
 class Body(Generic[T]):
-    """The body that a route takes. Fields that it does not know are ignored, since clients send some of their own.
+    """Reads the body that a route takes. Unknown fields are ignored, since clients send fields of their own.
 
-    `null` is absence, and a whole number is an integer however it is written; see `leniency`. What the original knows
-    and nothing here can honour is refused by name; see `refusing`.
+    `null` means that a field is absent, and a whole number is an integer however it is written; see `leniency`. Fields
+    that the original API has and this one cannot honour are refused by name; see `refused_fields`.
     """
 
     def __init__(self, kind: type[T]) -> None:
         self.kind = kind
         self._decoder = msgspec.json.Decoder(kind)
-        self._mending = LenientFields(kind)
+        self._lenient = LenientFields(kind)
         self._refusals = RefusedFields(kind)
 
     def read(self, raw: bytes) -> T:
-        """Raises InvalidInput, with the place in the body as its field, and LimitExceeded."""
+        """Reads a body. Raises InvalidInput, with the place in the body as its field, and LimitExceeded."""
         _check_entries(raw)
         try:
             raw = without_mark(raw)
             return self._read(raw)
         except msgspec.ValidationError as error:
-            raise self._wrong(str(error)) from None
+            raise self._invalid_input(str(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidJson(f"the body is no JSON: {str(error)[:LETTERS]}") from None
         except RecursionError:
             raise InvalidJson("the body is nested too deeply") from None
 
     def _read(self, raw: bytes) -> T:
-        """Reads the body as it is, and where that fails, once more as it is mended."""
+        """Reads the body strictly, and where that fails, once more leniently."""
         try:
             body = self._decoder.decode(raw)
         except msgspec.ValidationError as error:
             if not MENDABLE.search(str(error)):
                 raise
-            content = self._mending.content(raw)
-            self._refusals.check(content)  # what is refused says more than what is missing because of it
+            content = self._lenient.content(raw)
+            self._refusals.check(content)  # a refusal says more than the missing field that it explains
             return msgspec.convert(content, self.kind)
         self._refusals.check_struct(body)
         return body
 
-    def _wrong(self, message: str) -> InvalidInput:
-        """An error with msgspec's words, or with our own where those do not name the field or what it may be."""
-        at = AT.fullmatch(message)
-        what, path = (at["what"], at["path"]) if at else (message, "")
-        missing, odd = MISSING.match(what), ODD_WORD.match(what)
+    def _invalid_input(self, message: str) -> InvalidInput:
+        """An error with msgspec's message, or a clearer one where that does not name the field or its choices."""
+        place = PLACE.fullmatch(message)
+        fault, path = (place["fault"], place["path"]) if place else (message, "")
+        missing, odd = MISSING.match(fault), ODD_WORD.match(fault)
         if missing:
             field = f"{path}.{missing[1]}".lstrip(".")
             return InvalidInput(f"{field} is missing", field=field)
-        told = f"{path}: {what}" if path else what
+        text = f"{path}: {fault}" if path else fault
         if odd:
-            told = f"{path} is {odd[1]}, there are {', '.join(choices(self.kind, path))}"
-        return InvalidInput(told[:LETTERS], field=path[:LETTERS])
+            text = f"{path} is {odd[1]}, there are {', '.join(choices(self.kind, path))}"
+        return InvalidInput(text[:LETTERS], field=path[:LETTERS])
 
 
 def _check_entries(raw: bytes) -> None:
-    """Raises LimitExceeded before objects are made: a few bytes of JSON may become a hundred in memory."""
+    """Raises LimitExceeded before objects are made of too many entries: a few bytes of JSON may take a hundred."""
     if raw.count(b",") <= MOST_ENTRIES and raw.count(b"[") + raw.count(b"{") <= MOST_LISTS:
         return
     lists = strings = entries = 0
@@ -114,26 +114,26 @@ def _check_entries(raw: bytes) -> None:
 
 
 class InvalidJson(InvalidInput):
-    """The body cannot be read at all."""
+    """The body is no JSON at all."""
 
 
-def texts_of(given: str | list[str]) -> tuple[str, ...]:
-    """Texts of a field that takes one or many."""
-    return (given,) if isinstance(given, str) else tuple(given)
+def texts_of(texts: str | list[str]) -> tuple[str, ...]:
+    """The texts of a field that takes one text or a list."""
+    return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
 def inputs_of(
-    given: str | list[str | int | list[int]], field: str
+    inputs: str | list[str | int | list[int]], field: str
 ) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
-    """Texts, or lists of token ids; the other one is empty. Raises InvalidInput where they are mixed or none."""
-    if isinstance(given, str):
-        return (given,), ()
-    if not given:
+    """Texts and lists of token ids, one of which is empty. Raises InvalidInput where inputs are mixed or empty."""
+    if isinstance(inputs, str):
+        return (inputs,), ()
+    if not inputs:
         raise InvalidInput(f"{field} is empty", field=field)
-    kind = type(given[0])
-    for place, entry in enumerate(given):
+    kind = type(inputs[0])
+    for place, entry in enumerate(inputs):
         if type(entry) is not kind:
             raise InvalidInput(f"{field}[{place}] is of another kind than {field}[0]", field=f"{field}[{place}]")
     if kind is str:
-        return tuple(given), ()  # type: ignore[arg-type]
-    return (), (tuple(given),) if kind is int else tuple(map(tuple, given))  # type: ignore[arg-type]
+        return tuple(inputs), ()  # type: ignore[arg-type]
+    return (), (tuple(inputs),) if kind is int else tuple(map(tuple, inputs))  # type: ignore[arg-type]

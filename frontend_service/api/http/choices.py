@@ -1,4 +1,4 @@
-"""Words that a place in a body may be, where it is one of some."""
+"""The words that a field of a body may have, where it takes one of several."""
 
 import re
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ import msgspec
 from msgspec import inspect
 
 STEP = re.compile(r"\[|[A-Za-z_]\w*")
-"""A field's name, or an entry of a list."""
+"""A step of a path: a field's name, or an entry of a list."""
 
 
 def choices(kind: type[msgspec.Struct], path: str) -> list[str]:
-    """Words that may stand at a `path` as msgspec tells it, such as `parameters.words[2]`; none where any may."""
+    """Words that a struct allows at a `path` of msgspec's form, such as `parameters.words[2]`; none where all are."""
     types = list(_alternatives(inspect.type_info(kind)))
     for step in STEP.findall(path):
         types = [choice for type_ in types for inner in _inner(type_, step) for choice in _alternatives(inner)]
@@ -20,7 +20,7 @@ def choices(kind: type[msgspec.Struct], path: str) -> list[str]:
 
 
 def _alternatives(type_: inspect.Type) -> Iterator[inspect.Type]:
-    """A type, or those that it is a union of."""
+    """The types of a union, or the type itself."""
     if isinstance(type_, inspect.Metadata):
         yield from _alternatives(type_.type)
     elif isinstance(type_, inspect.UnionType):
@@ -31,7 +31,7 @@ def _alternatives(type_: inspect.Type) -> Iterator[inspect.Type]:
 
 
 def _inner(type_: inspect.Type, step: str) -> list[inspect.Type]:
-    """Types a step further in."""
+    """The types of a list's entries or of a struct's field, as the step says."""
     if isinstance(type_, inspect.ListType) and step == "[":
         return [type_.item_type]
     if isinstance(type_, inspect.StructType):

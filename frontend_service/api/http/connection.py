@@ -1,4 +1,4 @@
-"""One connection: each request gets its one response, in order, and nobody holds it for longer than it may."""
+"""One connection: every request gets its one response, in order, and every wait for the caller has a limit."""
 
 import asyncio
 from collections import deque
@@ -14,18 +14,18 @@ from frontend_service.api.http.open_connections import OpenConnections
 from frontend_service.api.http.parser import InvalidRequest, Parser, RequestHead
 
 CONNECTIONS = 4096
-"""Callers at once, as over gRPC."""
+"""Most connections at once, as over gRPC."""
 HEAD_SECONDS = 10.0
-"""Time for the head of a request to arrive."""
+"""Longest time for the head of a request to arrive."""
 IDLE_SECONDS = 75.0
-"""Time between two requests of a connection: more than what balancers in front keep theirs."""
+"""Longest time between two requests of a connection: longer than load balancers keep idle connections."""
 REST_SECONDS, REST_BYTES = 30.0, 256 * 1024 * 1024
-"""Bounds of what is still sent after its response: it is read and dropped, since a connection that is closed on it
-loses the response on its way. More than a body may have, since larger ones are refused."""
+"""Limits for bytes that a caller still sends after the response. They are read and dropped, since closing the
+connection on them would lose the response on its way. A body may have fewer bytes, since larger bodies are refused."""
 AHEAD = 64 * 1024
-"""Bytes of a body that are read before the app takes them."""
+"""Most bytes of a body that are read before the application takes them."""
 PIPELINED = 100
-"""Requests that may wait behind one that is being answered; the connection ends with the last of them."""
+"""Most requests that wait behind the one that is answered; the connection ends with the last of them."""
 
 App = Callable[
     [Mapping[str, Any], Callable[[], Awaitable[Mapping[str, Any]]], Callable[[Mapping[str, Any]], Awaitable[None]]],
@@ -36,30 +36,30 @@ log = structlog.get_logger("server")
 
 
 class Owed(Enum):
-    """What a caller is to send, or to take, while nothing of its own is being answered."""
+    """The step that a connection expects of its caller while it answers no request."""
 
-    HEAD = "a head that it has begun, or its first one"
+    HEAD = "the rest of a head, or its first head"
     REQUEST = "another request, if it has one"
-    REST = "what belongs to no request that is answered, and its last response"
+    REST = "the rest of a request that is not answered, and reading the last response"
 
 
 class Connection(asyncio.Protocol):
-    """A caller, from its first byte to its last. There may be many, and each is bounded in what it leaves open."""
+    """The connection of one caller, from its first byte to its last, as an asyncio protocol."""
 
     _transport: asyncio.Transport
 
-    def __init__(self, app: App, present: OpenConnections) -> None:
-        self._app, self._present = app, present
+    def __init__(self, app: App, connections: OpenConnections) -> None:
+        self._app, self._connections = app, connections
         self._loop = asyncio.get_running_loop()
         self._writable = asyncio.Event()
         self._writable.set()
         self._parser = Parser(self)
-        self._cycles: deque[Cycle] = deque()  # those that are to be answered
-        self._reading: Cycle | None = None  # whose body comes
-        self._refusal = b""  # the last response, to what was no request
-        self._is_last = False  # no request is taken any more
-        self._is_closing = False  # nothing is written any more
-        self._dropped = 0  # bytes that came after their response
+        self._cycles: deque[Cycle] = deque()  # requests that are to be answered, the first one first
+        self._arriving: Cycle | None = None  # the request whose body arrives
+        self._refusal = b""  # the last response, to bytes that are no request
+        self._is_last = False  # the last request has come: no more are taken
+        self._is_closing = False  # nothing more is written
+        self._dropped = 0  # bytes that came after the response to their request
         self._owed: Owed | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -68,39 +68,40 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._present.connections.add(self)
-        self._settle()
-        if len(self._present.connections) > CONNECTIONS:
+        self._connections.connections.add(self)
+        self._update_waiting()
+        if len(self._connections.connections) > CONNECTIONS:
             self.abort()
-        elif self._present.is_ending:
+        elif self._connections.is_ending:
             self.finish()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_last and self._reading is None:
+        if self._is_last and self._arriving is None:
             self._drop(len(data))
             return
         try:
             self._parser.feed(data)
         except InvalidRequest as error:
             self._refuse(error)
-        self._go_on()
+        self._answer_next()
 
     def eof_received(self) -> None:
-        """Whoever sends nothing more has gone: most callers that give up look no different. What has been written still
-        leaves.
+        """Treats a caller that sends nothing more as gone: most callers that give up look the same.
+
+        Bytes that have been written still leave.
         """
-        self._give_up()
+        self._drop_requests()
         self._is_closing = True
-        self._settle()
+        self._update_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._give_up()
-        self._reading = None
+        self._drop_requests()
+        self._arriving = None
         self._parser.close()
         if self._timer is not None:
             self._timer.cancel()
         self._writable.set()
-        self._present.leave(self)
+        self._connections.remove(self)
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -111,26 +112,26 @@ class Connection(asyncio.Protocol):
     # Called by the parser.
 
     def on_head(self, head: RequestHead) -> None:
-        """Puts the request behind those that are to be answered."""
+        """Adds a request behind those that are to be answered."""
         if self._is_last:
             return
         keep_alive = head.keep_alive and head.length <= REST_BYTES and len(self._cycles) < PIPELINED
         invites = head.version == "1.1" and any(name == b"expect" for name, _ in head.headers)
         self._is_last = not keep_alive
-        self._reading = Cycle(self._scope(head), self, keep_alive=keep_alive, invites=invites)
-        self._cycles.append(self._reading)
+        self._arriving = Cycle(self._scope(head), self, keep_alive=keep_alive, invites=invites)
+        self._cycles.append(self._arriving)
         self._dropped = 0
 
     def on_part(self, part: bytes) -> None:
-        """Gives the bytes to their request; nobody wants those that come after its response."""
-        if self._reading is None or self._reading.is_over:
+        """Gives bytes of a body to their request; drops those that come after its response."""
+        if self._arriving is None or self._arriving.is_over:
             self._drop(len(part))
         else:
-            self._reading.arrive(part)
+            self._arriving.arrive(part)
 
     def on_end(self, keep_alive: bool) -> None:
-        """Trailers, too, may say that nothing follows."""
-        cycle, self._reading = self._reading, None
+        """Ends the request that arrives. Its trailers may say that it is the last one."""
+        cycle, self._arriving = self._arriving, None
         if cycle is not None:
             self._is_last = self._is_last or not keep_alive
             cycle.keep_alive = cycle.keep_alive and keep_alive
@@ -157,49 +158,50 @@ class Connection(asyncio.Protocol):
         await self._writable.wait()
 
     def write(self, data: bytes) -> None:
-        """The bytes leave when they can."""
+        """Writes bytes, which leave when the caller reads them."""
         self._transport.write(data)
 
     def taken(self) -> None:
-        """There is room for more of a body."""
-        self._settle()
+        """Notes that there is room for more of a body."""
+        self._update_waiting()
 
     def answered(self, cycle: Cycle) -> None:
-        """Begins the next response, or ends."""
+        """Notes that a response is whole: answers the next request, or ends."""
         self._cycles.popleft()
         if not cycle.keep_alive:
-            self._give_up()
-        self._go_on()
+            self._drop_requests()
+        self._answer_next()
 
     # Called by the server.
 
     def finish(self) -> None:
-        """Answers the requests that are there, and ends."""
+        """Answers the requests that have arrived, then ends."""
         self._is_last = True
         if self._cycles:
             self._cycles[-1].keep_alive = False
-        self._go_on()
+        self._answer_next()
 
     def abort(self) -> None:
         """Ends at once."""
         self._transport.abort()
 
-    # Requests in their order.
+    # Answering requests in their order.
 
-    def _go_on(self) -> None:
-        """Begins to answer the first request that waits, or closes behind the last one."""
+    def _answer_next(self) -> None:
+        """Begins to answer the first request that waits, or closes after the last one."""
         if self._cycles:
             cycle = self._cycles[0]
             if not cycle.is_running:
                 cycle.is_running = True
                 task = self._loop.create_task(self._run(cycle))
-                self._present.tasks.add(task)
-                task.add_done_callback(self._present.tasks.discard)
+                self._connections.tasks.add(task)
+                task.add_done_callback(self._connections.tasks.discard)
         elif self._is_last:
             self._close()
-        self._settle()
+        self._update_waiting()
 
     async def _run(self, cycle: Cycle) -> None:
+        """Runs the application for a request."""
         try:
             await self._app(cycle.scope, cycle.receive, cycle.send)
         except Exception as raised:
@@ -210,13 +212,14 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
 
     def _refuse(self, error: InvalidRequest) -> None:
-        """Refuses in its turn, instead of the request whose body it was; where that has its response, closes.
+        """Refuses invalid bytes, as the response to the request whose body they are in, or after those to all requests.
 
-        Behind the last request nothing is refused: no response may follow the one that ends the connection.
+        Where that request has begun its response, the connection ends after it instead. After the last request nothing
+        is refused: no response may follow the one that ends the connection.
         """
-        cycle, self._reading = self._reading, None
-        is_behind, self._is_last = cycle is None and self._is_last, True
-        if is_behind:
+        cycle, self._arriving = self._arriving, None
+        is_after_last, self._is_last = cycle is None and self._is_last, True
+        if is_after_last:
             return
         if cycle is not None and cycle.has_begun:
             cycle.keep_alive = False
@@ -226,66 +229,69 @@ class Connection(asyncio.Protocol):
             self._cycles.remove(cycle)
         self._refusal = refusal(error.status, error.message)
 
-    def _give_up(self) -> None:
-        """Nobody is answered any more who has not been."""
+    def _drop_requests(self) -> None:
+        """Drops all requests that have no response yet."""
         self._is_last, self._refusal = True, b""
-        if self._reading in self._cycles:
-            self._reading = None
+        if self._arriving in self._cycles:
+            self._arriving = None
         for cycle in self._cycles:
             cycle.leave()
         self._cycles.clear()
 
     def _close(self) -> None:
-        """Says that nothing more is written, and reads on until the caller has heard it, within bounds.
+        """Closes the writing half of the connection, and reads on within limits until the caller closes its half.
 
-        Specification: RFC 9112, 9.6. TLS has no such half, and a server that ends waits for nobody: there the rest of
-        the request is all that is read.
+        Specification: RFC 9112, 9.6. TLS cannot be closed by halves, and a server that ends does not wait: there only
+        the rest of the request is read.
         """
         if self._transport.is_closing():
-            return  # over TLS, asyncio forgets a transport that is closed twice: nothing could abort it any more
+            return  # over TLS, asyncio forgets a transport that is closed twice: nothing could abort it then
         if self._refusal:
             self._transport.write(self._refusal)
             self._refusal = b""
-        is_half = self._transport.can_write_eof()
-        if self._reading is None and (self._present.is_ending or not is_half):
+        can_half_close = self._transport.can_write_eof()
+        if self._arriving is None and (self._connections.is_ending or not can_half_close):
             self._transport.close()
-        elif is_half:
+        elif can_half_close:
             self._transport.write_eof()
         self._is_closing = True
 
     def _drop(self, size: int) -> None:
+        """Counts bytes that nobody wants; ends the connection where they are too many."""
         self._dropped += size
         if self._dropped > REST_BYTES:
             self._transport.abort()
 
-    # What is waited for.
+    # Waiting for the caller.
 
-    def _settle(self) -> None:
-        """Reads on or pauses, and sets the time until which the caller must have done what it owes."""
-        is_ahead = len(self._cycles) > 1 or (self._reading is not None and self._reading.held > AHEAD)
+    def _update_waiting(self) -> None:
+        """Pauses or resumes reading, and restarts the timer where the caller owes another step."""
+        is_ahead = len(self._cycles) > 1 or (self._arriving is not None and self._arriving.held > AHEAD)
         if not self._transport.is_closing():
             (self._transport.pause_reading if is_ahead else self._transport.resume_reading)()
-        owed = self._owes()
+        owed = self._owed_step()
         if owed is not self._owed:
             self._owed = owed
-            self._wait()
+            self._restart_timer()
 
-    def _owes(self) -> Owed | None:
-        """None while the caller waits for us."""
+    def _owed_step(self) -> Owed | None:
+        """The step that the caller owes; None while it waits for a response."""
         if self._cycles:
             return None
-        if self._is_closing or self._reading is not None:
+        if self._is_closing or self._arriving is not None:
             return Owed.REST
         return Owed.HEAD if self._parser.awaits_head else Owed.REQUEST
 
-    def _wait(self) -> None:
+    def _restart_timer(self) -> None:
+        """Restarts the timer for the step that the caller owes."""
         if self._timer is not None:
             self._timer.cancel()
         seconds = {None: None, Owed.HEAD: HEAD_SECONDS, Owed.REQUEST: IDLE_SECONDS, Owed.REST: REST_SECONDS}[self._owed]
-        self._timer = None if seconds is None else self._loop.call_later(seconds, self._too_late)
+        self._timer = None if seconds is None else self._loop.call_later(seconds, self._on_timeout)
 
-    def _too_late(self) -> None:
-        """Cuts the caller off; one that owes no more than to take its last response has half a minute for that."""
+    def _on_timeout(self) -> None:
+        """Aborts the connection. Where the caller owes only the reading of its last response, closes it instead, and
+        leaves it half a minute for that."""
         is_done = self._owed is Owed.REQUEST or (self._is_closing and not self._transport.is_closing())
         if not is_done:
             self._transport.abort()
@@ -293,4 +299,4 @@ class Connection(asyncio.Protocol):
         self._is_last = self._is_closing = True
         self._transport.close()
         self._owed = Owed.REST
-        self._wait()
+        self._restart_timer()

@@ -1,4 +1,4 @@
-"""One request of a connection and its one response, as ASGI has both.
+"""One request of a connection and its one response, as ASGI has them.
 
 Specification: asgi.readthedocs.io, HTTP 2.3.
 """
@@ -12,13 +12,13 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 JOINED = 64 * 1024
-"""Bytes of a response's body up to which it leaves in one piece with its head."""
+"""Longest body that is written together with its head, in bytes."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
 class Wire(Protocol):
-    """What a cycle knows of its connection."""
+    """The connection as a cycle sees it."""
 
     async def writable(self) -> None:
         """Returns when most of what was written has left, or the connection is lost."""
@@ -26,17 +26,17 @@ class Wire(Protocol):
     def write(self, data: bytes) -> None: ...
 
     def taken(self) -> None:
-        """What was there of the body has been taken."""
+        """Notes that the application has taken all bytes of the body so far."""
 
     def answered(self, cycle: "Cycle") -> None:
-        """The whole response has been written."""
+        """Notes that the whole response has been written."""
 
 
 class Cycle:
-    """A request whose head has arrived, and what is written in return.
+    """A request whose head has arrived, and its response.
 
-    `keep_alive`: another request may follow; `is_running`: the app has it; `has_begun`: so has its response; `is_over`:
-    it has its response, or nobody wants it.
+    `keep_alive`: another request may follow; `is_running`: the application has begun to answer; `has_begun`: the
+    response has begun; `is_over`: the response is written, or the caller no longer wants it.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class Cycle:
     )
 
     def __init__(self, scope: Mapping[str, Any], wire: Wire, *, keep_alive: bool, invites: bool) -> None:
-        """`invites`: the caller sends its body when it is told to (Expect: 100-continue)."""
+        """`invites`: the caller waits for an invitation before it sends the body (Expect: 100-continue)."""
         self.scope, self.keep_alive = scope, keep_alive
         self._wire, self._invites = wire, invites
         self.is_running = self.has_begun = self.is_over = self._is_whole = self._is_end_taken = False
@@ -65,33 +65,33 @@ class Cycle:
 
     @property
     def held(self) -> int:
-        """Bytes of the body that nobody has taken yet."""
+        """Bytes of the body that the application has not taken yet."""
         return len(self._part)
 
     def arrive(self, part: bytes) -> None:
-        """Takes the next bytes of the body."""
+        """Adds the next bytes of the body."""
         self._part += part
         self._changed.set()
 
     def end(self) -> None:
-        """The request is whole."""
+        """Notes that the request is whole."""
         self._is_whole = True
         self._changed.set()
 
     def leave(self) -> None:
-        """Nobody is to be answered any more."""
+        """Ends the cycle: nothing more is written."""
         self.is_over = True
         self._part.clear()
         self._changed.set()
 
     def fail(self) -> None:
-        """Answers that there is a bug, at once, where the response has not begun."""
+        """Answers with status 500, unless the response has begun."""
         if not (self.has_begun or self.is_over):
             self._begin(500, [(b"content-length", b"0")])
-            self._go_on(b"", is_last=True)
+            self._write_body(b"", is_last=True)
 
     async def receive(self) -> Mapping[str, Any]:
-        """The next part of the body; after the last one, waits until the caller has gone or has its response."""
+        """Returns the next part of the body. After the last one, waits until the cycle is over."""
         if self._invites:
             self._invites = False
             if not (self._part or self._is_whole or self.is_over):
@@ -108,8 +108,9 @@ class Cycle:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Mapping[str, Any]) -> None:
-        """Writes once most of what was written before has left; nothing where nobody is there. The head waits for the
-        first part of the body.
+        """Writes a message of the response, once most earlier bytes have left; nothing when the cycle is over.
+
+        The head is written together with the first part of the body.
         """
         await self._wire.writable()
         if self.is_over:
@@ -117,14 +118,14 @@ class Cycle:
         if message["type"] == "http.response.start":
             self._begin(message["status"], message["headers"])
         else:
-            self._go_on(message["body"], is_last=not message["more_body"])
+            self._write_body(message["body"], is_last=not message["more_body"])
 
     def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.has_begun = True
-        self.keep_alive = self.keep_alive and not self._invites  # a body that was not asked for may never come
+        self.keep_alive = self.keep_alive and not self._invites  # a body without invitation may never come
         self._head = _head(status, headers, self.keep_alive)
 
-    def _go_on(self, body: bytes, *, is_last: bool) -> None:
+    def _write_body(self, body: bytes, *, is_last: bool) -> None:
         if self.scope["method"] == "HEAD":
             body = b""
         head, self._head = self._head, b""
@@ -149,12 +150,12 @@ def _head(status: int, headers: Iterable[tuple[bytes, bytes]], keep_alive: bool)
 
 @lru_cache(1)
 def _date(now: int) -> bytes:
-    """The line for the second `now` since 1970."""
+    """The date line for a time in seconds since 1970."""
     return f"date: {formatdate(now, usegmt=True)}\r\n".encode()
 
 
 def refusal(status: int, message: str) -> bytes:
-    """A whole response to what cannot be read as a request, after which the connection ends."""
+    """A whole response to bytes that are no request; the connection ends after it."""
     body = message.encode()
     headers = ((b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body)))
     return _head(status, headers, keep_alive=False) + body

@@ -1,4 +1,4 @@
-"""An error in the words of a shape: status, body and headers."""
+"""Errors as HTTP replies, in the form of each dialect: status, body and headers."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -33,11 +33,11 @@ STATUSES: dict[type[SelvageError], int] = {
     DeadlineExceeded: 504,
     SelvageError: 500,
 }
-"""Statuses of HTTP by class of error; an error has that of its nearest class."""
+"""The HTTP status of each class of error; other classes have that of their nearest base."""
 
 
 class HttpError(InvalidInput):
-    """An error for a path that there is not, or not with this method or body. `http`: the status that says so."""
+    """An error about HTTP itself: the path, the method, the head or the kind of body. `http`: its status."""
 
     def __init__(self, http: int, message: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class HttpError(InvalidInput):
 
 
 def status_of(error: SelvageError) -> int:
-    """The status of HTTP that an error has."""
+    """The HTTP status of an error, in dialects without statuses of their own."""
     if isinstance(error, HttpError):
         return error.http
     return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
@@ -62,43 +62,45 @@ STATUS_MEANINGS = {
     503: "No worker is ready, or the service drains",
     504: "Out of time",
 }
+"""The meaning of each status, for the OpenAPI document."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorDialect:
-    """Errors as one family of clients reads them: `body` makes one of an error, its status, message and field.
+    """The form of errors that a family of clients knows.
 
-    `name`: by which the OpenAPI document has it; `schema`: of that body; `own`: statuses that only this shape has.
+    `name`: its name in the OpenAPI document; `status`: gives the status of an error; `body`: makes a body of an error,
+    its status, message and field; `schema`: that of the body; `more_statuses`: statuses that only this dialect has.
     """
 
     name: str
     status: Callable[[SelvageError], int]
     body: Callable[[SelvageError, int, str, str], Any]
     schema: Mapping[str, Any]
-    own: dict[int, str] = field(default_factory=dict)
+    more_statuses: dict[int, str] = field(default_factory=dict)
 
     @property
     def statuses(self) -> dict[int, str]:
-        """Statuses that errors of a path may have, each with what it says."""
-        return dict(sorted((STATUS_MEANINGS | self.own).items()))
+        """All statuses of this dialect, each with its meaning."""
+        return dict(sorted((STATUS_MEANINGS | self.more_statuses).items()))
 
-    def told(self, error: SelvageError, names: Names) -> HttpReply:
-        """`names`: what ours are called here."""
+    def error_reply(self, error: SelvageError, names: Names) -> HttpReply:
+        """Makes the reply for an error. `names`: our names as the route has them."""
         status = self.status(error)
         field, message = renamed(error.field, names), renamed(error.message, names)
         return HttpReply(status=status, body=to_json(self.body(error, status, message, field)), headers=_headers(error))
 
 
 def _headers(error: SelvageError) -> tuple[tuple[str, str], ...]:
-    found: list[tuple[str, str]] = []
+    headers: list[tuple[str, str]] = []
     if isinstance(error, HttpError):
-        found.extend(error.headers)
+        headers.extend(error.headers)
     if isinstance(error, Unauthenticated):
-        found.append(("www-authenticate", "Bearer"))
+        headers.append(("www-authenticate", "Bearer"))
     if error.retry_after is not None:
-        found.append(("retry-after", str(max(1, math.ceil(error.retry_after)))))
-        found.append(("retry-after-ms", str(math.ceil(1e3 * error.retry_after))))
-    return tuple(found)
+        headers.append(("retry-after", str(max(1, math.ceil(error.retry_after)))))
+        headers.append(("retry-after-ms", str(math.ceil(1e3 * error.retry_after))))
+    return tuple(headers)
 
 
 OPENAI_TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "service_unavailable_error"}
@@ -119,12 +121,13 @@ def _cohere(_: SelvageError, __: int, message: str, ___: str) -> Any:
     return {"message": message}
 
 
-OF_THE_MODEL = frozenset({"model", "method", "outputs", "outputs[0]"})
+MODEL_FIELDS = frozenset({"model", "method", "outputs", "outputs[0]"})
+"""Fields of an UnsupportedTask that mean a model of another kind."""
 TOO_MUCH = (InputTooLong, LimitExceeded, ResultTooLarge)
 
 
 def _tei_status(error: SelvageError) -> int:
-    if isinstance(error, UnsupportedTask) and error.field in OF_THE_MODEL:
+    if isinstance(error, UnsupportedTask) and error.field in MODEL_FIELDS:
         return 424
     if isinstance(error, TOO_MUCH):
         return 413
@@ -141,7 +144,7 @@ def _tei(_: SelvageError, status: int, message: str, __: str) -> Any:
 
 
 def _object(**properties: Any) -> dict[str, Any]:
-    """The schema of one that has all of these."""
+    """The schema of an object that must have all of these properties."""
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
@@ -163,5 +166,5 @@ TEI = ErrorDialect(
 
 
 def dialect_of(path: str) -> ErrorDialect:
-    """The shape of errors about a path that there is not."""
+    """The dialect of errors about a path without routes."""
     return OPENAI if path.startswith("/v1/") else COHERE if path.startswith("/v2/") else TEI

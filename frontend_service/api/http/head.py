@@ -1,4 +1,4 @@
-"""What the head of a request must hold before anything else of it counts, and for which hosts it may be.
+"""Checks of a request's head, which come before all others, and of the host that it is for.
 
 Specification: RFC 9112, 3.2, 6.1; RFC 9110, 7.2, 10.1.1, 15.5.20.
 """
@@ -14,13 +14,13 @@ from shared.security.tls import is_loopback
 
 HOST, TIMEOUT = "host", "selvage-timeout"
 ONCE = (HOST, "authorization", "content-type", TIMEOUT)
-"""Headers that tell two things where they come twice."""
+"""Headers that may come once: twice, they could contradict each other."""
 AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(:[0-9]*)?")
 ANY = "*"
 
 
 def check(method: str, version: str, headers: Headers) -> None:
-    """Raises NotHere for what no path takes. `version`: of HTTP."""
+    """Raises HttpError for a head that is wrong on every path. `version`: that of HTTP."""
     if version not in ("1.0", "1.1"):
         raise HttpError(505, f"this port speaks HTTP/1.1, not {version}")
     if method == "CONNECT":
@@ -51,30 +51,32 @@ def _check_coding(version: str, value: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosts:
-    """Hosts that requests may be for. A web page can point a name of its own to the address of this machine, and is the
-    same site then: only the name tells. `names`: those beside loopback's; None: all.
+    """The hosts that requests may be for.
+
+    A web page can point a name of its own at the address of this machine; for a browser it is the same site then, and
+    only the host's name shows the difference. `names`: names to serve beside those of loopback; None: all.
     """
 
     names: frozenset[str] | None = None
 
     @classmethod
     def of(cls, listen: str, names: Iterable[str]) -> "Hosts":
-        """The hosts of a port on HOST:PORT: all, unless it is loopback's or some `names` are chosen."""
+        """The hosts of a port on HOST:PORT: all, unless it listens on loopback or `names` are chosen."""
         chosen = frozenset(name.lower() for name in names)
         return cls(names=None if ANY in chosen or not (chosen or is_loopback(listen)) else chosen)
 
     def check(self, headers: Headers) -> None:
-        """Raises NotHere. A request without a host is no browser's."""
+        """Raises HttpError for a host that is not served. A request without a host comes from no browser."""
         if self.names is None:
             return
-        for name in (_name(value) for header, value in headers if header == HOST):
+        for name in (_host_name(value) for header, value in headers if header == HOST):
             if name and name not in self.names and not is_loopback(f"{name}:0"):
                 raise HttpError(
                     421, f"{HOST} is {clip(name)}, which is not served here; --http-host {clip(name)} serves it"
                 )
 
 
-def _name(authority: str) -> str:
-    """The name in HOST or HOST:PORT, in small letters."""
+def _host_name(authority: str) -> str:
+    """The name of HOST or HOST:PORT, in lower case."""
     match = AUTHORITY.fullmatch(authority)
     return match[1].lower().removesuffix(".") if match else authority

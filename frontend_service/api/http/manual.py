@@ -1,4 +1,4 @@
-"""The OpenAPI document as a page for a person: plain HTML, which asks nobody else for anything."""
+"""The OpenAPI document as a page for a person: plain HTML, which loads nothing."""
 
 import base64
 import hashlib
@@ -24,12 +24,12 @@ HEADERS = (
     ),
     ("referrer-policy", "no-referrer"),
 )
-"""Headers by which the page may load nothing but its own style, by its hash."""
+"""Headers that allow the page no content but its style, which is named by its hash."""
 JSON = "application/json"
 
 
 def page(document: dict[str, Any]) -> str:
-    """A page of all operations, with what they take and what they give."""
+    """The page of all operations, with their bodies and examples of their replies."""
     schemas = document["components"]["schemas"]
     sections = [
         _section(path, method, operation, schemas)
@@ -68,13 +68,13 @@ def _section(path: str, method: str, operation: dict[str, Any], schemas: dict[st
 
 
 def _fields(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
-    own = schemas[schema["$ref"].rpartition("/")[2]]
+    struct = schemas[schema["$ref"].rpartition("/")[2]]
     rows = "".join(
         f"<tr><td><code>{escape(name)}</code></td><td>{escape(_kind(field, schemas))}</td>"
-        f"<td>{'needed' if name in own.get('required', ()) else escape(_default(field))}</td></tr>"
-        for name, field in own["properties"].items()
+        f"<td>{'needed' if name in struct.get('required', ()) else escape(_default(field))}</td></tr>"
+        for name, field in struct["properties"].items()
     )
-    about = f"<p>{escape(own['description'])}</p>\n" if "description" in own else ""
+    about = f"<p>{escape(struct['description'])}</p>\n" if "description" in struct else ""
     return f"{about}<table><tr><th>Field</th><th>What</th><th>Default</th></tr>{rows}</table>\n"
 
 
@@ -83,7 +83,7 @@ def _default(field: dict[str, Any]) -> str:
 
 
 def _kind(field: dict[str, Any], schemas: dict[str, Any]) -> str:
-    """A field's type in words."""
+    """The type of a field in words."""
     if "description" in field:
         return str(field["description"])
     if "$ref" in field:

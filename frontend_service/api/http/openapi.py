@@ -1,5 +1,6 @@
-"""The OpenAPI document of the door. Format: spec.openapis.org/oas/v3.1.0; schemas by msgspec."""
+"""The OpenAPI document of the HTTP API. Format: spec.openapis.org/oas/v3.1.0; schemas by msgspec."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,27 +11,29 @@ from frontend_service.api.http.route import Route
 SCHEMAS = "#/components/schemas/{name}"
 JSON = "application/json"
 NULL = {"type": "null"}
+BODY = re.compile(r"\A(The body of|Within the body of POST [\w/]+:)\s+")
+"""The beginning of docstrings of structs for bodies, which the document does not repeat."""
 ABOUT = "Embeddings, reranks and labels in the shapes of OpenAI, Cohere, vLLM and text-embeddings-inference."
 
 
 def openapi(routes: Iterable[Route], *, keys: bool) -> dict[str, Any]:
-    """`keys`: whether a key is needed."""
-    shown = list(routes)
-    kinds = list(dict.fromkeys(kind for route in shown for kind in _bodies(route)))
-    bodies, components = msgspec.json.schema_components(kinds, ref_template=SCHEMAS)
-    components = {name: _with_absence(schema) for name, schema in components.items()}
-    schemas = dict(zip(kinds, bodies, strict=True))
+    """Describes routes in an OpenAPI document. `keys`: whether callers need an API key."""
+    routes = list(routes)
+    structs = list(dict.fromkeys(struct for route in routes for struct in _bodies(route)))
+    bodies, components = msgspec.json.schema_components(structs, ref_template=SCHEMAS)
+    components = {name: _documented(schema) for name, schema in components.items()}
+    schemas = dict(zip(structs, bodies, strict=True))
     paths: dict[str, dict[str, Any]] = {}
-    for route in shown:
+    for route in routes:
         path = f"{route.path}{{model}}" if route.has_rest else route.path
         paths.setdefault(path, {})[route.method.lower()] = _operation(
-            route, [schemas[kind] for kind in _bodies(route)], keys=keys
+            route, [schemas[struct] for struct in _bodies(route)], keys=keys
         )
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "Selvage", "version": "1", "description": ABOUT},
         "paths": paths,
-        "components": {"schemas": components | {_error(route): route.dialect.schema for route in shown}},
+        "components": {"schemas": components | {_error_schema(route): route.dialect.schema for route in routes}},
     }
     if keys:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -39,38 +42,44 @@ def openapi(routes: Iterable[Route], *, keys: bool) -> dict[str, Any]:
 
 
 def _bodies(route: Route) -> tuple[Any, ...]:
-    """Structs that may be in a route's body."""
+    """The structs that a route's body may have."""
     return () if route.body_type is None else (route.body_type, *route.other_body_types)
 
 
-def _with_absence(schema: dict[str, Any]) -> dict[str, Any]:
-    """An object whose fields may all be null, but for those that are needed; see `leniency`."""
-    needed = schema.get("required", ())
+def _documented(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a struct as the document has it: optional fields may be null, see `leniency`.
+
+    Its description is the docstring of the struct without the beginning BODY.
+    """
+    required = schema.get("required", ())
     fields = schema.get("properties", {}).items()
-    return schema | {"properties": {name: field if name in needed else _or_null(field) for name, field in fields}}
+    properties = {name: field if name in required else _nullable(field) for name, field in fields}
+    description = {"description": BODY.sub("", schema["description"])} if "description" in schema else {}
+    return schema | description | {"properties": properties}
 
 
-def _or_null(field: dict[str, Any]) -> dict[str, Any]:
-    """A field's schema that takes null too. What it says of itself stays outside."""
+def _nullable(field: dict[str, Any]) -> dict[str, Any]:
+    """A field's schema that takes null too. Its description and default stay outside of the alternatives."""
     about = {key: field[key] for key in ("description", "default") if key in field}
-    what = {key: value for key, value in field.items() if key not in about}
-    kinds = what.get("anyOf", [what])
-    if not what or NULL in kinds:
+    content = {key: value for key, value in field.items() if key not in about}
+    alternatives = content.get("anyOf", [content])
+    if not content or NULL in alternatives:
         return field
-    return about | {"anyOf": [*kinds, NULL]}
+    return about | {"anyOf": [*alternatives, NULL]}
 
 
-def _error(route: Route) -> str:
+def _error_schema(route: Route) -> str:
     """The name of the schema of a route's errors."""
     return f"{route.dialect.name}Error"
 
 
 def _operation(route: Route, schemas: list[Any], *, keys: bool) -> dict[str, Any]:
-    unheard = set() if keys and not route.is_open else {401}
+    """Describes a route. `schemas`: those of its bodies."""
+    impossible = set() if keys and not route.is_open else {401}
     if not schemas:
-        unheard |= {413, 415}  # those are of bodies
+        impossible |= {413, 415}  # errors about bodies
     example = {} if route.example is None else {"example": route.example}
-    error = {"$ref": SCHEMAS.format(name=_error(route))}
+    error = {"$ref": SCHEMAS.format(name=_error_schema(route))}
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": f"{route.method.lower()} {route.path}",
@@ -80,9 +89,9 @@ def _operation(route: Route, schemas: list[Any], *, keys: bool) -> dict[str, Any
                 "content": {route.content_type: example} | {kind: {} for kind in route.other_content_types},
             },
             **{
-                str(status): {"description": told, "content": {JSON: {"schema": error}}}
-                for status, told in route.dialect.statuses.items()
-                if status not in unheard
+                str(status): {"description": meaning, "content": {JSON: {"schema": error}}}
+                for status, meaning in route.dialect.statuses.items()
+                if status not in impossible
             },
         },
     }

@@ -1,4 +1,4 @@
-"""What there is to be looked at: the playground, OpenAPI and its page, health, metrics."""
+"""Routes that ask no model: the playground, OpenAPI and its page, health, metrics."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,18 +14,19 @@ from shared.errors import WorkerUnavailable
 
 def routes(
     frontend: Frontend,
-    answered: Iterable[Route],
+    model_routes: Iterable[Route],
     *,
     keys: bool,
     is_draining: Callable[[], bool],
     metrics: Callable[[], tuple[bytes, str]],
 ) -> list[Route]:
-    """`answered`: what else is documented; `metrics`: the page for Prometheus, and its content type."""
+    """`model_routes`: the other routes of the OpenAPI document; `keys`: whether callers need an API key; `metrics`:
+    returns the page for Prometheus and its content type."""
 
-    async def tells(_: HttpCall) -> HttpReply:
+    async def openapi_document(_: HttpCall) -> HttpReply:
         return HttpReply(body=document)
 
-    async def shows(_: HttpCall) -> HttpReply:
+    async def manual_page(_: HttpCall) -> HttpReply:
         return HttpReply(body=docs, content_type=HTML, headers=manual.HEADERS)
 
     async def health(_: HttpCall) -> HttpReply:
@@ -34,22 +35,22 @@ def routes(
         frontend.models.cards()
         return HttpReply(body=b"{}")
 
-    async def measured(_: HttpCall) -> HttpReply:
-        body, kind = metrics()
-        return HttpReply(body=body, content_type=kind)
+    async def metrics_page(_: HttpCall) -> HttpReply:
+        body, content_type = metrics()
+        return HttpReply(body=body, content_type=content_type)
 
-    def get(path: str, summary: str, serve: Endpoint, **options: Any) -> Route:
-        return Route(method="GET", path=path, dialect=TEI, summary=summary, serve=serve, **options)
+    def get(path: str, summary: str, endpoint: Endpoint, **options: Any) -> Route:
+        return Route(method="GET", path=path, dialect=TEI, summary=summary, endpoint=endpoint, **options)
 
     playground = {route.path: route for route in assets.routes()}
-    shown = [
+    documented = [
         playground.pop("/"),
-        get("/openapi.json", "This document", tells, is_open=True),
-        get("/docs", "The same, for a person", shows, is_open=True, content_type=HTML),
+        get("/openapi.json", "This document", openapi_document, is_open=True),
+        get("/docs", "The same, for a person", manual_page, is_open=True, content_type=HTML),
         get("/health", "Whether a model is served", health, is_open=True, example={}),
         get("/ping", "The same, as SageMaker asks", health, is_open=True, example={}),
-        get("/metrics", "For Prometheus", measured, is_admitted=False, content_type="text/plain"),
+        get("/metrics", "For Prometheus", metrics_page, is_admitted=False, content_type="text/plain"),
     ]
-    described = openapi([*answered, *shown], keys=keys)
-    document, docs = to_json(described), manual.page(described).encode()
-    return [*shown, *playground.values()]
+    description = openapi([*model_routes, *documented], keys=keys)
+    document, docs = to_json(description), manual.page(description).encode()
+    return [*documented, *playground.values()]

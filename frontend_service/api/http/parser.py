@@ -1,6 +1,6 @@
-"""Bytes of a connection -> requests, one after the other. llhttp reads, by httptools; here is where that errs.
+"""The bytes of a connection -> requests, one after the other. httptools (llhttp) parses; this file corrects it.
 
-Specification: RFC 9112. What the parser takes and we do not is refused by `head.py`, in the words of the path's shape.
+Specification: RFC 9112. Heads that llhttp accepts and we do not are refused by `head.py`, in the path's dialect.
 """
 
 import re
@@ -11,11 +11,11 @@ from urllib.parse import unquote
 import httptools
 
 HEAD_BYTES, HEADERS = 64 * 1024, 100
-"""Most of a head, and of what comes beside a body: bytes, and header lines, each of which takes a hundred bytes more in
-memory than it has."""
+"""Limits of a head, and of the bytes around bodies (chunk sizes, trailers): in bytes, and in header lines, since each
+takes a hundred bytes of memory beside its own."""
 
 OTHER_VERSIONS = frozenset({"Invalid HTTP version", "Pause on PRI/Upgrade"})
-"""What llhttp says of HTTP that is not 1.x."""
+"""Messages of llhttp about versions of HTTP other than 1.x."""
 
 WHOLE_URL = re.compile(rb"https?://((?!:)[^/?]+)(.*)", re.I)
 
@@ -23,7 +23,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class InvalidRequest(Exception):
-    """What comes is no request, or not the body of one, and nothing behind it can be understood. `status`: of HTTP."""
+    """Bytes that are no request, or no body of one; nothing after them can be parsed. `status`: that of HTTP."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class InvalidRequest(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHead:
-    """The head of a request. `path` is unquoted; `headers`: their names in small letters; `length`: its body's or 0;
+    """The head of a request. `path` is unquoted; `headers` have names in lower case; `length`: that of the body, or 0;
     `keep_alive`: another request may follow.
     """
 
@@ -46,20 +46,23 @@ class RequestHead:
 
 
 class RequestReader(Protocol):
-    """The object that a Parser calls with requests: a head, any number of parts, an end, and the next head."""
+    """The object that a Parser calls: for each request with its head, any number of parts, and its end."""
 
-    def on_head(self, head: RequestHead) -> None: ...
+    def on_head(self, head: RequestHead) -> None:
+        """Begins the next request."""
 
     def on_part(self, part: bytes) -> None:
         """Takes the next bytes of the body."""
 
     def on_end(self, keep_alive: bool) -> None:
-        """The request is whole. `keep_alive`: another one may follow, as the whole of it says."""
+        """Ends the request. `keep_alive`: another one may follow, trailers considered."""
 
 
 class Parser:
-    """The parser of one connection. `awaits_head`: true until the first request is whole, and from the first byte
-    behind a request until the next one is whole.
+    """The parser of one connection.
+
+    `awaits_head`: true until the first request is whole, and from the first byte behind a request until the next one
+    is whole.
     """
 
     def __init__(self, reader: RequestReader) -> None:
@@ -67,23 +70,23 @@ class Parser:
         self._parser = self._new()
         self._url, self._headers, self._length = b"", Headers(), 0
         self._is_behind_head = self._is_offer = False
-        self._beside = self._lines = 0  # bytes that came beside bodies in a row, and those of them in whole lines
+        self._beside = self._lines = 0  # bytes around bodies in a row, and those of them in whole lines
         self.awaits_head = True
 
     def _new(self) -> httptools.HttpRequestParser:
         parser = httptools.HttpRequestParser(self)
-        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # it is skipped, and spoils no response
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # such data is skipped, and spoils no response
         return parser
 
     def close(self) -> None:
-        """Ends both circles of references, so that no collection has to find them. Nothing may be fed any more."""
+        """Breaks both reference cycles, so that the garbage collector need not. Nothing may be fed afterwards."""
         del self._parser, self._reader
 
     def feed(self, data: bytes) -> None:
-        """Calls the reader with what is in `data`. Raises NoRequest, and what the reader raises.
+        """Parses `data` and calls the reader. Raises InvalidRequest and any error of the reader.
 
-        llhttp stops behind the head of a request that offers another protocol, and takes its body for that protocol's.
-        Offers are ignored (RFC 9110, 7.8), so such a head is read again, without its offer.
+        llhttp stops after the head of a request that offers another protocol (Upgrade), and takes the body for bytes of
+        that protocol. Offers are ignored (RFC 9110, 7.8): such a head is parsed again, without its offer.
         """
         self._beside += len(data)
         self.awaits_head = True
@@ -92,7 +95,7 @@ class Parser:
                 try:
                     self._parser.feed_data(data)
                 except httptools.HttpParserUpgrade as stopped:
-                    data = self._head_again() + data[stopped.args[0] :] if self._is_offer else b""
+                    data = self._head_without_offer() + data[stopped.args[0] :] if self._is_offer else b""
                     self._parser = self._new()
                 else:
                     break
@@ -100,7 +103,8 @@ class Parser:
             raise _cause(error) from None
         self._check(self._beside)
 
-    def _head_again(self) -> bytes:
+    def _head_without_offer(self) -> bytes:
+        """The head that was parsed last as bytes, without its Upgrade header."""
         first = b"%b %b HTTP/%b\r\n" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())
         lines = (b"%b: %b\r\n" % header for header in self._headers if header[0] != b"upgrade")
         return b"".join((first, *lines, b"\r\n"))
@@ -160,7 +164,7 @@ class Parser:
         )
 
     def _target(self) -> tuple[str, bytes]:
-        """Path and query. A whole URL tells the host too, instead of the header (RFC 9112, 3.2.2)."""
+        """Path and query. The host of a whole URL replaces the header `host` (RFC 9112, 3.2.2)."""
         target = self._url.partition(b"#")[0]
         whole = WHOLE_URL.fullmatch(target)
         if whole is not None:
@@ -171,7 +175,7 @@ class Parser:
 
 
 def _cause(error: httptools.HttpParserError) -> BaseException:
-    """What a callback raised, or what the parser found, in our words."""
+    """The error that a callback raised, or the parser's error as an InvalidRequest."""
     if isinstance(error, httptools.HttpParserCallbackError) and error.__context__ is not None:
         return error.__context__
     if str(error) in OTHER_VERSIONS:

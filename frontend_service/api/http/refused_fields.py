@@ -1,4 +1,4 @@
-"""Fields that an original knows and nothing here can honour: refused by name, unless they ask for nothing."""
+"""Fields that the original API has and this one cannot honour: refused by name, unless their value asks for nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,22 +9,22 @@ import msgspec
 from shared.errors import InvalidInput
 
 KEY = "refused"
-"""The key of a field's refusal in its metadata."""
+"""The key of the refusal in a field's metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a field is refused, and the values of it that ask for nothing, its default among them."""
+    """The reason why a field is refused, and its values that ask for nothing, the default among them."""
 
     why: str
-    nothing: tuple[Any, ...]
+    harmless: tuple[Any, ...]
 
 
-def refusing(why: str, *nothing: Any) -> msgspec.Meta:
-    """Metadata of a field of type Any. `why` says what to do instead; null and `nothing` are accepted."""
-    harmless = "".join(f" {msgspec.json.encode(value).decode()} is accepted." for value in nothing)
+def refusing(why: str, *harmless: Any) -> msgspec.Meta:
+    """Metadata of a refused field of type Any. `why` says what to do instead; null and `harmless` are accepted."""
+    accepted = "".join(f" {msgspec.json.encode(value).decode()} is accepted." for value in harmless)
     return msgspec.Meta(
-        description=f"Refused: {why}.{harmless}", extra={KEY: Refusal(why=why, nothing=(None, *nothing))}
+        description=f"Refused: {why}.{accepted}", extra={KEY: Refusal(why=why, harmless=(None, *harmless))}
     )
 
 
@@ -39,11 +39,11 @@ class RefusedFields:
                 self._refusals[field.encode_name] = refusal
 
     def check(self, body: Mapping[str, Any]) -> None:
-        """`body`: values by their fields, some of them. Raises InvalidInput, naming the field."""
+        """Checks the values of fields, of which some may be absent. Raises InvalidInput, naming the field."""
         for field, refusal in self._refusals.items():
-            if body.get(field) not in refusal.nothing:
+            if body.get(field) not in refusal.harmless:
                 raise InvalidInput(f"{field} is refused: {refusal.why}", field=field)
 
     def check_struct(self, body: msgspec.Struct) -> None:
-        """Raises InvalidInput, naming the field, for a struct of this kind."""
+        """Checks a struct of this kind. Raises InvalidInput, naming the field."""
         self.check({field: getattr(body, field) for field in self._refusals})

@@ -1,4 +1,4 @@
-"""What goes back: JSON by orjson, which writes numpy's arrays as they lie in memory."""
+"""Replies: JSON by orjson, which writes numpy arrays directly from memory."""
 
 import base64
 import time
@@ -17,14 +17,14 @@ from shared.jobs import Rows
 JSON = "application/json"
 HTML = "text/html; charset=utf-8"
 FLOAT_WEIGHT, BASE64_WEIGHT = 16, 4
-"""How much longer a byte of a vector takes into JSON than to be copied."""
+"""Times that a byte of a vector takes longer into JSON than to be copied."""
 
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpReply:
-    """A whole one. `headers`: beside those that every reply has."""
+    """A whole reply. `headers`: those beside the ones that every reply has."""
 
     body: bytes = b""
     status: int = 200
@@ -33,31 +33,31 @@ class HttpReply:
 
 
 def to_json(content: Any) -> bytes:
-    """As JSON; numbers that JSON does not have become null."""
+    """Writes content as JSON. NaN and infinity, which JSON does not have, become null."""
     return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def each_to_json(items: Iterable[Any]) -> list[orjson.Fragment]:
-    """One after the other, so that other threads have their turns between."""
-    return [orjson.Fragment(to_json(each)) for each in items]
+def each_to_json(entries: Iterable[Any]) -> list[orjson.Fragment]:
+    """Writes each entry of a list by itself, so that other threads can run in between."""
+    return [orjson.Fragment(to_json(entry)) for entry in entries]
 
 
 def now() -> int:
-    """Seconds since 1970."""
+    """The time in whole seconds since 1970."""
     return int(time.time())
 
 
 def rows_of(rows: Rows | None) -> Floats:
-    """float32 [N, D]."""
+    """Rows as an array, float32 [N, D]."""
     assert rows is not None
     return packing.unpack_float32(rows)
 
 
 def split(rows: Floats, lengths: Sequence[int]) -> list[Floats]:
-    """Of each text [its length, D]."""
+    """Splits rows [T, D] into those of each text [its length, D]."""
     return [rows[start:stop] for start, stop in pairwise(accumulate(lengths, initial=0))]
 
 
 def base64_of(array: Any) -> str:
-    """Of its bytes, little-endian, one row after the other."""
+    """Base64 of an array's bytes: little-endian, one row after the other."""
     return base64.b64encode(array).decode()

@@ -1,4 +1,4 @@
-"""Routes: what there is to be asked for, and how it is served."""
+"""Routes of the HTTP API and their endpoints."""
 
 from collections.abc import Awaitable, Callable
 from copy import copy
@@ -13,7 +13,7 @@ from frontend_service.api.http.reply import JSON, HttpReply
 from frontend_service.api.renaming import Names, renamed
 from frontend_service.application.exchange import Exchange
 from frontend_service.application.frontend import Frontend
-from frontend_service.domain.answer import Answer, FinishedAnswer
+from frontend_service.domain.answer import Answer, FinishedAnswer, Timing
 from shared.caller import Caller
 from shared.errors import SelvageError
 from shared.terms import RequestTerms
@@ -25,7 +25,7 @@ A = TypeVar("A", bound=Answer | FinishedAnswer)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpCall:
-    """A request that has been read. `rest`: the end of its path, where the route takes more than its own."""
+    """A call whose body has arrived. `rest`: the end of its path, where the route serves all paths below its own."""
 
     caller: Caller
     body: bytes = b""
@@ -33,20 +33,22 @@ class HttpCall:
 
 
 Endpoint = Callable[[HttpCall], Awaitable[HttpReply]]
+"""The function that answers calls of a route."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A method and a path; one that ends with / takes all below it.
+    """A method and a path with the endpoint that serves them. A path that ends with / stands for all paths below it.
 
-    `takes`: the struct in the body, None for no body; `or_takes`: what may be there instead of it; `gives`: what a
-    reply looks like, as an example; `content_type`: of a reply, which may be one of `or_content_types` instead;
-    `waits`: whether a worker is asked; `open`: whether no key is needed; `counts`: whether it is admitted as a request.
+    `body_type`: the struct in the body, None for no body; `other_body_types`: structs that may be there instead;
+    `example`: a reply, for the documentation; `content_type`: that of replies, which may have one of
+    `other_content_types` instead; `needs_worker`: whether a worker is asked; `is_open`: whether no API key is needed;
+    `is_admitted`: whether calls count as requests for admission; `names`: our names in errors, as the dialect has them.
     """
 
     method: str
     path: str
-    serve: Endpoint
+    endpoint: Endpoint
     dialect: ErrorDialect
     summary: str
     body_type: Any = None
@@ -61,73 +63,84 @@ class Route:
 
     @property
     def name(self) -> str:
-        """The name that logs and metrics have for it."""
+        """The route's name in logs and metrics."""
         return f"{self.method} {self.path}"
 
     @property
     def has_rest(self) -> bool:
-        """The route takes what is below its path."""
+        """The route serves all paths below its own."""
         return self.path.endswith("/") and self.path != "/"
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest(Generic[B, Q]):
-    """A request with the body that it was read from. `name`: its id."""
+    """A request with the body that it was read from, and the id of its call."""
 
     body: B
-    name: str
+    request_id: str
     request: Q
 
 
-def ExchangeEndpoint(
-    frontend: Frontend,
-    body: Body[B],
-    read: Callable[[B], Q],
-    ask: Callable[[Q, RequestTerms], Awaitable[A]],
-    write: Callable[[ParsedRequest[B, Q], A], HttpReply],
-    weight: int = 1,
-    names_of: Callable[[B], Names] = lambda _: (),
-) -> Endpoint:
-    """Serves by one of the frontend's services: `read` a body, `ask`, `write` a reply.
+class ExchangeEndpoint(Generic[B, Q, A]):
+    """An endpoint that answers calls by one of the frontend's services."""
 
-    `names_of`: what our names are called in a body, where errors are to name a place as this caller wrote it.
-    """
+    def __init__(
+        self,
+        frontend: Frontend,
+        body: Body[B],
+        read: Callable[[B], Q],
+        ask: Callable[[Q, RequestTerms], Awaitable[A]],
+        write: Callable[[ParsedRequest[B, Q], A], HttpReply],
+        weight: int = 1,
+        names_of: Callable[[B], Names] = lambda _: (),
+    ) -> None:
+        """`read` makes a request of a body, `ask` answers it, and `write` makes the reply. `weight`: see `Exchange`.
 
-    def reads(given: tuple[B, str]) -> ParsedRequest[B, Q]:
-        return ParsedRequest(*given, read(given[0]))
-
-    exchange: Exchange[tuple[B, str], ParsedRequest[B, Q], A, HttpReply] = Exchange(
-        read=reads, ask=lambda asked, terms: ask(asked.request, terms), write=write, weight=weight
-    )
-
-    async def serve(call: HttpCall) -> HttpReply:
-        given = await frontend.offload(len(call.body), body.read, call.body)
-        asked = (given, call.caller.request_id)
-        try:
-            reply, timing = await frontend.exchange(exchange, asked, len(call.body), call.caller)
-        except SelvageError as error:
-            raise _renamed(error, names_of(given)) from error
-        told = ", ".join(
-            f"{part};dur={1e3 * seconds:.2f}"
-            for part, seconds in (
-                ("tokenize", timing.tokenize),
-                ("queue", timing.queue),
-                ("compute", timing.compute),
-                ("transfer", timing.transfer),
-                ("postprocess", timing.postprocess),
-            )
+        `names_of`: our names as a body has them, so that errors name a place as this caller wrote it.
+        """
+        self._frontend, self._body, self._read, self._ask, self._names_of = frontend, body, read, ask, names_of
+        self._exchange: Exchange[tuple[B, str], ParsedRequest[B, Q], A, HttpReply] = Exchange(
+            read=self._parse, ask=self._answer, write=write, weight=weight
         )
+
+    async def __call__(self, call: HttpCall) -> HttpReply:
+        """Answers a call, with its times in the header `server-timing`. Raises SelvageError."""
+        body = await self._frontend.offload(len(call.body), self._body.read, call.body)
+        message = (body, call.caller.request_id)
+        try:
+            reply, timing = await self._frontend.exchange(self._exchange, message, len(call.body), call.caller)
+        except SelvageError as error:
+            raise _renamed_error(error, self._names_of(body)) from error
         return HttpReply(
             body=reply.body,
             content_type=reply.content_type,
-            headers=(*reply.headers, ("server-timing", told)),
+            headers=(*reply.headers, ("server-timing", _server_timing(timing))),
         )
 
-    return serve
+    def _parse(self, message: tuple[B, str]) -> ParsedRequest[B, Q]:
+        body, request_id = message
+        return ParsedRequest(body, request_id, self._read(body))
+
+    def _answer(self, parsed: ParsedRequest[B, Q], terms: RequestTerms) -> Awaitable[A]:
+        return self._ask(parsed.request, terms)
 
 
-def _renamed(error: SelvageError, names: Names) -> SelvageError:
-    """A copy of an error with its field and message by these names; others may hold the one that was raised."""
-    told = copy(error)
-    told.field, told.message = renamed(error.field, names), renamed(error.message, names)
-    return told
+def _server_timing(timing: Timing) -> str:
+    """Times in milliseconds, as the header `server-timing` has them."""
+    return ", ".join(
+        f"{part};dur={1e3 * seconds:.2f}"
+        for part, seconds in (
+            ("tokenize", timing.tokenize),
+            ("queue", timing.queue),
+            ("compute", timing.compute),
+            ("transfer", timing.transfer),
+            ("postprocess", timing.postprocess),
+        )
+    )
+
+
+def _renamed_error(error: SelvageError, names: Names) -> SelvageError:
+    """A copy of an error with names replaced in its field and message; other requests may share the original."""
+    renamed_error = copy(error)
+    renamed_error.field, renamed_error.message = renamed(error.field, names), renamed(error.message, names)
+    return renamed_error

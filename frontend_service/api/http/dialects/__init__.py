@@ -1,1 +1,1 @@
-"""Requests and replies of each family of clients <-> domain types, both directions side by side."""
+"""Requests and replies of each dialect <-> domain types, both directions side by side."""

@@ -1,4 +1,4 @@
-"""Vectors as numbers, as base64, or as bytes with what tells them apart in a header.
+"""Vectors as numbers, as base64, or as bytes whose layout is in a header.
 
 Source: vLLM's vllm/entrypoints/pooling/utils.py and vllm/utils/serial_utils.py.
 """
@@ -19,19 +19,19 @@ from shared.vectors import DataType
 Format = Literal["float", "base64", "bytes", "bytes_only"]
 EmbedDtype = Literal["float32", "float16", "bfloat16"]
 Endianness = Literal["native", "little", "big"]
-TYPES: dict[EmbedDtype, DataType] = {
+DATA_TYPES: dict[EmbedDtype, DataType] = {
     "float32": DataType.FLOAT32,
     "float16": DataType.FLOAT16,
     "bfloat16": DataType.BFLOAT16,
 }
 OCTETS = "application/octet-stream"
 HEADER_BYTES = 60 * 1024
-"""The longest header that Python's http.client reads has 64 KiB."""
+"""Longest header of a reply: Python's http.client reads up to 64 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """An encoding that a request asks for. `dtype` and `endianness` are those of bytes; `native` is little-endian."""
+    """The encoding of a reply's vectors. `dtype` and `endianness` hold for bytes; `native` is little-endian."""
 
     format: Format
     dtype: EmbedDtype
@@ -39,47 +39,48 @@ class Encoding:
 
     @property
     def is_bytes(self) -> bool:
-        """A reply is bytes alone, no JSON."""
+        """The reply is bytes alone, no JSON."""
         return self.format in ("bytes", "bytes_only")
 
-    def packed(self, array: Floats) -> bytes:
+    def to_bytes(self, array: Floats) -> bytes:
         """float32 [..., D] as bytes, one number after the other."""
-        kind = TYPES[self.dtype]
-        data = bytes(packing.pack(array.reshape(1, -1), kind).data)
+        data_type = DATA_TYPES[self.dtype]
+        data = bytes(packing.pack(array.reshape(1, -1), data_type).data)
         if self.endianness != "big":
             return data
-        return np.frombuffer(data, dtype=f"<u{kind.row_bytes(1)}").byteswap().tobytes()
+        return np.frombuffer(data, dtype=f"<u{data_type.row_bytes(1)}").byteswap().tobytes()
 
-    def told(self, array: Floats) -> Any:
-        """An array as it stands in JSON."""
-        return array if self.format == "float" else base64.b64encode(self.packed(array)).decode()
+    def to_json(self, array: Floats) -> Any:
+        """An array as JSON has it: numbers, or a string of base64."""
+        return array if self.format == "float" else base64.b64encode(self.to_bytes(array)).decode()
 
 
 def bytes_reply(encoding: Encoding, arrays: Iterable[Floats], about: dict[str, Any]) -> HttpReply:
-    """A reply of all arrays end to end; but for `bytes_only` its header `metadata` tells where each lies, and `about`.
+    """A reply of all arrays end to end. Without `bytes_only` its header `metadata` has `about` and the layout.
 
     Raises InvalidInput where that header would be longer than clients read.
     """
-    pieces, items, start = [], [], 0
+    pieces, layouts, start = [], [], 0
     for index, array in enumerate(arrays):
-        pieces.append(encoding.packed(array))
+        pieces.append(encoding.to_bytes(array))
         stop = start + len(pieces[-1])
-        items.append(_item(encoding, index, start, stop, array.shape))
+        layouts.append(_layout(encoding, index, start, stop, array.shape))
         start = stop
     body = b"".join(pieces)
     if encoding.format == "bytes_only":
         return HttpReply(body=body, content_type=OCTETS)
-    metadata = json.dumps(about | {"data": items})
+    metadata = json.dumps(about | {"data": layouts})
     if len(metadata) > HEADER_BYTES:
         raise InvalidInput(
-            f"encoding_format bytes tells of {len(items)} vectors in one header of {len(metadata)} bytes, the limit is "
-            f"{HEADER_BYTES}: send fewer inputs, or ask for bytes_only or base64",
+            f"encoding_format bytes tells of {len(layouts)} vectors in one header of {len(metadata)} bytes, the limit "
+            f"is {HEADER_BYTES}: send fewer inputs, or ask for bytes_only or base64",
             field="encoding_format",
         )
     return HttpReply(body=body, content_type=OCTETS, headers=(("metadata", metadata),))
 
 
-def _item(encoding: Encoding, index: int, start: int, stop: int, shape: Sequence[int]) -> dict[str, Any]:
+def _layout(encoding: Encoding, index: int, start: int, stop: int, shape: Sequence[int]) -> dict[str, Any]:
+    """The layout of one array among the bytes of a reply."""
     return {
         "index": index,
         "embed_dtype": encoding.dtype,

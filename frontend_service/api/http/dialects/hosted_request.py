@@ -1,4 +1,4 @@
-"""Fields that Jina's and NVIDIA's embeddings have beside OpenAI's, and those of ours.
+"""Fields that Jina's and NVIDIA's embeddings have beside OpenAI's.
 
 Source: api.jina.ai/openapi.json; docs.nvidia.com/nim, API reference of the embedding NIM, 2.2.
 """
@@ -24,7 +24,7 @@ TASKS = {
     "clustering": InputType.UNSPECIFIED,
     "separation": InputType.UNSPECIFIED,
 }
-"""Kinds of texts by Jina's `task`; a model's adapters are no part of it."""
+"""Input types by Jina's `task`, which chooses no adapter here."""
 CUTS: dict[Any, tuple[bool, TruncationSide | None]] = {
     True: (True, None),
     False: (False, None),
@@ -32,10 +32,11 @@ CUTS: dict[Any, tuple[bool, TruncationSide | None]] = {
     "START": (True, TruncationSide.LEFT),
     "END": (True, TruncationSide.RIGHT),
 }
+"""Whether and on which side a text is cut, by the values of `truncate`."""
 
 
 class HostedRequest(VectorRequest, kw_only=True):
-    """Inputs to embed. What a text is goes by `input_type` or `task`."""
+    """Inputs to embed, whose input type is in `input_type` or `task`."""
 
     ACTIVATIONS: ClassVar[tuple[str, ...]] = (*VectorRequest.ACTIVATIONS, "normalized")
 
@@ -52,18 +53,18 @@ class HostedRequest(VectorRequest, kw_only=True):
 
     @property
     def choice(self) -> PromptChoice:
-        """Raises InvalidInput."""
+        """The prompt that goes before each text. Raises InvalidInput where `input_type` and `task` disagree."""
         choice = super().choice
         if self.task is None:
             return choice
-        side = find_input_type(TASKS, self.task, "task")
-        if self.input_type is not None and side is not choice.input_type:
+        input_type = find_input_type(TASKS, self.task, "task")
+        if self.input_type is not None and input_type is not choice.input_type:
             raise InvalidInput("input_type and task disagree about what the texts are", field="task")
-        return replace(choice, input_type=side)
+        return replace(choice, input_type=input_type)
 
     @property
     def cut(self) -> Truncation:
-        """The cut that either of two fields asks for. Raises InvalidInput where they disagree."""
+        """The truncation that either of two fields asks for. Raises InvalidInput where they disagree."""
         cut = super().cut
         if self.truncate is None:
             return cut
@@ -74,7 +75,7 @@ class HostedRequest(VectorRequest, kw_only=True):
 
     @property
     def encoding(self) -> Encoding:
-        """Base64 where either of two fields asks for it: `float` is the default of both. Raises InvalidInput."""
+        """The encoding: base64 where either of two fields says so, whose default is `float`. Raises InvalidInput."""
         encoding = super().encoding
         if self.embedding_type != "base64":
             return encoding
@@ -84,6 +85,6 @@ class HostedRequest(VectorRequest, kw_only=True):
 
     @property
     def names(self) -> Names:
-        """Names of places in errors. Where `truncate` says that nothing is cut, the remedy is `truncate`."""
+        """Our names in errors as this body has them. Where `truncate` forbids cutting, it is also the remedy."""
         names = super().names
         return names if self.truncate is None else ((r"\btruncate would cut\b", "truncate: true would cut"), *names)

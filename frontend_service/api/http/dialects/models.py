@@ -1,4 +1,4 @@
-"""The models that are served, as OpenAI lists them: /v1/models.
+"""The models that are served, in the form of OpenAI's list: /v1/models.
 
 Source: platform.openai.com/docs/api-reference/models; `max_model_len` is vLLM's.
 """
@@ -12,11 +12,11 @@ from frontend_service.application.frontend import Frontend
 from shared.card import ModelCard
 
 STARTED = now()
-"""The time at which models are told to be created, since nobody knows it."""
+"""The creation time of all models in replies, since the real one is unknown."""
 
 
-def model_of(card: ModelCard, name: str) -> dict[str, Any]:
-    """A model by one of its names, as OpenAI lists it, with what vLLM adds, and what our cards tell.
+def model_entry(card: ModelCard, name: str) -> dict[str, Any]:
+    """A model under one of its names, with OpenAI's fields, vLLM's, and some of our card.
 
     Several names of a model have the same `root`, as in vLLM.
     """
@@ -36,14 +36,14 @@ def model_of(card: ModelCard, name: str) -> dict[str, Any]:
 
 
 def routes(frontend: Frontend) -> list[Route]:
-    """Routes of all models, and of one by its name."""
+    """The routes for all models, and for one model by its name."""
 
-    async def models(_: HttpCall) -> HttpReply:
-        listed = [model_of(card, name) for card in frontend.models.cards() for name in card.names]
-        return HttpReply(body=to_json({"object": "list", "data": listed}))
+    async def list_models(_: HttpCall) -> HttpReply:
+        entries = [model_entry(card, name) for card in frontend.models.cards() for name in card.names]
+        return HttpReply(body=to_json({"object": "list", "data": entries}))
 
-    async def model(call: HttpCall) -> HttpReply:
-        return HttpReply(body=to_json(model_of(frontend.models.get(call.rest).card, call.rest)))
+    async def get_model(call: HttpCall) -> HttpReply:
+        return HttpReply(body=to_json(model_entry(frontend.models.get(call.rest).card, call.rest)))
 
     return [
         Route(
@@ -53,7 +53,7 @@ def routes(frontend: Frontend) -> list[Route]:
             summary="The models that are served",
             example={"object": "list", "data": [{"id": "all-MiniLM-L6-v2", "object": "model", "max_model_len": 256}]},
             needs_worker=False,
-            serve=models,
+            endpoint=list_models,
         ),
         Route(
             method="GET",
@@ -62,6 +62,6 @@ def routes(frontend: Frontend) -> list[Route]:
             summary="One of them",
             example={"id": "all-MiniLM-L6-v2", "object": "model", "max_model_len": 256},
             needs_worker=False,
-            serve=model,
+            endpoint=get_model,
         ),
     ]

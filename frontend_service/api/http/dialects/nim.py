@@ -26,18 +26,19 @@ NAMES: Names = (
     (r"^query\b(?!\.)", "query.text"),
     (r"\btruncate would", 'truncate "END" would'),
 )
-TRUNCATES = {None: None, "NONE": False, "END": True}
+TRUNCATE = {None: None, "NONE": False, "END": True}
 
 
 class Passage(msgspec.Struct):
-    """A text; where models of images are served, it may have an image."""
+    """Within the body of POST /v1/ranking:
+    A text; where models of images are served, it may have an image."""
 
     text: str
     image: Any = None
 
 
 class RankingBody(msgspec.Struct, kw_only=True):
-    """POST /v1/ranking."""
+    """The body of POST /v1/ranking."""
 
     query: Passage
     passages: Annotated[list[Passage], FILLED]
@@ -46,20 +47,22 @@ class RankingBody(msgspec.Struct, kw_only=True):
 
 
 def ranking_request(body: RankingBody) -> RerankRequest:
-    """A request for logits of a cross-encoder, or for other models' own scores. Raises InvalidInput."""
-    for name, text in (
+    """A request for the logits of a cross-encoder, or the scores of another model. Raises InvalidInput."""
+    for name, passage in (
         ("query", body.query),
-        *((f"passages[{place}]", text) for place, text in enumerate(body.passages)),
+        *((f"passages[{place}]", passage) for place, passage in enumerate(body.passages)),
     ):
-        if text.image is not None:
+        if passage.image is not None:
             raise InvalidInput(f"{name}.image is there, and there is no model of images", field=f"{name}.image")
-    cut = Truncation(truncate=TRUNCATES[body.truncate], side=TruncationSide.RIGHT if body.truncate == "END" else None)
+    truncation = Truncation(
+        truncate=TRUNCATE[body.truncate], side=TruncationSide.RIGHT if body.truncate == "END" else None
+    )
     return RerankRequest(
         model=body.model,
         queries=(body.query.text,),
         documents=tuple(passage.text for passage in body.passages),
-        query_cut=cut,
-        document_cut=cut,
+        query_cut=truncation,
+        document_cut=truncation,
         activated=False,
     )
 
@@ -70,7 +73,7 @@ def ranking_reply(_: ParsedRequest[RankingBody, RerankRequest], reranked: Rerank
 
 
 def routes(frontend: Frontend) -> list[Route]:
-    """All routes of this shape."""
+    """All routes of this dialect."""
     return [
         Route(
             method="POST",
@@ -79,7 +82,7 @@ def routes(frontend: Frontend) -> list[Route]:
             summary="Passages in the order in which they fit a query, with logits",
             body_type=RankingBody,
             example={"rankings": [{"index": 1, "logit": 3.5}, {"index": 0, "logit": -3.9}]},
-            serve=ExchangeEndpoint(
+            endpoint=ExchangeEndpoint(
                 frontend,
                 Body(RankingBody),
                 ranking_request,

@@ -1,6 +1,6 @@
 """OpenAI's embeddings, with what vLLM, Jina and NVIDIA add: /v1/embeddings, /embeddings. And Jina's /v1/multi-vector.
 
-Source: platform.openai.com/docs/api-reference/embeddings; the other fields' in `pooling_request` and `hosted_request`.
+Source: platform.openai.com/docs/api-reference/embeddings; other fields: see `pooling_request` and `hosted_request`.
 """
 
 from typing import Any
@@ -23,17 +23,17 @@ __all__ = ["EmbeddingsBody", "MultiVectorBody", "embed_request", "input_type_of"
 
 
 class EmbeddingsBody(HostedRequest, kw_only=True):
-    """POST /v1/embeddings."""
+    """The body of POST /v1/embeddings."""
 
 
 class MultiVectorBody(HostedRequest, kw_only=True):
-    """POST /v1/multi-vector: a vector for each token of a late-interaction model."""
+    """The body of POST /v1/multi-vector: a vector for each token of a late-interaction model."""
 
     return_token_ids: bool = False
 
 
 def embed_request(body: VectorRequest, output: OutputKind, *, token_ids: bool = False) -> EmbedRequest:
-    """Raises InvalidInput."""
+    """The request for one output of each input. Raises InvalidInput."""
     texts, tokenized = inputs_of(body.input, "input")
     return EmbedRequest(
         model=body.model,
@@ -53,57 +53,58 @@ def usage(tokens: int) -> dict[str, int]:
     return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
-def reply_fields(asked: ParsedRequest[Any, Any], prefix: str, answer: Answer) -> dict[str, Any]:
-    """Fields of a reply beside its data. Its id is the request's own where that has one."""
-    body: PoolingRequest = asked.body
+def reply_fields(parsed: ParsedRequest[Any, Any], prefix: str, answer: Answer) -> dict[str, Any]:
+    """Fields of a reply beside its data. The id is that of the body, or else that of the call."""
+    body: PoolingRequest = parsed.body
     return {
-        "id": f"{prefix}-{body.request_id or asked.name}",
+        "id": f"{prefix}-{body.request_id or parsed.request_id}",
         "created": now(),
         "model": answer.model,
         "usage": usage(answer.tokens.total),
     }
 
 
-def list_reply(asked: ParsedRequest[Any, Any], prefix: str, answer: Answer, data: list[Any]) -> HttpReply:
-    """The frame of OpenAI's replies."""
+def list_reply(parsed: ParsedRequest[Any, Any], prefix: str, answer: Answer, data: list[Any]) -> HttpReply:
+    """A reply with a list of data, as all of OpenAI's are."""
     frame = {"object": "list", "data": each_to_json(data)}
-    return HttpReply(body=to_json(reply_fields(asked, prefix, answer) | frame))
+    return HttpReply(body=to_json(reply_fields(parsed, prefix, answer) | frame))
 
 
 def vector_list_reply(
-    asked: ParsedRequest[Any, Any], prefix: str, answer: Answer, arrays: list[Floats], kind: str, field: str
+    parsed: ParsedRequest[Any, Any], prefix: str, answer: Answer, arrays: list[Floats], kind: str, field: str
 ) -> HttpReply:
-    """Arrays in the encoding that the request asks for. `kind`, `field`: what each and its numbers are called."""
-    encoding = asked.body.encoding
+    """A reply of arrays in the encoding of the request. `kind`: names an array; `field`: names its numbers."""
+    encoding = parsed.body.encoding
     if encoding.is_bytes:
-        return bytes_reply(encoding, arrays, reply_fields(asked, prefix, answer))
-    data = [{"object": kind, "index": index, field: encoding.told(array)} for index, array in enumerate(arrays)]
-    return list_reply(asked, prefix, answer, data)
+        return bytes_reply(encoding, arrays, reply_fields(parsed, prefix, answer))
+    data = [{"object": kind, "index": index, field: encoding.to_json(array)} for index, array in enumerate(arrays)]
+    return list_reply(parsed, prefix, answer, data)
 
 
-def embeddings_reply(asked: ParsedRequest[EmbeddingsBody, EmbedRequest], answer: Answer) -> HttpReply:
-    return vector_list_reply(asked, "embd", answer, list(rows_of(answer.result.dense)), "embedding", "embedding")
+def embeddings_reply(parsed: ParsedRequest[EmbeddingsBody, EmbedRequest], answer: Answer) -> HttpReply:
+    return vector_list_reply(parsed, "embd", answer, list(rows_of(answer.result.dense)), "embedding", "embedding")
 
 
-def multi_vector_reply(asked: ParsedRequest[MultiVectorBody, EmbedRequest], answer: Answer) -> HttpReply:
-    rows, encoding = split(rows_of(answer.result.tokens), answer.result.row_lengths), asked.body.encoding
+def multi_vector_reply(parsed: ParsedRequest[MultiVectorBody, EmbedRequest], answer: Answer) -> HttpReply:
+    rows, encoding = split(rows_of(answer.result.tokens), answer.result.row_lengths), parsed.body.encoding
     if encoding.is_bytes:
-        return bytes_reply(encoding, rows, reply_fields(asked, "mvec", answer))
+        return bytes_reply(encoding, rows, reply_fields(parsed, "mvec", answer))
     data: list[dict[str, Any]] = [
-        {"object": "embeddings", "index": index, "embeddings": encoding.told(array)} for index, array in enumerate(rows)
+        {"object": "embeddings", "index": index, "embeddings": encoding.to_json(array)}
+        for index, array in enumerate(rows)
     ]
     if encoding.format == "base64":
         for entry, array in zip(data, rows, strict=True):
             entry["shape"] = array.shape
-    if asked.body.return_token_ids:
+    if parsed.body.return_token_ids:
         ids = split(np.frombuffer(answer.result.token_ids, dtype="<i4"), answer.result.row_lengths)
         for entry, text_ids in zip(data, ids, strict=True):
             entry["token_ids"] = text_ids
-    return list_reply(asked, "mvec", answer, data)
+    return list_reply(parsed, "mvec", answer, data)
 
 
 def embeddings_endpoint(frontend: Frontend) -> Endpoint:
-    """Vectors of texts."""
+    """Makes the endpoint for vectors of texts."""
     return ExchangeEndpoint(
         frontend,
         Body(EmbeddingsBody),
@@ -116,7 +117,7 @@ def embeddings_endpoint(frontend: Frontend) -> Endpoint:
 
 
 def multi_vector_endpoint(frontend: Frontend) -> Endpoint:
-    """Vectors of tokens."""
+    """Makes the endpoint for vectors of tokens."""
     return ExchangeEndpoint(
         frontend,
         Body(MultiVectorBody),
@@ -129,8 +130,8 @@ def multi_vector_endpoint(frontend: Frontend) -> Endpoint:
 
 
 def routes(frontend: Frontend) -> list[Route]:
-    """All routes of this shape."""
-    serve = embeddings_endpoint(frontend)
+    """All routes of this dialect."""
+    embeddings = embeddings_endpoint(frontend)
     return [
         *(
             Route(
@@ -146,7 +147,7 @@ def routes(frontend: Frontend) -> list[Route]:
                     "data": [{"object": "embedding", "index": 0, "embedding": [0.1, -0.2]}],
                     "usage": {"prompt_tokens": 4, "total_tokens": 4},
                 },
-                serve=serve,
+                endpoint=embeddings,
             )
             for path in ("/v1/embeddings", "/embeddings")
         ),
@@ -158,6 +159,6 @@ def routes(frontend: Frontend) -> list[Route]:
             body_type=MultiVectorBody,
             other_content_types=(OCTETS,),
             example={"object": "list", "data": [{"object": "embeddings", "index": 0, "embeddings": [[0.1], [0.2]]}]},
-            serve=multi_vector_endpoint(frontend),
+            endpoint=multi_vector_endpoint(frontend),
         ),
     ]

@@ -1,4 +1,4 @@
-"""vLLM's /pooling: whatever the model gives for a text.
+"""vLLM's /pooling: the main output of a model, whatever that is.
 
 Source: vLLM's vllm/entrypoints/pooling/pooling/protocol.py.
 """
@@ -26,7 +26,8 @@ PoolingTask = Literal["embed", "token_embed", "classify", "token_classify"]
 
 
 class PoolingBody(VectorRequest, kw_only=True):
-    """POST /pooling. Without a `task` the model's own: token vectors before one vector, and labels of a classifier."""
+    """The body of
+    POST /pooling. Without a `task` the model's own: token vectors before one vector, and labels of a classifier."""
 
     ACTIVATIONS: ClassVar[tuple[str, ...]] = (*VectorRequest.ACTIVATIONS, "softmax", "activation")
 
@@ -36,19 +37,19 @@ class PoolingBody(VectorRequest, kw_only=True):
     data: Annotated[Any, refusing("there are no plugins; send texts as input")] = None
 
 
-def vectors_reply(asked: ParsedRequest[PoolingBody, EmbedRequest], answer: Answer) -> HttpReply:
+def vectors_reply(parsed: ParsedRequest[PoolingBody, EmbedRequest], answer: Answer) -> HttpReply:
     if answer.result.tokens is not None:
-        return _pooled(asked, answer, split(rows_of(answer.result.tokens), answer.result.row_lengths))
-    return _pooled(asked, answer, list(rows_of(answer.result.dense)))
+        return _pooled_reply(parsed, answer, split(rows_of(answer.result.tokens), answer.result.row_lengths))
+    return _pooled_reply(parsed, answer, list(rows_of(answer.result.dense)))
 
 
-def _pooled(asked: ParsedRequest[PoolingBody, Any], answer: Answer, arrays: list[Any]) -> HttpReply:
-    """`arrays`: one for each input."""
-    return vector_list_reply(asked, "pool", answer, arrays, "pooling", "data")
+def _pooled_reply(parsed: ParsedRequest[PoolingBody, Any], answer: Answer, arrays: list[Any]) -> HttpReply:
+    """A reply of one array for each input."""
+    return vector_list_reply(parsed, "pool", answer, arrays, "pooling", "data")
 
 
 def labels_request(body: PoolingBody) -> ClassifyRequest:
-    """Raises InvalidInput."""
+    """The request for labels of texts. Raises InvalidInput."""
     if body.dimensions is not None:
         raise InvalidInput("dimensions are of vectors, and this asks for labels", field="dimensions")
     texts, tokenized = inputs_of(body.input, "input")
@@ -58,27 +59,27 @@ def labels_request(body: PoolingBody) -> ClassifyRequest:
 
 
 def token_labels_request(body: PoolingBody) -> ClassifyTokensRequest:
-    """Raises InvalidInput."""
-    whole = labels_request(body)
+    """The request for labels of tokens. Raises InvalidInput."""
+    request = labels_request(body)
     return ClassifyTokensRequest(
-        model=whole.model, texts=whole.texts, prompt=whole.prompt, cut=whole.cut, normalize=whole.normalize
+        model=request.model, texts=request.texts, prompt=request.prompt, cut=request.cut, normalize=request.normalize
     )
 
 
 def label_scores(classified: Classified) -> Any:
-    """float32 [N, labels]."""
+    """Scores as an array, float32 [N, labels]."""
     return np.frombuffer(classified.answer.result.scores, dtype="<f4").reshape(-1, len(classified.labels))
 
 
-def labels_reply(asked: ParsedRequest[PoolingBody, Any], classified: Classified) -> HttpReply:
+def labels_reply(parsed: ParsedRequest[PoolingBody, Any], classified: Classified) -> HttpReply:
     rows = label_scores(classified)
-    if isinstance(asked.request, ClassifyTokensRequest):
-        return _pooled(asked, classified.answer, split(rows, classified.answer.result.row_lengths))
-    return _pooled(asked, classified.answer, list(rows))
+    if isinstance(parsed.request, ClassifyTokensRequest):
+        return _pooled_reply(parsed, classified.answer, split(rows, classified.answer.result.row_lengths))
+    return _pooled_reply(parsed, classified.answer, list(rows))
 
 
 def task_of(card: ModelCard) -> PoolingTask:
-    """The task of a request that names none: what the model is for."""
+    """The main task of a model, for requests without a task."""
     if Task.CLASSIFY_TOKENS in card.tasks:
         return "token_classify"
     if Task.CLASSIFY in card.tasks:
@@ -86,36 +87,37 @@ def task_of(card: ModelCard) -> PoolingTask:
     return "token_embed" if card.outputs[:1] == (OutputKind.MULTI_VECTOR,) else "embed"
 
 
-class _Choice(msgspec.Struct):
-    """Fields that decide how the rest of a body is read."""
+class _TaskChoice(msgspec.Struct):
+    """Fields that choose the endpoint of a task."""
 
     model: str = ""
     task: PoolingTask | None = None
 
 
-_choice = Body(_Choice)
+_task_choice = Body(_TaskChoice)
 
 
-def PoolingEndpoint(frontend: Frontend) -> Endpoint:
-    """Serves each kind of model by what it is for."""
-    body = Body(PoolingBody)
-    embed, labels = frontend.embedding.embed, frontend.classification
+class PoolingEndpoint:
+    """The endpoint of /pooling, which passes each call to the endpoint of its task."""
 
-    def served(read: Any, ask: Any, write: Any) -> Endpoint:
-        return ExchangeEndpoint(frontend, body, read, ask, write, FLOAT_WEIGHT, lambda body: body.names)
+    def __init__(self, frontend: Frontend) -> None:
+        self._frontend, self._body = frontend, Body(PoolingBody)
+        classification = frontend.classification
+        self._endpoints: dict[PoolingTask, Endpoint] = {
+            "embed": self._vectors(OutputKind.DENSE),
+            "token_embed": self._vectors(OutputKind.MULTI_VECTOR),
+            "classify": self._exchange(labels_request, classification.texts, labels_reply),
+            "token_classify": self._exchange(token_labels_request, classification.tokens, labels_reply),
+        }
 
-    def vectors(output: OutputKind) -> Endpoint:
-        return served(lambda body: embed_request(body, output), embed, vectors_reply)
+    async def __call__(self, call: HttpCall) -> HttpReply:
+        """Answers a call by its task, or by the main task of its model."""
+        choice = await self._frontend.offload(len(call.body), _task_choice.read, call.body)
+        task = choice.task or task_of(self._frontend.models.get(choice.model).card)
+        return await self._endpoints[task](call)
 
-    kinds: dict[PoolingTask, Endpoint] = {
-        "embed": vectors(OutputKind.DENSE),
-        "token_embed": vectors(OutputKind.MULTI_VECTOR),
-        "classify": served(labels_request, labels.texts, labels_reply),
-        "token_classify": served(token_labels_request, labels.tokens, labels_reply),
-    }
+    def _vectors(self, output: OutputKind) -> Endpoint:
+        return self._exchange(lambda body: embed_request(body, output), self._frontend.embedding.embed, vectors_reply)
 
-    async def serve(call: HttpCall) -> HttpReply:
-        choice = await frontend.offload(len(call.body), _choice.read, call.body)
-        return await kinds[choice.task or task_of(frontend.models.get(choice.model).card)](call)
-
-    return serve
+    def _exchange(self, read: Any, ask: Any, write: Any) -> Endpoint:
+        return ExchangeEndpoint(self._frontend, self._body, read, ask, write, FLOAT_WEIGHT, lambda body: body.names)

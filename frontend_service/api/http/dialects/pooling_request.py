@@ -1,4 +1,4 @@
-"""Fields that vLLM's requests have in common, and what each asks for here.
+"""Fields that vLLM's requests have in common, and their meaning here.
 
 Source: vLLM's vllm/entrypoints/pooling/base/protocol.py; older names of fields are those of its versions 0.11 to 0.14.
 """
@@ -23,7 +23,7 @@ REMEDIES: Names = (
     (r"\bfewer texts\b", "fewer inputs"),
     (r"^(outputs\[0\]|method)$", "model"),
 )
-"""Remedies of errors in fields of these paths, and the field that chooses outputs and methods here."""
+"""Our names of remedies, outputs and methods as the requests of vLLM have them."""
 INPUT: Names = (
     *REMEDIES,
     (r"needs texts$", "needs texts as input"),
@@ -31,8 +31,9 @@ INPUT: Names = (
     ("pairs: text_pairs is empty", "pairs, input has single texts: /score takes pairs"),
     (r"\b(texts|tokenized)\b(?=\[|$| (is|has|holds)\b)", "input"),
 )
-ENDS = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
-SIDES = {
+"""Our names as requests with `input` have them."""
+TRUNCATION_SIDES = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
+INPUT_TYPES = {
     "query": InputType.QUERY,
     "search_query": InputType.QUERY,
     "document": InputType.DOCUMENT,
@@ -41,7 +42,7 @@ SIDES = {
     "classification": InputType.UNSPECIFIED,
     "clustering": InputType.UNSPECIFIED,
 }
-"""Kinds of texts by the words that clients have for them."""
+"""Input types by the words that clients have for them."""
 NO_CHAT = "no chat template is applied here; send texts as input"
 NO_IMAGES = "there is no model of images"
 TruncateTokens = Annotated[
@@ -55,10 +56,10 @@ Activated = Annotated[
 
 
 class PoolingRequest(msgspec.Struct, kw_only=True):
-    """Fields that all of vLLM's requests have. `request_id` names the reply; logs go by the header x-request-id."""
+    """Fields that all of vLLM's requests have. `request_id` becomes the id of the reply, logs have the header's."""
 
     ACTIVATIONS: ClassVar[tuple[str, ...]] = ("use_activation",)
-    """Names of one and the same field."""
+    """All names of the field `activated`."""
 
     model: str = ""
     user: str | None = None
@@ -73,8 +74,8 @@ class PoolingRequest(msgspec.Struct, kw_only=True):
 
     @property
     def cut(self) -> Truncation:
-        """The cut of a sequence that the model reads. A limit above the model's own is the model's own."""
-        side = None if self.truncation_side is None else ENDS[self.truncation_side]
+        """The truncation of a sequence that the model reads. A limit above the model's counts as the model's."""
+        side = None if self.truncation_side is None else TRUNCATION_SIDES[self.truncation_side]
         tokens = self.truncate_prompt_tokens
         if tokens is None:
             return Truncation(side=side)
@@ -84,17 +85,17 @@ class PoolingRequest(msgspec.Struct, kw_only=True):
 
     @property
     def activated(self) -> bool | None:
-        """None: not said. Raises InvalidInput where two names of the field disagree."""
-        said = {name: getattr(self, name) for name in self.ACTIVATIONS if getattr(self, name) is not None}
-        for name, value in said.items():
-            first = next(iter(said))
-            if value is not said[first]:
+        """Whether to apply the activation; None: not said. Raises InvalidInput where two names of it disagree."""
+        values = {name: getattr(self, name) for name in self.ACTIVATIONS if getattr(self, name) is not None}
+        for name, value in values.items():
+            first = next(iter(values))
+            if value is not values[first]:
                 raise InvalidInput(f"{first} and {name} are the same field, and disagree", field=name)
-        return next(iter(said.values()), None)
+        return next(iter(values.values()), None)
 
 
 class InputRequest(PoolingRequest, kw_only=True):
-    """Inputs of one kind, and what would make one of a chat."""
+    """Inputs of one kind; fields that would make an input of a chat are refused."""
 
     input: Inputs
     add_special_tokens: Annotated[
@@ -109,15 +110,15 @@ class InputRequest(PoolingRequest, kw_only=True):
 
     @property
     def names(self) -> Names:
-        """Names of places in errors: `input[3]`, or `input` where it is one text or its ids."""
+        """Our names in errors as this body has them: `input[3]`, or `input` for one text or its ids."""
         alone = not isinstance(self.input, list) or (bool(self.input) and isinstance(self.input[0], int))
         return (*INPUT, (r"\binput\[0\]", "input")) if alone else INPUT
 
 
 class VectorRequest(InputRequest, kw_only=True):
-    """Inputs whose vectors are written one way or another. `normalize` is vLLM's older name of `use_activation`.
+    """Inputs whose vectors are asked for, and the encoding of the reply.
 
-    What a text is goes by `input_type`, its prompt by either of two: those three are ours.
+    `normalize` is vLLM's older name of `use_activation`. `input_type`, `prompt` and `prompt_name` are fields of ours.
     """
 
     ACTIVATIONS: ClassVar[tuple[str, ...]] = ("use_activation", "normalize")
@@ -138,7 +139,7 @@ class VectorRequest(InputRequest, kw_only=True):
 
     @property
     def encoding(self) -> Encoding:
-        """The form in which the reply has its vectors."""
+        """The encoding of the reply's vectors."""
         return Encoding(
             format=self.encoding_format or "float",
             dtype=self.embed_dtype or "float32",
@@ -147,14 +148,14 @@ class VectorRequest(InputRequest, kw_only=True):
 
 
 def input_type_of(word: str | None) -> InputType:
-    """The kind of a text by `input_type`. Raises InvalidInput."""
-    return find_input_type(SIDES, word, "input_type")
+    """The input type by a word of `input_type`. Raises InvalidInput."""
+    return find_input_type(INPUT_TYPES, word, "input_type")
 
 
-def find_input_type(sides: Mapping[str, InputType], word: str | None, field: str) -> InputType:
-    """The kind of a text by one of these words. Raises InvalidInput, naming the field."""
+def find_input_type(input_types: Mapping[str, InputType], word: str | None, field: str) -> InputType:
+    """The input type by a word of any field. Raises InvalidInput, naming the field."""
     if word is None:
         return InputType.UNSPECIFIED
-    if word not in sides:
-        raise InvalidInput(f"{field} is {clip(word)}, there are {', '.join(sides)}", field=field)
-    return sides[word]
+    if word not in input_types:
+        raise InvalidInput(f"{field} is {clip(word)}, there are {', '.join(input_types)}", field=field)
+    return input_types[word]

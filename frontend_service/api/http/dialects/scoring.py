@@ -1,4 +1,4 @@
-"""vLLM's /score, and the fields that it has in common with vLLM's rerank.
+"""vLLM's /score, and the fields that it shares with vLLM's rerank.
 
 Source: vLLM's vllm/entrypoints/pooling/scoring/protocol.py.
 """
@@ -22,19 +22,19 @@ from frontend_service.domain.requests import Truncation
 from shared.errors import InvalidInput
 from shared.vectors import Layout
 
-Most = Annotated[int, msgspec.Meta(ge=0, description="Longer texts are cut to so many tokens; 0: no limit.")]
+TokenLimit = Annotated[int, msgspec.Meta(ge=0, description="Longer texts are cut to so many tokens; 0: no limit.")]
 PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
-"""Names of the two sides, in the order in which vLLM looks for them."""
+"""Names of the two sides of a comparison, in the order in which vLLM looks for them."""
 SIDES = tuple(dict.fromkeys(name for pair in PAIRS for name in pair))
 
 
 class ScoringRequest(PoolingRequest, kw_only=True):
-    """Fields of requests to compare. `truncate_prompt_tokens` is for a pair, where the model reads pairs."""
+    """Fields of requests that compare texts. `truncate_prompt_tokens` limits a pair, where the model reads pairs."""
 
     ACTIVATIONS: ClassVar[tuple[str, ...]] = ("use_activation", "softmax", "activation")
 
-    max_tokens_per_query: Most | None = None
-    max_tokens_per_doc: Most | None = None
+    max_tokens_per_query: TokenLimit | None = None
+    max_tokens_per_doc: TokenLimit | None = None
     instruction: str | None = None
     chat_template_kwargs: Annotated[Any, refusing("instruction is what a template takes here", {})] = None
     softmax: Activated = None
@@ -42,21 +42,21 @@ class ScoringRequest(PoolingRequest, kw_only=True):
 
     @property
     def query_cut(self) -> Truncation:
-        """The cut of a long text of the first side."""
-        return _cut_of(self.max_tokens_per_query, "max_tokens_per_query")
+        """The truncation of texts of the first side."""
+        return _truncation(self.max_tokens_per_query, "max_tokens_per_query")
 
     @property
     def document_cut(self) -> Truncation:
-        """The cut of a long text of the second side."""
-        return _cut_of(self.max_tokens_per_doc, "max_tokens_per_doc")
+        """The truncation of texts of the second side."""
+        return _truncation(self.max_tokens_per_doc, "max_tokens_per_doc")
 
 
-def _cut_of(tokens: int | None, field: str) -> Truncation:
+def _truncation(tokens: int | None, field: str) -> Truncation:
     return Truncation(truncate=True, max_tokens=tokens, field=field, bound=True) if tokens else Truncation(field=field)
 
 
 class ScoreBody(ScoringRequest, kw_only=True):
-    """POST /score: one text with each of many, or pairs. Two sides, by one of four pairs of names."""
+    """The body of POST /score: one text with each of many, or pairs. Two sides, by one of four pairs of names."""
 
     text_1: Texts | None = None
     text_2: Texts | None = None
@@ -68,15 +68,15 @@ class ScoreBody(ScoringRequest, kw_only=True):
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Names of the two sides. Raises InvalidInput unless exactly one pair is there."""
-        there = self._there
-        pair = max(PAIRS, key=lambda pair: len(there & set(pair))) if there else PAIRS[-1]
+        """Names of the two sides. Raises InvalidInput unless the body has exactly one pair."""
+        sent = self._sent
+        pair = max(PAIRS, key=lambda pair: len(sent & set(pair))) if sent else PAIRS[-1]
         missing, odd = (
-            [name for name in pair if name not in there],
-            [name for name in SIDES if name in there - set(pair)],
+            [name for name in pair if name not in sent],
+            [name for name in SIDES if name in sent - set(pair)],
         )
         if odd:
-            beside = " and ".join(name for name in pair if name in there)
+            beside = " and ".join(name for name in pair if name in sent)
             raise InvalidInput(f"{odd[0]} and {beside} are given, and are no pair", field=odd[0])
         if missing:
             raise InvalidInput(f"{missing[0]} is missing", field=missing[0])
@@ -84,18 +84,19 @@ class ScoreBody(ScoringRequest, kw_only=True):
 
     @property
     def names(self) -> Names:
-        """Names of places in errors: by the pair that was sent, and without a number where it is one text."""
-        first, second = next((pair for pair in PAIRS if self._there == set(pair)), PAIRS[0])
+        """Our names in errors as this body has them: those of its pair, without a number for a side of one text."""
+        first, second = next((pair for pair in PAIRS if self._sent == set(pair)), PAIRS[0])
         alone = tuple((rf"\b{name}\[0\]", name) for name in (first, second) if isinstance(getattr(self, name), str))
         return (*REMEDIES, (r"\bqueries\b", first), (r"\bdocuments\b", second), *alone)
 
     @property
-    def _there(self) -> set[str]:
+    def _sent(self) -> set[str]:
+        """Names of the sides that the body has."""
         return {name for name in SIDES if getattr(self, name) is not None}
 
 
 def score_request(body: ScoreBody) -> ScoreRequest:
-    """Raises InvalidInput."""
+    """The request for scores of one text with many, or of pairs. Raises InvalidInput."""
     first, second = (texts_of(getattr(body, name)) for name in body.pair)
     activated = body.activated
     return ScoreRequest(
@@ -112,14 +113,14 @@ def score_request(body: ScoreBody) -> ScoreRequest:
     )
 
 
-def score_reply(asked: ParsedRequest[ScoreBody, ScoreRequest], answer: Answer) -> HttpReply:
+def score_reply(parsed: ParsedRequest[ScoreBody, ScoreRequest], answer: Answer) -> HttpReply:
     score_endpoint = np.frombuffer(answer.result.scores, dtype="<f4").tolist()
     data = [{"object": "score", "index": index, "score": score} for index, score in enumerate(score_endpoint)]
-    return list_reply(asked, "score", answer, data)
+    return list_reply(parsed, "score", answer, data)
 
 
 def score_endpoint(frontend: Frontend) -> Endpoint:
-    """Serves scores: how well texts fit each other."""
+    """Makes the endpoint for scores of texts that are compared."""
     return ExchangeEndpoint(
         frontend,
         Body(ScoreBody),

@@ -21,7 +21,7 @@ from shared.errors import InvalidInput
 
 
 class ClassifyBody(InputRequest, kw_only=True):
-    """POST /classify."""
+    """The body of POST /classify."""
 
     ACTIVATIONS: ClassVar[tuple[str, ...]] = ("use_activation", "softmax", "activation")
 
@@ -31,14 +31,14 @@ class ClassifyBody(InputRequest, kw_only=True):
 
 
 def classify_request(body: ClassifyBody) -> ClassifyRequest:
-    """Raises InvalidInput."""
+    """The request for labels of texts. Raises InvalidInput."""
     texts = texts_of(body.input)
     if not texts:
         raise InvalidInput("input is empty", field="input")
     return ClassifyRequest(model=body.model, texts=texts, cut=body.cut, normalize=body.activated is not False)
 
 
-def classify_reply(asked: ParsedRequest[ClassifyBody, ClassifyRequest], classified: Classified) -> HttpReply:
+def classify_reply(parsed: ParsedRequest[ClassifyBody, ClassifyRequest], classified: Classified) -> HttpReply:
     labels = classified.labels
     data = [
         {
@@ -49,11 +49,11 @@ def classify_reply(asked: ParsedRequest[ClassifyBody, ClassifyRequest], classifi
         }
         for index, row in enumerate(label_scores(classified))
     ]
-    return list_reply(asked, "classify", classified.answer, data)
+    return list_reply(parsed, "classify", classified.answer, data)
 
 
 def classify_endpoint(frontend: Frontend) -> Endpoint:
-    """The label of each text."""
+    """Makes the endpoint for the labels of texts."""
     return ExchangeEndpoint(
         frontend,
         Body(ClassifyBody),
@@ -66,7 +66,7 @@ def classify_endpoint(frontend: Frontend) -> Endpoint:
 
 
 def routes(frontend: Frontend) -> list[Route]:
-    """All routes of this shape."""
+    """All routes of this dialect."""
     kinds: tuple[tuple[str, Endpoint, Any, str, Any], ...] = (
         (
             "/pooling",
@@ -87,7 +87,7 @@ def routes(frontend: Frontend) -> list[Route]:
             body_type=body_type,
             other_content_types=(OCTETS,) if body_type is PoolingBody else (),
             example={"object": "list", "data": [{"index": 0, **example}]},
-            serve=serve,
+            endpoint=serve,
         )
         for path, serve, body_type, summary, example in kinds
         for prefix in ("", "/v1")

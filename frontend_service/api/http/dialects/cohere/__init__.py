@@ -1,1 +1,1 @@
-"""Cohere's requests and replies, with what Jina and vLLM add, a file a kind of them; `routes.py` has the paths."""
+"""Cohere's requests and replies, with the fields that Jina and vLLM add. `routes.py` has the paths."""

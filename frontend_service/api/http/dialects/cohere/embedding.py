@@ -45,7 +45,7 @@ class Input(msgspec.Struct):
 
 
 class CohereEmbedBody(msgspec.Struct, kw_only=True):
-    """POST /v1/embed and /v2/embed: either `texts` or `inputs` has some."""
+    """The body of POST /v1/embed and /v2/embed: either `texts` or `inputs` has some."""
 
     texts: list[str] | None = None
     inputs: list[Input] | None = None
@@ -59,24 +59,25 @@ class CohereEmbedBody(msgspec.Struct, kw_only=True):
     priority: Annotated[Any, refusing("the header selvage-priority tells how urgent a request is", 0)] = None
 
 
-CUTS = {
+TRUNCATIONS = {
     "NONE": (False, None),
     "START": (True, TruncationSide.LEFT),
     "END": (True, TruncationSide.RIGHT),
 }
+"""Whether and on which side a text is cut, by the values of `truncate`."""
 
 
 def embed_request(body: CohereEmbedBody) -> EmbedRequest:
     if body.texts and body.inputs:
         raise InvalidInput("texts and inputs are both there", field="inputs")
-    texts = tuple(body.texts or ()) or tuple(_text(part, place) for place, part in enumerate(body.inputs or ()))
+    texts = tuple(body.texts or ()) or tuple(_text(entry, place) for place, entry in enumerate(body.inputs or ()))
     if not texts:
-        sent = [name for name in ("texts", "inputs") if getattr(body, name) is not None]
-        field, fault = (sent[0], "empty") if sent else ("texts", "missing")
+        lists = [name for name in ("texts", "inputs") if getattr(body, name) is not None]
+        field, fault = (lists[0], "empty") if lists else ("texts", "missing")
         raise InvalidInput(f"{field} is {fault}", field=field)
     if body.embedding_types is not None and not body.embedding_types:
         raise InvalidInput("embedding_types is empty", field="embedding_types")
-    truncate, side = CUTS[body.truncate]
+    truncate, side = TRUNCATIONS[body.truncate]
     return EmbedRequest(
         model=body.model,
         texts=texts,
@@ -88,11 +89,12 @@ def embed_request(body: CohereEmbedBody) -> EmbedRequest:
     )
 
 
-def _text(given: Input, place: int) -> str:
+def _text(entry: Input, place: int) -> str:
+    """The text of an entry of `inputs`. Raises InvalidInput for any other content."""
     name = f"inputs[{place}].content"
-    if len(given.content) != 1:
-        raise InvalidInput(f"{name} has {len(given.content)} parts, must have 1: a text", field=name)
-    (part,) = given.content
+    if len(entry.content) != 1:
+        raise InvalidInput(f"{name} has {len(entry.content)} parts, must have 1: a text", field=name)
+    (part,) = entry.content
     if part.type != "text":
         raise InvalidInput(f"{name}[0].type is {clip(part.type)}: {NO_IMAGES}", field=f"{name}[0].type")
     if part.text is None:
@@ -101,21 +103,21 @@ def _text(given: Input, place: int) -> str:
 
 
 def names_of(body: CohereEmbedBody) -> Names:
-    """A text of `inputs` lies deeper than one of `texts`."""
+    """Our names in errors as this body has them: a text of `inputs` is nested deeper than one of `texts`."""
     return NAMES if body.texts else ((r"\btexts\[(\d+)\]", r"inputs[\1].content[0].text"), *NAMES)
 
 
 def int8_of(rows: Floats) -> Any:
-    """int8 [N, D]: each row by its own scale, which cosines do not see."""
+    """Quantizes rows to int8 [N, D], each by its own scale, which does not change cosines."""
     return np.frombuffer(packing.pack(rows, DataType.INT8).data, dtype=np.int8).reshape(rows.shape)
 
 
 def bits_of(rows: Floats) -> Any:
-    """uint8 [N, ceil(D / 8)]: a bit a number, set where it is not negative, the first one highest."""
+    """Quantizes rows to uint8 [N, ceil(D / 8)], a bit a number: set where it is not negative, the first one highest."""
     return np.frombuffer(packing.pack(rows, DataType.BINARY).data, dtype=np.uint8).reshape(len(rows), -1)
 
 
-TYPES: dict[str, Callable[[Floats], Any]] = {
+CONVERSIONS: dict[str, Callable[[Floats], Any]] = {
     "float": lambda rows: rows,
     "int8": int8_of,
     "uint8": lambda rows: (int8_of(rows).astype(np.int16) + 128).astype(np.uint8),
@@ -125,18 +127,18 @@ TYPES: dict[str, Callable[[Floats], Any]] = {
 }
 
 
-def embed_reply(asked: ParsedRequest[CohereEmbedBody, EmbedRequest], answer: Answer, version: str) -> HttpReply:
-    """`version`: Cohere's; the first one gives plain lists where no type is asked for, the second one `float`."""
-    rows, types = rows_of(answer.result.dense), asked.body.embedding_types
+def embed_reply(parsed: ParsedRequest[CohereEmbedBody, EmbedRequest], answer: Answer, version: str) -> HttpReply:
+    """`version`: that of Cohere's API. Without `embedding_types` version 1 has plain lists, version 2 has `float`."""
+    rows, types = rows_of(answer.result.dense), parsed.body.embedding_types
     plain = types is None and version == "1"
     return HttpReply(
         body=to_json(
             {
-                "id": asked.name,
+                "id": parsed.request_id,
                 "embeddings": rows
                 if plain
-                else {kind: TYPES[kind](rows) for kind in dict.fromkeys(types or ["float"])},
-                "texts": asked.request.texts,
+                else {name: CONVERSIONS[name](rows) for name in dict.fromkeys(types or ["float"])},
+                "texts": parsed.request.texts,
                 "response_type": "embeddings_floats" if plain else "embeddings_by_type",
                 "meta": {
                     "api_version": {"version": version},
@@ -148,13 +150,13 @@ def embed_reply(asked: ParsedRequest[CohereEmbedBody, EmbedRequest], answer: Ans
 
 
 def embed_endpoint(frontend: Frontend, version: str) -> Endpoint:
-    """Serves either version."""
+    """Makes the endpoint of one version of Cohere's API."""
     return ExchangeEndpoint(
         frontend,
         Body(CohereEmbedBody),
         embed_request,
         frontend.embedding.embed,
-        lambda asked, answer: embed_reply(asked, answer, version),
+        lambda parsed, answer: embed_reply(parsed, answer, version),
         FLOAT_WEIGHT,
         names_of,
     )

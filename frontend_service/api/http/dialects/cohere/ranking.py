@@ -1,4 +1,4 @@
-"""Reranks by `documents`: Cohere's, with what Jina and vLLM know beside it.
+"""Reranks of `documents`: Cohere's, with the fields that Jina and vLLM add.
 
 Source: docs.cohere.com/reference/rerank, versions 1 and 2; api.jina.ai/openapi.json; vLLM's fields are `scoring`'s.
 """
@@ -25,13 +25,14 @@ from shared.errors import InvalidInput
 
 _TEXT = {"properties": {"text": {"type": "string"}}, "required": ["text"]}
 Document = Annotated[dict[str, Any], msgspec.Meta(extra_json_schema=_TEXT)]
-"""A text as `text`; its other fields come back with it."""
+"""A document whose text is in `text`; its other fields are sent back with it."""
 NOT_TEXT = {"image": NO_IMAGES, "image_url": NO_IMAGES, "content": "nothing reads content"}
-"""Fields by which Jina's and vLLM's documents are more than a text, and why they are not read."""
+"""Fields of Jina's and vLLM's documents that are no text, each with the reason why it is not read."""
 
 
 class CohereRerankBody(ScoringRequest, kw_only=True):
-    """POST /v1/rerank and /v2/rerank, and /rerank where it has `documents`. Longer texts are cut, as Cohere does.
+    """The body of
+    POST /v1/rerank and /v2/rerank, and /rerank where it has `documents`. Longer texts are cut, as Cohere does.
 
     `max_doc_length` is Jina's word for `max_tokens_per_doc`. `max_chunks_per_doc` holds: a document is one chunk.
     """
@@ -48,7 +49,7 @@ class CohereRerankBody(ScoringRequest, kw_only=True):
 
     @property
     def cut(self) -> Truncation:
-        """Raises InvalidInput where two fields disagree about whether a pair is cut."""
+        """The truncation of a pair. Raises InvalidInput where two fields disagree about it."""
         cut = super().cut
         if self.truncation is False and cut.truncate:
             raise InvalidInput(f"truncation says that nothing is cut, {TRUNCATE} that it is", field="truncation")
@@ -56,13 +57,13 @@ class CohereRerankBody(ScoringRequest, kw_only=True):
 
     @property
     def document_cut(self) -> Truncation:
-        """The lower one of two bounds."""
+        """The truncation of documents, by the lower one of two limits."""
         cut, bound = super().document_cut, self.max_doc_length
         return cut.within(Truncation(max_tokens=bound, field="max_doc_length", bound=True)) if bound else cut
 
 
 def rerank_request(body: CohereRerankBody) -> RerankRequest:
-    """Raises InvalidInput."""
+    """The request for a ranking of the documents. Raises InvalidInput."""
     truncate, activated = body.truncation is not False, body.activated
     return RerankRequest(
         model=body.model,
@@ -99,29 +100,29 @@ def _text(document: dict[str, Any], name: str) -> str:
 
 
 def names_of(body: CohereRerankBody) -> Names:
-    """A document that is an object has its text one level deeper, one that is sent alone has no number."""
+    """Our names in errors as this body has them: an object's text is one level deeper, a single text has no number."""
 
-    def place_of(found: re.Match[str]) -> str:
+    def place_of(match: re.Match[str]) -> str:
         if isinstance(body.documents, str):
             return "documents"
-        return found[0] if isinstance(body.documents[int(found[1])], str) else f"{found[0]}.text"
+        return match[0] if isinstance(body.documents[int(match[1])], str) else f"{match[0]}.text"
 
     remedy = (r"\btruncate would", "truncation: true would")
     return ((r"\bdocuments\[(\d+)\](?!\.)", place_of), remedy, *REMEDIES)
 
 
-def rerank_reply(asked: ParsedRequest[CohereRerankBody, RerankRequest], reranked: Reranked, version: str) -> HttpReply:
-    """`version`: Cohere's."""
+def rerank_reply(parsed: ParsedRequest[CohereRerankBody, RerankRequest], reranked: Reranked, version: str) -> HttpReply:
+    """The documents with their scores. `version`: that of Cohere's API."""
     results: list[dict[str, Any]] = [{"index": index, "relevance_score": score} for index, score in reranked.ranking]
-    if asked.body.return_documents:
+    if parsed.body.return_documents:
         for result, text in zip(results, reranked.texts, strict=True):
-            document = asked.body.documents[result["index"]]
+            document = parsed.body.documents[result["index"]]
             result["document"] = document if isinstance(document, dict) else {"text": text}
     tokens = reranked.answer.tokens.total
     return HttpReply(
         body=to_json(
             {
-                "id": asked.body.request_id or asked.name,
+                "id": parsed.body.request_id or parsed.request_id,
                 "model": reranked.answer.model,
                 "results": results,
                 "usage": usage(tokens),
@@ -136,12 +137,12 @@ def rerank_reply(asked: ParsedRequest[CohereRerankBody, RerankRequest], reranked
 
 
 def rerank_endpoint(frontend: Frontend, version: str = "2") -> Endpoint:
-    """Serves every path that takes `documents`."""
+    """Makes the endpoint of paths that take `documents`."""
     return ExchangeEndpoint(
         frontend,
         Body(CohereRerankBody),
         rerank_request,
         frontend.ranking.rerank,
-        lambda asked, reranked: rerank_reply(asked, reranked, version),
+        lambda parsed, reranked: rerank_reply(parsed, reranked, version),
         names_of=names_of,
     )

@@ -1,4 +1,4 @@
-"""Cohere over HTTP: /v1/rerank and /v2/rerank, which are Jina's and vLLM's too, /v1/embed and /v2/embed."""
+"""The routes of Cohere's API: /v1/rerank and /v2/rerank, which are Jina's and vLLM's too, /v1/embed and /v2/embed."""
 
 from frontend_service.api.http.dialects.cohere.embedding import CohereEmbedBody, embed_endpoint
 from frontend_service.api.http.dialects.cohere.ranking import CohereRerankBody, rerank_endpoint
@@ -10,19 +10,19 @@ RANKED = {"results": [{"index": 1, "relevance_score": 0.97}, {"index": 0, "relev
 
 
 def routes(frontend: Frontend) -> list[Route]:
-    """All routes of this shape."""
+    """All routes of this dialect."""
     return [
         *(
             Route(
                 method="POST",
                 path=f"/v{version}/rerank",
-                dialect=shape,
+                dialect=dialect,
                 summary="Documents in the order in which they fit a query",
                 body_type=CohereRerankBody,
                 example=RANKED,
-                serve=rerank_endpoint(frontend, version),
+                endpoint=rerank_endpoint(frontend, version),
             )
-            for version, shape in (("1", OPENAI), ("2", COHERE))
+            for version, dialect in (("1", OPENAI), ("2", COHERE))
         ),
         *(
             Route(
@@ -32,7 +32,7 @@ def routes(frontend: Frontend) -> list[Route]:
                 summary="A vector for each text, in several types at once",
                 body_type=CohereEmbedBody,
                 example={"embeddings": example, "texts": ["a text"]},
-                serve=embed_endpoint(frontend, version),
+                endpoint=embed_endpoint(frontend, version),
             )
             for version, example in (("1", [[0.1, -0.2]]), ("2", {"float": [[0.1, -0.2]]}))
         ),

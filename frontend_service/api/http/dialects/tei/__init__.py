@@ -1,1 +1,1 @@
-"""text-embeddings-inference's requests and replies, a file a kind of them; `routes.py` has the paths."""
+"""Requests and replies of text-embeddings-inference. `routes.py` has the paths."""

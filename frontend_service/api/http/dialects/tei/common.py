@@ -1,4 +1,4 @@
-"""Fields, names and replies that the paths of this shape have in common."""
+"""Fields, names and replies that the paths of this dialect have in common."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -19,32 +19,33 @@ from shared.vectors import TruncationSide
 A = TypeVar("A")
 R = TypeVar("R", EmbedRequest, ClassifyRequest, RerankRequest)
 OPTIONS: Names = (("truncation_side", "truncation_direction"),)
-"""Names of options in errors, whatever the path."""
+"""Our names of options in errors, on all paths."""
 FEWER: Names = (("(set sparse_top_k, or )?ask for fewer texts.*", "ask for fewer inputs"),)
-"""The remedy for a large reply, where texts are `inputs`."""
+"""The remedy for a large reply, on paths where texts are `inputs`."""
 INPUTS: Names = (
     *FEWER,
     ("^texts is empty, and so is tokenized$", "inputs is empty"),
     (r"\b(texts|tokenized)(?=\[| has | is )|^(texts|tokenized)$", "inputs"),
     *OPTIONS,
 )
-SIDES = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
+"""Our names in errors, on paths where texts are `inputs`."""
+TRUNCATION_SIDES = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
 
 
 class TruncatableBody(msgspec.Struct, kw_only=True):
-    """Fields that say what is done with long texts."""
+    """Fields about the truncation of long texts."""
 
     truncate: bool | None = None
     truncation_direction: Literal["left", "right", "Left", "Right"] = "right"
 
     @property
     def cut(self) -> Truncation:
-        """The cut that these fields ask for."""
-        return Truncation(truncate=self.truncate, side=SIDES[self.truncation_direction.lower()])
+        """The truncation that these fields ask for."""
+        return Truncation(truncate=self.truncate, side=TRUNCATION_SIDES[self.truncation_direction.lower()])
 
 
 class CuttableRequest(TruncatableBody, kw_only=True):
-    """A request whose texts may be cut. `model` counts only where several are served."""
+    """A body whose texts may be truncated. `model` counts only where several models are served."""
 
     model: str = ""
 
@@ -55,7 +56,7 @@ def counted_reply(answer: Answer, content: Any) -> HttpReply:
 
 
 def resolved_name(frontend: Frontend, name: str) -> str:
-    """The name by which a model is found: none where there is one, since the original serves one and asks for no name.
+    """The name to look up a model by: none where only one is served, since the original serves one and reads no name.
 
     Raises WorkerUnavailable.
     """
@@ -69,9 +70,9 @@ def resolved_name(frontend: Frontend, name: str) -> str:
 def for_any_name(
     frontend: Frontend, ask: Callable[[R, RequestTerms], Awaitable[A]]
 ) -> Callable[[R, RequestTerms], Awaitable[A]]:
-    """Asks the one model that is served, whatever a request calls it, and where there are several the one it names."""
+    """Wraps `ask` so that a request may name any model where only one is served."""
 
-    async def asks(request: R, terms: RequestTerms) -> A:
+    async def ask_resolved(request: R, terms: RequestTerms) -> A:
         return await ask(replace(request, model=resolved_name(frontend, request.model)), terms)
 
-    return asks
+    return ask_resolved

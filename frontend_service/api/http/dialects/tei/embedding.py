@@ -1,4 +1,4 @@
-"""/embed, /embed_all, /embed_sparse and /similarity."""
+"""Bodies and replies of /embed, /embed_all, /embed_sparse and /similarity."""
 
 from itertools import accumulate, pairwise
 from typing import Annotated
@@ -19,18 +19,19 @@ from shared.vectors import OutputKind
 SIMILAR: Names = (
     ("ask for fewer texts.*", "ask for fewer sentences"),
     (r"\btexts\[0\]", "inputs.source_sentence"),
-    (r"\btexts\[(\d+)\]", lambda found: f"inputs.sentences[{int(found[1]) - 1}]"),
+    (r"\btexts\[(\d+)\]", lambda match: f"inputs.sentences[{int(match[1]) - 1}]"),
     (r"^texts (?=has )", "inputs.source_sentence and inputs.sentences together "),
     (r"^texts$", "inputs.sentences"),
     (r"\btruncate would", "parameters.truncate would"),
     (r"^prompt(_name)?$", "parameters.prompt_name"),
 )
+"""Our names in errors of /similarity."""
 SPARSE_WEIGHT = 32
-"""Times that a byte of a sparse vector takes longer into JSON, an object each, than to be copied."""
+"""Times that a byte of a sparse vector takes longer into JSON, an object for each entry, than to be copied."""
 
 
 class EmbedBody(CuttableRequest, kw_only=True):
-    """POST /embed."""
+    """The body of POST /embed."""
 
     inputs: FilledInputs
     normalize: bool = True
@@ -39,7 +40,7 @@ class EmbedBody(CuttableRequest, kw_only=True):
 
 
 class EmbedAllBody(CuttableRequest, kw_only=True):
-    """POST /embed_all and /embed_sparse."""
+    """The body of POST /embed_all and /embed_sparse."""
 
     inputs: FilledInputs
     prompt_name: str | None = None
@@ -59,7 +60,7 @@ class SimilarityParameters(TruncatableBody, kw_only=True):
 
 
 class SimilarityBody(msgspec.Struct, kw_only=True):
-    """POST /similarity."""
+    """The body of POST /similarity."""
 
     inputs: Sentences
     parameters: SimilarityParameters | None = None
@@ -67,9 +68,9 @@ class SimilarityBody(msgspec.Struct, kw_only=True):
 
 
 def names_of(body: EmbedBody | EmbedAllBody) -> Names:
-    """`inputs[3]`, or `inputs` where it is one text or its ids."""
-    given = body.inputs
-    alone = isinstance(given, str) or (bool(given) and isinstance(given[0], int))
+    """Our names in errors as this body has them: `inputs[3]`, or `inputs` for one text or its ids."""
+    inputs = body.inputs
+    alone = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], int))
     return (*INPUTS, (r"\binputs\[0\]", "inputs")) if alone else INPUTS
 
 
@@ -109,13 +110,13 @@ def sparse_reply(_: ParsedRequest[EmbedAllBody, EmbedRequest], answer: Answer) -
     rows = answer.result.sparse
     assert rows is not None
     indices = np.frombuffer(rows.indices, dtype="<i4")
-    values = np.frombuffer(rows.values, dtype="<f4")  # numpy's own numbers: as floats of Python they would be longer
+    values = np.frombuffer(rows.values, dtype="<f4")  # numpy's numbers: as floats of Python they would have more digits
     bounds = pairwise(accumulate(rows.lengths, initial=0))
-    each = (
-        [{"index": index, "value": value} for index, value in zip(indices[a:b], values[a:b], strict=True)]
-        for a, b in bounds
+    vectors = (
+        [{"index": index, "value": value} for index, value in zip(indices[start:stop], values[start:stop], strict=True)]
+        for start, stop in bounds
     )
-    return counted_reply(answer, each_to_json(each))
+    return counted_reply(answer, each_to_json(vectors))
 
 
 def similarity_request(body: SimilarityBody) -> EmbedRequest:

@@ -1,4 +1,4 @@
-"""/info."""
+"""The reply of GET /info."""
 
 from typing import Any
 
@@ -8,22 +8,22 @@ from shared.card import ModelCard
 from shared.vectors import ScoringMethod, Task
 
 
-def info_reply(described: ModelDescription, requests: int, threads: int) -> dict[str, Any]:
-    """The reply of /info: what is served, and its limits."""
-    card, ours = described.card, info_response_to_pb(described, requests, threads)
+def info_reply(description: ModelDescription, requests: int, threads: int) -> dict[str, Any]:
+    """The model that is served and its limits. `requests`: most at once; `threads`: how many tokenise."""
+    card, grpc_info = description.card, info_response_to_pb(description, requests, threads)
     return {
         "model_id": card.id,
         "model_sha": None,
         "model_dtype": card.dtype,
         "model_type": _model_type(card),
-        "max_concurrent_requests": ours.max_concurrent_requests,
-        "max_input_length": ours.max_input_length,
-        "max_batch_tokens": ours.max_batch_tokens,
+        "max_concurrent_requests": grpc_info.max_concurrent_requests,
+        "max_input_length": grpc_info.max_input_length,
+        "max_batch_tokens": grpc_info.max_batch_tokens,
         "max_batch_requests": None,
-        "max_client_batch_size": ours.max_client_batch_size,
-        "auto_truncate": described.limits.auto_truncate,
+        "max_client_batch_size": grpc_info.max_client_batch_size,
+        "auto_truncate": description.limits.auto_truncate,
         "tokenization_workers": threads,
-        "version": ours.version,
+        "version": grpc_info.version,
         "sha": None,
         "docker_label": None,
     }

@@ -1,4 +1,4 @@
-"""/predict."""
+"""Bodies and replies of /predict."""
 
 from typing import Annotated, Literal
 
@@ -23,7 +23,8 @@ class LabelParameters(msgspec.Struct):
 
 
 class PredictBody(CuttableRequest, kw_only=True):
-    """POST /predict. With `parameters`, as huggingface_hub sends them, the reply is always a list of lists."""
+    """The body of
+    POST /predict. With `parameters`, as huggingface_hub sends them, the reply is always a list of lists."""
 
     inputs: Annotated[
         str | Annotated[list[str | Annotated[list[str], FILLED]], FILLED],
@@ -34,11 +35,11 @@ class PredictBody(CuttableRequest, kw_only=True):
 
 
 def names_of(body: PredictBody) -> Names:
-    """Places of a text alone, of a pair, and of a text or pair of many."""
-    given = body.inputs
-    if isinstance(given, str):
+    """Our names in errors as this body has them: for a single text, a pair, or a list of texts and pairs."""
+    inputs = body.inputs
+    if isinstance(inputs, str):
         places: Names = ((r"\btexts\[0\]", "inputs"),)
-    elif all(isinstance(text, str) for text in given):
+    elif all(isinstance(text, str) for text in inputs):
         places = ((r"\btexts\[0\]", "inputs[0]"), (r"\btext_pairs\[0\]", "inputs[1]"))
     else:
         places = ((r"\btexts\[(\d+)\]", r"inputs[\1][0]"), (r"\btext_pairs\[(\d+)\]", r"inputs[\1][1]"))
@@ -52,7 +53,7 @@ def names_of(body: PredictBody) -> Names:
 
 
 def predict_request(body: PredictBody) -> ClassifyRequest:
-    """A request for labels of one text or pair, or of many of either. Raises InvalidInput."""
+    """The request for labels of texts or of pairs. Raises InvalidInput."""
     batch = _batch(body.inputs)
     if not batch:
         raise InvalidInput("inputs is empty", field="inputs")
@@ -71,7 +72,7 @@ def predict_request(body: PredictBody) -> ClassifyRequest:
 
 
 def _batch(inputs: str | list[str | list[str]]) -> dict[str, list[str]]:
-    """Texts and pairs by their places in the body."""
+    """Single texts and pairs, by their places in the body."""
     if isinstance(inputs, str):
         return {"inputs": [inputs]}
     texts = [entry for entry in inputs if isinstance(entry, str)]
@@ -80,14 +81,14 @@ def _batch(inputs: str | list[str | list[str]]) -> dict[str, list[str]]:
     return {f"inputs[{place}]": [entry] if isinstance(entry, str) else entry for place, entry in enumerate(inputs)}
 
 
-def predict_reply(asked: ParsedRequest[PredictBody, ClassifyRequest], classified: Classified) -> HttpReply:
-    labels, parameters = classified.labels, asked.body.parameters
-    most = parameters.top_k if parameters is not None else None
+def predict_reply(parsed: ParsedRequest[PredictBody, ClassifyRequest], classified: Classified) -> HttpReply:
+    labels, parameters = classified.labels, parsed.body.parameters
+    top_k = parameters.top_k if parameters is not None else None
     scores = np.frombuffer(classified.answer.result.scores, dtype="<f4").reshape(-1, len(labels))
-    found = [
-        [{"score": row[place], "label": labels[place]} for place in np.argsort(-row, kind="stable")[:most].tolist()]
+    predictions = [
+        [{"score": row[label], "label": labels[label]} for label in np.argsort(-row, kind="stable")[:top_k].tolist()]
         for row in scores
     ]
-    given = asked.body.inputs
-    single = parameters is None and (isinstance(given, str) or all(isinstance(text, str) for text in given))
-    return counted_reply(classified.answer, found[0] if single else found)
+    inputs = parsed.body.inputs
+    single = parameters is None and (isinstance(inputs, str) or all(isinstance(text, str) for text in inputs))
+    return counted_reply(classified.answer, predictions[0] if single else predictions)

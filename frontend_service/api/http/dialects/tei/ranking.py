@@ -1,4 +1,4 @@
-"""/rerank, of bodies with `texts`."""
+"""Bodies with `texts` of /rerank, and their replies."""
 
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ NAMES: Names = (
 
 
 class RerankBody(CuttableRequest, kw_only=True):
-    """POST /rerank, where it has `texts`."""
+    """The body of POST /rerank, where it has `texts`."""
 
     query: str
     texts: Annotated[list[str], FILLED]
@@ -43,9 +43,9 @@ def rerank_request(body: RerankBody) -> RerankRequest:
     )
 
 
-def rerank_reply(asked: ParsedRequest[RerankBody, RerankRequest], reranked: Reranked) -> HttpReply:
+def rerank_reply(parsed: ParsedRequest[RerankBody, RerankRequest], reranked: Reranked) -> HttpReply:
     ranks: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in reranked.ranking]
-    if asked.body.return_text:
+    if parsed.body.return_text:
         for rank, text in zip(ranks, reranked.texts, strict=True):
             rank["text"] = text
     return counted_reply(reranked.answer, ranks)

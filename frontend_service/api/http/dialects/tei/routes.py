@@ -1,4 +1,4 @@
-"""text-embeddings-inference over HTTP.
+"""The routes of text-embeddings-inference.
 
 Source: its OpenAPI, huggingface.github.io/text-embeddings-inference. What differs is told in docs/tei.md.
 """
@@ -29,12 +29,11 @@ from frontend_service.api.http.errors import TEI
 from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, to_json
 from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, HttpCall, Route
 from frontend_service.application.frontend import Frontend
-from frontend_service.domain.requests import EmbedRequest
 from shared.vectors import OutputKind, Task
 
 
 class _Root(msgspec.Struct):
-    """Fields that tell which of the bodies of POST / it is."""
+    """Fields that tell the bodies of POST / apart."""
 
     query: Any = None
     texts: Any = None
@@ -44,119 +43,134 @@ class _Root(msgspec.Struct):
 
     @property
     def compares(self) -> bool:
-        """The body is /similarity's."""
+        """The body is that of /similarity."""
         return memoryview(self.inputs)[:1].tobytes() == b"{"
 
 
 _root = Body(_Root)
 
 
-def rerank_endpoint(frontend: Frontend) -> Endpoint:
-    """TEI's bodies have `texts`; those with `documents` are Cohere's, and get its replies."""
-    ours = ExchangeEndpoint(
-        frontend,
-        Body(RerankBody),
-        ranking.rerank_request,
-        for_any_name(frontend, frontend.ranking.rerank),
-        ranking.rerank_reply,
-        names_of=lambda _: ranking.NAMES,
-    )
-    theirs = cohere.rerank_endpoint(frontend)
+class RerankEndpoint:
+    """The endpoint of /rerank: bodies with `texts` are TEI's, those with `documents` get the replies of Cohere."""
 
-    async def serve(call: HttpCall) -> HttpReply:
-        given = await frontend.offload(len(call.body), _root.read, call.body)
-        return await (theirs if given.documents is not None and given.texts is None else ours)(call)
+    def __init__(self, frontend: Frontend) -> None:
+        self._frontend = frontend
+        self._tei = ExchangeEndpoint(
+            frontend,
+            Body(RerankBody),
+            ranking.rerank_request,
+            for_any_name(frontend, frontend.ranking.rerank),
+            ranking.rerank_reply,
+            names_of=lambda _: ranking.NAMES,
+        )
+        self._cohere = cohere.rerank_endpoint(frontend)
 
-    return serve
+    async def __call__(self, call: HttpCall) -> HttpReply:
+        body = await self._frontend.offload(len(call.body), _root.read, call.body)
+        is_cohere = body.documents is not None and body.texts is None
+        return await (self._cohere if is_cohere else self._tei)(call)
 
 
-def computed_endpoints(frontend: Frontend) -> dict[str, Endpoint]:
-    """Paths that ask a worker, and what serves each; the root chooses among the others."""
-    embed, classify = frontend.embedding.embed, frontend.classification.texts
+class RootEndpoint:
+    """The endpoint of the root, which passes each call to another endpoint by its body and its model."""
 
-    def embeds(body_type: Any, output: OutputKind, write: Any, weight: int = FLOAT_WEIGHT) -> Endpoint:
-        def read(body: Any) -> EmbedRequest:
-            return embed_request(body, output)
+    def __init__(self, frontend: Frontend, endpoints: Mapping[str, Endpoint]) -> None:
+        """`endpoints`: those of the other paths."""
+        self._frontend, self._endpoints = frontend, endpoints
 
-        ask = for_any_name(frontend, embed)
-        return ExchangeEndpoint(frontend, Body(body_type), read, ask, write, weight, embedding.names_of)
+    async def __call__(self, call: HttpCall) -> HttpReply:
+        body = await self._frontend.offload(len(call.body), _root.read, call.body)
+        return await self._endpoints[self._path(body)](call)
 
-    serves = {
-        "/embed": embeds(EmbedBody, OutputKind.DENSE, dense_reply),
-        "/embed_all": embeds(EmbedAllBody, OutputKind.MULTI_VECTOR, all_reply),
-        "/embed_sparse": embeds(EmbedAllBody, OutputKind.SPARSE, sparse_reply, embedding.SPARSE_WEIGHT),
+    def _path(self, body: _Root) -> str:
+        if body.query is not None:
+            return "/rerank"
+        if body.compares:
+            return "/similarity"
+        card = self._frontend.models.get(resolved_name(self._frontend, body.model or "")).card
+        if Task.EMBED not in card.tasks:
+            return "/predict"
+        return "/embed_sparse" if card.outputs[:1] == (OutputKind.SPARSE,) else "/embed"
+
+
+def model_endpoints(frontend: Frontend) -> dict[str, Endpoint]:
+    """The endpoints that ask a worker, by path."""
+    endpoints: dict[str, Endpoint] = {
+        "/embed": _embed_endpoint(frontend, EmbedBody, OutputKind.DENSE, dense_reply),
+        "/embed_all": _embed_endpoint(frontend, EmbedAllBody, OutputKind.MULTI_VECTOR, all_reply),
+        "/embed_sparse": _embed_endpoint(
+            frontend, EmbedAllBody, OutputKind.SPARSE, sparse_reply, embedding.SPARSE_WEIGHT
+        ),
         "/predict": ExchangeEndpoint(
             frontend,
             Body(PredictBody),
             prediction.predict_request,
-            for_any_name(frontend, classify),
+            for_any_name(frontend, frontend.classification.texts),
             prediction.predict_reply,
             FLOAT_WEIGHT,
             prediction.names_of,
         ),
-        "/rerank": rerank_endpoint(frontend),
+        "/rerank": RerankEndpoint(frontend),
         "/similarity": ExchangeEndpoint(
             frontend,
             Body(SimilarityBody),
             similarity_request,
-            for_any_name(frontend, embed),
+            for_any_name(frontend, frontend.embedding.embed),
             similarity_reply,
             names_of=lambda _: embedding.SIMILAR,
         ),
     }
-    return {"/": root_endpoint(frontend, serves), **serves}
+    return {"/": RootEndpoint(frontend, endpoints), **endpoints}
 
 
-def root_endpoint(frontend: Frontend, serves: Mapping[str, Endpoint]) -> Endpoint:
-    """Serves the root: by what the body holds, and what the model is for."""
-
-    async def serve(call: HttpCall) -> HttpReply:
-        given = await frontend.offload(len(call.body), _root.read, call.body)
-        if given.query is not None:
-            return await serves["/rerank"](call)
-        if given.compares:
-            return await serves["/similarity"](call)
-        card = frontend.models.get(resolved_name(frontend, given.model or "")).card
-        if Task.EMBED not in card.tasks:
-            return await serves["/predict"](call)
-        return await serves["/embed_sparse" if card.outputs[:1] == (OutputKind.SPARSE,) else "/embed"](call)
-
-    return serve
+def _embed_endpoint(
+    frontend: Frontend, body_type: Any, output: OutputKind, write: Any, weight: int = FLOAT_WEIGHT
+) -> Endpoint:
+    """Makes an endpoint for one output of an embedding model."""
+    return ExchangeEndpoint(
+        frontend,
+        Body(body_type),
+        lambda body: embed_request(body, output),
+        for_any_name(frontend, frontend.embedding.embed),
+        write,
+        weight,
+        embedding.names_of,
+    )
 
 
 def info_endpoint(frontend: Frontend) -> Endpoint:
-    """GET /info."""
+    """Makes the endpoint of GET /info."""
 
-    async def serve(_: HttpCall) -> HttpReply:
+    async def endpoint(_: HttpCall) -> HttpReply:
         requests = frontend.calls.admission.bounds.requests
         return HttpReply(body=to_json(info.info_reply(frontend.models.get(""), requests, frontend.threads)))
 
-    return serve
+    return endpoint
 
 
 VECTOR, RANKS = [[0.1, -0.2]], [{"index": 1, "score": 0.97}, {"index": 0, "score": 0.02}]
 LABELS = [{"score": 0.9, "label": "positive"}]
-COHERES = (cohere.CohereRerankBody,)
-COMPUTED: tuple[tuple[str, str, tuple[Any, ...], Any], ...] = (
+COHERE_BODIES = (cohere.CohereRerankBody,)
+MODEL_PATHS: tuple[tuple[str, str, tuple[Any, ...], Any], ...] = (
     (
         "/",
         "/embed, /predict, /rerank or /similarity, by the body and the model",
-        (EmbedBody, PredictBody, RerankBody, *COHERES, SimilarityBody),
+        (EmbedBody, PredictBody, RerankBody, *COHERE_BODIES, SimilarityBody),
         VECTOR,
     ),
     ("/embed", "A vector for each input", (EmbedBody,), VECTOR),
     ("/embed_all", "A vector for each token of each input", (EmbedAllBody,), [VECTOR]),
     ("/embed_sparse", "Weights of words", (EmbedAllBody,), [[{"index": 7, "value": 0.5}]]),
     ("/predict", "Labels of texts or pairs, best first", (PredictBody,), LABELS),
-    ("/rerank", "Texts in the order in which they fit a query", (RerankBody, *COHERES), RANKS),
+    ("/rerank", "Texts in the order in which they fit a query", (RerankBody, *COHERE_BODIES), RANKS),
     ("/similarity", "Cosines of one text with others", (SimilarityBody,), [0.7]),
 )
-"""Paths that ask a worker: what they are for, which bodies they take, and what a reply looks like."""
+"""Paths that ask a worker, each with its summary, its bodies and an example of a reply."""
 
 
 def routes(frontend: Frontend) -> list[Route]:
-    """All routes of this shape."""
-    serves = computed_endpoints(frontend)
+    """All routes of this dialect."""
+    endpoints = model_endpoints(frontend)
     return [
         *(
             Route(
@@ -164,12 +178,12 @@ def routes(frontend: Frontend) -> list[Route]:
                 path=path,
                 dialect=TEI,
                 summary=summary,
-                body_type=body_type[0],
-                other_body_types=body_type[1:],
+                body_type=body_types[0],
+                other_body_types=body_types[1:],
                 example=example,
-                serve=serves[path],
+                endpoint=endpoints[path],
             )
-            for path, summary, body_type, example in COMPUTED
+            for path, summary, body_types, example in MODEL_PATHS
         ),
         Route(
             method="POST",
@@ -180,7 +194,7 @@ def routes(frontend: Frontend) -> list[Route]:
             example=[[{"id": 101, "text": "[CLS]"}]],
             names=INPUTS,
             needs_worker=False,
-            serve=tokenization.tokenize_endpoint(frontend),
+            endpoint=tokenization.tokenize_endpoint(frontend),
         ),
         Route(
             method="POST",
@@ -191,7 +205,7 @@ def routes(frontend: Frontend) -> list[Route]:
             example=["a text"],
             names=tokenization.NAMES,
             needs_worker=False,
-            serve=tokenization.decode_endpoint(frontend),
+            endpoint=tokenization.decode_endpoint(frontend),
         ),
         Route(
             method="GET",
@@ -200,6 +214,6 @@ def routes(frontend: Frontend) -> list[Route]:
             summary="What is served, and its limits",
             example={"model_id": "all-MiniLM-L6-v2", "max_input_length": 256},
             needs_worker=False,
-            serve=info_endpoint(frontend),
+            endpoint=info_endpoint(frontend),
         ),
     ]

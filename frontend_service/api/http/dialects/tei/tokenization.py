@@ -1,4 +1,4 @@
-"""/tokenize and /decode."""
+"""Bodies and endpoints of /tokenize and /decode."""
 
 from typing import Annotated, Any
 
@@ -9,18 +9,17 @@ from frontend_service.api.http.dialects.tei.common import resolved_name
 from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, to_json
 from frontend_service.api.http.route import Endpoint, HttpCall
 from frontend_service.api.renaming import Names
-from frontend_service.api.tei_v1.codec.tokenization import byte_offsets
+from frontend_service.api.tei_v1.codec.tokenization import UNLIMITED, tei_tokens
 from frontend_service.application.frontend import Frontend
-from frontend_service.domain.requests import DetokenizeRequest, PromptChoice, TokenizeRequest, Truncation
+from frontend_service.domain.requests import DetokenizeRequest, PromptChoice, TokenizeRequest
 from frontend_service.services.models import ShownTexts
 from shared.errors import InvalidInput
 
 NAMES: Names = ((r"\btokenized\b", "ids"),)
-UNLIMITED = Truncation(limited=False)
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):
-    """POST /tokenize."""
+    """The body of POST /tokenize."""
 
     inputs: Texts
     add_special_tokens: bool = True
@@ -29,39 +28,27 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
 
 
 class DecodeBody(msgspec.Struct, kw_only=True):
-    """POST /decode: the ids of a text, or a list of such."""
+    """The body of POST /decode: the ids of a text, or a list of such."""
 
     ids: Annotated[list[Id | list[Id]], FILLED]
     skip_special_tokens: bool = True
     model: str = ""
 
 
-def shown(texts: ShownTexts, inputs: tuple[str, ...], *, special: bool) -> list[list[dict[str, Any]]]:
-    """Tokens with where they lie in their text after its prompt, in bytes."""
-    found = []
-    for given, text in zip(inputs, texts.texts, strict=True):
-        whole, encoding = texts.prompt + given, text.encoding
-        places, tokens = byte_offsets(whole), []
-        columns = zip(encoding.ids, encoding.tokens, encoding.special_tokens_mask, text.offsets, strict=True)
-        for identity, token, is_special, (start, stop) in columns:
-            if not is_special:
-                tokens.append(_token(identity, whole[start:stop], places[start], places[stop]))
-            elif special:
-                tokens.append({**_token(identity, token, None, None), "special": True})
-        found.append(tokens)
-    return found
-
-
-def _token(identity: int, text: str, start: int | None, stop: int | None) -> dict[str, Any]:
-    return {"id": identity, "text": text, "special": False, "start": start, "stop": stop}
+def token_lists(shown: ShownTexts, inputs: tuple[str, ...], *, special: bool) -> list[list[dict[str, Any]]]:
+    """The tokens of each text with their places in prompt and text, in bytes. `special`: with special tokens."""
+    return [
+        [token._asdict() for token in tei_tokens(shown.prompt + text, tokenized, special=special)]
+        for text, tokenized in zip(inputs, shown.texts, strict=True)
+    ]
 
 
 def tokenize_endpoint(frontend: Frontend) -> Endpoint:
-    """POST /tokenize."""
-    tokenizing = Body(TokenizeBody)
+    """Makes the endpoint of POST /tokenize."""
+    tokenize_body = Body(TokenizeBody)
 
-    async def serve(call: HttpCall) -> HttpReply:
-        body = await frontend.offload(len(call.body), tokenizing.read, call.body)
+    async def endpoint(call: HttpCall) -> HttpReply:
+        body = await frontend.offload(len(call.body), tokenize_body.read, call.body)
         inputs = texts_of(body.inputs)
         if not inputs:
             raise InvalidInput("inputs is empty", field="inputs")
@@ -71,26 +58,28 @@ def tokenize_endpoint(frontend: Frontend) -> Endpoint:
             prompt=PromptChoice(name=body.prompt_name),
             cut=UNLIMITED,
         )
-        texts = await frontend.models.tokenize(request)
+        shown = await frontend.models.tokenize(request)
         return await frontend.offload(
-            FLOAT_WEIGHT * texts.size,
-            lambda texts: HttpReply(body=to_json(shown(texts, inputs, special=body.add_special_tokens))),
-            texts,
+            FLOAT_WEIGHT * shown.size,
+            lambda shown: HttpReply(body=to_json(token_lists(shown, inputs, special=body.add_special_tokens))),
+            shown,
         )
 
-    return serve
+    return endpoint
 
 
 def decode_endpoint(frontend: Frontend) -> Endpoint:
-    """POST /decode."""
-    decoding = Body(DecodeBody)
+    """Makes the endpoint of POST /decode."""
+    decode_body = Body(DecodeBody)
 
-    async def serve(call: HttpCall) -> HttpReply:
-        body = await frontend.offload(len(call.body), decoding.read, call.body)
+    async def endpoint(call: HttpCall) -> HttpReply:
+        body = await frontend.offload(len(call.body), decode_body.read, call.body)
         _, tokenized = inputs_of(body.ids, "ids")  # type: ignore[arg-type]
         request = DetokenizeRequest(
-            model=resolved_name(frontend, body.model), tokenized=tokenized, skip_special_tokens=body.skip_special_tokens
+            model=resolved_name(frontend, body.model),
+            tokenized=tokenized,
+            skip_special_tokens=body.skip_special_tokens,
         )
         return HttpReply(body=to_json((await frontend.models.detokenize(request)).texts))
 
-    return serve
+    return endpoint
