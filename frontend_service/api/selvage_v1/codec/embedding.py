@@ -87,12 +87,12 @@ def halve_request(message: embedding_pb2.EmbedRequest) -> list[tuple[int, embedd
     count = max(len(message.texts), len(message.tokenized))
     if count < 2:
         return [(0, message)]
-    halves = []
+    requests = []
     for start, stop in ((0, count // 2), (count // 2, count)):
         half = embedding_pb2.EmbedRequest()
         half.CopyFrom(message)
         for texts in (half.texts, half.tokenized):
             del texts[stop:]
             del texts[:start]
-        halves.append((start, half))
-    return halves
+        requests.append((start, half))
+    return requests
