@@ -116,7 +116,7 @@ def _server(
         reflect=settings.reflection,
         connection_age=True,
         rpcs=page.rpcs if page else None,
-        tell=apis.tell,
+        tell=apis.translate_error,
         tls=callers.tls,
     )
 
@@ -131,7 +131,7 @@ def _http(
         frontend,
         keys=callers.keys is not None,
         metrics=page.text,
-        tell=metrics.http,
+        observe_call=metrics.http,
         tls=callers.tls,
         drain_seconds=settings.drain_seconds,
         hosts=Hosts.of(settings.http_listen, settings.http_host),
@@ -143,7 +143,7 @@ def _deadline_check(calls: Calls, fleet: Fleet, apis: EnabledApis, http: HttpSer
     """A check that raises Overloaded for a call that needs a worker, if no worker could answer it in time."""
 
     def check(caller: Caller) -> None:
-        if not (apis.known_here(caller.method) or (http is not None and http.known_here(caller.method))):
+        if not (apis.needs_no_worker(caller.method) or (http is not None and http.needs_no_worker(caller.method))):
             fleet.check_terms(calls.terms(caller))
 
     return check

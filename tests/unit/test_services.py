@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from frontend_service.api.enabled import DOORS, EnabledApis
+from frontend_service.api.enabled import GRPC_APIS, EnabledApis
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
 from frontend_service.services.pipeline import Pipeline
@@ -58,13 +58,13 @@ async def test_the_frontend_registers_just_these(chosen: list[str]) -> None:
     worker: Any = None
     frontend, doors = Frontend(Pipeline(worker, Limits(), threads, threads), Calls(timeout=1)), EnabledApis(chosen)
     doors.register(frontend, server)  # type: ignore[arg-type]
-    assert server.names == list(doors.services) == [name for each in chosen for name in DOORS[each].services]
+    assert server.names == list(doors.services) == [name for each in chosen for name in GRPC_APIS[each].services]
 
 
 def test_every_door_can_be_chosen() -> None:
     """By default those that need no port of their own are open."""
-    assert set(get_args(Api)) == {*DOORS, "http"}
-    assert set(FrontendSettings().apis) == set(DOORS)
+    assert set(get_args(Api)) == {*GRPC_APIS, "http"}
+    assert set(FrontendSettings().apis) == set(GRPC_APIS)
 
 
 def test_the_former_name_of_apis_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_the_former_name_of_apis_is_accepted(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_what_a_frontend_knows_by_itself_waits_for_no_worker(method: str, needed: bool) -> None:
     """So it is not refused where no worker could answer in time."""
-    assert EnabledApis(["grpc", "tei"]).known_here(method) is not needed
+    assert EnabledApis(["grpc", "tei"]).needs_no_worker(method) is not needed
 
 
 def test_a_worker_speaks_more_often_than_it_is_given_up() -> None:

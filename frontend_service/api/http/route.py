@@ -89,18 +89,18 @@ class ExchangeEndpoint(Generic[B, Q, A]):
         frontend: Frontend,
         body: Body[B],
         read: Callable[[B], Q],
-        ask: Callable[[Q, RequestTerms], Awaitable[A]],
+        call_service: Callable[[Q, RequestTerms], Awaitable[A]],
         write: Callable[[ParsedRequest[B, Q], A], HttpReply],
         weight: int = 1,
         names_of: Callable[[B], Names] = lambda _: (),
     ) -> None:
-        """`read` makes a request of a body, `ask` answers it, and `write` makes the reply. `weight`: see `Exchange`.
+        """`read` makes a request of a body, `call_service` answers it, `write` makes the reply. `weight`: see Exchange.
 
         `names_of`: our names as a body has them, so that errors name a place as this caller wrote it.
         """
-        self._frontend, self._body, self._read, self._ask, self._names_of = frontend, body, read, ask, names_of
+        self._frontend, self._body, self._read, self._ask, self._names_of = frontend, body, read, call_service, names_of
         self._exchange: Exchange[tuple[B, str], ParsedRequest[B, Q], A, HttpReply] = Exchange(
-            read=self._parse, ask=self._answer, write=write, weight=weight
+            read=self._parse, call_service=self._answer, write=write, weight=weight
         )
 
     async def __call__(self, call: HttpCall) -> HttpReply:

@@ -69,7 +69,9 @@ class EmbeddingServicer(_ExchangeServicer, EmbeddingServiceServicer):
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
         self._embed = Exchange(
-            read=embedding.embed_request_from_pb, ask=frontend.embedding.embed, write=embedding.embed_response_to_pb
+            read=embedding.embed_request_from_pb,
+            call_service=frontend.embedding.embed,
+            write=embedding.embed_response_to_pb,
         )
 
     async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> EmbedReply:
@@ -90,13 +92,13 @@ class RankingServicer(_ExchangeServicer, RankingServiceServicer):
         super().__init__(frontend)
         service = frontend.ranking
         self._rerank = Exchange(
-            read=ranking.rerank_request_from_pb, ask=service.rerank, write=ranking.rerank_response_to_pb
+            read=ranking.rerank_request_from_pb, call_service=service.rerank, write=ranking.rerank_response_to_pb
         )
         self._score = Exchange(
-            read=ranking.score_request_from_pb, ask=service.score, write=ranking.score_response_to_pb
+            read=ranking.score_request_from_pb, call_service=service.score, write=ranking.score_response_to_pb
         )
         self._max_sim = Exchange(
-            read=ranking.max_sim_request_from_pb, ask=service.max_sim, write=ranking.max_sim_response_to_pb
+            read=ranking.max_sim_request_from_pb, call_service=service.max_sim, write=ranking.max_sim_response_to_pb
         )
 
     async def Rerank(self, request: ranking_pb2.RerankRequest, context: Context) -> ranking_pb2.RerankResponse:
@@ -116,10 +118,12 @@ class ClassificationServicer(_ExchangeServicer, ClassificationServiceServicer):
         super().__init__(frontend)
         service, codec = frontend.classification, classification
         self._texts = Exchange(
-            read=codec.classify_request_from_pb, ask=service.texts, write=codec.classify_response_to_pb
+            read=codec.classify_request_from_pb, call_service=service.texts, write=codec.classify_response_to_pb
         )
         self._tokens = Exchange(
-            read=codec.classify_tokens_request_from_pb, ask=service.tokens, write=codec.classify_tokens_response_to_pb
+            read=codec.classify_tokens_request_from_pb,
+            call_service=service.tokens,
+            write=codec.classify_tokens_response_to_pb,
         )
 
     async def Classify(

@@ -46,12 +46,14 @@ class GroupMethod(Generic[M, R]):
 def timed_exchange(
     frontend: Frontend,
     read: Callable[[Sequence[M]], Q],
-    ask: Callable[[Q, RequestTerms], Awaitable[TimedAnswer]],
+    call_service: Callable[[Q, RequestTerms], Awaitable[TimedAnswer]],
     write: Callable[[Q, TimedAnswer], list[R]],
     weight: int = 1,
 ) -> Callable[[Sequence[M], Caller], Awaitable[WrittenReplies[R]]]:
     """Returns a function that answers a group by an exchange, with times in its replies. `weight`: see `Exchange`."""
-    exchange = Exchange(read=read, ask=ask, write=partial(_write_replies, write, weight), weight=weight)
+    exchange = Exchange(
+        read=read, call_service=call_service, write=partial(_write_replies, write, weight), weight=weight
+    )
 
     async def answer(messages: Sequence[M], caller: Caller) -> WrittenReplies[R]:
         start = time.monotonic()

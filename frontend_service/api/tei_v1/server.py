@@ -81,17 +81,21 @@ class EmbedServicer(_GroupServicer, services.EmbedServicer):
 
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
-        ask, codec = frontend.embedding.embed, embedding
+        call_service, codec = frontend.embedding.embed, embedding
         self._dense = GroupMethod(
-            timed_exchange(frontend, codec.embed_request_from_pb, ask, codec.embed_responses_to_pb)
+            timed_exchange(frontend, codec.embed_request_from_pb, call_service, codec.embed_responses_to_pb)
         )
         self._sparse = GroupMethod(
             timed_exchange(
-                frontend, codec.embed_sparse_request_from_pb, ask, codec.embed_sparse_responses_to_pb, SPARSE_WEIGHT
+                frontend,
+                codec.embed_sparse_request_from_pb,
+                call_service,
+                codec.embed_sparse_responses_to_pb,
+                SPARSE_WEIGHT,
             )
         )
         self._all = GroupMethod(
-            timed_exchange(frontend, codec.embed_all_request_from_pb, ask, codec.embed_all_responses_to_pb)
+            timed_exchange(frontend, codec.embed_all_request_from_pb, call_service, codec.embed_all_responses_to_pb)
         )
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
@@ -118,13 +122,15 @@ class PredictServicer(_GroupServicer, services.PredictServicer):
 
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
-        ask, codec = frontend.classification.texts, prediction
+        call_service, codec = frontend.classification.texts, prediction
         self._single = GroupMethod(
-            timed_exchange(frontend, codec.predict_request_from_pb, ask, codec.predict_responses_to_pb, OBJECT_WEIGHT)
+            timed_exchange(
+                frontend, codec.predict_request_from_pb, call_service, codec.predict_responses_to_pb, OBJECT_WEIGHT
+            )
         )
         self._pair = GroupMethod(
             timed_exchange(
-                frontend, codec.predict_pair_request_from_pb, ask, codec.predict_responses_to_pb, OBJECT_WEIGHT
+                frontend, codec.predict_pair_request_from_pb, call_service, codec.predict_responses_to_pb, OBJECT_WEIGHT
             ),
             codec.pair_options,
         )
@@ -147,9 +153,9 @@ class RerankServicer(_GroupServicer, services.RerankServicer):
 
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
-        ask = frontend.ranking.rerank
+        call_service = frontend.ranking.rerank
         self._rerank = GroupMethod(
-            timed_exchange(frontend, ranking.rerank_request_from_pb, ask, ranking.rerank_responses_to_pb)
+            timed_exchange(frontend, ranking.rerank_request_from_pb, call_service, ranking.rerank_responses_to_pb)
         )
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:

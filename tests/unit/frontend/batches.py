@@ -7,7 +7,7 @@ from typing import Any
 from fakes import FakeWorker
 from test_service import service
 
-from frontend_service.api.selvage_v1.bulk import Bulk, Embed
+from frontend_service.api.selvage_v1.batch_stream import BatchStream, Embed
 from frontend_service.api.selvage_v1.codec import embedding, fields
 from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
 from frontend_service.api.streams.two_way_stream import Replies
@@ -53,7 +53,7 @@ async def through(
     frontend = frontend or Frontend(service()[0], Calls(timeout=60))
     with frontend.calls.stream(caller) as stream:
         replies_of = Replies(write or keep, lambda _: None)
-        await Bulk(frontend, embed, caller, stream, replies_of).run(Batches(*batches))
+        await BatchStream(frontend, embed, caller, stream, replies_of).run(Batches(*batches))
     return replies
 
 
@@ -64,7 +64,9 @@ async def answered(
     made, worker = service(limits, **changes)
     frontend = Frontend(made, Calls(timeout=60))
     exchange = Exchange(
-        read=embedding.embed_request, call_service=frontend.embedding.embed, write=embedding.embed_reply
+        read=embedding.embed_request_from_pb,
+        call_service=frontend.embedding.embed,
+        write=embedding.embed_response_to_pb,
     )
 
     async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:

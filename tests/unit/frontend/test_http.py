@@ -162,7 +162,7 @@ async def test_a_drain_refuses_new_calls(api: HttpApi) -> None:
 async def test_what_the_api_tells_of_itself(api: HttpApi) -> None:
     """Every route that takes something is in the document, its fields on the page; HEAD is GET without a body."""
     document = (await api.ask("/openapi.json")).json
-    taking = {route.path for route in api.app.routes if route.takes is not None}
+    taking = {route.path for route in api.app.routes if route.body_type is not None}
     assert taking <= set(document["paths"])
     assert "/v1/models/{model}" in document["paths"]
     docs = await api.ask("/docs")

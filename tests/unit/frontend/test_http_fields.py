@@ -171,7 +171,11 @@ async def test_null_is_absence_of_every_field_that_may_be_absent(request_: Reque
 def test_every_field_of_ours_is_in_a_table(path: str) -> None:
     """Or is named as our own."""
     route = next(route for route in HttpApi(Worker()).app.routes if route.path == path and route.method == "POST")
-    ours = {field.encode_name for kind in (route.takes, *route.or_takes) for field in msgspec.structs.fields(kind)}
+    ours = {
+        field.encode_name
+        for kind in (route.body_type, *route.other_body_types)
+        for field in msgspec.structs.fields(kind)
+    }
     told = {field.name.partition(".")[0] for request in REQUESTS if request.path == path for field in request.fields}
     own = set(OURS.get(path, {}))
     assert ours - told == own

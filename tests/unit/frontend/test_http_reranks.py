@@ -93,6 +93,15 @@ async def test_a_document_may_be_an_object(top_n: float) -> None:
     assert isinstance(found[1]["price"], float)
 
 
+@pytest.mark.parametrize("document", ["", "b", "bc"])
+@pytest.mark.parametrize("path", RERANKS)
+async def test_one_document_may_be_a_text(path: str, document: str) -> None:
+    """It comes back whole, the empty one too."""
+    body = {"query": "a", "documents": document, "return_documents": True}
+    told = await HttpApi(Worker(**CROSS_ENCODER)).ask(path, body)
+    assert [result["document"] for result in told.json["results"]] == [{"text": document}]
+
+
 @pytest.mark.parametrize("path", [*RERANKS, "/"])
 @pytest.mark.parametrize(
     ("documents", "named"),

@@ -119,5 +119,7 @@ class PoolingEndpoint:
     def _vectors(self, output: OutputKind) -> Endpoint:
         return self._exchange(lambda body: embed_request(body, output), self._frontend.embedding.embed, vectors_reply)
 
-    def _exchange(self, read: Any, ask: Any, write: Any) -> Endpoint:
-        return ExchangeEndpoint(self._frontend, self._body, read, ask, write, FLOAT_WEIGHT, lambda body: body.names)
+    def _exchange(self, read: Any, call_service: Any, write: Any) -> Endpoint:
+        return ExchangeEndpoint(
+            self._frontend, self._body, read, call_service, write, FLOAT_WEIGHT, lambda body: body.names
+        )

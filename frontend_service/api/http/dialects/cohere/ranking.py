@@ -115,8 +115,9 @@ def rerank_reply(parsed: ParsedRequest[CohereRerankBody, RerankRequest], reranke
     """The documents with their scores. `version`: that of Cohere's API."""
     results: list[dict[str, Any]] = [{"index": index, "relevance_score": score} for index, score in reranked.ranking]
     if parsed.body.return_documents:
+        documents = [parsed.body.documents] if isinstance(parsed.body.documents, str) else parsed.body.documents
         for result, text in zip(results, reranked.texts, strict=True):
-            document = parsed.body.documents[result["index"]]
+            document = documents[result["index"]]
             result["document"] = document if isinstance(document, dict) else {"text": text}
     tokens = reranked.answer.tokens.total
     return HttpReply(

@@ -68,11 +68,11 @@ def resolved_name(frontend: Frontend, name: str) -> str:
 
 
 def for_any_name(
-    frontend: Frontend, ask: Callable[[R, RequestTerms], Awaitable[A]]
+    frontend: Frontend, call_service: Callable[[R, RequestTerms], Awaitable[A]]
 ) -> Callable[[R, RequestTerms], Awaitable[A]]:
-    """Wraps `ask` so that a request may name any model where only one is served."""
+    """Wraps `call_service` so that a request may name any model where only one is served."""
 
     async def ask_resolved(request: R, terms: RequestTerms) -> A:
-        return await ask(replace(request, model=resolved_name(frontend, request.model)), terms)
+        return await call_service(replace(request, model=resolved_name(frontend, request.model)), terms)
 
     return ask_resolved
