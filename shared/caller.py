@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from shared import request_id
+from shared import request_id, traceparent
 from shared.errors import InvalidInput, clip
 from shared.jobs import PRIORITIES, Priority
-from shared.telemetry import traceparent
 
 REQUEST_ID, KEY, PRIORITY, AUTHORIZATION = "x-request-id", "selvage-key", "selvage-priority", "authorization"
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from shared.telemetry.logs import Format
+LogFormat = Literal["json", "console"]
 
 
 def address(value: str) -> str:
@@ -39,7 +39,7 @@ class ServiceSettings(BaseSettings):
         cli_kebab_case=True, cli_implicit_flags=True, cli_hide_none_type=True, extra="forbid"
     )
 
-    log_format: Format = Field("json", description="json: one object a line. console: for a person.")
+    log_format: LogFormat = Field("json", description="json: one object a line. console: for a person.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level logged.")
     log_calls: bool = Field(False, description="Whether each call has a line in the log; failures always have.")
     metrics: Annotated[str, AfterValidator(_address_or_none)] = Field(

@@ -17,7 +17,7 @@ from shared.jobs import Job, JobResult
 from shared.load import Load
 from shared.offload import offload
 from shared.telemetry.figures import TellJob
-from shared.telemetry.traceparent import trace_id
+from shared.traceparent import trace_id
 
 UNREAD_SECONDS = 30.0
 """Seconds after which a frontend that reads nothing is detached."""

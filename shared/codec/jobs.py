@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 
 from selvage.v1 import ranking_pb2
 from selvage.worker.v1 import worker_pb2 as pb
+from shared import traceparent
 from shared.codec.fields import duration_from_pb, duration_to_pb, number, vectors_from_pb, vectors_to_pb
 from shared.errors import InvalidInput, LimitExceeded, SelvageError
 from shared.jobs import Classify, Encode, HybridWeights, Job, MaxSim, Priority, Score, Work
 from shared.ragged import RaggedTokens
-from shared.telemetry import traceparent
 from shared.vectors import DataType, InputType, Layout, OutputKind, ScoringMethod
 
 MESSAGE_JOBS = 4096

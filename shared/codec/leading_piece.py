@@ -8,8 +8,8 @@ makes of the whole message is the same. Format: protobuf.dev/programming-guides/
 from dataclasses import dataclass
 
 from selvage.worker.v1 import worker_pb2 as pb
+from shared.codec.wire import BYTES, VARINT, read_varint, varint
 from shared.jobs import PackedBytes
-from shared.server.rpc.wire import BYTES, VARINT, read_varint, varint
 
 ANSWER = varint(pb.AttachResponse.ANSWERS_FIELD_NUMBER << 3 | BYTES)
 JOB = varint(pb.AnswerPart.JOB_ID_FIELD_NUMBER << 3 | VARINT)

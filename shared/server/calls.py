@@ -13,13 +13,13 @@ from typing import Protocol, TypeVar
 import structlog
 
 from shared import request_id
+from shared import traceparent as trace
 from shared.caller import Caller
 from shared.deadline import Deadline
 from shared.errors import DeadlineExceeded, Internal, SelvageError, Unauthenticated, WorkerUnavailable
 from shared.jobs import Priority
 from shared.server.admission import Admission, Bounds
 from shared.server.admission.streams import OpenStream
-from shared.telemetry import traceparent as trace
 from shared.terms import RequestTerms
 
 SLACK = 1.0

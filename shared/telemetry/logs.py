@@ -2,16 +2,15 @@
 
 import logging
 import sys
-from typing import Literal
 
 import structlog
 
-Format = Literal["json", "console"]
+from shared.settings import LogFormat
 
 
-def configure(style: Format, level: str) -> None:
+def configure(style: LogFormat, level: str) -> None:
     """Sets up structlog for this process. Called by `__main__` only."""
-    renderers: dict[Format, list[structlog.typing.Processor]] = {
+    renderers: dict[LogFormat, list[structlog.typing.Processor]] = {
         "json": [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
         "console": [
             # The default one prints local variables with a trace, and those may hold texts of users.

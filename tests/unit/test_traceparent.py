@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from shared import traceparent
 from shared.caller import Caller
 from shared.codec.jobs import jobs_from_pb, jobs_to_pb
 from shared.jobs import Classify, Job
 from shared.ragged import RaggedTokens
 from shared.server.calls import Calls
 from shared.server.rpc.metadata import caller_in
-from shared.telemetry import traceparent
 from shared.terms import RequestTerms
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -15,6 +15,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from shared.caller import REQUEST_ID, Caller
+from shared.codec.wire import check_entries
 from shared.errors import InputTooLarge, InvalidInput, SelvageError
 from shared.memory import give_back_what_is_free
 from shared.offload import THREAD_BYTES, offload
@@ -22,7 +23,6 @@ from shared.server.admission.reads import LARGE_REQUEST
 from shared.server.calls import CANCELLED, Calls
 from shared.server.rpc.metadata import caller_in, request_id_of
 from shared.server.rpc.status import abort
-from shared.server.rpc.wire import check_entries
 from shared.telemetry.figures import Rpcs
 
 OURS = ("/selvage.", "/tei.")
