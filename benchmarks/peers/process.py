@@ -36,8 +36,10 @@ SPIN = {"GOMP_SPINCOUNT": "10000"}
 
 def modules_of(checkout: Path) -> dict[str, str]:
     """The environment in which Python finds a checkout's modules before all others."""
-    others = os.environ.get("PYTHONPATH", "")
-    return {"PYTHONPATH": os.pathsep.join((str(checkout), str(checkout / "client"), *filter(None, [others])))}
+    # The package `selvage` lies in client/; in checkouts from before it moved there, in protos/.
+    folders = [str(folder) for folder in (checkout, checkout / "client", checkout / "protos")]
+    inherited = os.environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": os.pathsep.join([*folders, *filter(None, [inherited])])}
 
 
 def free_port() -> int:
