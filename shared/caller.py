@@ -1,4 +1,4 @@
-"""Who calls: what a door knows of a call before it reads it, and what its headers tell. Knows no gRPC and no HTTP."""
+"""The caller of a request, read from the headers before the request itself is read. Knows no gRPC and no HTTP."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ from shared.jobs import PRIORITIES, Priority
 REQUEST_ID, KEY, PRIORITY, AUTHORIZATION = "x-request-id", "selvage-key", "selvage-priority", "authorization"
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 ONCE = frozenset({KEY, PRIORITY, AUTHORIZATION, TRACEPARENT})
-"""Headers of which the last one counts."""
+"""Headers whose last value counts where they occur several times."""
 LONGEST_KEY = 128
-"""Letters of a fairness key that count."""
+"""Most letters of a fairness key; what follows them is ignored."""
 
 
 @dataclass(slots=True, eq=False)
 class Quota:
-    """Requests that are being answered for some callers together, of which there may be `most` at once."""
+    """The requests in progress of all callers with one API key; at most `most` at once."""
 
     most: int
     running: int = 0
@@ -25,12 +25,12 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """What a door knows of a call before it reads it.
+    """What an API knows of a call before it reads the request.
 
-    `method` is what the log calls it; `remaining`: seconds that the caller waits, None where it did not say; `key`:
-    for whom it is, callers of different keys share the workers evenly; `priority`: how urgent it is, None where it did
-    not say; `traceparent`, `tracestate`: its place in a trace as W3C Trace Context writes it, valid ones or empty;
-    `secret`: by which it proves who it is; `quota`: of those it belongs to.
+    `method`: the name of the call in the log; `remaining`: seconds that the caller waits, None if it set no deadline;
+    `key`: the fairness key, callers of different keys share the workers evenly; `priority`: None if the caller set
+    none; `traceparent`, `tracestate`: the position in a trace as W3C Trace Context writes it, valid or empty;
+    `secret`: the bearer token that proves who the caller is; `quota`: the limit of requests of its API key.
     """
 
     method: str
@@ -45,50 +45,51 @@ class Caller:
 
 
 def chosen_id(headers: Iterable[tuple[str, str | bytes]]) -> str:
-    """The caller's own id of its request where it gave a sensible one, else a new one."""
+    """The request id from the headers if it is usable, else a new one."""
     return request_id.chosen(value for name, value in headers if name == REQUEST_ID and isinstance(value, str))
 
 
 def caller_of(
     method: str, name: str, headers: Iterable[tuple[str, str]], *, host: str, remaining: float | None
 ) -> Caller:
-    """By what the headers tell, whose names are in small letters. `name`: the request id; `host`: whence it comes.
+    """Reads the caller from headers, whose names are in lower case.
 
-    Raises InvalidInput for a priority that there is none.
+    `name`: the request id; `host`: the caller's address, the fairness key of callers that set none. Raises InvalidInput
+    for an unknown priority.
     """
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     states = []
     for header, value in headers:
         if header in ONCE:
-            given[header] = value
-        elif header == TRACESTATE:  # it may come in several parts, whose order counts
+            values[header] = value
+        elif header == TRACESTATE:  # may come in several headers, whose order counts
             states.append(value)
-    parent = traceparent.valid(given.get(TRACEPARENT, ""))
+    parent = traceparent.valid(values.get(TRACEPARENT, ""))
     return Caller(
         method=method,
         request_id=name,
         remaining=remaining,
-        key=given.get(KEY, "")[:LONGEST_KEY] or host,
-        priority=_priority(given[PRIORITY]) if PRIORITY in given else None,
+        key=values.get(KEY, "")[:LONGEST_KEY] or host,
+        priority=_priority(values[PRIORITY]) if PRIORITY in values else None,
         traceparent=parent,
         tracestate=traceparent.valid_state(",".join(states)) if parent else "",
-        secret=_bearer(given.get(AUTHORIZATION, "")),
+        secret=_bearer(values.get(AUTHORIZATION, "")),
     )
 
 
 def host_of(address: str) -> str:
-    """Of whoever calls from an address, as gRPC writes it: one machine is one caller, by any door."""
+    """Writes an IP address as gRPC writes a peer's, so that a machine is the same caller over every API."""
     return f"ipv6:%5B{address}%5D" if ":" in address else f"ipv4:{address}"
 
 
-def _priority(given: str) -> Priority:
-    word = given.lower()
+def _priority(value: str) -> Priority:
+    word = value.lower()
     if word not in PRIORITIES:
         raise InvalidInput(f"{PRIORITY} is {clip(word)}, there are {', '.join(PRIORITIES)}", field=PRIORITY)
     return PRIORITIES[word]
 
 
 def _bearer(authorization: str) -> str:
-    """RFC 6750; other schemes prove nothing here."""
+    """The token of a bearer authorization (RFC 6750), empty for other schemes."""
     scheme, _, secret = authorization.partition(" ")
     return secret.strip() if scheme.lower() == "bearer" else ""

@@ -1,4 +1,4 @@
-"""What a model is, as both services know it."""
+"""The model card: what a model is and can do, as both services know it."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from shared.vectors import Activation, InputType, OutputKind, QueryExpansion, Sc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateInteraction:
-    """How a late-interaction model reads texts; the fields are those of `selvage.v1.LateInteraction`.
+    """Rules by which a late-interaction model reads texts; the fields are those of `selvage.v1.LateInteraction`.
 
     Lengths are in tokens, marker and special tokens included. Its markers are the prompts "query" and "document".
     """
@@ -29,7 +29,7 @@ class LateInteraction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """Everything the outside knows of a model; the fields are those of `selvage.v1.ModelCard`."""
+    """Everything that clients and frontends know of a model; the fields are those of `selvage.v1.ModelCard`."""
 
     id: str
     family: str
@@ -70,5 +70,5 @@ class ModelCard:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name that a request may give; the first is the one that replies tell."""
+        """All names that a request may use; replies use the first."""
         return (self.id, *self.aliases)

@@ -1,4 +1,4 @@
-"""How long a caller still waits. Standard library only."""
+"""The deadline of a request. Standard library only."""
 
 import time
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float) -> "Deadline":
-        """So many seconds from now."""
+        """A deadline that is `seconds` from now."""
         return cls(time.monotonic() + seconds)
 
     def remaining(self) -> float:

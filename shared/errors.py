@@ -1,4 +1,4 @@
-"""The one error tree, drawn here. Standard library only.
+"""The tree of all errors that callers may see. Standard library only.
 
 SelvageError
  |- InvalidInput            the request makes no sense
@@ -28,8 +28,8 @@ class SelvageError(Exception):
     """Base of all errors that a caller may see.
 
     `message` is for a person; `field` is the path of the request field at fault (`texts[3]`) or empty;
-    `retry_after` is in seconds, or None where a retry is no remedy. `status` is that of the class, unless a door's
-    protocol has another for this one.
+    `retry_after` is in seconds, or None where a retry is no remedy. `status` is that of the class, unless an
+    API's protocol has another one for this error.
     """
 
     status: str
@@ -121,7 +121,7 @@ def clip(name: str, letters: int = 64) -> str:
 
 
 def error_classes(base: type[SelvageError] = SelvageError) -> dict[str, type[SelvageError]]:
-    """All errors by reason. A class without one of its own is its base to whoever hears of it."""
+    """All errors by reason. A class without a reason of its own is seen by callers as its base class."""
     classes = {base.reason: base} if "reason" in vars(base) else {}
     for subclass in base.__subclasses__():
         classes |= error_classes(subclass)

@@ -1,4 +1,4 @@
-"""What a frontend asks of a worker, and what it gets."""
+"""Jobs, which a frontend sends to a worker, and their results."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -10,15 +10,15 @@ NO_TOKENS = RaggedTokens(ids=b"", lengths=())
 
 
 class Priority(IntEnum):
-    """Who goes first, the least number before all others; numbers as in the contract."""
+    """Classes of requests; the one with the lowest number is served first. Numbers equal those of the contract."""
 
     INTERACTIVE = 1
     DEFAULT = 2
     BULK = 3
 
 
-PRIORITIES = {each.name.lower(): each for each in Priority}
-"""By the words that callers use."""
+PRIORITIES = {priority.name.lower(): priority for priority in Priority}
+"""The priorities by the words that callers use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Encode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HybridWeights:
-    """What the parts of a HYBRID score count; divided by their sum. Raises ValueError."""
+    """Weights of the parts of a HYBRID score, which are divided by their sum. Raises ValueError for senseless ones."""
 
     dense: float = 1.0
     sparse: float = 1.0
@@ -121,7 +121,7 @@ class Job:
 
 
 PackedBytes = bytes | memoryview
-"""Bytes of numbers; in the worker a view of where they came to."""
+"""Bytes of numbers; in the worker a view of the memory that the step was downloaded to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

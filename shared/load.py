@@ -1,4 +1,4 @@
-"""How busy a worker is, as it tells its frontends, and what a new job has to expect. Standard library only."""
+"""A worker's load as it reports it to frontends, and the wait that it means for a new job. Standard library only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,9 +22,9 @@ def bucket(tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What waits of one priority.
+    """The waiting jobs of one priority.
 
-    `keys`: fairness keys that have jobs waiting; `tokens`: of all of them; `jobs[i]`: how many jobs have 2^i to
+    `keys`: fairness keys that have jobs waiting; `tokens`: tokens that wait; `jobs[i]`: how many jobs have 2^i to
     2^(i+1) - 1 tokens waiting.
     """
 
@@ -33,25 +33,25 @@ class Backlog:
     jobs: tuple[int, ...] = ()
 
     def within(self, tokens: float) -> float:
-        """At most what the jobs are served if none is served more than `tokens`."""
+        """Most tokens that are served if no job is served more than `tokens`."""
         reached = sum([jobs * min((2 << place) - 1, tokens) for place, jobs in enumerate(self.jobs) if jobs])
         return min(self.tokens, reached)
 
-    def before(self, tokens: int, own: int, turn: int, short: int) -> float:
-        """At most what is served of them before a new job of `tokens`, of whose key `own` tokens wait.
+    def before(self, tokens: int, key_tokens: int, turn: int, short: int) -> float:
+        """Most tokens of this backlog that are served before a new job of `tokens`; of its key, `key_tokens` wait.
 
-        Of that key all short jobs; of its long ones, what they get beside a short job, or no more each than a long one.
-        No other key is served more than that key; but for `slack`, since turns are `turn` tokens long and what earlier
-        jobs were served ahead of others is paid back.
+        Its key's short jobs are all served before it. Its key's long jobs get a share beside a short new job, and no
+        more than the new job if that is long. No other key is served more than this key, except for `slack`: turns are
+        `turn` tokens long, and keys that were served ahead of others pay that back.
         """
         slack = turn * (3 + log(1 + sum(self.jobs)))
-        mine = min(own, self._mine(tokens, slack, turn, short)) if own else 0
-        others = max(0, self.keys - (own > 0))
+        mine = min(key_tokens, self._mine(tokens, slack, turn, short)) if key_tokens else 0
+        others = max(0, self.keys - (key_tokens > 0))
         share = mine + tokens + slack
         return min(self.tokens, mine + min(others * share, self.within(share)))
 
     def _mine(self, tokens: int, slack: float, turn: int, short: int) -> float:
-        """If all were of the key of a new job."""
+        """Most tokens served before a new job if all waiting jobs are of its key."""
         shorts = sum([jobs * ((2 << place) - 1) for place, jobs in enumerate(self.jobs[: bucket(short)])])
         if tokens < short:
             return shorts + (shorts + tokens + short) / SHORT_SHARE + 2 * turn
@@ -78,42 +78,42 @@ class Load:
     stalled: str = ""
     busy: float = 0.0
 
-    def queue(self, tokens: int, priority: Priority, own: int = 0) -> float:
-        """At most what is served before a new job of `tokens`, without lower classes.
+    def queue(self, tokens: int, priority: Priority, key_tokens: int = 0) -> float:
+        """Most tokens that are served before a new job of `tokens`, those of lower priorities not counted.
 
-        All of the classes above, and of its own what goes before it. `own`: tokens of its fairness key that wait there.
+        That is all of higher priorities, and a part of its own. `key_tokens`: waiting tokens of its fairness key there.
         """
-        return self._above(priority) + self._same(tokens, priority, own)
+        return self._above(priority) + self._same(tokens, priority, key_tokens)
 
-    def ahead(self, tokens: int, priority: Priority, own: int = 0) -> int:
-        """At most what is served before the last step of a new job of `tokens`, if nothing else comes.
+    def ahead(self, tokens: int, priority: Priority, key_tokens: int = 0) -> int:
+        """Most tokens that are served before the last step of a new job of `tokens`, if no further jobs arrive.
 
-        Its queue and the share of lower classes; an eighth of each step may go to others because nothing else fits.
+        Adds the share of lower priorities to `queue`; an eighth of each step may go to others when nothing else fits.
         """
-        same = self._same(tokens, priority, own)
+        same = self._same(tokens, priority, key_tokens)
         queue = self._above(priority) + same
         below = sum(
-            min(each.tokens, (same + tokens + self.turn) * WEIGHTS[other] / WEIGHTS[priority] + self.turn)
-            for other, each in self.backlogs.items()
+            min(backlog.tokens, (same + tokens + self.turn) * WEIGHTS[other] / WEIGHTS[priority] + self.turn)
+            for other, backlog in self.backlogs.items()
             if other > priority
         )
         filling = (queue + below + tokens) / 7
-        return int(min(sum(each.tokens for each in self.backlogs.values()), queue + below + filling))
+        return int(min(sum(backlog.tokens for backlog in self.backlogs.values()), queue + below + filling))
 
-    def wait(self, tokens: int, priority: Priority, own: int = 0) -> float:
-        """Seconds until a new job's turn at the latest, its own tokens not counted; 0 while the speed is unknown."""
+    def wait(self, tokens: int, priority: Priority, key_tokens: int = 0) -> float:
+        """Most seconds that a new job waits, its own tokens not counted; 0 while the speed is unknown."""
         if not self.tokens_per_second:
             return 0.0
-        return self.busy + self.ahead(tokens, priority, own) / self.tokens_per_second
+        return self.busy + self.ahead(tokens, priority, key_tokens) / self.tokens_per_second
 
-    def queue_seconds(self, tokens: int, priority: Priority, own: int = 0) -> float:
-        """Seconds of `queue`, and of the steps under way; 0 while the speed is unknown."""
+    def queue_seconds(self, tokens: int, priority: Priority, key_tokens: int = 0) -> float:
+        """Seconds for the tokens of `queue` and the running steps; 0 while the speed is unknown."""
         if not self.tokens_per_second:
             return 0.0
-        return self.busy + self.queue(tokens, priority, own) / self.tokens_per_second
+        return self.busy + self.queue(tokens, priority, key_tokens) / self.tokens_per_second
 
     def _above(self, priority: Priority) -> int:
-        return sum(each.tokens for other, each in self.backlogs.items() if other < priority)
+        return sum(backlog.tokens for other, backlog in self.backlogs.items() if other < priority)
 
-    def _same(self, tokens: int, priority: Priority, own: int) -> float:
-        return self.backlogs.get(priority, Backlog()).before(tokens, own, self.turn, self.short)
+    def _same(self, tokens: int, priority: Priority, key_tokens: int) -> float:
+        return self.backlogs.get(priority, Backlog()).before(tokens, key_tokens, self.turn, self.short)

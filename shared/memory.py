@@ -1,6 +1,6 @@
-"""How much memory this process takes, and how it gives it back. Standard library only.
+"""Measures the memory of this process, and gives free memory back. Standard library only.
 
-By Linux and glibc; elsewhere nothing is known and nothing happens.
+Works on Linux with glibc; elsewhere the size is 0 and nothing is given back.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ LARGE_BYTES = 1024 * 1024
 
 
 def memory_taken() -> int:
-    """Bytes that are resident; proc(5)."""
+    """Resident memory of this process in bytes; see proc(5)."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -31,7 +31,7 @@ def give_back_large_blocks() -> None:
 
 
 def give_back_what_is_free() -> None:
-    """Small blocks too, where whole pages of them are free. Takes milliseconds."""
+    """Gives free pages back to the system, those between small blocks included. Takes milliseconds."""
     _call("malloc_trim", 0)
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 THREAD_BYTES = 1024 * 1024
-"""Copying or parsing less takes about as long as the way to a thread and back."""
+"""Copying or parsing fewer bytes takes about as long as handing the work to a thread."""
 
 T = TypeVar("T")
 R = TypeVar("R")

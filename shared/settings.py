@@ -7,10 +7,11 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 LogFormat = Literal["json", "console"]
+"""The format of log lines: JSON objects, or text for a person."""
 
 
 def address(value: str) -> str:
-    """HOST:PORT, or ValueError."""
+    """Validates an address of the form HOST:PORT; raises ValueError."""
     host, colon, port = value.rpartition(":")
     if not (host and colon and port.isdecimal() and int(port) < 65536):
         raise ValueError("must be HOST:PORT")
@@ -25,7 +26,7 @@ def _listed(value: object) -> object:
 
 Address = Annotated[str, AfterValidator(address)]
 LISTED = (NoDecode, BeforeValidator(_listed))
-"""For the type of a setting that may be given several times, or once with commas between."""
+"""Annotations of a setting that may occur several times, or once with commas."""
 
 
 def _address_or_none(value: str) -> str:
@@ -79,19 +80,19 @@ class ServiceSettings(BaseSettings):
 
     def _needs(self, *pairs: tuple[str, str]) -> Self:
         """Raises ValueError where the first of a pair of settings is given without the second."""
-        for given, needed in pairs:
-            if getattr(self, given) and not getattr(self, needed):
-                raise ValueError(f"--{given.replace('_', '-')} needs --{needed.replace('_', '-')}")
+        for flag, needed in pairs:
+            if getattr(self, flag) and not getattr(self, needed):
+                raise ValueError(f"--{flag.replace('_', '-')} needs --{needed.replace('_', '-')}")
         return self
 
     @classmethod
     def read(cls, arguments: list[str]) -> Self:
-        """From the command line and the environment; a bad value ends the process with status 2."""
+        """Reads settings from the command line and the environment; a bad value ends the process with status 2."""
         try:
             return cls(_cli_parse_args=arguments)  # type: ignore[call-arg]
         except ValidationError as error:
             for problem in error.errors():
-                if not problem["loc"]:  # of several settings together
+                if not problem["loc"]:  # a rule about several settings
                     print(problem["msg"].removeprefix("Value error, "), file=sys.stderr)
                     continue
                 flag = str(problem["loc"][0]).replace("_", "-")

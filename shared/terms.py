@@ -1,4 +1,4 @@
-"""On what terms a request is served. Standard library only."""
+"""Terms on which a request is served: deadline, fairness key, priority. Standard library only."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from shared.jobs import Priority
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTerms:
-    """Until when somebody waits, for whom it is (a fairness key), how urgent it is, its name in logs, its trace."""
+    """The deadline, fairness key and priority of a request, and its id in logs and traces."""
 
     deadline: Deadline
     key: str = ""
@@ -18,5 +18,5 @@ class RequestTerms:
 
     @classmethod
     def within(cls, seconds: float) -> "RequestTerms":
-        """For whoever has nothing to say but how long it waits."""
+        """Terms with a deadline in `seconds` and defaults for the rest."""
         return cls(deadline=Deadline.after(seconds))

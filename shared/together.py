@@ -1,13 +1,13 @@
-"""Coroutines that live and die together. Standard library only."""
+"""Runs coroutines that end together. Standard library only."""
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
 
-async def either(one: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:
-    """Returns when the first of them ends, raises what it raised, and cancels the other."""
-    tasks = [asyncio.ensure_future(one), asyncio.ensure_future(other)]
+async def either(first: Coroutine[Any, Any, None], second: Coroutine[Any, Any, None]) -> None:
+    """Runs two coroutines until one ends, cancels the other, and raises what the ended one raised."""
+    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -19,8 +19,8 @@ async def either(one: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None
 
 
 async def first_of(task: asyncio.Task[Any], *endless: asyncio.Task[None]) -> None:
-    """Until the task has ended. Raises what it raised, or what ended one of those that never end by themselves."""
+    """Waits until `task` has ended. Raises its error, or the error of an `endless` task that failed first."""
     await asyncio.wait([task, *endless], return_when=asyncio.FIRST_COMPLETED)
-    for each in (*endless, task):
-        if each.done():
-            each.result()
+    for ended in (*endless, task):
+        if ended.done():
+            ended.result()

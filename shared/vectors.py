@@ -1,4 +1,4 @@
-"""What vectors, scores and their options are called on both sides. Numbers equal those of the contract."""
+"""Vectors, scores and their options in both services. Numbers of enums equal those of the contract."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ class DataType(IntEnum):
 
 
 class OutputKind(IntEnum):
-    """What a model gives for a text."""
+    """Kinds of output that a model has for a text."""
 
     DENSE = 1
     SPARSE = 2
@@ -36,7 +36,7 @@ class OutputKind(IntEnum):
 
 
 class InputType(IntEnum):
-    """What a text is."""
+    """The role of a text: query or document."""
 
     UNSPECIFIED = 0
     QUERY = 1
@@ -61,7 +61,7 @@ class ScoringMethod(IntEnum):
 
 
 class Task(IntEnum):
-    """What a model is for."""
+    """The task that a model can serve."""
 
     EMBED = 1
     RERANK = 2
@@ -88,7 +88,7 @@ class QueryExpansion(IntEnum):
 
 
 class Layout(IntEnum):
-    """Which queries meet which documents."""
+    """The pairs of queries and documents that are scored."""
 
     PAIRS = 1
     MATRIX = 2
@@ -141,7 +141,7 @@ class MultiVectors:
         return (0, *accumulate(self.lengths))
 
     def chosen(self, places: Sequence[int]) -> "MultiVectors":
-        """The texts at these places."""
+        """The texts at these indices."""
         offsets = self.offsets
 
         def of(data: bytes, size: int) -> bytes:
@@ -150,7 +150,7 @@ class MultiVectors:
         return self._with(tuple(self.lengths[place] for place in places), of)
 
     def part(self, start: int, stop: int) -> "MultiVectors":
-        """Texts `start` to `stop`."""
+        """The texts from `start` to `stop`."""
         offsets = self.offsets
 
         def of(data: bytes, size: int) -> bytes:
@@ -159,6 +159,6 @@ class MultiVectors:
         return self._with(self.lengths[start:stop], of)
 
     def _with(self, lengths: tuple[int, ...], of: Callable[[bytes, int], bytes]) -> "MultiVectors":
-        """Other texts; `of` takes their part of bytes with so many a row."""
+        """A selection of texts with these lengths; `of` cuts their bytes out, from all bytes and the bytes of a row."""
         data, scales = of(self.data, self.row_bytes), of(self.scales, self.data_type.scale_bytes)
         return replace(self, lengths=lengths, data=data, scales=scales)

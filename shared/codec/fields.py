@@ -1,4 +1,7 @@
-"""Domain types <-> messages that both services share, both directions side by side. Nothing here knows gRPC."""
+"""Conversion between domain types and the messages that both services share, both directions side by side.
+
+Knows no gRPC.
+"""
 
 from dataclasses import fields
 from enum import IntEnum
@@ -23,7 +26,7 @@ from shared.vectors import (
 
 
 def number(value: IntEnum) -> Any:
-    """The stubs want the contract's own enum types; numbers are equal, as a test holds."""
+    """An enum's number, typed as the generated stubs want it; a test holds that the contract has the same numbers."""
     return int(value)
 
 
@@ -48,7 +51,7 @@ def vectors_to_pb(vectors: MultiVectors) -> vectors_pb2.MultiVectors:
 
 
 def vectors_from_pb(message: vectors_pb2.MultiVectors, field_name: str) -> MultiVectors:
-    """Raises InvalidInput, naming `field_name`, where bytes and shape disagree."""
+    """Reads vectors from a message. Raises InvalidInput for `field_name` if bytes and shape disagree."""
     try:
         return MultiVectors(
             data_type=DataType(message.data_type or DataType.FLOAT32),
@@ -75,14 +78,14 @@ def error_from_pb(message: pb.JobError) -> SelvageError:
 
 
 def card_to_pb(card: ModelCard) -> model_pb2.ModelCard:
-    values = {each.name: getattr(card, each.name) for each in fields(card)}
+    values = {field.name: getattr(card, field.name) for field in fields(card)}
     late = card.late_interaction
-    reading = None if late is None else {each.name: getattr(late, each.name) for each in fields(late)}
+    reading = None if late is None else {field.name: getattr(late, field.name) for field in fields(late)}
     return model_pb2.ModelCard(**values | {"default_method": card.default_method or 0, "late_interaction": reading})
 
 
 def card_from_pb(message: model_pb2.ModelCard) -> ModelCard:
-    values = {each.name: getattr(message, each.name) for each in fields(ModelCard)}
+    values = {field.name: getattr(message, field.name) for field in fields(ModelCard)}
     return ModelCard(
         **values
         | {
@@ -106,6 +109,6 @@ def _late_interaction(message: model_pb2.ModelCard) -> LateInteraction | None:
     if not message.HasField("late_interaction"):
         return None
     reading = message.late_interaction
-    values = {each.name: getattr(reading, each.name) for each in fields(LateInteraction)}
+    values = {field.name: getattr(reading, field.name) for field in fields(LateInteraction)}
     expansion = QueryExpansion(reading.query_expansion)
     return LateInteraction(**values | {"query_expansion": expansion, "skiplist": tuple(reading.skiplist)})

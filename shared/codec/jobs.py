@@ -1,4 +1,4 @@
-"""Jobs <-> messages up the link, both directions side by side. Nothing here knows gRPC."""
+"""Conversion between jobs and the messages from frontend to worker, both directions side by side. Knows no gRPC."""
 
 from collections.abc import Iterable, Iterator
 
@@ -12,17 +12,17 @@ from shared.ragged import RaggedTokens
 from shared.vectors import DataType, InputType, Layout, OutputKind, ScoringMethod
 
 MESSAGE_JOBS = 4096
-"""Jobs of one message."""
+"""Most jobs in one message."""
 
 
 def job_bytes(job: Job) -> int:
-    """About what a job's message holds."""
-    given = (job.work.queries, job.work.documents) if isinstance(job.work, MaxSim) else ()
-    return len(job.tokens.ids) + sum(len(each.data) for each in given if each is not None)
+    """Approximate size of a job's message in bytes."""
+    vectors = (job.work.queries, job.work.documents) if isinstance(job.work, MaxSim) else ()
+    return len(job.tokens.ids) + sum(len(side.data) for side in vectors if side is not None)
 
 
 def jobs_to_pb(jobs: Iterable[Job], fingerprint: str) -> pb.AttachRequest:
-    """`fingerprint`: of the model that the jobs were made for."""
+    """Writes jobs into one message. `fingerprint`: that of the model for which they were made."""
     request = pb.AttachRequest(fingerprint=fingerprint)
     ids = []
     for job in jobs:
@@ -47,9 +47,9 @@ def jobs_to_pb(jobs: Iterable[Job], fingerprint: str) -> pb.AttachRequest:
 
 
 def jobs_from_pb(request: pb.AttachRequest) -> Iterator[tuple[int, Job | SelvageError]]:
-    """Each job under its id, or what is wrong with it alone.
+    """Reads each job with its id, or the error of that job alone.
 
-    Raises InvalidInput where the flat list and the job table disagree: then no job can be told from its neighbours.
+    Raises InvalidInput if the token ids and the table of jobs disagree: then no job can be told from its neighbours.
     """
     if len(request.jobs) > MESSAGE_JOBS:
         raise LimitExceeded(f"a message has {len(request.jobs)} jobs, the limit is {MESSAGE_JOBS}", field="jobs")
@@ -60,15 +60,15 @@ def jobs_from_pb(request: pb.AttachRequest) -> Iterator[tuple[int, Job | Selvage
         raise InvalidInput("jobs claim another number of sequences than lengths has", field="jobs")
     if sum(lengths) * 4 != len(request.token_ids):
         raise InvalidInput("lengths and token_ids disagree", field="token_ids")
-    return _each(request, lengths)
+    return _jobs(request, lengths)
 
 
-def _each(request: pb.AttachRequest, lengths: tuple[int, ...]) -> Iterator[tuple[int, Job | SelvageError]]:
+def _jobs(request: pb.AttachRequest, lengths: tuple[int, ...]) -> Iterator[tuple[int, Job | SelvageError]]:
     sequence, token, ids = 0, 0, request.token_ids
     for index, message in enumerate(request.jobs):
-        own = lengths[sequence : sequence + message.sequences]
-        end = token + sum(own)
-        tokens = RaggedTokens(ids=ids[token * 4 : end * 4], lengths=own)
+        job_lengths = lengths[sequence : sequence + message.sequences]
+        end = token + sum(job_lengths)
+        tokens = RaggedTokens(ids=ids[token * 4 : end * 4], lengths=job_lengths)
         sequence, token = sequence + message.sequences, end
         try:
             yield message.id, _job_from_pb(message, tokens)
@@ -79,12 +79,12 @@ def _each(request: pb.AttachRequest, lengths: tuple[int, ...]) -> Iterator[tuple
 
 
 def _job_from_pb(message: pb.Job, tokens: RaggedTokens) -> Job:
-    # Of an unattended sequence a token must be left to attend to.
-    for name, left in (("prompt_lengths", 0), ("second_segment_starts", 0), ("unattended_tails", 1)):
-        given = getattr(message, name)
-        if given and len(given) != len(tokens):
+    # Third column: tokens of a sequence that must remain; attention needs at least one outside of the tail.
+    for name, remain in (("prompt_lengths", 0), ("second_segment_starts", 0), ("unattended_tails", 1)):
+        entries = getattr(message, name)
+        if entries and len(entries) != len(tokens):
             raise ValueError(f"{name} has another length than the job has sequences")
-        if any(not 0 <= each <= length - left for each, length in zip(given, tokens.lengths, strict=False)):
+        if any(not 0 <= entry <= length - remain for entry, length in zip(entries, tokens.lengths, strict=False)):
             raise ValueError(f"{name} has an entry outside its sequence")
     return Job(
         id=message.id,
@@ -170,18 +170,19 @@ def _work_from_pb(message: pb.Job) -> Work:
                 explain=score.explain,
             )
         case "classify":
-            wanted = message.classify
-            return Classify(tokens=wanted.tokens, token_id=wanted.token_id if wanted.HasField("token_id") else None)
+            classify = message.classify
+            token_id = classify.token_id if classify.HasField("token_id") else None
+            return Classify(tokens=classify.tokens, token_id=token_id)
         case "max_sim":
-            given = message.max_sim
+            max_sim = message.max_sim
             return MaxSim(
-                queries=vectors_from_pb(given.queries, "queries") if given.HasField("queries") else None,
-                documents=vectors_from_pb(given.documents, "documents"),
-                layout=Layout(given.layout),
-                unit_rows=given.unit_rows,
-                mean=given.mean,
-                unit_queries=given.unit_queries,
-                explain=given.explain,
+                queries=vectors_from_pb(max_sim.queries, "queries") if max_sim.HasField("queries") else None,
+                documents=vectors_from_pb(max_sim.documents, "documents"),
+                layout=Layout(max_sim.layout),
+                unit_rows=max_sim.unit_rows,
+                mean=max_sim.mean,
+                unit_queries=max_sim.unit_queries,
+                explain=max_sim.explain,
             )
         case _:
             raise ValueError("a job says nothing to do")
@@ -194,5 +195,5 @@ def _weights_to_pb(weights: HybridWeights | None) -> ranking_pb2.HybridWeights |
 
 
 def weights_from_pb(message: ranking_pb2.HybridWeights) -> HybridWeights:
-    """Raises ValueError."""
+    """Reads the weights of a hybrid score. Raises ValueError if they make no sense."""
     return HybridWeights(dense=message.dense, sparse=message.sparse, multi_vector=message.multi_vector)

@@ -1,4 +1,4 @@
-"""A worker's load <-> messages, both directions side by side. Nothing here knows gRPC."""
+"""Conversion between a worker's load and messages, both directions side by side. Knows no gRPC."""
 
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.fields import number
@@ -22,16 +22,16 @@ def load_to_pb(load: Load) -> pb.Load:
 
 
 def load_from_pb(message: pb.Load) -> Load:
-    """A priority that this version does not know is left out."""
-    known = {int(each) for each in Priority}
+    """Reads a load; a priority that this version does not know is left out."""
+    priorities = {int(priority) for priority in Priority}
     return Load(
         queued_tokens=message.queued_tokens,
         queued_jobs=message.queued_jobs,
         tokens_per_second=message.tokens_per_second,
         backlogs={
-            Priority(each.priority): Backlog(keys=each.keys, tokens=each.tokens, jobs=tuple(each.jobs))
-            for each in message.backlogs
-            if each.priority in known
+            Priority(backlog.priority): Backlog(keys=backlog.keys, tokens=backlog.tokens, jobs=tuple(backlog.jobs))
+            for backlog in message.backlogs
+            if backlog.priority in priorities
         },
         draining=message.draining,
         stalled=message.stalled,

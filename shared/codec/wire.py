@@ -1,16 +1,16 @@
-"""Bytes of a message, looked at before they are parsed. Format: protobuf.dev/programming-guides/encoding."""
+"""Reads and writes the parts of a protobuf message by hand. Format: protobuf.dev/programming-guides/encoding."""
 
 from shared.errors import LimitExceeded
 
 MESSAGE_ENTRIES = 200_000
-"""Fields of a message. Each takes two bytes at least on the wire, and sixteen and more once it is parsed."""
+"""Most fields of a message. A field takes two bytes or more on the wire, and sixteen or more once it is parsed."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 def check_entries(raw: bytes, most: int = MESSAGE_ENTRIES) -> None:
-    """Raises LimitExceeded where a message has more fields than that; those inside of fields are not counted.
+    """Raises LimitExceeded if a message has more than `most` fields; fields of nested messages are not counted.
 
-    What is no message is left for the parser to refuse.
+    Bytes that are no message are left for the parser to refuse.
     """
     place, count, end = 0, 0, len(raw)
     try:
@@ -34,7 +34,7 @@ def check_entries(raw: bytes, most: int = MESSAGE_ENTRIES) -> None:
 
 
 def read_varint(raw: bytes, place: int) -> tuple[int, int]:
-    """A number of seven bits a byte, the lowest first, and where it ends."""
+    """Reads a varint (seven bits a byte, lowest first); returns its value and the position after it."""
     value = shift = 0
     while True:
         byte = raw[place]
@@ -46,9 +46,9 @@ def read_varint(raw: bytes, place: int) -> tuple[int, int]:
 
 
 def varint(value: int) -> bytes:
-    """A number that is not negative, of seven bits a byte, the lowest first."""
-    found = bytearray()
+    """Writes a number of 0 or more as a varint: seven bits a byte, lowest first."""
+    encoded = bytearray()
     while value > 127:
-        found.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])

@@ -1,4 +1,4 @@
-"""What keeps strangers out, as settings name it: TLS and the link's secret. Files that are wrong end the process."""
+"""Reads TLS certificates and the link's secret from the files in the settings; bad files end the process."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ log = structlog.get_logger("guards")
 
 
 def read(flag: str, path: str, make: Callable[[], T]) -> T:
-    """What `make` makes of the file at `path`; ends the process with status 2 and a line where it cannot."""
+    """Returns `make()`, which reads the file at `path`; if that fails, prints why and ends with status 2."""
     try:
         return make()
     except (OSError, ValueError) as error:
@@ -25,7 +25,7 @@ def read(flag: str, path: str, make: Callable[[], T]) -> T:
 
 
 def tls_of(settings: ServiceSettings) -> Fresh[Identity] | None:
-    """What the server proves that it is itself with; None: it speaks plain text."""
+    """The TLS identity of a server; None for plain text."""
     certificate, key, ca = settings.tls_certificate, settings.tls_key, settings.tls_ca
     if not certificate:
         return None
@@ -33,22 +33,22 @@ def tls_of(settings: ServiceSettings) -> Fresh[Identity] | None:
 
 
 def link_secret_of(settings: ServiceSettings) -> LinkSecret | None:
-    """None: there is none."""
+    """The secret of the link; None if the settings have none."""
     path = settings.link_secret_file
     return read("link-secret-file", path, lambda: LinkSecret(path, stays("the link's secret"))) if path else None
 
 
 def stays(what: str) -> Callable[[Exception], None]:
-    """Tells that files which have changed make no sense."""
+    """Makes the function that logs why changed files could not be read."""
 
-    def told(error: Exception) -> None:
+    def log_error(error: Exception) -> None:
         log.error("not read again, what was there stays", what=what, why=str(error))
 
-    return told
+    return log_error
 
 
 def warn_if_open(listen: str, guards: Mapping[str, object]) -> None:
-    """Says so where other machines reach an address without all guards, which are there or None, by their settings."""
+    """Logs a warning if other machines reach `listen` and a guard is missing. `guards`: by flag, None if missing."""
     missing = [flag for flag, guard in guards.items() if not guard]
     if missing and not is_loopback(listen):
         log.warning("other machines reach this address", listen=listen, without=missing)

@@ -1,7 +1,7 @@
-"""The secret that frontends and workers share: who does not have it may not attach. Knows no transport.
+"""The secret of the link: a frontend without it may not attach to a worker. Knows no transport.
 
-Its file has one secret a line. A worker takes any of them, a frontend shows the first: so a new one is put first into
-the workers' file and then into the frontends', and the old one taken out at last.
+Its file has one secret a line. A worker accepts all of them, a frontend sends the first. To change the secret, add the
+new one to the workers' file, then replace it in the frontends' file, then remove the old one from the workers'.
 """
 
 import hmac
@@ -16,28 +16,28 @@ LEAST_LETTERS = 16
 
 
 class LinkSecret:
-    """Of a file, which is read again when it changes."""
+    """The secrets in a file, which is read again when it changes."""
 
     def __init__(self, path: str, on_error: Callable[[Exception], None]) -> None:
-        """Raises OSError, and ValueError for a file that holds none."""
+        """Reads the file. Raises OSError, and ValueError for a file without a valid secret."""
         self._secrets: Fresh[Sequence[str]] = Fresh([path], _read, on_error)
 
     @property
     def shown(self) -> str:
-        """What a frontend shows."""
+        """The secret that a frontend sends: the first in the file."""
         return self._secrets.value[0]
 
     def identify(self, caller: Caller) -> Caller:
-        """The caller, if it has the secret. Raises Unauthenticated."""
+        """Returns the caller if its secret is valid. Raises Unauthenticated."""
         shown = caller.secret.encode()
-        # Each compared to its end: the time must not tell how much of a guess is right.
+        # Comparison in constant time, or a caller could measure how much of a guess is right.
         if not any(hmac.compare_digest(shown, secret.encode()) for secret in self._secrets.value):
             raise Unauthenticated("the link's secret is missing or wrong (--link-secret-file)", field="authorization")
         return replace(caller, secret="")
 
 
 def _read(contents: Sequence[bytes]) -> list[str]:
-    found = [line for each in contents[0].decode().splitlines() if (line := each.strip())]
-    if not found or not all(each.isascii() and each.isprintable() and len(each) >= LEAST_LETTERS for each in found):
+    secrets = [secret for line in contents[0].decode().splitlines() if (secret := line.strip())]
+    if not secrets or not all(len(text) >= LEAST_LETTERS and text.isascii() and text.isprintable() for text in secrets):
         raise ValueError(f"a secret must be a line of {LEAST_LETTERS} or more letters of ASCII")
-    return found
+    return secrets

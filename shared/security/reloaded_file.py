@@ -6,15 +6,15 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 LOOK_SECONDS = 1.0
-"""Between two looks at a file."""
+"""Seconds between two checks of a file."""
 
 T = TypeVar("T")
 
 
 class Fresh(Generic[T]):
-    """What a few files together mean: read at first, and again once one of them has changed.
+    """A value read from files, which are read again when one of them has changed.
 
-    Files that cannot be read any more, or make no sense, leave what was there; `on_error` is told so once.
+    If they can no longer be read or parsed, the previous value stays and `on_error` is called once.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class Fresh(Generic[T]):
         on_error: Callable[[Exception], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`read` raises ValueError for what makes no sense; for what is there now this does so too, or OSError."""
+        """Reads the files. `read` parses their contents. Raises its ValueError, or OSError."""
         self._paths, self._read, self._on_error, self._clock = paths, read, on_error, clock
         self._looked = clock()
         self._seen = _state(paths)
@@ -32,12 +32,12 @@ class Fresh(Generic[T]):
 
     @property
     def value(self) -> T:
-        """By what the files are now, or were a second ago."""
+        """The value of the files as they were at most a second ago."""
         self.renew()
         return self._value
 
     def renew(self) -> bool:
-        """Whether `value` is new since the last look."""
+        """Reads changed files again; returns whether `value` is new."""
         now = self._clock()
         if now - self._looked < LOOK_SECONDS:
             return False
@@ -52,7 +52,7 @@ class Fresh(Generic[T]):
             self._on_error(error)
             return False
         if _state(self._paths) != state:
-            return False  # still being written; what is there is looked at next time
+            return False  # still being written: the next check reads it
         self._seen, self._value = state, value
         return True
 
@@ -66,9 +66,9 @@ def _contents(paths: Sequence[str]) -> list[bytes]:
 
 
 def _state(paths: Sequence[str]) -> Hashable:
-    """What differs once a file is another; of one that cannot be read, why."""
+    """A state that differs once a file has changed; the error if a file cannot be read."""
     try:
-        found = [os.stat(path) for path in paths]
+        stats = [os.stat(path) for path in paths]
     except OSError as error:
         return str(error)
-    return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
+    return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)

@@ -1,6 +1,6 @@
-"""What a server proves that it is itself with, from files of PEM that are read again when they change.
+"""The TLS identity of a server, from PEM files that are read again when they change.
 
-Standard library only. `shared.server.rpc.credentials` makes of it what gRPC takes.
+Standard library only. `shared.server.rpc.credentials` converts it for gRPC.
 """
 
 import ipaddress
@@ -13,9 +13,9 @@ from shared.security.reloaded_file import Fresh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """`certificate` is a chain, the server's own first; `ca`: who signs for clients, which then must show one.
+    """A certificate and its key. `certificate`: a chain, the server's first; `ca`: signs those that clients need.
 
-    `context`: the same for servers that take Python's own TLS.
+    `context`: the same for servers that use Python's TLS.
     """
 
     certificate: bytes
@@ -25,9 +25,10 @@ class Identity:
 
 
 def identity(certificate: str, key: str, ca: str, on_error: Callable[[Exception], None]) -> Fresh[Identity]:
-    """By the paths of three files, of which the last may be "". Raises OSError, and ValueError where they do not match.
+    """Reads the identity from the paths of three files; `ca` may be "".
 
-    While new files are written one after the other, the old ones count until all of them match.
+    While new files are written one after the other, the old identity stays until all of them match. Raises OSError, and
+    ValueError if the files do not match.
     """
 
     def read(contents: Sequence[bytes]) -> Identity:
@@ -54,7 +55,7 @@ def _context(certificate: str, key: str, ca: str) -> ssl.SSLContext:
 
 
 def _require(context: ssl.SSLContext, ca: str) -> None:
-    """Certificates of clients, in every handshake: a session of an older one that went on would show none."""
+    """Requires a certificate of the client in every handshake; resumed sessions, which show none, are turned off."""
     try:
         context.load_verify_locations(ca)
     except ssl.SSLError as error:
@@ -65,12 +66,12 @@ def _require(context: ssl.SSLContext, ca: str) -> None:
 
 
 def _no_password() -> str:
-    """Else OpenSSL would ask on the terminal, and wait."""
+    """Refuses encrypted keys; without it OpenSSL would prompt on the terminal and wait."""
     raise ValueError("the private key is encrypted; it must not be")
 
 
 def is_loopback(listen: str) -> bool:
-    """Whether only this machine reaches HOST:PORT."""
+    """Whether the address HOST:PORT is reachable from this machine only."""
     host = listen.rpartition(":")[0].strip("[]")
     if host == "localhost":
         return True

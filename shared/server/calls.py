@@ -1,7 +1,7 @@
-"""What holds for every call, whatever door it came through: time, ids, errors, one line in the log, draining.
+"""Rules for every call of every API: time limit, ids, errors, one line in the log, draining.
 
-Knows no gRPC, no HTTP and no messages. A door adds two things: how its bytes are read and written, and how its protocol
-tells a SelvageError.
+Knows no gRPC, no HTTP and no messages. An API adds two things: how it reads and writes bytes, and how its protocol
+reports a SelvageError.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from shared.server.admission.streams import OpenStream
 from shared.terms import RequestTerms
 
 SLACK = 1.0
-"""Seconds by which a call may outlast its caller's own deadline, so that the transport or the worker tells it first."""
+"""Seconds by which a call may outlast its caller's own deadline, so that transport or worker reports it first."""
 CANCELLED = "CANCELLED"
 BOUNDS = Bounds()
 
@@ -32,7 +32,7 @@ log = structlog.get_logger("calls")
 
 
 class CallSpan(Protocol):
-    """A call as a trace shows it. `traceparent`: what is asked of others on its behalf comes below it."""
+    """The span of a call in a trace. `traceparent`: the parent of spans for its jobs."""
 
     traceparent: str
 
@@ -52,11 +52,11 @@ class Calls:
         log_calls: bool = False,
         begin_span: Callable[[Caller], CallSpan] | None = None,
     ) -> None:
-        """`timeout`: seconds for a call that brings no deadline; None: calls take as long as they take.
+        """`timeout`: seconds for a call without a deadline; None: calls have no time limit.
 
-        `check` may refuse a call by what is known before it is read. `identify` gives the caller with what belongs to
-        its secret, or raises Unauthenticated; None: everybody may ask. `log_calls`: a line in the log for each;
-        `begin_span`: a span in a trace for each.
+        `check` may refuse a call before its request is read. `identify` returns the caller that a secret belongs to, or
+        raises Unauthenticated; None: everybody may call. `log_calls`: whether each call has a line in the log;
+        `begin_span`: begins a span in a trace for each call.
         """
         self._timeout, self._log_calls, self._begin_span = timeout, log_calls, begin_span
         self.admission = Admission(bounds)
@@ -68,19 +68,19 @@ class Calls:
         self._idle.set()
 
     async def idle(self) -> None:
-        """Returns when no call runs."""
+        """Waits until no call runs."""
         await self._idle.wait()
 
     def refuse(self) -> None:
-        """From now on every new call gets WorkerUnavailable; those that run go on."""
+        """Refuses every new call with WorkerUnavailable; running calls go on."""
         self._refuses = True
 
     def end_streams(self) -> None:
-        """No stream's request is begun any more, for good; those that were are answered."""
+        """Ends all streams for good: requests in progress are answered, no further ones are begun."""
         self.admission.streams.end(_draining())
 
     def identified(self, caller: Caller) -> Caller:
-        """Who asks, by its secret; a door asks this before anything else. Raises Unauthenticated."""
+        """Identifies the caller by its secret; an API calls this first. Raises Unauthenticated."""
         if self._identify is None:
             return caller
         try:
@@ -90,7 +90,7 @@ class Calls:
             raise
 
     def terms(self, caller: Caller) -> RequestTerms:
-        """On what terms a call is served; whoever did not say how long it waits gets the default."""
+        """The terms on which a call is served; a call without a deadline gets the default timeout."""
         seconds = self._timeout if caller.remaining is None else caller.remaining
         assert seconds is not None, "only a process with a default timeout asks"
         deadline = Deadline.after(seconds)
@@ -103,20 +103,20 @@ class Calls:
         )
 
     async def answer(self, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
-        """What `work` returns. Raises nothing but SelvageError, and CancelledError where the caller has gone."""
+        """Runs `work` as one call. Raises only SelvageError, and CancelledError if the caller has gone."""
         with self.running(caller):
             async with self.timeout(caller):
                 return await work()
 
     def timeout(self, caller: Caller) -> asyncio.Timeout:
-        """Around what may take no longer than a call; `running` tells that it did."""
+        """A time limit for the work of a call; `running` turns its TimeoutError into DeadlineExceeded."""
         return asyncio.timeout(self._bound(caller.remaining))
 
     @contextmanager
     def stream(self, caller: Caller) -> Iterator[OpenStream]:
-        """Around a stream of calls, each of which is answered as one of its own.
+        """Runs a stream, whose requests are each answered as a call of its own.
 
-        It is no call: it has no bound on its time. `end_streams` ends it, so a drain waits for what it has read.
+        A stream itself has no time limit. `end_streams` ends it, so a drain waits for the requests that it has read.
         Raises WorkerUnavailable while refusing, Overloaded where too many are open; a bug inside becomes Internal.
         """
         request_id.bind(caller.request_id, trace.trace_id(caller.traceparent))
@@ -132,10 +132,10 @@ class Calls:
 
     @contextmanager
     def running(self, caller: Caller) -> Iterator[None]:
-        """The same for what is no single answer: without a bound on its time.
+        """Runs a call for the duration of the block, without a time limit.
 
-        Raises WorkerUnavailable while refusing, Overloaded where there is too much; a bug inside becomes Internal, its
-        trace stays in the log.
+        Raises WorkerUnavailable while refusing, Overloaded at a limit of admission; a bug inside becomes Internal, with
+        its traceback in the log.
         """
         start, outcome = time.monotonic(), {"code": CANCELLED}
         span = self._begin_span(caller) if self._begin_span is not None else None
@@ -151,11 +151,11 @@ class Calls:
                     yield
             outcome = {"code": "OK"}
         except SelvageError as error:
-            outcome = _told(error)
+            outcome = _log_fields(error)
             raise
         except Exception as raised:
             wrapped = _wrapped(raised, caller)
-            outcome = _told(wrapped)
+            outcome = _log_fields(wrapped)
             raise wrapped from None
         finally:
             if span is not None:
@@ -166,7 +166,7 @@ class Calls:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        """Until then, the process is not idle."""
+        """Counts a call or stream as running for the duration of the block."""
         self._running += 1
         self._idle.clear()
         try:
@@ -178,7 +178,7 @@ class Calls:
 
     @contextmanager
     def _quota(self, caller: Caller) -> Iterator[None]:
-        """Counts a request of those to whom the caller belongs, if there is a limit for them. Raises Overloaded."""
+        """Counts a request against the quota of its API key, if there is one. Raises Overloaded."""
         quota = caller.quota
         if quota is None:
             yield
@@ -198,7 +198,7 @@ class Calls:
             raise _draining()
 
     def _bound(self, remaining: float | None) -> float | None:
-        """Seconds after which a call is ended, whatever it does."""
+        """Seconds after which a call is ended in any case; None for never."""
         if self._timeout is None or remaining is None:
             return self._timeout
         return remaining + SLACK
@@ -209,7 +209,7 @@ def _draining() -> WorkerUnavailable:
 
 
 def _wrapped(raised: Exception, caller: Caller) -> SelvageError:
-    """What the caller is told; a bug keeps its trace in the log and out of the message."""
+    """The error for the caller; a bug's traceback goes to the log only."""
     if not isinstance(raised, TimeoutError):
         log.error("bug", method=caller.method, exc_info=raised)
         return Internal("an internal error; the log of the service has it under this request id")
@@ -218,5 +218,5 @@ def _wrapped(raised: Exception, caller: Caller) -> SelvageError:
     return DeadlineExceeded("the call outlasted its deadline")
 
 
-def _told(error: SelvageError) -> dict[str, str]:
+def _log_fields(error: SelvageError) -> dict[str, str]:
     return {"code": error.status, "reason": error.reason}

@@ -1,4 +1,4 @@
-"""Asks a server how it is: `python -m shared.server.probe ADDRESS SERVICE` exits 0 iff SERVICE is SERVING.
+"""Checks the health of a server: `python -m shared.server.probe ADDRESS SERVICE` exits 0 iff SERVICE is SERVING.
 
 The health check of containers. It starts anew every few seconds, so it knows gRPC and nothing of our services.
 """
@@ -15,49 +15,49 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
-# Container runtimes inject the host's proxy settings; the way to a neighbour leads through none.
+# Container runtimes inject the host's proxy settings; a neighbour is not reached through a proxy.
 OPTIONS: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", 0)]
 
 
 SILENCES = 6
-"""In a row, until a server counts as hung: half a minute. One that is not there, or not ready, says so at once."""
+"""Checks in a row without an answer until a server counts as hung, half a minute. Other failures count at once."""
 
 
 def main(arguments: list[str], end: Callable[[], None] | None = None) -> int:
-    """Prints what health says, for the runtime's log; returns the exit status. `end`: what ends a server that hangs."""
-    asked = _parser().parse_args(arguments)
-    for _ in range(SILENCES if asked.end_hung else 1):
-        status = _ask(asked)
+    """Prints the health status, for the runtime's log; returns the exit status. `end`: ends a server that hangs."""
+    options = _parser().parse_args(arguments)
+    for _ in range(SILENCES if options.end_hung else 1):
+        status = _check(options)
         if status is not None:
             return status
-    if asked.end_hung:
-        print(f"{asked.address}: hangs")
+    if options.end_hung:
+        print(f"{options.address}: hangs")
         (end or end_container)()
     return 1
 
 
-def _ask(asked: argparse.Namespace) -> int | None:
-    """None where nobody answers, although somebody listens."""
-    request = health_pb2.HealthCheckRequest(service=asked.service)
-    with _channel(asked) as channel:
+def _check(options: argparse.Namespace) -> int | None:
+    """The exit status; None if the server accepts the connection and does not answer."""
+    request = health_pb2.HealthCheckRequest(service=options.service)
+    with _channel(options) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
         try:
-            answer = health.Check(request, timeout=asked.timeout)
+            answer = health.Check(request, timeout=options.timeout)
         except grpc.RpcError as error:
-            print(f"{asked.address}: {error.code().name}: {error.details()}")
+            print(f"{options.address}: {error.code().name}: {error.details()}")
             return None if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED else 1
-    print(f"{asked.address}: {health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)}")
+    print(f"{options.address}: {health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)}")
     return 0 if answer.status == SERVING else 1
 
 
-def _channel(asked: argparse.Namespace) -> grpc.Channel:
+def _channel(options: argparse.Namespace) -> grpc.Channel:
     """Raises OSError where a file is not there."""
-    if not asked.ca:
-        return grpc.insecure_channel(asked.address, options=OPTIONS)
-    key, certificate = (Path(path).read_bytes() if path else None for path in (asked.key, asked.certificate))
-    named = [("grpc.ssl_target_name_override", asked.name)] if asked.name else []
-    credentials = grpc.ssl_channel_credentials(Path(asked.ca).read_bytes(), key, certificate)
-    return grpc.secure_channel(asked.address, credentials, options=[*OPTIONS, *named])
+    if not options.ca:
+        return grpc.insecure_channel(options.address, options=OPTIONS)
+    key, certificate = (Path(path).read_bytes() if path else None for path in (options.key, options.certificate))
+    named = [("grpc.ssl_target_name_override", options.name)] if options.name else []
+    credentials = grpc.ssl_channel_credentials(Path(options.ca).read_bytes(), key, certificate)
+    return grpc.secure_channel(options.address, credentials, options=[*OPTIONS, *named])
 
 
 def end_container() -> None:

@@ -1,6 +1,6 @@
-"""The services that each process has, by full name: what is registered, what health tells of, what a harness waits for.
+"""Full names of the gRPC services of each process, for registration, health checks and the harness.
 
-Read from the contracts, so that a service is written down once.
+They are read from the contracts, so that a service is written down once.
 """
 
 from typing import Any
@@ -11,16 +11,16 @@ from tei.v1 import tei_pb2
 
 
 def _services(*contracts: Any) -> tuple[str, ...]:
-    """Of files of a contract, in their order."""
-    found = (service for contract in contracts for service in contract.DESCRIPTOR.services_by_name.values())
-    return tuple(service.full_name for service in found)
+    """Full names of the services in generated modules, in order."""
+    services = (service for contract in contracts for service in contract.DESCRIPTOR.services_by_name.values())
+    return tuple(service.full_name for service in services)
 
 
 PUBLIC_SERVICES = _services(embedding_pb2, ranking_pb2, classification_pb2, model_pb2)
-"""Of a frontend's own contract."""
+"""Services of a frontend for selvage.v1."""
 
 TEI_SERVICES = _services(tei_pb2)
-"""Of a frontend's door for clients of text-embeddings-inference."""
+"""Services of a frontend for clients of text-embeddings-inference."""
 
 WORKER_SERVICES = _services(worker_pb2)
-"""Of a worker."""
+"""Services of a worker, for frontends."""

@@ -1,4 +1,4 @@
-"""How both processes serve: bind, say where, run until told to stop, drain."""
+"""The gRPC server of both processes: binds, logs the address, reports health, drains and stops."""
 
 import asyncio
 import signal
@@ -42,9 +42,9 @@ class Server:
         tell: TellStatus = unchanged,
         tls: Fresh[Identity] | None = None,
     ) -> None:
-        """`services`: full names; `calls`: of the process, shared with its other doors; others as in `rpc`.
+        """`services`: full names; `calls`: of the process, shared with its other APIs; others as in `Interceptor`.
 
-        `tls`: what the server proves that it is itself with; None: plain text.
+        `tls`: the identity of the server; None for plain text.
         """
         self._tls = tls
         self._services = list(services)
@@ -61,7 +61,7 @@ class Server:
             )
 
     async def start(self, listen: str) -> None:
-        """Binds and tells the address; ends the process with status 2 where that cannot be had."""
+        """Binds and logs the address; ends the process with status 2 if that fails."""
         try:
             port = self._bound(listen)
         except RuntimeError:
@@ -79,16 +79,16 @@ class Server:
         return self.grpc.add_secure_port(listen, server_credentials(self._tls))
 
     async def set_ready(self, ready: bool) -> None:
-        """What health says of the services; the empty name says that the process lives."""
+        """Sets the health status of all services; the empty name always says that the process lives."""
         for service in self._services:
             await self._health.set(service, SERVING if ready else NOT_SERVING)
 
     async def announce_drain(self) -> None:
-        """All names become NOT_SERVING for good, so that balancers look elsewhere."""
+        """Sets all names to NOT_SERVING for good, so that load balancers send calls elsewhere."""
         await self._health.enter_graceful_shutdown()
 
     async def finish(self, seconds: float) -> bool:
-        """Returns when no call of ours runs any more, or after so many seconds; whether all were finished."""
+        """Waits at most `seconds` until no call runs; returns whether all have finished."""
         try:
             await asyncio.wait_for(self._calls.idle(), seconds)
         except TimeoutError:
@@ -97,7 +97,7 @@ class Server:
         return True
 
     async def stop(self, grace: float = 0.0) -> None:
-        """Takes no new calls, and ends when those that run have ended, or after `grace` seconds.
+        """Refuses new calls, and returns when the running ones have ended, or after `grace` seconds.
 
         Health watches never end by themselves, so grpc would always take the whole grace for them.
         """
@@ -109,13 +109,13 @@ class Server:
 
 
 async def until_told_to_stop() -> None:
-    """Returns at SIGTERM or SIGINT."""
-    told = asyncio.Event()
+    """Waits for SIGTERM or SIGINT."""
+    signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, signalled.set)
     try:
-        await told.wait()
+        await signalled.wait()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)  # a second one ends the process at once

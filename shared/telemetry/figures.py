@@ -1,6 +1,6 @@
-"""What the services tell of themselves: each rpc, each job, each step, the times of a request, and figures of a moment.
+"""Types of what both processes report: rpcs, jobs, steps, times of requests, and figures of the current state.
 
-Services, loop and link know these types and no library of metrics or traces.
+Services, loop and link use these types and no library of metrics or traces.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,9 +11,9 @@ from shared.errors import SelvageError
 from shared.jobs import Job, JobResult
 
 TellJob = Callable[[Job, JobResult | SelvageError], None]
-"""Told of each job of a frontend when it is answered."""
+"""Receives each job and its outcome when the job is answered."""
 TellStep = Callable[[float, int, int], None]
-"""Told of each step that ended: seconds, tokens, sequences."""
+"""Receives each finished step: seconds, tokens, sequences."""
 
 
 class RequestTimes(Protocol):
@@ -35,7 +35,7 @@ TellTimes = Callable[[RequestTimes], None]
 
 
 class Rpcs(Protocol):
-    """Told of each rpc.
+    """Receives the start and the end of each rpc.
 
     `kind`: unary, client_stream, server_stream or bidi_stream; `code`: as gRPC's status codes are named.
     """
@@ -46,7 +46,7 @@ class Rpcs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontendFigures:
-    """What a frontend is like at one moment.
+    """The state of a frontend at one moment.
 
     `size`: bytes of requests; `results`: of what workers make of them; `unread`: of replies that are not read yet;
     `refused`: requests so far, by reason; `workers`: how many serve, by model; `waits`: seconds, at most, until the
@@ -64,7 +64,7 @@ class FrontendFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFigures:
-    """What a worker is like at one moment; each part of it fills in what it knows.
+    """The state of a worker at one moment; each part of the worker fills in its fields.
 
     `refused`: jobs so far, by reason; `cancelled_waiting`: jobs so far; `unsent`: bytes of answers that frontends have
     not read; `memory`: bytes of the device by state, empty on a processor; `padding`: tokens so far by which steps were

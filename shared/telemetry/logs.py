@@ -1,4 +1,4 @@
-"""Structured logs on standard error: one JSON object a line, or plain lines for a person; or by way of `logging`."""
+"""Structured logs on standard error: one JSON object a line, or plain lines for a person; or through `logging`."""
 
 import logging
 import sys
@@ -31,7 +31,7 @@ def configure(style: LogFormat, level: str) -> None:
 
 
 def hand_to_logging() -> None:
-    """In a process that is not ours: lines go to the loggers below `selvage`, unless structlog is set up already."""
+    """Sends log lines to the application's loggers below `selvage`, unless structlog is configured already."""
     if structlog.is_configured():
         return
     structlog.configure(

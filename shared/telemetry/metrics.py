@@ -1,4 +1,4 @@
-"""What both processes tell Prometheus, and the page that it reads. The only file that knows its library.
+"""Metrics of both processes, and the page that Prometheus reads. The only file that knows its library.
 
 Labels are few and bounded: methods of the contracts, codes, reasons, kinds of jobs, priorities, models that are served.
 Never a fairness key, a request id or a text. What is a state, not an event, is read when Prometheus asks.
@@ -28,7 +28,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 262144)
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CODES = {"OK": "OK", "CANCELLED": "Canceled"}
-"""As go-grpc-prometheus, whose names the convention is, spells what no rule makes."""
+"""Codes that go-grpc-prometheus, which set the convention, spells irregularly."""
 FRONTEND_REASONS = (
     *("requests", "bytes", "results", "unread", "streams", "slow_reads", "memory", "read_seconds"),
     *("quota", "unauthenticated", "draining", "deadline", "queue_seconds"),
@@ -47,11 +47,11 @@ class Page:
         ProcessCollector(registry=self.registry)
 
     def frontend(self) -> "FrontendMetrics":
-        """Those of a frontend, on this page."""
+        """Creates the metrics of a frontend on this page."""
         return FrontendMetrics(self.registry)
 
     def worker(self) -> "WorkerMetrics":
-        """Those of a worker, on this page."""
+        """Creates the metrics of a worker on this page."""
         return WorkerMetrics(self.registry)
 
     def start(self, address: str) -> str:
@@ -65,14 +65,14 @@ class Page:
         return generate_latest(self.registry), CONTENT_TYPE_PLAIN_0_0_4
 
     def stop(self) -> None:
-        """Serves no more."""
+        """Stops serving the page."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
 
 
 class RpcMetrics:
-    """Rpcs as everybody's dashboards know them: grpc_server_*."""
+    """Metrics of rpcs under the usual names of dashboards, grpc_server_*."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ("grpc_type", "grpc_service", "grpc_method")
@@ -89,25 +89,25 @@ class RpcMetrics:
         self._ended_of: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
 
     def started(self, method: str, kind: str) -> None:
-        """Of `/package.Service/Method`."""
-        known = self._started_of.get(method)
-        if known is None:
-            known = self._started_of[method] = self._started.labels(*_labels(method, kind))
-        known.inc()
+        """Counts the start of an rpc; `method`: `/package.Service/Method`."""
+        metrics = self._started_of.get(method)
+        if metrics is None:
+            metrics = self._started_of[method] = self._started.labels(*_labels(method, kind))
+        metrics.inc()
 
     def ended(self, method: str, kind: str, code: str, seconds: float) -> None:
-        """`code`: as gRPC names it, RESOURCE_EXHAUSTED; told as ResourceExhausted."""
-        known = self._ended_of.get((method, code))
-        if known is None:
+        """Counts the end of an rpc; `code`: gRPC's name, RESOURCE_EXHAUSTED, reported as ResourceExhausted."""
+        metrics = self._ended_of.get((method, code))
+        if metrics is None:
             labels, written = _labels(method, kind), CODES.get(code, code.title().replace("_", ""))
-            known = self._handled.labels(*labels, written), self._seconds.labels(*labels)
-            self._ended_of[method, code] = known
-        known[0].inc()
-        known[1].observe(seconds)
+            metrics = self._handled.labels(*labels, written), self._seconds.labels(*labels)
+            self._ended_of[method, code] = metrics
+        metrics[0].inc()
+        metrics[1].observe(seconds)
 
 
 class FrontendMetrics:
-    """What a frontend spends its time on, what it holds, what it refuses, and the workers that it sees."""
+    """Metrics of a frontend: times, requests and bytes in progress, refusals, and its workers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def seconds(name: str, of: str) -> Histogram:
@@ -129,22 +129,22 @@ class FrontendMetrics:
         self._registry = registry
 
     def times(self, times: RequestTimes) -> None:
-        """Of a request that was answered."""
+        """Records the times of a request that was answered."""
         self._tokenize.observe(times.tokenize)
         self._transfer.observe(times.transfer)
         self._postprocess.observe(times.postprocess)
 
     def http(self, route: str, status: int, seconds: float) -> None:
-        """Of a request over HTTP; `route`: its method and path, of those that there are."""
-        known = self._http_of.get((route, status))
-        if known is None:
-            known = self._http.labels(route, str(status)), self._http_seconds.labels(route)
-            self._http_of[route, status] = known
-        known[0].inc()
-        known[1].observe(seconds)
+        """Counts a request over HTTP; `route`: the method and path of an existing route."""
+        metrics = self._http_of.get((route, status))
+        if metrics is None:
+            metrics = self._http.labels(route, str(status)), self._http_seconds.labels(route)
+            self._http_of[route, status] = metrics
+        metrics[0].inc()
+        metrics[1].observe(seconds)
 
     def read(self, figures: Callable[[], FrontendFigures]) -> None:
-        """From now on Prometheus also gets these; called in the page's thread."""
+        """Adds figures to the page; `figures` is called in the page's thread."""
 
         def metrics() -> Iterator[Metric]:
             now = figures()
@@ -162,14 +162,14 @@ class FrontendMetrics:
 
 
 class WorkerMetrics:
-    """What a worker computes, what waits for it, what it refuses, and its device."""
+    """Metrics of a worker: steps, waiting jobs, refusals, and its device."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def histogram(name: str, of: str, buckets: Sequence[float], labels: Sequence[str] = ()) -> Histogram:
             return Histogram(f"selvage_{name}", of, labels, registry=registry, buckets=buckets)
 
         queue = histogram("queue_seconds", "From a job's arrival to its first step.", SECONDS, ["priority"])
-        self._queue = {each: queue.labels(each.name.lower()) for each in Priority}
+        self._queue = {priority: queue.labels(priority.name.lower()) for priority in Priority}
         self._compute = histogram("compute_seconds", "From a job's first step to the end of its last.", SECONDS)
         self._job_tokens = histogram("job_tokens", "Tokens of a job that was answered.", TOKENS)
         self._step_seconds = histogram("step_seconds", "How long a step was computed.", SECONDS)
@@ -181,14 +181,14 @@ class WorkerMetrics:
         self._registry = registry
 
     def step(self, seconds: float, tokens: int, sequences: int) -> None:
-        """Of a step that ended."""
+        """Records a finished step."""
         self._step_seconds.observe(seconds)
         self._step_tokens.observe(tokens)
         self._step_sequences.observe(sequences)
         self._tokens.inc(tokens)
 
     def job(self, job: Job, outcome: JobResult | SelvageError) -> None:
-        """Of a job that was answered: with a result, or refused or failed with a reason."""
+        """Records an answered job: its result, or the reason why it was refused or failed."""
         if isinstance(outcome, SelvageError):
             self._outcome(job, outcome.reason).inc()
             return
@@ -198,7 +198,7 @@ class WorkerMetrics:
         self._job_tokens.observe(job.tokens.total)
 
     def read(self, figures: Callable[[], WorkerFigures]) -> None:
-        """From now on Prometheus also gets these; called in the page's thread."""
+        """Adds figures to the page; `figures` is called in the page's thread."""
 
         def metrics() -> Iterator[Metric]:
             now = figures()
@@ -218,10 +218,10 @@ class WorkerMetrics:
 
     def _outcome(self, job: Job, outcome: str) -> Counter:
         kind = "max_sim" if isinstance(job.work, MaxSim) else type(job.work).__name__.lower()
-        known = self._jobs_of.get((kind, outcome))
-        if known is None:
-            known = self._jobs_of[kind, outcome] = self._jobs.labels(kind, outcome)
-        return known
+        metrics = self._jobs_of.get((kind, outcome))
+        if metrics is None:
+            metrics = self._jobs_of[kind, outcome] = self._jobs.labels(kind, outcome)
+        return metrics
 
 
 class _Read(Collector):
@@ -251,7 +251,7 @@ def _gauges(name: str, of: str, label: str, values: Mapping[str, float]) -> Metr
 
 
 def _refused(refused: Mapping[str, int], reasons: Iterable[str]) -> Metric:
-    """Reasons that have not come up stand at 0, so that the first one shows as a rise."""
+    """The counter of refusals; reasons without any are reported as 0, so that the first one shows as a rise."""
     family = CounterMetricFamily("selvage_refused", "What was refused as too much.", labels=["reason"])
     for reason, count in {**dict.fromkeys(reasons, 0), **refused}.items():
         family.add_metric([reason], count)

@@ -1,6 +1,6 @@
-"""Who is told of what happens: metrics for Prometheus and spans for OpenTelemetry, both off unless asked for.
+"""Starts what the settings turn on: metrics for Prometheus, spans for OpenTelemetry. Both are off by default.
 
-What is off is neither imported nor called.
+The library of what is off is not imported.
 """
 
 from __future__ import annotations  # names of libraries that need not be there
@@ -22,30 +22,30 @@ log = structlog.get_logger("observers")
 
 
 def page(settings: ServiceSettings, *, shown: bool = False) -> Page | None:
-    """The page that Prometheus reads, served from now on; ends the process with status 2 where it cannot be.
+    """Serves the page that Prometheus reads; ends the process with status 2 if the address cannot be bound.
 
-    `shown`: whether somebody else shows it, so that it is made even where it has no port of its own.
+    `shown`: whether another server shows the page too, so that it is made even without an address of its own.
     """
     if not (settings.metrics or shown):
         return None
     from shared.telemetry.metrics import Page
 
-    made = Page()
+    metrics = Page()
     if not settings.metrics:
-        return made
+        return metrics
     try:
-        log.info("metrics", address=made.start(settings.metrics))
+        log.info("metrics", address=metrics.start(settings.metrics))
     except OSError:
         print(f"--metrics = {settings.metrics!r}: the address cannot be bound", file=sys.stderr)
         raise SystemExit(2) from None
-    return made
+    return metrics
 
 
 def spans(settings: ServiceSettings, service: str) -> Spans | None:
-    """What sends spans to a collector, under the name `service`; needs the extra `trace`.
+    """Starts sending spans to a collector under the name `service`; needs the extra `trace`.
 
-    Without it a process that was told --traces ends with status 2. One that has only the environment variable, which
-    may be meant for others, says so in its log and serves.
+    Without the extra, --traces ends the process with status 2. The environment variable alone, which may be meant for
+    other programs, only causes a warning in the log.
     """
     collector = settings.traces or os.environ.get(COLLECTOR, "")
     if not collector:

@@ -43,10 +43,10 @@ class CallSpan:
 
 
 class Spans:
-    """All spans of one process."""
+    """Makes the spans of one process."""
 
     def __init__(self, service: str, processor: SpanProcessor) -> None:
-        """`service`: the process's name in traces. What is sampled is told by OTEL_TRACES_SAMPLER, by default all."""
+        """`service`: the process's name in traces. OTEL_TRACES_SAMPLER sets the sampling; by default all."""
         self._provider = TracerProvider(resource=Resource.create({SERVICE_NAME: service}), shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("selvage")
@@ -57,7 +57,7 @@ class Spans:
         return cls(service, BatchSpanProcessor(OTLPSpanExporter(endpoint=collector)))
 
     def begin(self, caller: Caller) -> CallSpan:
-        """Of a call that begins now, below the caller's own span where there is one."""
+        """Begins the span of a call, below the caller's span if it sent one."""
         span = self._tracer.start_span(
             caller.method.lstrip("/"),
             context=HEADERS.extract({"traceparent": caller.traceparent, "tracestate": caller.tracestate}),
@@ -71,7 +71,7 @@ class Spans:
         return CallSpan(span)
 
     def times(self, times: RequestTimes) -> None:
-        """Of the call that is being served."""
+        """Adds the times of a request to the span of the current call."""
         CURRENT.get().set_attributes(
             {
                 "selvage.tokenize_seconds": times.tokenize,
@@ -83,7 +83,7 @@ class Spans:
         )
 
     def job(self, job: Job, outcome: JobResult | SelvageError) -> None:
-        """Of a job that was answered just now; one of no trace has none."""
+        """Records the span of a job that was just answered, unless it belongs to no trace."""
         if not job.traceparent:
             return
         error, end = outcome if isinstance(outcome, SelvageError) else None, time.time_ns()
@@ -110,5 +110,5 @@ class Spans:
         span.end(end)
 
     def stop(self) -> None:
-        """Sends what is left."""
+        """Sends the remaining spans."""
         self._provider.shutdown()

@@ -87,7 +87,7 @@ def test_lower_classes_count_by_their_share_only() -> None:
 
 def test_a_key_of_which_nothing_waits_any_more_takes_nothing_off() -> None:
     """A frontend counts what it has sent for a key, also what is being computed."""
-    assert Load(tokens_per_second=10.0, busy=0.1).wait(100, Priority.DEFAULT, own=500) == 0.1
+    assert Load(tokens_per_second=10.0, busy=0.1).wait(100, Priority.DEFAULT, key_tokens=500) == 0.1
 
 
 def test_the_wait_is_what_is_ahead_by_the_speed() -> None:

@@ -1,12 +1,12 @@
-"""What a process lets in, whatever door it comes through.
+"""Admission: how many requests, streams and bytes a process accepts, over all APIs together.
 
-admission.py  what a door asks: requests, bytes, results, replies, streams
-bounds.py     what may be there at once
-reads.py      how requests are read: few at once, slow ones as long as there is memory
-pool.py       bytes that are there at once
-holding.py    those of one request or stream
-streams.py    streams that are open, and how they end
-refusals.py   what was refused, by reason
+admission.py  what an API calls: requests, bytes, results, replies, streams
+bounds.py     the limits
+reads.py      reads requests: few at once, slow ones while there is memory
+pool.py       a limit of bytes that requests share
+holding.py    the bytes of one request or stream
+streams.py    open streams, and how they end
+refusals.py   refusals, counted by reason
 """
 
 from shared.server.admission.admission import Admission

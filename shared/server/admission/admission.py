@@ -1,7 +1,7 @@
-"""What a process lets in: how many requests, how many bytes, how many slow reads. Knows no gRPC and no HTTP.
+"""Admission of requests, bytes and slow reads to a process. Knows no gRPC and no HTTP.
 
-A door asks in this order, so that what is refused costs least: `request` before it reads anything, `reads` around
-reading, `hold` once it knows the size. What a door does not ask about, such as health watches, never counts.
+An API calls it in this order, so that refusals cost least: `request` before it reads anything, `reads` around reading,
+`hold` once it knows the size. Calls that an API does not report, such as health watches, are not counted.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from shared.server.admission.refusals import Refusals
 from shared.server.admission.streams import OpenStream, Streams
 
 STREAM_SHARE, STREAM_MEMORY, COPIES = 8, 2, 3
-"""A stream's results take at most one part in eight of what all streams' may. Streams are not read on where the process
-takes twice the memory at which slow reads end, and three copies of each request that has been read explain no more of
-it: by then it is likely that one of them sends what fills it."""
+"""One stream's results may take an eighth of the bytes for all streams. Waiting streams are broken off once the process
+takes twice the memory at which slow reads end, not counting three copies of each request that has been read: the rest
+is likely to be a request that one of them is sending."""
 
 
 @dataclass(slots=True)
 class _Ledger:
-    """What one request has reserved, and where."""
+    """The bytes of results that one request has reserved, and their pool."""
 
     pool: BytePool
     results: int = 0
@@ -37,11 +37,14 @@ class _Ledger:
 
 _LEDGER: ContextVar[_Ledger] = ContextVar("ledger")
 _POOLS: ContextVar[Pools | None] = ContextVar("pools", default=None)
-"""Of the stream that a request came by."""
+"""The pools of the stream that a request belongs to; None outside of streams."""
 
 
 class Admission:
-    """Refuses with Overloaded, before the work is done. `requests`, `unread`: what is there now."""
+    """Refuses requests with Overloaded before they cost work.
+
+    `requests`: requests in progress; `unread`: bytes of replies that callers have not read.
+    """
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -58,12 +61,12 @@ class Admission:
 
     @property
     def size(self) -> int:
-        """Bytes of requests that are there."""
+        """Bytes of all requests in progress."""
         return self._called.requests.held + self._streamed.requests.held + self._gathered.held
 
     @property
     def results(self) -> int:
-        """Bytes of results that are there."""
+        """Bytes of all results in progress."""
         return self._called.results.held + self._streamed.results.held
 
     @property
@@ -73,12 +76,12 @@ class Admission:
 
     @property
     def refused(self) -> Counter[str]:
-        """Requests so far, by reason."""
+        """Refused requests so far, by reason."""
         return self.refusals.counts
 
     @contextmanager
     def stream(self) -> Iterator[OpenStream]:
-        """Around a stream of requests, each of which enters `request` on its own. Raises Overloaded."""
+        """Admits a stream, whose requests each enter `request` on their own. Raises Overloaded."""
         if len(self.streams) >= self.bounds.streams:
             why = f"{len(self.streams)} streams are open, the limit is {self.bounds.streams}"
             raise self.refusals.overloaded("streams", why)
@@ -94,13 +97,13 @@ class Admission:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Around a whole request."""
+        """Admits a request for the duration of the block. Raises Overloaded."""
         if self.requests >= self.bounds.requests:
             raise self.refusals.overloaded(
                 "requests", f"{self.requests} requests are being answered, the limit is {self.bounds.requests}"
             )
         if not self.requests:
-            # what an open stream may hold at this moment is not the process's own
+            # memory that an open stream holds now is not idle memory
             self._idle_memory = min(memory_taken(), self._idle_memory if self.streams else sys.maxsize)
         self.requests += 1
         ledger = _Ledger(self._pools.results)
@@ -112,10 +115,7 @@ class Admission:
             ledger.pool.add(-ledger.results)
 
     def reserve(self, size: int) -> None:
-        """Before a result of so many bytes is asked for; it counts until the request that it is for is answered.
-
-        Raises Overloaded.
-        """
+        """Reserves `size` bytes for a result, until its request is answered. Raises Overloaded."""
         ledger = _LEDGER.get()
         full = ledger.pool.full(size)
         if full is not None:
@@ -127,15 +127,15 @@ class Admission:
 
     @contextmanager
     def hold(self, size: int) -> Iterator[Callable[[int], None]]:
-        """From the time that a message of so many bytes is there until it is answered. What this gives tells that so
-        many of them are no longer held. Raises Overloaded."""
+        """Holds the `size` bytes of a message for the duration of the block. Yields a function that releases some of
+        them earlier. Raises Overloaded."""
         with self.holding() as holding:
             holding.add(size)
             yield holding.let_go
 
     @contextmanager
     def holding(self, *, gathered: bool = False) -> Iterator[Holding]:
-        """Around messages that come and go, or that are `gathered` until they are one request."""
+        """Holds messages that come and go, or that are `gathered` until they are one request."""
         holding = Holding(self._gathered if gathered else self._pools.requests, self.refusals)
         try:
             yield holding
@@ -147,10 +147,7 @@ class Admission:
         return _POOLS.get() or self._called
 
     def hold_reply(self, size: int) -> Callable[[], None]:
-        """From the time that a reply is there until its caller has read it, which the door tells by what this returns.
-
-        Raises Overloaded.
-        """
+        """Counts a reply as unread until the API calls the returned function. Raises Overloaded."""
         if self.unread and self.unread + size > self.bounds.unread:
             raise self.refusals.overloaded(
                 "unread",
@@ -166,14 +163,14 @@ class Admission:
 
     @property
     def memory(self) -> int:
-        """Bytes that the process takes above what it did when nothing was asked of it; results and replies not counted.
+        """Bytes of the process above its idle memory, without results and replies.
 
-        Each of these lies in memory twice while it is made: as it came, and as it leaves.
+        Those are subtracted twice, because they are in memory twice while a reply is made.
         """
         return memory_taken() - self._idle_memory - 2 * (self.results + self.unread)
 
     def _stream_memory(self, most: int) -> SelvageError | None:
-        """Why streams that wait for their next request end, if they do."""
+        """The error that ends waiting streams if requests take more than `most` bytes of memory, else None."""
         memory = self.memory - COPIES * self.size
         if memory <= most:
             return None

@@ -1,19 +1,20 @@
-"""What a process lets in."""
+"""The limits of admission."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What may be there at once.
+    """Limits of what a process handles at the same time.
 
-    `requests`: from their first byte to their last; `size`: bytes of requests that are read, one always may be;
-    `results`: bytes of results that are being computed or made into replies, likewise;
-    `slow_reads`: of requests that take over 10 ms to arrive, and `memory`: bytes that the process may take above what
-    it did at first, where one such read goes on; `read_seconds`: how long one may take, and how long its caller may
-    take to read the reply; `unread`: bytes of replies that are not read yet; `streams`: of requests, that are open.
-    What comes by streams has half of the requests, as many bytes of requests and of results again, and what is
-    gathered from many messages as many bytes once more.
+    `requests`: requests, from their first byte to their last; `size`: bytes of requests that have been read, but one
+    request is always accepted; `results`: bytes of results that are computed or made into replies, with the same
+    exception; `slow_reads`: requests that take over 10 ms to arrive; `memory`: bytes of the process above its idle
+    memory, beyond which only one slow request is read on; `read_seconds`: seconds to send a request, and to read its
+    reply; `unread`: bytes of replies that callers have not read; `streams`: open streams of requests.
+
+    Streams may have half of `requests`, and as many bytes of requests and results as all other calls. Requests that
+    are gathered from many messages may have `size` bytes once more.
     """
 
     requests: int = 2048

@@ -5,15 +5,15 @@ from shared.server.admission.refusals import Refusals
 
 
 class Holding:
-    """What it holds lies in a pool, and may grow and shrink. `held`: bytes now."""
+    """A part of a pool that may grow and shrink. `held`: its bytes now."""
 
     def __init__(self, pool: BytePool, refusals: Refusals) -> None:
         self._pool, self._refusals = pool, refusals
         self.held = 0
 
     def add(self, size: int) -> None:
-        """So many more, where the others in the pool leave room for them. Raises Overloaded."""
-        full = self._pool.full(size, own=self.held)
+        """Adds `size` bytes. Raises Overloaded if the pool has no room for them."""
+        full = self._pool.full(size, holder=self.held)
         if full is not None:
             raise self._refusals.overloaded(
                 "bytes", f"the request has {size} bytes, {full.whose} hold {full.held}, the limit is {full.most}"
@@ -21,11 +21,11 @@ class Holding:
         self.force(size)
 
     def force(self, size: int) -> None:
-        """So many more, whatever others hold."""
+        """Adds `size` bytes, even if the pool is full."""
         self._pool.add(size)
         self.held += size
 
     def let_go(self, size: int) -> None:
-        """So many less."""
+        """Removes `size` bytes."""
         self._pool.add(-size)
         self.held -= size

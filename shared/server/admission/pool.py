@@ -1,13 +1,13 @@
-"""Bytes that are there at once."""
+"""Limits of bytes that several requests share."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class BytePool:
-    """At most `most` bytes, but one request's always may be. What lies in it lies in the pool `of_all` too.
+    """At most `most` bytes, but one request is always accepted. Its bytes are counted in the pool `of_all` too.
 
-    `whose`: how a refusal names those whose bytes are there.
+    `whose`: words of a refusal for the requests that hold the bytes.
     """
 
     whose: str
@@ -15,14 +15,14 @@ class BytePool:
     of_all: "BytePool | None" = None
     held: int = 0
 
-    def full(self, size: int, own: int = 0) -> "BytePool | None":
-        """The pool that has no room for so many bytes more, None where all have. `own`: bytes of the same request."""
-        if self.held > own and self.held + size > self.most:
+    def full(self, size: int, holder: int = 0) -> "BytePool | None":
+        """Returns the pool without room for `size` more bytes, or None. `holder`: bytes that the same request holds."""
+        if self.held > holder and self.held + size > self.most:
             return self
-        return self.of_all.full(size, own) if self.of_all is not None else None
+        return self.of_all.full(size, holder) if self.of_all is not None else None
 
     def add(self, size: int) -> None:
-        """So many bytes more, or less."""
+        """Adds `size` bytes, or removes them if negative."""
         self.held += size
         if self.of_all is not None:
             self.of_all.add(size)
@@ -30,7 +30,7 @@ class BytePool:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Of those who share them."""
+    """The pools of requests and of results that the same callers share."""
 
     requests: BytePool
     results: BytePool

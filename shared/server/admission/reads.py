@@ -1,4 +1,4 @@
-"""How requests are read: few at once, and slow ones as long as there is memory. Knows no gRPC and no HTTP."""
+"""Reads requests: few at once, and slow ones only while there is memory. Knows no gRPC and no HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
@@ -10,27 +10,27 @@ from shared.server.admission.bounds import Bounds
 from shared.server.admission.refusals import Refusals
 
 QUICK_READS, QUICK_SECONDS = 2, 0.01
-"""So many requests are read at once; what was sent is there at once. A read that takes longer is large, or its sender
-is slow: then it makes room for the next."""
+"""Reads at once, and seconds until a read counts as slow. A small request that was sent is there at once, so a longer
+read has a large request or a slow sender; with a slow sender the next read may begin."""
 FIRST_LOOK, LOOK_SECONDS = 0.002, 0.01
-"""Until a slow read is looked at, and between later looks; in a hundredth of a second ten megabytes may come."""
+"""Seconds until the first check of a slow read, and between later checks: 10 MB may arrive in 10 ms."""
 GROWTH = 512 * 1024
-"""Bytes that the process may grow by from look to look while it only waits for slow senders."""
+"""Most bytes by which the process grows between two checks if it only waits for slow senders."""
 LARGE_REQUEST = 8 * 1024 * 1024
-"""Bytes."""
+"""Size in bytes from which a request is handled alone: put together, parsed, and its memory given back."""
 BREATH_SECONDS = 0.001
-"""After a large request, before the next message is put together."""
+"""Seconds after a large request before the next message is put together, in which timers run."""
 
 T = TypeVar("T")
 
 
 class Reads:
-    """All of one process. `slow`: how many are slow now."""
+    """The reads of one process. `slow`: the number of slow reads now."""
 
     def __init__(
         self, bounds: Bounds, refusals: Refusals, memory: Callable[[], int], others: Callable[[], bool]
     ) -> None:
-        """`memory`: bytes that requests take; `others`: whether there are requests that have been read."""
+        """`memory`: the bytes that requests take; `others`: whether any request has been read already."""
         self.bounds, self.memory = bounds, memory
         self._refusals, self._others = refusals, others
         self._quick = asyncio.Semaphore(QUICK_READS)
@@ -39,30 +39,30 @@ class Reads:
         self.slow = 0
 
     async def read(self, receive: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What `receive` returns. Raises Overloaded where too much arrives slowly, DeadlineExceeded after long.
+        """Reads a request with `receive`. Raises Overloaded where too much arrives slowly, DeadlineExceeded if late.
 
-        Nobody knows how large a request is before it has been read. So a slow one goes on only while memory is left.
+        The size of a request is unknown until it has been read, so a slow read goes on only while memory is left.
         """
         await self._place()
-        one = _SlowRead(self, self._quick.release)
-        # Ours is cancelled, the read never is: grpcio would lose what has come, 60 MiB at once. It ends with its call.
+        slow_read = _SlowRead(self, self._quick.release)
+        # Only the waiting is cancelled, never grpcio's read, which would lose what has arrived. It ends with its call.
         receiving = asyncio.ensure_future(self.taken(receive))
         receiving.add_done_callback(unheeded)
         try:
             return await asyncio.shield(receiving)
         except asyncio.CancelledError:
-            if one.error is None:
+            if slow_read.error is None:
                 raise
-            one.task.uncancel()
-            raise one.error from None
+            slow_read.task.uncancel()
+            raise slow_read.error from None
         finally:
-            one.ends()
+            slow_read.ends()
 
     async def taken(self, receive: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What `receive` returns, a coroutine of grpcio's: large messages one by one, others have their turn between.
+        """Awaits `receive`, a coroutine of grpcio's, so that large messages are put together one by one.
 
-        A message that has arrived is put together where that coroutine goes on, 59 MiB in 30 to 200 ms. Several in a
-        row, and those that arrive meanwhile behind them, would leave nobody time to look at the memory.
+        grpcio puts a message together when that coroutine resumes, which blocks the loop: 30 to 200 ms for 59 MiB.
+        Between two large messages other callbacks run; without that, several in a row would delay the memory checks.
         """
         taken = await _Taken(receive(), self._gate)
         if isinstance(taken, bytes) and len(taken) >= LARGE_REQUEST:
@@ -71,8 +71,8 @@ class Reads:
 
     @asynccontextmanager
     async def parsing(self, size: int) -> AsyncIterator[None]:
-        """While a message is parsed. A large one holds the interpreter's lock, and nobody could look at what is read
-        meanwhile: so no other read begins."""
+        """Wraps the parsing of a message. A large one holds the interpreter's lock, so memory cannot be checked: no
+        other read begins meanwhile."""
         if size < LARGE_REQUEST:
             yield
             return
@@ -80,7 +80,7 @@ class Reads:
             yield
 
     def check_slow(self, *, new: bool) -> None:
-        """Raises Overloaded. Without memory one slow read goes on, and a new one only where no other request does."""
+        """Raises Overloaded if a slow read must end: without memory only one goes on, a new one only if it is alone."""
         if new and self.slow >= self.bounds.slow_reads:
             why = f"{self.slow} requests are arriving slowly, the limit is {self.bounds.slow_reads}"
             raise self._refusals.overloaded("slow_reads", why)
@@ -90,12 +90,12 @@ class Reads:
             raise self._refusals.overloaded("memory", why, retry_after=1.0)
 
     def check_time(self, seconds: float) -> None:
-        """Raises DeadlineExceeded where a read took so long."""
+        """Raises DeadlineExceeded if a read has taken longer than the limit."""
         if seconds > self.bounds.read_seconds:
             raise self._refusals.too_slow(self.bounds.read_seconds)
 
     async def _place(self) -> None:
-        """Returns when another read may begin."""
+        """Waits until another read may begin."""
         await self._quick.acquire()
         try:
             if self._parsing.locked():
@@ -107,7 +107,7 @@ class Reads:
 
 
 class _Gate:
-    """Open, but for a moment after it was closed, in which timers run."""
+    """A gate that opens again shortly after it was closed; meanwhile timers run."""
 
     def __init__(self) -> None:
         self._open = asyncio.Event()
@@ -126,7 +126,7 @@ class _Gate:
 
 
 class _Taken(Generic[T]):
-    """A coroutine that passes a gate each time before it goes on."""
+    """Runs a coroutine that waits for a gate each time before it resumes."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], gate: _Gate) -> None:
         self._coroutine, self._gate = coroutine, gate
@@ -149,10 +149,10 @@ class _Taken(Generic[T]):
 
 
 class _SlowRead:
-    """One that may turn out to be slow. `error`: why it was cancelled by us."""
+    """A read that may turn out to be slow. `error`: why it was cancelled here, else None."""
 
     def __init__(self, reads: Reads, let_next: Callable[[], None]) -> None:
-        """Of the task that runs. `let_next` is called once, when the next one may begin."""
+        """Watches the read of the current task. `let_next` is called once, when the next read may begin."""
         self._reads, self._let_next = reads, let_next
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(QUICK_SECONDS, self._begins)
@@ -193,8 +193,8 @@ class _SlowRead:
         self._make_room()
 
     def _make_room(self) -> None:
-        """Large requests that arrive as fast as they can come one after the other: together they would fill the memory
-        before anyone looked."""
+        """Lets the next read begin if the sender is slow. Large requests that arrive at full speed go one by one;
+        together they would fill the memory between two checks."""
         if self._made_room:
             return
         before, self._memory = self._memory, self._reads.memory()
@@ -208,11 +208,11 @@ class _SlowRead:
 
     def _stop(self, error: SelvageError) -> None:
         self.error = error
-        self._no_longer_slow()  # at once: of others that are looked at in this moment one goes on
+        self._no_longer_slow()  # now, so that of the reads that are checked in this moment one goes on
         self.task.cancel()
 
 
 def unheeded(done: "asyncio.Future[T]") -> None:
-    """Nobody asks for what a read that was given up ends with."""
+    """Retrieves the error of an abandoned read, so that asyncio does not log it."""
     if not done.cancelled():
         done.exception()

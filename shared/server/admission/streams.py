@@ -1,4 +1,4 @@
-"""Streams of requests that are open. Knows no gRPC and no messages."""
+"""Open streams of requests. Knows no gRPC and no messages."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -9,12 +9,13 @@ from shared.errors import SelvageError, WorkerUnavailable
 from shared.server.admission.pool import BytePool
 
 LIFETIME = 540.0
-"""Seconds. Connections end five to fifteen minutes after they began, whatever goes on there; see `server_options`."""
+"""Seconds until a stream ends. Its connection would end after five to fifteen minutes anyway; see `server_options`."""
 LOOK_SECONDS = 0.01
+"""Seconds between two checks of memory while streams wait for requests."""
 
 
 class OpenStream:
-    """One of them, of the task that made it. `results`: what it may hold of them, replies that wait included."""
+    """A stream of requests, owned by the task that made it. `results`: its pool of results and waiting replies."""
 
     def __init__(self, results: BytePool) -> None:
         self.results = results
@@ -26,22 +27,22 @@ class OpenStream:
 
     @property
     def ending(self) -> bool:
-        """Whether no request is to be begun any more."""
+        """Whether the stream begins no further requests."""
         return self._ending.done()
 
     def end(self, error: SelvageError) -> None:
-        """No request is begun any more; those that were are answered, and then it ends with this error."""
+        """Begins no further requests; those in progress are answered, then the stream ends with `error`."""
         if not self._ending.done():
             self._ending.set_result(error)
 
     def break_off(self, error: SelvageError) -> None:
-        """At once."""
+        """Ends the stream with `error` at once."""
         if self._broken is None:
             self._broken = error
             self._task.cancel()
 
     async def ended(self, reading: "asyncio.Future[None]") -> SelvageError | None:
-        """Once `reading` is done, or earlier the error with which the stream is to end. Neither is cancelled."""
+        """Waits until `reading` is done, or the stream is to end; returns the error of the latter. Cancels neither."""
         either: set[asyncio.Future[Any]] = {reading, self._ending}
         done, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if self._ending in done:
@@ -51,7 +52,7 @@ class OpenStream:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Around all that its task does. Raises the error that broke it off."""
+        """Wraps all work of the stream's task. Raises the error of `break_off`."""
         try:
             yield
         except asyncio.CancelledError:
@@ -64,14 +65,14 @@ class OpenStream:
 
 
 class Streams:
-    """All of one process.
+    """The open streams of a process.
 
-    A stream waits for its next request for as long as its caller likes, and nobody knows how large that one will be. So
-    where memory runs out, those that wait are broken off, all but the one that has waited longest.
+    A stream may wait for its next request without limit, and the size of that request is unknown. So when memory runs
+    out, the waiting streams are broken off, all but the one that has waited longest.
     """
 
     def __init__(self, out_of_memory: Callable[[], SelvageError | None]) -> None:
-        """`out_of_memory`: an error for those that are broken off, if there is too little."""
+        """`out_of_memory`: returns the error for streams that are broken off, or None while there is enough memory."""
         self._out_of_memory = out_of_memory
         self._open: set[OpenStream] = set()
         self._reading: dict[OpenStream, None] = {}
@@ -83,7 +84,7 @@ class Streams:
 
     @contextmanager
     def opened(self, results: BytePool) -> Iterator[OpenStream]:
-        """Around a stream; one that is opened after `end` ends at once."""
+        """Opens a stream for the duration of the block; after `end` it ends at once."""
         stream = OpenStream(results)
         too_old = WorkerUnavailable(f"the stream is {LIFETIME:g} s old; go on in another one", retry_after=0.0)
         timer = asyncio.get_running_loop().call_later(LIFETIME, stream.end, too_old)
@@ -100,7 +101,7 @@ class Streams:
 
     @contextmanager
     def reading(self, stream: OpenStream) -> Iterator[None]:
-        """While a stream waits for its next request, and while that one arrives."""
+        """Marks a stream as waiting for its next request, or receiving it, for the duration of the block."""
         self._reading[stream] = None
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
@@ -110,7 +111,7 @@ class Streams:
             self._reading.pop(stream, None)
 
     def end(self, error: SelvageError) -> None:
-        """All of them, once what was read is answered, for good."""
+        """Ends all streams once their requests are answered, and later ones too."""
         self._ended = error
         for stream in self._open:
             stream.end(error)

@@ -1,4 +1,4 @@
-"""TLS of gRPC's servers and channels, from files that are read again when they change."""
+"""TLS credentials of gRPC servers, from files that are read again when they change."""
 
 import grpc
 
@@ -7,18 +7,18 @@ from shared.security.tls import Identity
 
 
 def server_credentials(files: Fresh[Identity]) -> grpc.ServerCredentials:
-    """Each handshake meets what the files hold by then; connections that are open stay."""
-    told = files.value
+    """Credentials of a server: each handshake uses the current files; open connections stay."""
+    current = files.value
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:  # None: nothing is new
-        nonlocal told
-        if (now := files.value) is told:
+        nonlocal current
+        if (now := files.value) is current:
             return None
-        told = now
+        current = now
         return _configuration(now)
 
-    first = _configuration(told)
-    return grpc.dynamic_ssl_server_credentials(first, renewed, told.ca is not None)  # type: ignore[arg-type]
+    first = _configuration(current)
+    return grpc.dynamic_ssl_server_credentials(first, renewed, current.ca is not None)  # type: ignore[arg-type]
 
 
 def _configuration(identity: Identity) -> grpc.ServerCertificateConfiguration:

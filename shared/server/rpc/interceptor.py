@@ -1,4 +1,4 @@
-"""Around every gRPC call of ours: bytes to messages and back, and an error of ours as a status. Policy is `Calls`'."""
+"""Interceptor of all gRPC calls: converts bytes to messages and back, and errors to statuses. `Calls` has the rules."""
 
 from __future__ import annotations  # grpcio's own classes take no type arguments at run time
 
@@ -26,36 +26,38 @@ from shared.server.rpc.status import abort
 from shared.telemetry.figures import Rpcs
 
 OURS = ("/selvage.", "/tei.")
-"""What the methods of all doors begin with."""
+"""Prefixes of the methods of all our gRPC APIs."""
 TRIM_SECONDS = 0.02
-"""How soon after a large request what is free goes back to the system."""
+"""Seconds after a large request until free memory is given back to the system."""
 LARGE_REPLY = 64 * 1024
-"""Bytes; smaller ones fit into what a connection may always have under way."""
+"""Size in bytes above which a reply counts as unread; smaller ones fit into a connection's window."""
 CALLER: ContextVar[Caller] = ContextVar("caller")
-"""Whose call this is, for a servicer below the interceptor."""
+"""The caller of the current call, set by the interceptor for servicers."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 ServeCall = Callable[[AsyncIterator[bytes], Context, Caller], Awaitable[Any]]
 TellStatus = Callable[[str, SelvageError], SelvageError]
-"""An error in the words of the door that has this method."""
+"""Rewords an error for the API that has the method."""
 CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 def unchanged(_: str, error: SelvageError) -> SelvageError:
-    """As it was raised."""
+    """Returns the error as it was raised."""
     return error
 
 
 class Interceptor(grpc.aio.ServerInterceptor):
-    """Lets `Calls` hold for servicers, which raise SelvageError and never abort by themselves.
+    """Applies `Calls` to servicers, which raise SelvageError and never abort by themselves.
 
-    Handlers below it take raw bytes, so that a message that is none becomes INVALID_ARGUMENT (grpcio alone says
-    UNKNOWN and names a Python class), and large ones are parsed in a thread. All are served as streams, whose messages
-    are not read before a handler asks: a call that is refused is never read.
+    The handlers given to grpcio take raw bytes, so that malformed messages become INVALID_ARGUMENT (grpcio alone says
+    UNKNOWN and names a Python class), and large ones are parsed in a thread. All methods are registered as streams,
+    because grpcio does not read their messages before a handler does: a refused call is never read.
     """
 
     def __init__(self, calls: Calls, threads: Executor, rpcs: Rpcs | None = None, tell: TellStatus = unchanged) -> None:
-        """`threads`: where large messages are parsed and serialised. `rpcs`: told of each rpc of ours."""
+        """`threads`: where large messages are parsed and serialised. `rpcs`: notified of each rpc.
+
+        `tell`: rewords errors."""
         self._calls, self._threads, self._rpcs, self._tell = calls, threads, rpcs, tell
         self._trimming: asyncio.TimerHandle | None = None
 
@@ -69,18 +71,18 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if handler is None or not method.startswith(OURS):
             return handler  # type: ignore[no-any-return]
         if handler.request_streaming and handler.response_streaming:
-            both_ways = self._told(self._both_ways(handler), method, "bidi_stream")
+            both_ways = self._answered(self._both_ways(handler), method, "bidi_stream")
             return grpc.stream_stream_rpc_method_handler(both_ways)
         if handler.request_streaming:
-            return grpc.stream_unary_rpc_method_handler(self._told(self._up(handler), method, "client_stream"))
+            return grpc.stream_unary_rpc_method_handler(self._answered(self._up(handler), method, "client_stream"))
         if handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._told(self._down(handler), method, "server_stream"))
-        return grpc.stream_unary_rpc_method_handler(self._told(self._unary(handler), method, "unary"))
+            return grpc.stream_stream_rpc_method_handler(self._answered(self._down(handler), method, "server_stream"))
+        return grpc.stream_unary_rpc_method_handler(self._answered(self._unary(handler), method, "unary"))
 
-    def _told(self, serve: ServeCall, method: str, kind: str) -> Any:
-        """`serve`, with who calls; an error of ours is told as a status, and the outcome to `rpcs`."""
+    def _answered(self, serve: ServeCall, method: str, kind: str) -> Any:
+        """Wraps `serve`: passes it the caller, ends failed calls with a status, and reports outcomes to `rpcs`."""
 
-        async def told(requests: AsyncIterator[bytes], context: Context) -> Any:
+        async def answered(requests: AsyncIterator[bytes], context: Context) -> Any:
             request_id = _named(context)
             try:
                 caller = self._calls.identified(caller_in(method, request_id, context))
@@ -89,7 +91,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             except SelvageError as error:
                 await abort(context, self._tell(method, error), request_id)
 
-        return told if self._rpcs is None else _observed(told, self._rpcs, method, kind)
+        return answered if self._rpcs is None else _observed(answered, self._rpcs, method, kind)
 
     def _unary(self, handler: Any) -> ServeCall:
         async def unary(_: AsyncIterator[bytes], context: Context, caller: Caller) -> bytes:
@@ -115,7 +117,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return unary
 
     def _down(self, handler: Any) -> ServeCall:
-        """One request, many responses."""
+        """Serves methods with one request and many responses."""
 
         async def down(_: AsyncIterator[bytes], context: Context, caller: Caller) -> None:
             with self._calls.running(caller):
@@ -127,9 +129,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return down
 
     def _both_ways(self, handler: Any) -> ServeCall:
-        """Requests come parsed, responses leave as the bytes that the servicer writes.
+        """Serves streams in both directions: requests are parsed here, responses are bytes that the servicer writes.
 
-        Such a stream is no call with an end: what it holds, and when it ends, is its servicer's.
+        Such a stream is not bounded like a call: its servicer decides what it holds and when it ends.
         """
 
         async def both_ways(_: AsyncIterator[bytes], context: Context, __: Caller) -> None:
@@ -138,7 +140,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return both_ways
 
     def _up(self, handler: Any) -> ServeCall:
-        """The same with one response, a message."""
+        """Serves streams of requests with one response, a message."""
 
         async def up(_: AsyncIterator[bytes], context: Context, __: Caller) -> bytes:
             reply: bytes = (await self._streamed(handler, handler.stream_unary, context)).SerializeToString()
@@ -161,7 +163,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             raise
 
     def _until_read(self, context: Context, size: int) -> None:
-        """Counts a large reply until its caller has it, and lets a caller go that does not read."""
+        """Counts a large reply as unread until its caller has it; ends the call of one that does not read in time."""
         if size <= LARGE_REPLY:
             return
         is_read = self._calls.admission.hold_reply(size)
@@ -169,7 +171,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         self._let_go_unread(context)
 
     def _let_go_unread(self, context: Context) -> None:
-        """Ends the call where its caller does not read how it ended."""
+        """Ends the call if its caller does not read the end in time."""
         task = asyncio.current_task()
         assert task is not None  # of the whole call: it ends when the reply has left
         timer = asyncio.get_running_loop().call_later(self._calls.admission.bounds.read_seconds, task.cancel)
@@ -180,12 +182,12 @@ class Interceptor(grpc.aio.ServerInterceptor):
             self._trim_soon()
 
     def _trim_soon(self) -> None:
-        """After a large request, or one that was refused while it came: its memory would stay with this process."""
+        """Gives memory back after a large request, or one refused while it arrived; the process would keep it."""
         if self._trimming is None or self._trimming.when() < asyncio.get_running_loop().time():
             self._trimming = asyncio.get_running_loop().call_later(TRIM_SECONDS, self._trim)
 
     def _trim(self) -> None:
-        gc.collect()  # grpc keeps a call that was ended here in a circle, and with it what had come of its request
+        gc.collect()  # grpc keeps an ended call in a reference cycle, with the part of its request that had arrived
         self._threads.submit(give_back_what_is_free)
 
     async def _parse(self, parse: Callable[[bytes], Message], raw: Any) -> Message:
@@ -202,14 +204,14 @@ class Interceptor(grpc.aio.ServerInterceptor):
             raise InputTooLarge("there is no memory to read this request") from None
 
     async def _serialise(self, message: Message, size: int) -> bytes:
-        """`size`: bytes that were reserved for it. protobuf would have to write a message to tell its size."""
+        """Writes a message, in a thread if large. `size`: bytes reserved for it, as protobuf cannot tell."""
         return await offload(self._threads, size, type(message).SerializeToString, message)
 
 
 class _Messages:
-    """Requests of a stream, parsed. After one that is none it goes on.
+    """The parsed requests of a stream; it goes on after a malformed one.
 
-    `size` of the last one, in bytes; `arriving`: whether one is being waited for, of which much may have come.
+    `size`: that of the last request, in bytes; `arriving`: whether a request is awaited, and may have arrived in part.
     """
 
     def __init__(
@@ -218,7 +220,7 @@ class _Messages:
         parse: Callable[[Any], Awaitable[Message]],
         after_large: Callable[[], None],
     ) -> None:
-        """`after_large`: called when what large messages took is likely to be free."""
+        """`after_large`: called when the memory of a large message is likely to be free."""
         self._receive, self._parse, self._after_large = receive, parse, after_large
         self.arriving = False
         self.size = 0
@@ -227,7 +229,7 @@ class _Messages:
         return self
 
     async def __anext__(self) -> Message:
-        """Raises InvalidInput, InputTooLarge."""
+        """Reads and parses the next request. Raises InvalidInput, InputTooLarge."""
         if self.size >= LARGE_REQUEST:
             self._after_large()
         self.arriving, self.size = True, 0
@@ -260,13 +262,13 @@ def _observed(serve: Callable[..., Awaitable[Any]], rpcs: Rpcs, method: str, kin
 
 
 def _code(context: Context) -> str:
-    """Of a call that was aborted; grpc.aio gives its number, whatever its types say."""
+    """The code of an aborted call; grpc.aio returns its number, although its types say otherwise."""
     code: Any = context.code()
     return code.name if isinstance(code, grpc.StatusCode) else CODES.get(code, "UNKNOWN")
 
 
 def _named(context: Context) -> str:
-    """The request id, which the reply carries back."""
+    """The request id of a call; sets it in the trailing metadata of the reply."""
     request_id = request_id_of(context.invocation_metadata())
     context.set_trailing_metadata(((REQUEST_ID, request_id),))
     return request_id

@@ -2,7 +2,7 @@
 
 MESSAGE_BYTES = 64 * 1024 * 1024
 LINK_VERSION = 2
-"""Of the contract between frontend and worker, as both say when they attach."""
+"""Version of the contract between frontend and worker, which both send when they attach."""
 
 Options = list[tuple[str, int]]
 

@@ -1,4 +1,4 @@
-"""Errors of ours <-> statuses of gRPC, both directions side by side."""
+"""Conversion between SelvageError and gRPC statuses, both directions side by side."""
 
 from __future__ import annotations  # grpcio's own classes take no type arguments at run time
 
@@ -17,7 +17,7 @@ from shared.errors import DeadlineExceeded, Internal, LimitExceeded, SelvageErro
 from shared.server.rpc.options import MESSAGE_BYTES
 
 MESSAGE_LETTERS = 1000
-"""An error travels as metadata, three times over, and metadata has 8 KiB."""
+"""Most letters of an error's message: it is sent three times as metadata, which is limited to 8 KiB."""
 
 
 def to_status(error: SelvageError) -> status_pb2.Status:
@@ -41,8 +41,8 @@ def to_status(error: SelvageError) -> status_pb2.Status:
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: SelvageError, request_id: str) -> NoReturn:
     """Ends the call with the error's status, details and trailers; always raises.
 
-    The error forgets where it came from: grpc keeps what is raised here in a circle until the next full collection, and
-    with it every frame of the way, such as that with a request of 60 MiB.
+    The traceback of the error is cleared: grpc keeps the exception in a reference cycle until the next full garbage
+    collection, and with it every frame of the traceback, such as one with a request of 60 MiB.
     """
     error.__traceback__ = error.__cause__ = error.__context__ = None
     trailers = ((REQUEST_ID, request_id), *details_of(error))
@@ -50,7 +50,7 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: SelvageError
 
 
 def details_of(error: SelvageError) -> tuple[tuple[str, str | bytes], ...]:
-    """The trailing metadata that tell all of an error."""
+    """The trailing metadata of an error: reason, field and retry delay."""
     return _details(error.status, error.reason, error.message, error.field, error.retry_after)
 
 
@@ -58,19 +58,19 @@ def details_of(error: SelvageError) -> tuple[tuple[str, str | bytes], ...]:
 def _details(
     code: str, reason: str, message: str, field: str, retry_after: float | None
 ) -> tuple[tuple[str, str | bytes], ...]:
-    """Kept, since under overload a few refusals are told a thousand times a second."""
+    """The metadata of an error, cached: under overload the same few refusals are sent a thousand times a second."""
     error = error_classes()[reason](message, field=field, retry_after=retry_after)
     error.status = code
-    found = tuple(rpc_status.to_status(to_status(error)).trailing_metadata)
+    metadata = tuple(rpc_status.to_status(to_status(error)).trailing_metadata)
     if retry_after is None:
-        return found
-    return (*found, ("grpc-retry-pushback-ms", str(round(retry_after * 1000))))
+        return metadata
+    return (*metadata, ("grpc-retry-pushback-ms", str(round(retry_after * 1000))))
 
 
 def to_domain_error(error: grpc.aio.AioRpcError) -> SelvageError:
-    """What a failed call to another service of ours means: its own error, or what the transport says.
+    """Converts a failed call to another service of ours into its error, or one for a failure of the transport.
 
-    A connection that breaks shows as UNAVAILABLE, CANCELLED, INTERNAL or UNKNOWN, whatever was under way.
+    A broken connection shows as UNAVAILABLE, CANCELLED, INTERNAL or UNKNOWN, depending on what was in progress.
     """
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
