@@ -25,9 +25,10 @@ Parse = Callable[[bytes], Message]
 
 
 def local_channel(model: str, options: EngineOptions) -> "LocalChannel":
-    """To a model in this process, once it is ready; see `Engine`.
+    """Loads a model into this process and returns a channel to it; see `Engine`.
 
-    Raises ValueError where it is refused, in one line, RuntimeError where the device fails, and as `settings_of`.
+    Raises ValueError in one line if the model is refused, RuntimeError if the device fails, and what `settings_of`
+    raises.
     """
     settings = settings_of(model, options)
     try:
@@ -39,13 +40,13 @@ def local_channel(model: str, options: EngineOptions) -> "LocalChannel":
 
 
 class LocalChannel:
-    """Into a pair, which ends with it."""
+    """A channel to a pair in this process, which ends with the channel."""
 
     def __init__(self, pair: Pair) -> None:
         self._pair = pair
 
     def unary_unary(self, path: str, request_serializer: object, response_deserializer: Parse) -> "LocalMethod":
-        """See `grpc.Channel`; requests are handed on as they are."""
+        """See `grpc.Channel`; requests are not serialised."""
         return LocalMethod(self._pair, path, response_deserializer)
 
     def stream_stream(
@@ -59,7 +60,7 @@ class LocalChannel:
         return call
 
     def stop(self) -> None:
-        """As `close`, without waiting."""
+        """Stops the pair without waiting."""
         self._pair.stop()
 
     def close(self) -> None:
@@ -99,18 +100,18 @@ class LocalMethod:
             return await calls.answer(caller, work)
 
     def _read(self, reply: Any) -> Message:
-        """A reply as its reader has it; some are no messages, but their pieces."""
+        """The reply as a message; some handlers return pieces that must be joined and parsed."""
         return reply if isinstance(reply, Message) else self._parse(reply.SerializeToString())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalCall(CallStatus):
-    """One call; see `grpc.Call` and `grpc.Future`."""
+    """A call in this process with one reply; see `grpc.Call` and `grpc.Future`."""
 
     _future: "Future[Message]"
 
     def result(self) -> Message:
-        """The reply. Raises Refused."""
+        """Waits for the reply. Raises Refused."""
         try:
             return self._future.result()
         except CancelledError:
@@ -124,13 +125,13 @@ class LocalCall(CallStatus):
 
     @property
     def refused(self) -> Refused:
-        """Of a call that has no answer."""
+        """The error of a call that failed."""
         error = cancelled() if self._future.cancelled() else self._future.exception()
         assert isinstance(error, Refused), "a bug"
         return error
 
 
 def _caller(path: str, metadata: Metadata, seconds: float | None) -> Caller:
-    """Raises InvalidInput for an unknown priority."""
+    """The caller of a call, from its metadata. Raises InvalidInput for an unknown priority."""
     texts = [(name, value) for name, value in metadata if isinstance(value, str)]
     return caller_of(path, chosen_id(metadata), texts, host="", remaining=seconds)

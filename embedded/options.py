@@ -1,4 +1,4 @@
-"""What an engine can be told: of the worker's settings those that do not serve a port. Nothing else is read."""
+"""Options of an engine: the worker's settings except those for serving on a port. No environment is read."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
@@ -10,7 +10,7 @@ from gpu_worker.settings import WorkerSettings
 
 
 class EngineOptions(TypedDict, total=False):
-    """As `python -m gpu_worker --help` explains them, for type checkers."""
+    """Types of the options, for type checkers; `python -m gpu_worker --help` explains them."""
 
     revision: str
     served_name: str | Sequence[str]
@@ -38,8 +38,8 @@ class EngineOptions(TypedDict, total=False):
     late_scores: Literal["files", "sum", "mean"]
 
 
-class _Given(WorkerSettings):
-    """The worker's settings by the arguments alone: its environment variables are for a process of its own."""
+class _ArgumentSettings(WorkerSettings):
+    """The worker's settings from arguments alone; environment variables are for a worker process."""
 
     @classmethod
     def settings_customise_sources(
@@ -49,14 +49,16 @@ class _Given(WorkerSettings):
 
 
 def settings_of(model: str, options: EngineOptions) -> WorkerSettings:
-    """Of an engine, where nothing waits too long. Raises TypeError for an unknown option,
-    ValueError for a value that makes no sense."""
-    known = EngineOptions.__annotations__
+    """The worker's settings for an engine, in which the queue has no time limit.
+
+    Raises TypeError for an unknown option, ValueError for a value that makes no sense.
+    """
+    names = EngineOptions.__annotations__
     for name in options:
-        if name not in known:
-            raise TypeError(f"Engine has no option {name!r}; there are {', '.join(known)}")
+        if name not in names:
+            raise TypeError(f"Engine has no option {name!r}; there are {', '.join(names)}")
     try:
-        return _Given(model=model, queue_seconds=0, **options)  # type: ignore[call-arg, arg-type]
+        return _ArgumentSettings(model=model, queue_seconds=0, **options)  # type: ignore[call-arg, arg-type]
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{first['loc'][0]} = {first['input']!r}: {first['msg']}") from None

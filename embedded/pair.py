@@ -31,7 +31,7 @@ ANY = sys.maxsize
 BOUNDS = Bounds(
     requests=ANY, size=ANY, results=ANY, slow_reads=ANY, memory=ANY, unread=ANY, streams=ANY, read_seconds=math.inf
 )
-"""There is one caller, whose own threads and parts in flight decide how much there is at once."""
+"""No limits: the only caller limits itself by its threads and by the parts that it has in flight."""
 CLOSED = "the engine was closed"
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class Handlers(dict[str, Any]):
     """`grpc.RpcMethodHandler`s of all services that are added to it, as to a server, by the path of their method."""
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """The same handlers in another form."""
+        """Ignored: the same handlers come by `add_registered_method_handlers`."""
 
     def add_registered_method_handlers(self, service: str, handlers: "Mapping[str, Any]") -> None:
         self.update({f"/{service}/{name}": handler for name, handler in handlers.items()})
@@ -80,7 +80,7 @@ class Pair:
             raise
 
     def run(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Begins it on the event loop. Raises Over, and RuntimeError in a process that was forked since."""
+        """Begins a coroutine on the event loop. Raises Over, and RuntimeError in a forked process."""
         if os.getpid() != self._process:
             work.close()
             raise RuntimeError("an engine does not survive a fork: make one in each process")
@@ -92,14 +92,14 @@ class Pair:
         raise Over(over)
 
     def stop(self) -> None:
-        """Cancels what is under way, and waits for nothing. From any thread, and as often as one likes."""
+        """Cancels calls in progress without waiting. May be called from any thread, and repeatedly."""
         with self._ending:
             over, self._over = self._over, self._over or CLOSED
             if not over and os.getpid() == self._process:
                 self._loop.call_soon_threadsafe(self._stop.set)
 
     def close(self) -> None:
-        """The same, and waits until nothing of it is left."""
+        """Stops the pair and waits until its thread has ended."""
         self.stop()
         if os.getpid() == self._process and threading.current_thread() is not self._thread:
             self._thread.join()
@@ -115,7 +115,7 @@ class Pair:
                     ready.set_exception(error)
 
     async def _live(self, settings: WorkerSettings, ready: "Future[None]") -> None:
-        """From the start of the worker to its end."""
+        """Runs the worker and its services from start to end."""
         try:
             worker = await ModelWorker.start(settings)
             try:
@@ -129,7 +129,7 @@ class Pair:
             await self._end()
 
     async def _serve(self, worker: ModelWorker, queued_tokens: int, ready: "Future[None]") -> None:
-        """Until it is told to stop."""
+        """Serves calls until the pair is stopped."""
         tokenization = ModelTokenizer(worker.model.tokenizer.content, worker.card)
         served = ServedModel(card=worker.card, tokenization=tokenization, queued_tokens=queued_tokens)
         resident, threads = Resident(worker.loop, served), min(8, os.cpu_count() or 1)
@@ -143,11 +143,11 @@ class Pair:
             worker.log_ready()
             ready.set_result(None)
             try:
-                await self._until_told(worker, resident)
+                await self._until_stopped(worker, resident)
             finally:
                 service.close()
 
-    async def _until_told(self, worker: ModelWorker, resident: Resident) -> None:
+    async def _until_stopped(self, worker: ModelWorker, resident: Resident) -> None:
         stopping = asyncio.create_task(self._stop.wait())
         try:
             await first_of(stopping, worker.serving)
@@ -157,7 +157,7 @@ class Pair:
             await stopping
 
     async def _end(self) -> None:
-        """Takes no more calls. Those that were taken become tasks, which end with the loop."""
+        """Refuses further calls. Accepted ones become tasks, which end with the loop."""
         with self._ending:
             self._over = self._over or "the engine failed; its log says why"
         await asyncio.sleep(0)

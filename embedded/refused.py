@@ -1,4 +1,4 @@
-"""How a call ended that has no answer, as a `grpc.Call` tells it."""
+"""The errors of failed calls, in the form of `grpc.Call`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from shared.server.rpc.status import details_of
 
 
 class Refused(grpc.RpcError):
-    """What clients read of it: code, message, and trailing metadata with all the rest."""
+    """The error of a call, as clients read it: code, message, and trailing metadata with the details."""
 
     def __init__(self, code: grpc.StatusCode, message: str, trailers: Metadata = ()) -> None:
         super().__init__(message)
@@ -30,14 +30,14 @@ class Refused(grpc.RpcError):
 
 
 class CallStatus(ABC):
-    """The part of a `grpc.Call` that tells how one without an answer has ended."""
+    """The part of a `grpc.Call` that reports how a failed call ended."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def refused(self) -> Refused:
-        """Of a call that has ended so."""
+        """The error of a failed call."""
 
     def code(self) -> grpc.StatusCode:
         return self.refused.code()
@@ -50,13 +50,13 @@ class CallStatus(ABC):
 
 
 def cancelled(why: str = "the call was cancelled") -> Refused:
-    """A new one each time: an exception keeps the frames that it was raised in."""
+    """Makes the error of a cancelled call, anew each time: an exception keeps the frames it was raised in."""
     return Refused(grpc.StatusCode.CANCELLED, why)
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Around what answers a call: errors of ours as gRPC tells them."""
+    """Converts a SelvageError of the block into Refused."""
     try:
         yield
     except SelvageError as error:

@@ -1,4 +1,4 @@
-"""The worker of this process, as the frontend's services see workers. Knows no transport."""
+"""The worker in this process, with the interface that the frontend's services use. Knows no transport."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from shared.jobs import Job, JobResult
 
 
 class Resident:
-    """The `Worker` of the services. `lost`: why it computes nothing any more, or empty."""
+    """The `Worker` of the services, in this process. `lost`: why the device no longer computes, or empty."""
 
     def __init__(self, loop: AsyncLoop, served: ServedModel) -> None:
         self._worker_loop, self._served = loop, served
@@ -18,7 +18,7 @@ class Resident:
     def model(self, name: str) -> ServedModel:
         """See `Worker`."""
         if self.lost:
-            raise Internal(self.lost)  # another try would not help
+            raise Internal(self.lost)  # a retry would not help
         card = self._served.card
         if name not in ("", *card.names):
             raise UnknownModel(f"no model is called {clip(name)}; there is {card.id}", field="model")
@@ -35,5 +35,5 @@ class Resident:
         except asyncio.CancelledError:
             self._worker_loop.cancel([job.id])
             raise
-        except GivenBack as error:  # there is nobody else
+        except GivenBack as error:  # there is no other worker
             raise WorkerUnavailable(error.message, retry_after=error.retry_after) from None

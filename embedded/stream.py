@@ -1,4 +1,4 @@
-"""A stream both ways to a handler in this process, as a `grpc.Channel` makes one: as much of it as clients use."""
+"""A bidirectional stream to a handler in this process: the part of a `grpc.Channel` stream that clients use."""
 
 import asyncio
 import threading
@@ -14,11 +14,11 @@ from shared.caller import Caller
 from shared.server.rpc.interceptor import CALLER
 
 AHEAD = 2
-"""Messages of either way that wait for their reader."""
+"""Most messages in each direction that wait for their reader."""
 
 
 class LocalStream(CallStatus):
-    """One call: an iterator of replies, which ends by itself or raises Refused. A thread reads its requests."""
+    """A stream call: an iterator of replies, which ends or raises Refused. A thread reads its requests."""
 
     def __init__(
         self, pair: Pair, caller: Caller, requests: Iterator[Message], parse: Callable[[bytes], Message]
@@ -55,12 +55,12 @@ class LocalStream(CallStatus):
         raise reply
 
     def cancel(self) -> None:
-        """Ends it, with CANCELLED for whoever reads."""
+        """Ends the call; its reader gets CANCELLED."""
         self._call.cancel()
 
     @property
     def refused(self) -> Refused:
-        """Of a call that did not end by itself; with its pair it may end before it can say how."""
+        """The error of a failed call; a call whose pair ended first counts as cancelled."""
         return self._outcome or cancelled()
 
     async def _answer(self) -> None:
@@ -89,7 +89,7 @@ class LocalStream(CallStatus):
         return reply
 
     def _send(self, requests: Iterator[Message]) -> None:
-        """Reads the next one when there is room for it."""
+        """Sends requests, each once there is room for it."""
         try:
             for request in requests:
                 if not self._pair.run(self._up.put(request)).result():
@@ -103,7 +103,7 @@ class LocalStream(CallStatus):
 
 
 class RequestQueue:
-    """Those that were sent and not yet answered; see `doors.both_ways.Requests`."""
+    """The requests of a stream that were sent and not yet read by its handler."""
 
     def __init__(self) -> None:
         self._waiting: asyncio.Queue[Message | None] = asyncio.Queue(AHEAD)
@@ -121,13 +121,13 @@ class RequestQueue:
         return request
 
     async def put(self, request: Message | None) -> bool:
-        """None ends them. Whether anybody is still there to read it."""
+        """Adds a request, or None for the end; returns whether the handler still reads."""
         if not self._ended:
             await self._waiting.put(request)
         return not self._ended
 
     def end(self) -> None:
-        """Nobody reads any more: whoever waits, on either side, goes on."""
+        """Ends the reading of requests, so that waiting readers and writers go on."""
         self._ended = True
         while not self._waiting.empty():
             self._waiting.get_nowait()
@@ -135,19 +135,19 @@ class RequestQueue:
 
 
 class StreamContext:
-    """What a handler of a stream uses of `grpc.aio.ServicerContext`."""
+    """The part of `grpc.aio.ServicerContext` that handlers of streams use."""
 
     def __init__(self, write: Callable[[bytes], Awaitable[None]]) -> None:
         self.write = write
         self._at_end: list[Callable[[Any], None]] = []
 
     async def send_initial_metadata(self, metadata: object) -> None:
-        """There is nobody who waits for it."""
+        """Does nothing: there is no client to wait for it."""
 
     def add_done_callback(self, tell: Callable[[Any], None]) -> None:
         self._at_end.append(tell)
 
     def end(self) -> None:
-        """The call has ended."""
+        """Runs the callbacks of the end of the call."""
         for tell in self._at_end:
             tell(self)
