@@ -32,7 +32,7 @@ async def show_card(pair: Stack, console: Console) -> None:
     table = Table(title="The model, as GetModel tells it", show_header=False)
     for name in ("id", "family", "dimensions", "max_tokens", "pooling", "dtype", "device", "attention", "linear"):
         table.add_row(name, str(getattr(card, name)))
-    table.add_row("methods", ", ".join(vectors_pb2.ScoringMethod.Name(each) for each in card.methods))
+    table.add_row("methods", ", ".join(vectors_pb2.ScoringMethod.Name(method) for method in card.methods))
     table.add_row("fingerprint", card.fingerprint[:16] + "...")
     console.print(table)
 

@@ -1,4 +1,4 @@
-"""What the demonstration searches: short passages on eight subjects, and a query for each. Written for it."""
+"""Short passages on eight subjects, and a query for each: the texts that the demonstration searches."""
 
 PASSAGES = [
     "A sourdough starter is flour and water in which wild yeast and bacteria live; feed it daily and it rises.",

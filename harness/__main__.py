@@ -24,10 +24,10 @@ if __name__ == "__main__":
         help="a worker for each of these, as in cuda:0,cuda:1; the others listen on the ports after the first one's "
         "(default: one worker, on the first device that it finds)",
     )
-    chosen = parser.parse_args()
-    devices = [each for each in chosen.devices.split(",") if each]
+    options = parser.parse_args()
+    devices = [device for device in options.devices.split(",") if device]
     try:
-        raise SystemExit(run(serve(chosen.model, chosen.worker, chosen.frontend, chosen.http, devices)))
+        raise SystemExit(run(serve(options.model, options.worker, options.frontend, options.http, devices)))
     except MemberFailed as failed:  # before it was ready; the others have been stopped
         print(failed, file=sys.stderr)
         raise SystemExit(1) from None

@@ -1,4 +1,4 @@
-"""What our processes are started with."""
+"""The environment in which the harness starts processes."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def python_path() -> str:
-    """Our modules first, then what the caller's own names: packages may lie in a folder that was carried along."""
-    own = (str(ROOT), str(ROOT / "client"))
-    return os.pathsep.join((*own, *filter(None, [os.environ.get("PYTHONPATH")])))
+    """The PYTHONPATH of started processes: this checkout, then the folders of the caller's PYTHONPATH."""
+    checkout = (str(ROOT), str(ROOT / "client"))
+    return os.pathsep.join((*checkout, *filter(None, [os.environ.get("PYTHONPATH")])))

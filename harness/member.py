@@ -1,4 +1,4 @@
-"""One process of the pair: started, watched through its log, drained, killed, started again."""
+"""A worker or frontend process: starts, watches, drains, kills and restarts it."""
 
 import asyncio
 import json
@@ -23,19 +23,19 @@ class MemberFailed(RuntimeError):
 
 
 OpenChannel = Callable[[str], grpc.aio.Channel]
-"""Of an address."""
+"""Opens a channel to an address."""
 
 
 def plain_channel(address: str) -> grpc.aio.Channel:
-    """Without TLS."""
+    """Opens a channel without TLS."""
     return grpc.aio.insecure_channel(address, options=channel_options())
 
 
-class Member:
+class ServiceProcess:
     """A worker or a frontend. `address` is known once it listens; `log` holds its lines, the newest last."""
 
     execute: Callable[..., Awaitable[asyncio.subprocess.Process]] = staticmethod(asyncio.create_subprocess_exec)
-    """What starts all of them; tests have a faster way."""
+    """Starts a process; tests replace it with a faster function."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Member:
         environment: Mapping[str, str] | None = None,
         channel: OpenChannel = plain_channel,
     ) -> None:
-        """`channel`: what asks it how it is."""
+        """`channel`: opens the channel for health checks."""
         self._channel = channel
         self.module = module
         self.services = services
@@ -73,13 +73,13 @@ class Member:
 
     @property
     def http_address(self) -> str:
-        """Where a frontend's door http is, once it is ready."""
-        told: list[str] = [event["address"] for event in self.events if event["event"] == "listening over HTTP"]
-        return told[-1]
+        """The address of a frontend's HTTP API, once it is ready."""
+        addresses: list[str] = [event["address"] for event in self.events if event["event"] == "listening over HTTP"]
+        return addresses[-1]
 
     @property
     def http_url(self) -> str:
-        """The same as a URL."""
+        """The URL of a frontend's HTTP API."""
         return f"http://{self.http_address}"
 
     async def start(self) -> None:
@@ -120,15 +120,15 @@ class Member:
         return status
 
     async def stop(self, timeout: float = 60) -> int:
-        """SIGTERM, and waits for the drain; returns the exit status."""
+        """Sends SIGTERM and waits for the drain; returns the exit status."""
         return await self._end(signal.SIGTERM, timeout)
 
     async def kill(self) -> None:
-        """SIGKILL: no drain, no goodbye."""
+        """Kills the process without a drain."""
         await self._end(signal.SIGKILL, 10)
 
     async def restart(self) -> None:
-        """Starts it again on the same address; it may still be loading when this returns."""
+        """Starts the process again on the same address; it may still load when this returns."""
         await self.start()
 
     @staticmethod
@@ -152,7 +152,7 @@ class Member:
         except TimeoutError:
             os.kill(process.pid, signal.SIGKILL)
             status = await process.wait()
-        except asyncio.CancelledError:  # nobody waits any more: it must not stay behind
+        except asyncio.CancelledError:  # the process must not outlive a cancelled wait
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
             raise
@@ -189,7 +189,7 @@ class Member:
 
 
 def _flags(key: str, value: object) -> list[str]:
-    """As both services read it: a switch has no value, a list is a flag that is repeated."""
+    """The arguments for a setting: a switch has no value, a list repeats its flag."""
     if isinstance(value, bool):
         return [f"--{key}" if value else f"--no-{key}"]
-    return [f"--{key}={each}" for each in (value if isinstance(value, list) else [value])]
+    return [f"--{key}={entry}" for entry in (value if isinstance(value, list) else [value])]

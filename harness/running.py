@@ -1,4 +1,4 @@
-"""Runs a program that starts members, and stops them whatever ends it."""
+"""Runs a program that starts processes, and stops them however it ends."""
 
 import asyncio
 import signal
@@ -8,25 +8,27 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 BY_SIGTERM = 128 + signal.SIGTERM
-"""The exit status by which shells tell it."""
+"""The exit status of a process that SIGTERM ended, as shells report it."""
 
 
 @contextmanager
-def told_by(*numbers: signal.Signals) -> Iterator[asyncio.Event]:
-    """Is set by the first of these signals. Each further one cancels the task that asks, so that members it is stopping
-    are killed."""
-    told, task, loop = asyncio.Event(), asyncio.current_task(), asyncio.get_running_loop()
+def stop_signals(*numbers: signal.Signals) -> Iterator[asyncio.Event]:
+    """Yields an event that the first of these signals sets.
+
+    Each further signal cancels the current task, so that processes which it is stopping are killed.
+    """
+    signalled, task, loop = asyncio.Event(), asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
 
-    def heard() -> None:
-        if told.is_set():
+    def on_signal() -> None:
+        if signalled.is_set():
             task.cancel()
-        told.set()
+        signalled.set()
 
     for number in numbers:
-        loop.add_signal_handler(number, heard)
+        loop.add_signal_handler(number, on_signal)
     try:
-        yield told
+        yield signalled
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)

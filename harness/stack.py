@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from harness.member import Member, OpenChannel, plain_channel
+from harness.member import OpenChannel, ServiceProcess, plain_channel
 from shared.server.rpc import channel_options
 from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES, WORKER_SERVICES
 
@@ -19,27 +19,27 @@ from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES, WORKER_SERVICE
 class Stack:
     """A running pair, or more workers with one model. `channels` are one a frontend, open as long as the stack is."""
 
-    workers: Sequence[Member]
-    frontends: Sequence[Member]
+    workers: Sequence[ServiceProcess]
+    frontends: Sequence[ServiceProcess]
     channels: Sequence[grpc.aio.Channel]
 
     @property
-    def worker(self) -> Member:
-        """The first one."""
+    def worker(self) -> ServiceProcess:
+        """The first worker."""
         return self.workers[0]
 
     @property
     def channel(self) -> grpc.aio.Channel:
-        """The first frontend's."""
+        """The channel of the first frontend."""
         return self.channels[0]
 
     @property
-    def members(self) -> Sequence[Member]:
-        """All processes."""
+    def members(self) -> Sequence[ServiceProcess]:
+        """All processes, workers first."""
         return (*self.workers, *self.frontends)
 
     def balanced_channel(self, *, retries: bool = False) -> grpc.aio.Channel:
-        """One channel over all frontends in turn; the caller closes it. `retries`: asks again by `RETRIES`."""
+        """One channel over all frontends in turn; the caller closes it. `retries`: retries calls as `RETRIES` says."""
         target = "ipv4:" + ",".join(frontend.address for frontend in self.frontends)
         config = json.dumps(ROUND_ROBIN | (RETRIES if retries else {}))
         options: list[tuple[str, int | str]] = [*channel_options(), ("grpc.service_config", config)]
@@ -64,7 +64,7 @@ RETRIES: dict[str, Any] = {
         }
     ]
 }
-"""A service config for clients. Where an answer says when to ask again (pushback), gRPC waits for that long instead."""
+"""A service config for clients. If a reply has a pushback, gRPC waits for that time instead."""
 
 
 @asynccontextmanager
@@ -81,21 +81,21 @@ async def stack(
 ) -> AsyncIterator[Stack]:
     """Starts the pair, waits for health, drains it at the end.
 
-    `devices`: a worker for each of them, however many `workers` say. `worker` and `frontend` are further flags by name
-    (`{"max-tokens": 512}`); `python` another interpreter for the frontends; `channel` opens one to an address of any.
-    Raises MemberFailed where a process does not become ready.
+    `devices`: starts one worker for each, and `workers` is ignored. `worker` and `frontend`: further flags by name
+    (`{"max-tokens": 512}`). `python`: the interpreter of the frontends. `channel`: opens channels to all processes.
+    Raises MemberFailed if a process does not become ready.
     """
     async with AsyncExitStack() as cleanup:
         flags = worker_flags({"model": model, **(worker or {})}, workers, devices)
-        holders = [Member("gpu_worker", WORKER_SERVICES, each, channel=channel) for each in flags]
+        holders = [ServiceProcess("gpu_worker", WORKER_SERVICES, settings, channel=channel) for settings in flags]
         await asyncio.gather(*(_start(member, cleanup) for member in holders))
-        apis = str((frontend or {}).get("apis", "grpc"))
+        apis = str((frontend or {}).get("doors", "grpc"))
         fronts = [
-            Member(
+            ServiceProcess(
                 "frontend_service",
                 PUBLIC_SERVICES if "grpc" in apis else TEI_SERVICES,
                 {
-                    "worker": [each.address for each in holders],
+                    "worker": [process.address for process in holders],
                     "drain-delay": 0.5 if frontends > 1 else 0,
                     **({"http-listen": "127.0.0.1:0"} if "http" in apis else {}),
                     **(frontend or {}),
@@ -113,15 +113,15 @@ async def stack(
 
 def worker_flags(shared: Mapping[str, object], workers: int, devices: Sequence[str] = ()) -> list[dict[str, object]]:
     """Flags of each worker: those that all share, its device, and a port further than the one before it."""
-    found: list[dict[str, object]] = [{**shared, "device": each} for each in devices]
-    found = found or [dict(shared) for _ in range(workers)]
-    for number, flags in enumerate(found):
+    settings: list[dict[str, object]] = [{**shared, "device": device} for device in devices]
+    settings = settings or [dict(shared) for _ in range(workers)]
+    for number, flags in enumerate(settings):
         host, _, port = str(flags.get("listen", "")).rpartition(":")
         if port and int(port):  # 0 is any free one
             flags["listen"] = f"{host}:{int(port) + number}"
-    return found
+    return settings
 
 
-async def _start(member: Member, cleanup: AsyncExitStack) -> None:
+async def _start(member: ServiceProcess, cleanup: AsyncExitStack) -> None:
     cleanup.push_async_callback(member.stop)
     await member.start()

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from sentence_transformers import SentenceTransformer
 
-from harness.member import Member
+from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from support.environments import built_wheel
 from support.forked import SHARED, Nursery
@@ -24,7 +24,7 @@ async def nursery(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Nur
     folder = os.environ.get(SHARED)
     nursery = Nursery(Path(folder), shared=True) if folder else Nursery(tmp_path_factory.mktemp("nursery"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Member, "execute", nursery.start)
+        patch.setattr(ServiceProcess, "execute", nursery.start)
         yield nursery
     await nursery.close()
 

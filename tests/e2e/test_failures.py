@@ -7,7 +7,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from harness.member import Member, MemberFailed
+from harness.member import MemberFailed, ServiceProcess
 from harness.stack import stack
 from selvage.v1 import embedding_pb2, model_pb2
 from shared.jobs import Encode, Job
@@ -152,11 +152,11 @@ async def test_a_full_worker_says_when_to_try_again() -> None:
 
 async def test_a_frontend_waits_for_its_worker() -> None:
     """Started first, it is NOT_SERVING and answers WORKER_UNAVAILABLE; then it serves without being told."""
-    worker = Member("gpu_worker", WORKER_SERVICES, {"model": TINY})
+    worker = ServiceProcess("gpu_worker", WORKER_SERVICES, {"model": TINY})
     await worker.start()
     address = worker.address
     await worker.kill()
-    frontend = Member("frontend_service", PUBLIC_SERVICES, {"worker": address, "drain-delay": 0})
+    frontend = ServiceProcess("frontend_service", PUBLIC_SERVICES, {"worker": address, "drain-delay": 0})
     await frontend.start()
     try:
         async with grpc.aio.insecure_channel(frontend.address) as channel:
@@ -172,7 +172,7 @@ async def test_a_frontend_waits_for_its_worker() -> None:
         await worker.stop()
 
 
-async def started(member: Member) -> None:
+async def started(member: ServiceProcess) -> None:
     try:
         await member.start()
         await member.wait_ready()
@@ -191,7 +191,7 @@ async def started(member: Member) -> None:
 )
 async def test_a_worker_that_cannot_start_says_why_and_ends(arguments: dict[str, object], said: str) -> None:
     """One line that names the setting, and status 2."""
-    member = Member("gpu_worker", WORKER_SERVICES, arguments)
+    member = ServiceProcess("gpu_worker", WORKER_SERVICES, arguments)
     with pytest.raises(MemberFailed, match="ended with status 2"):
         await started(member)
     assert said in member.log[-1]

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from frontend_service.access.api_keys import hashed
 from harness.environment import ROOT, python_path
-from harness.member import Member, MemberFailed
+from harness.member import MemberFailed, ServiceProcess
 from harness.stack import Stack, stack
 from selvage import TLS, AsyncClient, errors
 from shared.server.rpc import channel_options
@@ -251,7 +251,7 @@ async def test_an_expired_certificate_is_not_trusted(guarded: Guarded, tmp_path:
         "worker-name": NAME,
         "link-secret-file": guarded.secret,
     }
-    member = Member("frontend_service", ["selvage.v1.EmbeddingService"], flags)
+    member = ServiceProcess("frontend_service", ["selvage.v1.EmbeddingService"], flags)
     await member.start()
     try:
         with pytest.raises(MemberFailed):
@@ -291,7 +291,7 @@ async def test_a_wrong_file_is_told_at_the_start(nursery: Nursery, flags: list[s
 async def test_an_open_address_is_told(guarded: Guarded) -> None:
     """In the log, with what is missing; a guarded one on loopback is not."""
     assert not any("other machines" in line for line in guarded.stack.frontends[0].log)
-    member = Member("frontend_service", [], {"listen": "0.0.0.0:0", "worker": guarded.stack.worker.address})
+    member = ServiceProcess("frontend_service", [], {"listen": "0.0.0.0:0", "worker": guarded.stack.worker.address})
     await member.start()
     await member.stop()
     warned = [event for event in member.events if event["event"] == "other machines reach this address"]

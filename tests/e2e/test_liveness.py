@@ -14,7 +14,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from harness.member import Member
+from harness.member import ServiceProcess
 from harness.stack import stack
 from selvage.v1 import embedding_pb2
 from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
@@ -122,11 +122,11 @@ class Wire:
 
 
 async def cut_off() -> None:
-    worker = Member("gpu_worker", WORKER_SERVICES, {"model": TINY})
+    worker = ServiceProcess("gpu_worker", WORKER_SERVICES, {"model": TINY})
     await worker.start()
     wire = Wire(worker.address)
     async with wire.open() as address:
-        frontend = Member("frontend_service", PUBLIC_SERVICES, {"worker": address, "drain-delay": 0})
+        frontend = ServiceProcess("frontend_service", PUBLIC_SERVICES, {"worker": address, "drain-delay": 0})
         await frontend.start()
         try:
             await frontend.wait_ready()

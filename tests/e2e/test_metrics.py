@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from harness.environment import ROOT, python_path
-from harness.member import Member
+from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, ranking_pb2
 from support.forked import Nursery
@@ -84,7 +84,7 @@ async def test_a_trace_stands_in_both_logs(pair: Stack) -> None:
     for name, header in (("traced", TRACEPARENT), ("untraced", "bad")):
         await calls.embedding.Embed(request, metadata=[("x-request-id", name), ("traceparent", header)])
 
-    def traces(member: Member, event: str) -> dict[str, str | None]:
+    def traces(member: ServiceProcess, event: str) -> dict[str, str | None]:
         lines = [line for line in member.events if line["event"] == event]
         return {line["request_id"]: line.get("trace_id") for line in lines if line["request_id"].endswith("traced")}
 

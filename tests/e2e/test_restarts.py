@@ -13,7 +13,7 @@ from itertools import cycle, islice
 import numpy as np
 import pytest
 
-from harness.member import Member
+from harness.member import ServiceProcess
 from harness.stack import stack
 from selvage.v1 import ranking_pb2
 from support.references import Calls, eventually
@@ -34,12 +34,12 @@ def print_outcomes(name: str, running: Traffic, further: str = "") -> None:
     print(f"\n{name}: {counts}{further}")
 
 
-async def unavailable(frontend: Member) -> int:
+async def unavailable(frontend: ServiceProcess) -> int:
     """Tries that a frontend answered with UNAVAILABLE."""
     return int((await scrape(frontend)).total("grpc_server_handled_total", grpc_code="Unavailable"))
 
 
-async def tokens(worker: Member) -> float:
+async def tokens(worker: ServiceProcess) -> float:
     """What a worker has computed."""
     return (await scrape(worker))("selvage_tokens_total") or 0.0
 

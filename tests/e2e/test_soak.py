@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import pytest
 
-from harness.member import Member
+from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from selvage.v1 import model_pb2
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
@@ -58,7 +58,7 @@ async def one(calls: Calls, generator: random.Random, outcomes: Counter[str], *,
     outcomes[(await call.code()).name] += 1
 
 
-def unexpected(member: Member) -> list[str]:
+def unexpected(member: ServiceProcess) -> list[str]:
     """Lines of its log that nobody wants to see: bugs, traces, jobs that failed for no reason of ours."""
     failed = [each for each in member.events if each["event"] == "job failed" and each["reason"] not in EXPECTED]
     worse = [each for each in member.events if each["level"] == "error"]
@@ -198,7 +198,7 @@ async def streams(pair: Stack, outcomes: Counter[str], count: int = 2) -> AsyncI
             stopped.set()
 
 
-async def answered_once(member: Member) -> bool:
+async def answered_once(member: ServiceProcess) -> bool:
     """Whether every call that a process has begun, but for links and watches, has ended, and been counted once."""
     page = await scrape(member)
     return page.total("grpc_server_started_total", grpc_type="unary") == page.total(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.member import Member
+from harness.member import ServiceProcess
 from support.programs import Program
 
 APIS = {"apis": "grpc,tei,http"}
@@ -49,7 +49,7 @@ class Way:
     too_many: str
 
 
-async def brings_its_key(clients: Clients, guarded: Member, way: Way) -> None:
+async def brings_its_key(clients: Clients, guarded: ServiceProcess, way: Way) -> None:
     """The right one is answered; a wrong one is an error of the client's own."""
     assert "plain" in await clients.ask(way.does, guarded.http_url, KEY, **way.asked)
     told = await clients.ask(way.does, guarded.http_url, "sv-wrong", **way.asked)
@@ -58,7 +58,7 @@ async def brings_its_key(clients: Clients, guarded: Member, way: Way) -> None:
 
 
 @asynccontextmanager
-async def all_that_the_key_may(member: Member) -> AsyncIterator[None]:
+async def all_that_the_key_may(member: ServiceProcess) -> AsyncIterator[None]:
     """A request with the key is under way, whose body does not end."""
     host, _, port = member.http_url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -72,7 +72,7 @@ async def all_that_the_key_may(member: Member) -> AsyncIterator[None]:
     await writer.wait_closed()
 
 
-async def is_told_that_it_asks_too_much(clients: Clients, guarded: Member, way: Way) -> None:
+async def is_told_that_it_asks_too_much(clients: Clients, guarded: ServiceProcess, way: Way) -> None:
     """And when to come again."""
     async with all_that_the_key_may(guarded):
         told = await clients.ask(way.does, guarded.http_url, KEY, **way.asked)

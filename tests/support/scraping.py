@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from harness.member import Member
+from harness.member import ServiceProcess
 
 
 class Scrape:
@@ -27,7 +27,7 @@ class Scrape:
         return sum(value for (each, its), value in self._series.items() if each == name and its >= wanted)
 
 
-async def scrape(member: Member) -> Scrape:
+async def scrape(member: ServiceProcess) -> Scrape:
     """Over HTTP, at the address that the log tells."""
     *_, line = [line for line in member.events if line["event"] == "metrics"]
 
@@ -38,12 +38,12 @@ async def scrape(member: Member) -> Scrape:
     return Scrape(await asyncio.to_thread(read))
 
 
-def forget_peak(member: Member) -> None:
+def forget_peak(member: ServiceProcess) -> None:
     """The peak (VmHWM) begins anew; proc(5)."""
     Path(f"/proc/{member.pid}/clear_refs").write_text("5")
 
 
-def memory(member: Member, key: str = "VmRSS") -> int:
+def memory(member: ServiceProcess, key: str = "VmRSS") -> int:
     """Bytes."""
     lines = Path(f"/proc/{member.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))

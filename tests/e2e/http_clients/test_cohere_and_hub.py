@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.member import Member
+from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from selvage.v1.classification_pb2 import ClassifyRequest
 from selvage.v1.embedding_pb2 import EmbedRequest
@@ -169,10 +169,10 @@ async def test_the_hub_raises_its_own_error(clients: Clients, url: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.does)
-async def test_every_client_brings_its_key(clients: Clients, guarded: Member, way: Way) -> None:
+async def test_every_client_brings_its_key(clients: Clients, guarded: ServiceProcess, way: Way) -> None:
     await brings_its_key(clients, guarded, way)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.does)
-async def test_every_client_is_told_that_it_asks_too_much(clients: Clients, guarded: Member, way: Way) -> None:
+async def test_every_client_is_told_that_it_asks_too_much(clients: Clients, guarded: ServiceProcess, way: Way) -> None:
     await is_told_that_it_asks_too_much(clients, guarded, way)

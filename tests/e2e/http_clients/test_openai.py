@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.member import Member
+from harness.member import ServiceProcess
 from selvage.v1.embedding_pb2 import TokenIds
 from support.http_calls import (
     BOTH,
@@ -116,16 +116,16 @@ async def test_llama_index_shows_what_was_wrong(clients: Clients, url: str) -> N
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.does)
-async def test_every_client_brings_its_key(clients: Clients, guarded: Member, way: Way) -> None:
+async def test_every_client_brings_its_key(clients: Clients, guarded: ServiceProcess, way: Way) -> None:
     await brings_its_key(clients, guarded, way)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.does)
-async def test_every_client_is_told_that_it_asks_too_much(clients: Clients, guarded: Member, way: Way) -> None:
+async def test_every_client_is_told_that_it_asks_too_much(clients: Clients, guarded: ServiceProcess, way: Way) -> None:
     await is_told_that_it_asks_too_much(clients, guarded, way)
 
 
-async def test_openai_comes_again_by_itself(clients: Clients, guarded: Member, expected: Any) -> None:
+async def test_openai_comes_again_by_itself(clients: Clients, guarded: ServiceProcess, expected: Any) -> None:
     """When it was told to; then it gets its vectors."""
 
     def refused() -> int:
