@@ -1,4 +1,4 @@
-"""Products alone: what nothing could beat that makes the same products on the same device in the same number format.
+"""Products alone: the limit for everything that computes the same products on the same device in the same format.
 
 On a processor it is the speed of one large product through the worker's own linear layer, over the operations of the
 model's linear layers: how many tokens a second there would be if nothing else took time. Attention's products are left
@@ -78,7 +78,7 @@ def replayed(works: Sequence[Callable[[], object]], device: torch.device) -> flo
 
 
 def seconds(work: Callable[[], object], device: torch.device, launches: int = 10, rounds: int = 7) -> float:
-    """Of one launch: by events around many on CUDA, by the clock elsewhere; the median of the rounds."""
+    """Seconds of one launch, the median of the rounds: by events around many on CUDA, by the clock elsewhere."""
 
     def timed() -> float:
         if device.type != "cuda":

@@ -15,7 +15,7 @@ from benchmarks.workloads import MINILM, Workload
 HALF, SINGLE, IDS = 2, 4, 16
 """Bytes of a number inside, of one that leaves, and of a token's id with its position."""
 STEP_TOKENS = 16_384
-"""Of a step, at most: its weights are read once."""
+"""Most tokens of a step, which reads the weights once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +35,16 @@ class Shape:
 
     @property
     def weights(self) -> int:
-        """Of all linear layers: what every token is multiplied with."""
-        own, kept = self.heads * self.head, self.kv_heads * self.head
-        attention, forward = 2 * self.hidden * (own + kept), self.hidden * self.inner * (3 if self.gated else 2)
+        """Weights of all linear layers, with which every token is multiplied."""
+        query, key = self.heads * self.head, self.kv_heads * self.head
+        attention, forward = 2 * self.hidden * (query + key), self.hidden * self.inner * (3 if self.gated else 2)
         return self.layers * (attention + forward) + self.hidden * self.projected
 
     @property
     def numbers(self) -> int:
-        """That a token moves through memory: inputs and outputs of four products and of attention, two residuals."""
-        own, kept = self.heads * self.head, self.kv_heads * self.head
-        return self.layers * (6 * self.hidden + 2 * self.inner + 4 * own + 4 * kept)
+        """Numbers that a token moves through memory: those of four products, attention and two residuals."""
+        query, key = self.heads * self.head, self.kv_heads * self.head
+        return self.layers * (6 * self.hidden + 2 * self.inner + 4 * query + 4 * key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +72,12 @@ class Floor:
 
     @property
     def tokens_per_second(self) -> float:
-        """At most."""
+        """The highest rate that the floor allows."""
         return 1 / max(self.products + self.attention, self.memory, self.link)
 
     @property
     def binds(self) -> str:
-        """The part that one would have to make smaller first."""
+        """The part that sets the floor."""
         computed = {"products": self.products, "attention": self.attention}
         most = max(self.memory, self.link)
         if sum(computed.values()) >= most:
@@ -86,14 +86,14 @@ class Floor:
 
 
 def floor(shape: Shape, workload: Workload, in_flight: int, device: Device) -> Floor:
-    """Of a token of the workload, with so many of its requests at a time: they make a step, if it may hold them."""
+    """The floor of a token of the workload, when steps hold `in_flight` of its requests or STEP_TOKENS."""
     lengths = [length for request in workload.requests for length in request]
     tokens = sum(lengths)
     in_step = min(STEP_TOKENS, in_flight * tokens / len(workload.requests))
     squares = sum(length**2 for length in lengths) / tokens
     attended = 4 * squares * shape.heads * shape.head * shape.layers / (2 if shape.causal else 1)
     rows = {"dense": len(lengths) * shape.hidden, "tokens": tokens * (shape.projected or shape.hidden)}
-    shipped = rows.get(workload.kind, len(lengths) - len(workload.requests))  # of a rerank, a score a document
+    shipped = rows.get(workload.kind, len(lengths) - len(workload.requests))  # a rerank returns a score a document
     return Floor(
         products=2 * shape.weights / device.flops,
         attention=attended / device.flops,
@@ -103,6 +103,6 @@ def floor(shape: Shape, workload: Workload, in_flight: int, device: Device) -> F
 
 
 def shape(model: str) -> Shape:
-    """That of a workload's model; a test holds them to the models themselves."""
-    known = json.loads((ROOT / "benchmarks" / "shapes.json").read_text())
-    return Shape(**known["random:minilm-l6" if model == MINILM else model])
+    """The shape of a workload's model; a test compares the shapes with the models themselves."""
+    shapes = json.loads((ROOT / "benchmarks" / "shapes.json").read_text())
+    return Shape(**shapes["random:minilm-l6" if model == MINILM else model])

@@ -38,21 +38,21 @@ def limits(device: torch.device) -> Row:
     return {"name": name, **{each: round(rate(device)) for each, rate in rates.items()}}
 
 
-def parts(given: argparse.Namespace, report: Report) -> Iterator[Part]:
+def parts(options: argparse.Namespace, report: Report) -> Iterator[Part]:
     """What is run, in order: what takes seconds, then the headlines of each kind, since time may run out."""
-    device, scale, limit = torch.device(given.device), given.scale, report.limits
+    device, scale, limit = torch.device(options.device), options.scale, report.limits
 
     def tell(section: str, make: Callable[..., list[Row]], *of: Any) -> None:
         for row in make(device, scale, *of, limit):
             report.tell(section, row)
 
     def engine(model: str, workloads: list[Workload]) -> Part:
-        return f"engine, {model}", partial(run_model, workloads, given.device, given.seconds, report)
+        return f"engine, {model}", partial(run_model, workloads, options.device, options.seconds, report)
 
     groups = groupby((named(scale)[name] for name in WORKLOADS), key=lambda each: each.model)
     engines = [engine(model, list(group)) for model, group in groups]
     served: list[Part] = [
-        (f"services, {name}", partial(tell, "services", services, name, given.seconds)) for name in LOADS
+        (f"services, {name}", partial(tell, "services", services, name, options.seconds)) for name in LOADS
     ]
     yield "limits", lambda: limit.update(limits(device))
     yield from ((f"attention, heads of {head}", partial(tell, "attention", attention, head)) for head in HEADS)
@@ -60,14 +60,14 @@ def parts(given: argparse.Namespace, report: Report) -> Iterator[Part]:
     yield from (*engines[:3], *served[:2], *engines[3:], *served[2:])
 
 
-def main(given: argparse.Namespace) -> int:
+def main(options: argparse.Namespace) -> int:
     """1 where a part failed."""
-    faulthandler.dump_traceback_later(given.limit, exit=True)  # a part that hangs, or takes too long
-    until = time.monotonic() + given.limit
-    machine = describe() | ({"commit": given.commit} if given.commit else {})
-    settings = {name: getattr(given, name) for name in ("device", "scale", "seconds", "limit")}
-    report = Report({"benchmark": "accelerator", "settings": settings, "machine": machine}, given.out)
-    for name, part in parts(given, report):
+    faulthandler.dump_traceback_later(options.limit, exit=True)  # a part that hangs, or takes too long
+    until = time.monotonic() + options.limit
+    machine = describe() | ({"commit": options.commit} if options.commit else {})
+    settings = {name: getattr(options, name) for name in ("device", "scale", "seconds", "limit")}
+    report = Report({"benchmark": "accelerator", "settings": settings, "machine": machine}, options.out)
+    for name, part in parts(options, report):
         start, told = time.monotonic(), {"part": name}
         if until - start < (OF_SERVICES if name.startswith("services") else LEAST):
             told["skipped"] = "the time is up"

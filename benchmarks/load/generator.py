@@ -93,18 +93,18 @@ async def _run(
     return calls, spent, min(stop, clock())
 
 
-def main(given: argparse.Namespace) -> int:
+def main(options: argparse.Namespace) -> int:
     """`python -m benchmarks load`; 1 where the run cannot be counted."""
-    workload = named(given.scale)[given.workload]
-    asked = {name: value for name, value in vars(given).items() if name in Load.__dataclass_fields__}
-    watch = {name: int(pid) for name, pid in (each.split("=") for each in given.watch)}
-    asked |= {"workload": workload, "clients": given.clients or workload.in_flight[0], "watch": watch}
+    workload = named(options.scale)[options.workload]
+    settings = {name: value for name, value in vars(options).items() if name in Load.__dataclass_fields__}
+    watch = {name: int(pid) for name, pid in (pair.split("=") for pair in options.watch)}
+    settings |= {"workload": workload, "clients": options.clients or workload.in_flight[0], "watch": watch}
     try:
-        found = asyncio.run(drive(Load(address=given.target, **asked)))
+        measured = asyncio.run(drive(Load(address=options.target, **settings)))
     except (outcome.LoadFailed, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    columns = {"all": found["figures"], **found["by sender"]}
-    rows = [[name, *(number(each.get(name, 0.0)) for each in columns.values())] for name in found["figures"]]
-    print(json.dumps(found) if given.json else f"{table(['', *columns], rows)}\n\n{found['statuses']}")
+    columns = {"all": measured["figures"], **measured["by sender"]}
+    rows = [[name, *(number(column.get(name, 0.0)) for column in columns.values())] for name in measured["figures"]]
+    print(json.dumps(measured) if options.json else f"{table(['', *columns], rows)}\n\n{measured['statuses']}")
     return 0

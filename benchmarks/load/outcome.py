@@ -1,4 +1,4 @@
-"""What came of all calls of a run, as figures. Nothing here is measured; it is counted and divided."""
+"""Figures of all calls of a run: counts and ratios. Nothing here is measured."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,10 +23,10 @@ def counted(calls: Sequence[Call], start: float, stop: float, *, is_open: bool) 
     would gain or lose a whole one.
     """
     if is_open:
-        return [each for each in calls if start <= each.due < stop], stop - start
-    inside = [each for each in calls if start <= each.ended < stop]
-    before = max((each.ended for each in calls if each.ended < start), default=start)
-    return inside, max((each.ended for each in inside), default=stop) - before
+        return [call for call in calls if start <= call.due < stop], stop - start
+    inside = [call for call in calls if start <= call.ended < stop]
+    before = max((call.ended for call in calls if call.ended < start), default=start)
+    return inside, max((call.ended for call in inside), default=stop) - before
 
 
 def figures(calls: Sequence[Call], seconds: float, tokens: Sequence[int], deadline: float = 0.0) -> dict[str, float]:
@@ -35,28 +35,28 @@ def figures(calls: Sequence[Call], seconds: float, tokens: Sequence[int], deadli
     Latencies are of answers with OK: refusals answer fast and would flatter them, so they have their own.
     """
     ended: dict[str, list[Call]] = {OK: []}
-    for each in calls:
-        ended.setdefault(each.status if each.status == OK else NAMES.get(each.status, "failed"), []).append(each)
+    for call in calls:
+        ended.setdefault(call.status if call.status == OK else NAMES.get(call.status, "failed"), []).append(call)
     good = ended.pop(OK)
-    served = sum(tokens[each.request] for each in good)
-    found = {"requests/s": len(good) / seconds, "tokens/s": served / seconds} | _latency("", good)
+    served = sum(tokens[call.request] for call in good)
+    rates = {"requests/s": len(good) / seconds, "tokens/s": served / seconds} | _latency("", good)
     if deadline:
-        found["goodput/s"] = sum(each.ended - each.due <= deadline for each in good) / seconds
+        rates["goodput/s"] = sum(call.ended - call.due <= deadline for call in good) / seconds
     for name, those in ended.items():
-        found |= {f"{name}/s": len(those) / seconds} | (_latency("refused ", those) if name == "refused" else {})
-    return found
+        rates |= {f"{name}/s": len(those) / seconds} | (_latency("refused ", those) if name == "refused" else {})
+    return rates
 
 
 def by_sender(calls: Sequence[Call], *figured: Any) -> dict[str, dict[str, float]]:
     """The same of each sender, where there are several; takes what `figures` does."""
-    senders = sorted({each.sender for each in calls})
-    groups = {" ".join(f"{name} {value}" for name, value in each): each for each in senders}
-    told = {name: [call for call in calls if call.sender == sender] for name, sender in groups.items()}
-    return {name: figures(own, *figured) for name, own in told.items()} if len(told) > 1 else {}
+    senders = sorted({call.sender for call in calls})
+    groups = {" ".join(f"{name} {value}" for name, value in sender): sender for sender in senders}
+    by_name = {name: [call for call in calls if call.sender == sender] for name, sender in groups.items()}
+    return {name: figures(group, *figured) for name, group in by_name.items()} if len(by_name) > 1 else {}
 
 
 def _latency(prefix: str, calls: Sequence[Call]) -> dict[str, float]:
     if not calls:
         return {}
-    middle, late = np.quantile([(each.ended - each.due) * 1e3 for each in calls], (0.5, 0.99))
+    middle, late = np.quantile([(call.ended - call.due) * 1e3 for call in calls], (0.5, 0.99))
     return {f"{prefix}p50 ms": float(middle), f"{prefix}p99 ms": float(late)}
