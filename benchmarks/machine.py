@@ -29,15 +29,15 @@ def describe(checkout: Path = ROOT) -> dict[str, Any]:
 def versions(names: Sequence[str], packages: Path | None = None) -> dict[str, str]:
     """Of those that are installed, here or in that folder of packages."""
     there = importlib.metadata.distributions(path=sys.path if packages is None else [str(packages)])
-    installed = {(each.metadata["Name"] or "").lower().replace("_", "-"): each.version for each in there}
+    installed = {(package.metadata["Name"] or "").lower().replace("_", "-"): package.version for package in there}
     return {name: installed[name] for name in names if name in installed}
 
 
 def commit(checkout: Path = ROOT) -> str:
     """The commit, and whether anything but results differs from it; empty where there is no git or no repository."""
-    known = _git(checkout, "describe", "--always", "--exclude=*")
-    changed = _git(checkout, "status", "--porcelain", "--", ".", *(f":!{each}" for each in MADE))
-    return f"{known}-dirty" if changed else known
+    revision = _git(checkout, "describe", "--always", "--exclude=*")
+    changed = _git(checkout, "status", "--porcelain", "--", ".", *(f":!{path}" for path in MADE))
+    return f"{revision}-dirty" if changed else revision
 
 
 def _processor() -> str:
@@ -46,11 +46,11 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    flags = told.get("flags", "").split()
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    flags = fields.get("flags", "").split()
     features = [name for name in ("amx_bf16", "avx512_bf16", "avx512f") if name in flags]
-    family = f"family {told.get('cpu family', '?')} model {told.get('model', '?')}"
-    return f"{told.get('model name', platform.machine())} ({', '.join([family, *features])})"
+    family = f"family {fields.get('cpu family', '?')} model {fields.get('model', '?')}"
+    return f"{fields.get('model name', platform.machine())} ({', '.join([family, *features])})"
 
 
 def _git(checkout: Path, *arguments: str) -> str:

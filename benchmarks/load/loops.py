@@ -93,8 +93,10 @@ def senders(keys: str, priorities: str) -> list[Sender]:
 
     Raises ValueError for a weight that is no whole number.
     """
-    weighed = [(name, int(weight or 1)) for name, _, weight in (each.partition(":") for each in keys.split(","))]
+    weighed = [(name, int(weight or 1)) for name, _, weight in (entry.partition(":") for entry in keys.split(","))]
     names = [name for name, weight in weighed for _ in range(weight)]
-    told = {"selvage-key": names, "selvage-priority": priorities.split(",")}
-    every = product(*reversed(told.values()))  # each key meets each priority
-    return [tuple((name, value) for name, value in zip(told, reversed(each), strict=True) if value) for each in every]
+    headers = {"selvage-key": names, "selvage-priority": priorities.split(",")}
+    every = product(*reversed(headers.values()))  # each key meets each priority
+    return [
+        tuple((name, value) for name, value in zip(headers, reversed(pair), strict=True) if value) for pair in every
+    ]

@@ -33,9 +33,9 @@ def peak_mebibytes(pid: int) -> float:
 
 def children(pid: int) -> dict[str, int]:
     """Process ids of those that a process started, by the module that their command line runs."""
-    found = {}
+    processes = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
         if "-m" in words:
-            found[words[words.index("-m") + 1]] = int(child)
-    return found
+            processes[words[words.index("-m") + 1]] = int(child)
+    return processes
