@@ -10,7 +10,7 @@ import aiohttp
 import numpy as np
 import pytest
 
-from harness.member import Member
+from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from shared.vectors import DataType, OutputKind
@@ -245,7 +245,7 @@ async def test_two_doors_of_one_address_are_refused(bge: Stack) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         flags = APIS | {"worker": bge.worker.address, "http-listen": f"127.0.0.1:{taken.getsockname()[1]}"}
-        member = Member("frontend_service", [], flags)
+        member = ServiceProcess("frontend_service", [], flags)
         await member.start()
         assert await member.ended() == 2
     assert any("--http-listen" in line and "cannot be bound" in line for line in member.log)

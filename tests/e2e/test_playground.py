@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from frontend_service.access.api_keys import hashed
-from harness.member import Member
+from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.server.services import PUBLIC_SERVICES
@@ -185,7 +185,7 @@ class TestDriven:
         keys.write_text(f'[[keys]]\nname = "playground"\nsha256 = "{hashed(KEY)}"\n')
         async with stack("random:tiny-classifier") as other:
             flags = {"worker": [colbert.worker.address, other.worker.address], "apis": "grpc,http", "api-keys": keys}
-            front = Member("frontend_service", PUBLIC_SERVICES, flags | {"http-listen": "127.0.0.1:0"})
+            front = ServiceProcess("frontend_service", PUBLIC_SERVICES, flags | {"http-listen": "127.0.0.1:0"})
             await front.start()
             try:
                 await front.wait_ready()

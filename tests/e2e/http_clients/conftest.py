@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from frontend_service.access.api_keys import hashed
-from harness.member import Member
+from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from selvage.v1.embedding_pb2 import EmbedRequest
 from shared.server.services import PUBLIC_SERVICES
@@ -49,12 +49,12 @@ def expected(bert: Stack) -> Callable[..., Awaitable[np.ndarray]]:
 
 
 @pytest.fixture(scope="session")
-async def guarded(bert: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Member]:
+async def guarded(bert: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServiceProcess]:
     """Another frontend of the same worker: who has the key may ask one thing at a time."""
     keys = tmp_path_factory.mktemp("keys") / "keys.toml"
     keys.write_text(f'[[keys]]\nname = "search"\nsha256 = "{hashed(KEY)}"\nrequests_at_once = 1\n')
     flags = {"worker": bert.worker.address, "http-listen": "127.0.0.1:0", "api-keys": keys, "log-calls": True, **APIS}
-    member = Member("frontend_service", PUBLIC_SERVICES, flags)
+    member = ServiceProcess("frontend_service", PUBLIC_SERVICES, flags)
     await member.start()
     await member.wait_ready()
     yield member
