@@ -1,6 +1,6 @@
-"""A peer in its own process: lines of JSON over its pipes request runs, and return the times that they took.
+"""A peer in its own process, asked by lines of JSON over its pipes: each asks for runs and is told what they took.
 
-The peer times itself, so the pipes cost it nothing, and it waits while other sides run.
+The peer times itself, so nobody is charged for being asked, and it waits while others have their turn.
 """
 
 import json
@@ -35,15 +35,17 @@ SPIN = {"GOMP_SPINCOUNT": "10000"}
 
 
 def modules_of(checkout: Path) -> dict[str, str]:
-    """The environment in which Python finds a checkout's modules before all others."""
-    # The package `selvage` lies in client/; in checkouts from before it moved there, in protos/.
+    """The environment in which Python finds a checkout's modules before all others.
+
+    Older checkouts have their client in `protos`, where newer ones have no Python.
+    """
     folders = [str(folder) for folder in (checkout, checkout / "client", checkout / "protos")]
     inherited = os.environ.get("PYTHONPATH", "")
     return {"PYTHONPATH": os.pathsep.join([*folders, *filter(None, [inherited])])}
 
 
 def free_port() -> int:
-    """A free port of this host, for programs that cannot choose one themselves."""
+    """On this host, for whoever cannot take one by itself."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -59,9 +61,9 @@ def python_of(venv: str) -> Path:
 
 
 def versions_of(venv: str, names: Sequence[str]) -> dict[str, str]:
-    """Versions of a peer's packages, read from its folder; none if the peer is not installed."""
-    folders = list((VENVS / venv).glob("lib/python*/site-packages"))
-    return versions(names, folders[0]) if folders else {}
+    """Of packages that a peer has, read from outside; none where it is not installed."""
+    places = list((VENVS / venv).glob("lib/python*/site-packages"))
+    return versions(names, places[0]) if places else {}
 
 
 class Peer:
@@ -97,21 +99,21 @@ class Peer:
         return self._ask(side=side, turn=turn, arguments=arguments, file="")
 
     def outcome(self, side: str, **arguments: Any) -> npt.NDArray[np.float32]:
-        """The output of one run, for comparison."""
+        """What one run gives, to be compared."""
         path = str(Path(self._folder.name) / "outcome.npy")
         self._ask(side=side, turn=0.0, arguments=arguments, file=path)
-        output: npt.NDArray[np.float32] = np.load(path)
-        return output
+        found: npt.NDArray[np.float32] = np.load(path)
+        return found
 
-    def _ask(self, **request: Any) -> dict[str, float]:
+    def _ask(self, **asked: Any) -> dict[str, float]:
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.write(json.dumps(asked) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             self._ended()
-        reply: dict[str, float] = json.loads(self._line())
-        return reply
+        told: dict[str, float] = json.loads(self._line())
+        return told
 
     def _line(self) -> str:
         assert self._process.stdout is not None
