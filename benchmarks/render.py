@@ -1,138 +1,189 @@
-"""Renders the tables of README.md and of pages of docs from the results, or checks that they are of them.
+"""Renders the tables of README.md and other pages from the results, or checks that the pages show these results.
 
-What stands between the markers of a page is made here; captions around them are written by hand.
+What stands between the markers of a page is rendered here; the captions around it are written by hand.
 """
 
 import argparse
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from benchmarks.machine import ROOT
-from benchmarks.result import number, read, shown, table, tables
+from benchmarks.result import RESULTS, number, read, shown, table, tables
 from benchmarks.roofline import H200, Device, Floor, floor, shape
 from benchmarks.rounds import SHARE
 from benchmarks.workloads import named
 
-NO_PEERS = ("selvage", "null", "engine")
-README, MEASURED, ACCELERATOR = (ROOT / page for page in ("README.md", "docs/measured.md", "docs/accelerator.md"))
+NOT_PEERS = ("selvage", "null", "engine")
+"""Beginnings of the names of sides that are no other product."""
+README, MEASURED, ACCELERATOR = (ROOT / path for path in ("README.md", "docs/measured.md", "docs/accelerator.md"))
+RESULTS_PAGE = RESULTS / "README.md"
+PAGES = (README, MEASURED, RESULTS_PAGE, ACCELERATOR)
 BLOCK = re.compile(r"(<!-- rendered (\S+): begin -->\n).*?(<!-- rendered \2: end -->)", re.DOTALL)
+NO_RESULT = "No result yet."
+TITLES = {"offline": "engine", "maxsim": "MaxSim", "services": "both services"}
+"""Benchmarks that compare with other products, and what each measures."""
+SPEED = (
+    ("offline", "64 texts, lognormal"),
+    ("offline", "8 texts, 512 tokens"),
+    ("maxsim", "1,000 documents"),
+    ("services", "64 clients, 16 tokens"),
+    ("services", "64 clients, 128 tokens"),
+)
+"""Rows of README's table, by benchmark and case."""
 
 
 def rendered(page: str) -> str:
-    """Renders the blocks of a page anew."""
+    """Renders the blocks of a page again."""
     return BLOCK.sub(lambda match: f"{match[1]}{block(match[2])}\n{match[3]}", page)
 
 
 def block(name: str) -> str:
-    """The text between the markers of that name."""
-    if name in SPECIAL:
-        return SPECIAL[name]()
+    """Renders what stands between the markers of this name."""
+    if name in BLOCKS:
+        return BLOCKS[name]()
     result = read(name)
-    return f"{conditions(result)}\n\n{tables(result)}" if result else "No result yet."
+    return f"{conditions(result)}\n\n{tables(result)}" if result else NO_RESULT
 
 
 def conditions(result: Mapping[str, Any]) -> str:
-    """The conditions of a result: machine, number of rounds, commit."""
+    """States where, how often and at which commit a result was measured, with the versions of the peers."""
     settings = result["settings"]
     peers = {name: version for packages in result["peers"].values() for name, version in packages.items()}
     versions = ", ".join(f"{name} {version}" for name, version in peers.items())
-    often = f"{settings['rounds']} rounds in each of {settings['starts']} starts"
+    rounds = f"{settings['rounds']} rounds in each of {settings['starts']} starts"
     commit = result["machine"]["commit"]
-    return f"{where(result)}; medians (quartiles) of {often}; commit {commit}{'; ' * bool(versions)}{versions}."
+    return f"{place(result)}; medians (quartiles) of {rounds}; commit {commit}{'; ' * bool(versions)}{versions}."
 
 
-def where(result: Mapping[str, Any]) -> str:
-    """The processor, and how much of it."""
+def place(result: Mapping[str, Any]) -> str:
+    """Names the processor, and how much of it was used."""
     machine = result["machine"]
     return f"{result['settings']['threads']} threads of {machine['processor']}, {machine['cores']} cores"
 
 
 def speed() -> str:
-    """One table: ours, its share of products alone, and how it stands to each peer."""
-    results = {name: read(name) for name in ("offline", "maxsim", "services")}
-    rows = [
-        _row(name, case, over)
-        for name, result in results.items()
-        for case in result.get("cases", ())
-        if (over := {side: ratio for side, ratio in case["ours_over"].items() if not side.startswith(NO_PEERS)})
-    ]
+    """Renders README's table: a few cases, each beside the fastest other product."""
+    results = {name: read(name) for name in TITLES}
+    rows = [_speed_row(name, case) for name, title in SPEED for case in _cases(results[name]) if case["case"] == title]
     if not rows:
-        return "No result yet."
+        return NO_RESULT
+    lines = [f"MiniLM-L6 in float32 on {_machines(results.values())}."]
+    return "\n\n".join([*lines, table(["workload", "Selvage", "best other", "times"], rows)])
+
+
+def _machines(results: Iterable[Mapping[str, Any]]) -> str:
+    """Names each processor once, with its cores and the commits that were measured on it."""
+    commits: dict[str, dict[str, None]] = {}
+    for machine in (result["machine"] for result in results if result):
+        processor = f"{machine['processor'].partition(' (')[0]}, {machine['cores']} cores"
+        commits.setdefault(processor, {})[machine["commit"]] = None
+    return "; ".join(
+        f"{processor} (commit{'s' * (len(those) > 1)} {' and '.join(those)})" for processor, those in commits.items()
+    )
+
+
+def _speed_row(name: str, case: Mapping[str, Any]) -> list[str]:
+    """Renders our figure, the fastest peer's, and ours over it."""
+    figure, sides = _figure(name, case), case["sides"]
+    best = max(_peers(case), key=lambda side: sides[side][figure]["median"])
+    times = number(case["ours_over"][best][figure]["median"])
+    ours, other = (f"{number(sides[side][figure]['median'])} {figure}" for side in (case["ours"], best))
+    return [f"{TITLES[name]}, {case['case']}", ours, f"{best}: {other}", times]
+
+
+def summary() -> str:
+    """Renders all cases in one table: our figure, its share of products alone, and ours over each peer's."""
+    results = {name: read(name) for name in TITLES}
+    rows = [_summary_row(name, case) for name, result in results.items() for case in _cases(result)]
+    if not rows:
+        return NO_RESULT
     heads = ["", "here", "of products alone", "times others"]
     places = dict.fromkeys(
-        f"{where(entry)}, commit {entry['machine']['commit']}" for entry in results.values() if entry
+        f"{place(result)}, commit {result['machine']['commit']}" for result in results.values() if result
     )
     return f"MiniLM-L6 in float32, medians (quartiles); {'; '.join(places)}.\n\n{table(heads, rows)}"
 
 
-def _row(name: str, case: Mapping[str, Any], over: Mapping[str, Any]) -> list[str]:
-    """A row of the table of speed: the latency for a single client, the rate for many."""
-    single = name == "services" and case["case"].startswith("1 client,")
-    figure = {"offline": "tokens/s", "maxsim": "documents/s"}.get(name, "p50 ms" if single else "requests/s")
-    ours = case["sides"][case["ours"]]
-    what = {"offline": "engine", "maxsim": "MaxSim", "services": "both services"}[name]
-    against = "; ".join(f"{shown(ratios[figure])} x {side}" for side, ratios in over.items())
+def _summary_row(name: str, case: Mapping[str, Any]) -> list[str]:
+    figure, ours = _figure(name, case), case["sides"][case["ours"]]
+    times = "; ".join(f"{shown(over[figure])} x {side}" for side, over in _peers(case).items())
     share = f"{number(ours[SHARE]['median'])} %"
-    return [f"{what}, {case['case']}", f"{number(ours[figure]['median'])} {figure}", share, against]
+    return [f"{TITLES[name]}, {case['case']}", f"{number(ours[figure]['median'])} {figure}", share, times]
+
+
+def _cases(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yields the cases that compare with a peer; none of an empty result."""
+    return (case for case in result.get("cases", ()) if _peers(case))
+
+
+def _peers(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Selects our figures over those of other products, by side."""
+    return {side: over for side, over in case["ours_over"].items() if not side.startswith(NOT_PEERS)}
+
+
+def _figure(name: str, case: Mapping[str, Any]) -> str:
+    """Names the figure that a benchmark's case is compared by: a single client's latency, all else by its rate."""
+    single = name == "services" and case["case"].startswith("1 client,")
+    return {"offline": "tokens/s", "maxsim": "documents/s"}.get(name, "p50 ms" if single else "requests/s")
 
 
 def floors() -> str:
-    """What each workload costs at least; by the measured limits of a device, or by a data sheet."""
+    """Renders the least that each workload takes by the measured limits of a device, or by those of a data sheet."""
     result, device = accelerator()
     rates = (
         f"{device.flops / 1e12:.0f} TFLOP/s, {device.memory / 1e12:.2g} TB/s, to the host {device.link / 1e9:.0f} GB/s"
     )
-    origin = (
+    source = (
         f"measured at commit {result['machine']['commit']}" if result else "computed; nothing has been measured yet"
     )
     rows = []
     for workload in named("full").values():
         for count in workload.in_flight:
             least = floor(shape(workload.model), workload, count, device)
-            parts = [number(1e9 * part) for part in asdict(least).values()]
-            reached = measured(result, "rows", workload.name, count, "{% of floor} %")
+            parts = [number(1e9 * seconds) for seconds in asdict(least).values()]
+            reached = fastest(result, "rows", workload.name, count, "{% of floor} %")
             rows.append([f"{workload.name}, {count}", *parts, number(least.tokens_per_second), least.binds, reached])
     heads = ["workload, in flight", *Floor.__annotations__, "tokens/s at most", "bound by", "reached"]
-    return f"Of {device.name} ({rates}): {origin}.\n\n{table(heads, rows)}"
+    return f"Of {device.name} ({rates}): {source}.\n\n{table(heads, rows)}"
 
 
 def goals() -> str:
-    """What others published, what is wanted, and what was reached."""
+    """Renders what others published, what is wanted, and what was reached."""
     (result, device), workloads, rows = accelerator(), named("full"), []
     for goal in json.loads((ROOT / "benchmarks" / "goals.json").read_text()):
         name, count = goal["workload"], goal["in flight"]
-        most = floor(shape(workloads[name].model), workloads[name], count, device).tokens_per_second
-        template = "{tokens/s:,.0f} tok/s, p50 {p50 ms} ms, p99 {p99 ms} ms"
-        reached = [measured(result, section, name, count, template) for section in ("rows", "services")]
-        rows.append([f"{name}, {count}", goal["vLLM"], f"{most:,.0f} tok/s", goal["goal"], *reached])
+        limit = floor(shape(workloads[name].model), workloads[name], count, device).tokens_per_second
+        words = "{tokens/s:,.0f} tok/s, p50 {p50 ms} ms, p99 {p99 ms} ms"
+        reached = [fastest(result, section, name, count, words) for section in ("rows", "services")]
+        rows.append([f"{name}, {count}", goal["vLLM"], f"{limit:,.0f} tok/s", goal["goal"], *reached])
     return table(["workload, in flight", "vLLM", "limit", "goal", "our engine", "our services"], rows)
 
 
 def accelerator() -> tuple[dict[str, Any], Device]:
-    """The result, and the device that it is of; without one an H200."""
+    """Reads the accelerator's result, empty where there is none, and its device: an H200 without a result."""
     result = read("accelerator")
     return result, Device(**result["limits"]) if result else H200
 
 
-def measured(result: Mapping[str, Any], section: str, workload: str, in_flight: int, template: str) -> str:
-    """The fastest row of a workload, formatted by `template`."""
+def fastest(result: Mapping[str, Any], section: str, workload: str, in_flight: int, words: str) -> str:
+    """Formats the fastest row of a workload by the template `words`."""
     rows = [row for row in result.get(section, ()) if row["workload"] == workload and row.get("in flight") == in_flight]
-    return template.format_map(max(rows, key=lambda row: row["tokens/s"])) if rows else "nothing yet"
+    return words.format_map(max(rows, key=lambda row: row["tokens/s"])) if rows else "nothing yet"
 
 
-SPECIAL = {"speed": speed, "floors": floors, "goals": goals}
+BLOCKS = {"speed": speed, "summary": summary, "floors": floors, "goals": goals}
 """Blocks with a function of their own; all others have the name of a benchmark."""
 
 
-def main(options: argparse.Namespace) -> int:
-    """Renders the pages; with --check only returns 1 if a page differs from the results."""
-    pages = {path: rendered(path.read_text()) for path in (README, MEASURED, ACCELERATOR)}
-    stale = [path.name for path, content in pages.items() if path.read_text() != content]
-    if options.check:
+def main(arguments: argparse.Namespace) -> int:
+    """Writes the pages. With --check compares them instead, and gives 1 where one does not show the results."""
+    pages = {path: rendered(path.read_text()) for path in PAGES}
+    stale = [str(path.relative_to(ROOT)) for path, content in pages.items() if path.read_text() != content]
+    if arguments.check:
         if stale:
             print(f"{', '.join(stale)}: not rendered from benchmarks/results", file=sys.stderr)
         return int(bool(stale))

@@ -11,17 +11,17 @@ from benchmarks.__main__ import parser
 from benchmarks.rounds import SHARE
 
 
-@pytest.mark.parametrize("page", [render.README, render.MEASURED, render.ACCELERATOR], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", render.PAGES, ids=lambda page: str(page.relative_to(render.ROOT)))
 def test_pages_are_of_the_results(page: Path) -> None:
-    """Made anew they are the same, to the byte."""
+    """Rendered again they are the same, to the byte."""
     assert render.rendered(page.read_text()) == page.read_text()
 
 
 def test_every_frozen_result_is_linked_and_names_its_commit() -> None:
-    """A file that no caption speaks of says nothing."""
+    """Nobody would find the meaning of a file that no page mentions."""
     folder = render.ROOT / "benchmarks" / "results" / "frozen"
     for path in folder.glob("*.json"):
-        assert f"frozen/{path.name}" in render.MEASURED.read_text()
+        assert f"frozen/{path.name}" in render.RESULTS_PAGE.read_text()
     for path in folder.rglob("*.json"):
         assert path.stem.endswith(json.loads(path.read_text())["machine"]["commit"])
 
@@ -33,18 +33,39 @@ def test_only_what_stands_between_markers_is_made(monkeypatch: pytest.MonkeyPatc
     assert render.rendered(page) == page.replace("old", "No result yet.")
 
 
-def test_a_row_of_speed_tells_the_rate_the_share_and_each_peer() -> None:
-    """Of a single client the latency."""
+def test_a_row_of_the_summary_has_the_rate_the_share_and_each_peer() -> None:
+    """A single client is compared by latency."""
     spread = {"median": 0.5, "lower": 0.4, "upper": 0.6}
     case: dict[str, Any] = {
         "case": "1 client, 16 tokens",
         "ours": "selvage",
         "sides": {"selvage": {"p50 ms": {"median": 12.3}, "requests/s": {"median": 80.0}, SHARE: {"median": 15.0}}},
+        "ours_over": {name: {"p50 ms": spread, "requests/s": spread} for name in ("infinity", "engine alone")},
     }
-    over = {"infinity": {"p50 ms": spread, "requests/s": spread}}
-    row = render._row("services", case, over)
+    row = render._summary_row("services", case)
     assert row == ["both services, 1 client, 16 tokens", "12.3 p50 ms", "15 %", "0.5 (0.4 to 0.6) x infinity"]
-    assert render._row("services", {**case, "case": "64 clients, 16 tokens"}, over)[1] == "80 requests/s"
+    assert render._summary_row("services", {**case, "case": "64 clients, 16 tokens"})[1] == "80 requests/s"
+
+
+def test_the_speed_table_names_the_fastest_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ratio is the median of the rounds' ratios; sides that are ours, and cases that are not listed, stay out."""
+    rates = {"selvage": 48_360.0, "PyLate rank.rerank": 8_395.0, "maxsim-cpu": 31_860.0, "engine alone": 90_000.0}
+    case: dict[str, Any] = {
+        "case": "1,000 documents",
+        "ours": "selvage",
+        "sides": {side: {"documents/s": {"median": rate}} for side, rate in rates.items()},
+        "ours_over": {side: {"documents/s": {"median": 48_000 / rate}} for side, rate in rates.items()},
+    }
+    machine = {"processor": "A Processor (family 1)", "cores": 2, "commit": "abc"}
+    result = {"machine": machine, "cases": [case, {**case, "case": "250 documents"}]}
+    monkeypatch.setattr(render, "read", lambda name: result if name == "maxsim" else {})
+    assert render.speed().splitlines() == [
+        "MiniLM-L6 in float32 on A Processor, 2 cores (commit abc).",
+        "",
+        "| workload | Selvage | best other | times |",
+        "| --- | ---: | ---: | ---: |",
+        "| MaxSim, 1,000 documents | 48,360 documents/s | maxsim-cpu: 31,860 documents/s | 1.51 |",
+    ]
 
 
 def test_every_benchmark_teaches_itself(capsys: pytest.CaptureFixture[str]) -> None:
