@@ -1,4 +1,4 @@
-"""Where and with what a result was measured: processor, cores, versions, commit. Standard library only."""
+"""What a result was measured with: processor, cores, versions, commit. Standard library only."""
 
 import importlib.metadata
 import os
@@ -12,11 +12,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("torch", "triton", "transformers", "numpy", "tokenizers", "grpcio")
 MADE = ("benchmarks/results", "README.md", "docs/measured.md", "docs/accelerator.md", "docs/plots")
-"""What benchmarks write, and what is rendered from it: no change of these makes a result another's."""
+"""Files that benchmarks write or render. Changes of these do not mark a commit as dirty."""
 
 
 def describe(checkout: Path = ROOT) -> dict[str, Any]:
-    """For JSON."""
+    """Describes the machine, for a result's JSON."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -27,21 +27,24 @@ def describe(checkout: Path = ROOT) -> dict[str, Any]:
 
 
 def versions(names: Sequence[str], packages: Path | None = None) -> dict[str, str]:
-    """Of those that are installed, here or in that folder of packages."""
-    there = importlib.metadata.distributions(path=sys.path if packages is None else [str(packages)])
-    installed = {(package.metadata["Name"] or "").lower().replace("_", "-"): package.version for package in there}
+    """Reads the versions of those packages that are installed here, or in the folder `packages`."""
+    distributions = importlib.metadata.distributions(path=sys.path if packages is None else [str(packages)])
+    installed = {
+        (distribution.metadata["Name"] or "").lower().replace("_", "-"): distribution.version
+        for distribution in distributions
+    }
     return {name: installed[name] for name in names if name in installed}
 
 
 def commit(checkout: Path = ROOT) -> str:
-    """The commit, and whether anything but results differs from it; empty where there is no git or no repository."""
-    revision = _git(checkout, "describe", "--always", "--exclude=*")
+    """Names the commit, "-dirty" where anything but results differs from it; empty without git or repository."""
+    name = _git(checkout, "describe", "--always", "--exclude=*")
     changed = _git(checkout, "status", "--porcelain", "--", ".", *(f":!{path}" for path in MADE))
-    return f"{revision}-dirty" if changed else revision
+    return f"{name}-dirty" if changed else name
 
 
 def _processor() -> str:
-    """Its name, family and model (clouds give several generations one name), and what of it counts for products."""
+    """Names the processor with its family and model, as generations share a name, and with its units for products."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,7 +1,6 @@
-"""The worker's engine in this process, driven as the worker drives it: one thread, no services.
+"""The worker's engine in this process, driven as the scheduler drives it: in one thread, without services.
 
-The one file of the benchmarks that knows the worker's inside; when its loop changes, this file changes. torch,
-transformers and numpy only, so that it runs where there is nothing else.
+No other file of the benchmarks depends on the worker's internals. It needs torch, transformers and numpy only.
 """
 
 import sys
@@ -22,7 +21,7 @@ from torch.profiler import record_function
 from benchmarks.workloads import Ids, Kind, Workload, token_ids
 from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.device.placement import Dtype
-from gpu_worker.device.placement import Placement as Placement  # for the others here
+from gpu_worker.device.placement import Placement as Placement  # re-exported to the other benchmarks
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.step.sequences import Step
 from gpu_worker.kernels.attention.choice import choose as choose_attention
@@ -36,7 +35,7 @@ from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.upload import Upload
-from gpu_worker.startup.warm_up import warm_up_jobs
+from gpu_worker.startup.warm_up import rehearsal
 from shared.errors import SelvageError
 from shared.jobs import Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens
@@ -44,12 +43,12 @@ from shared.vectors import Layout, OutputKind, ScoringMethod
 
 Rows = npt.NDArray[np.float32]
 EAGER, SERVED = "eager", "served"
-"""Kinds of encoder: as it is written, and in the form that the worker chose at load."""
+"""Kinds of encoder: as transformers wrote it, and in the form that the worker chose at load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A job that is done: which, seconds since it was submitted, the tokens it held, and what came of it."""
+    """A finished job: its number, the seconds since it was submitted, its tokens, and its result."""
 
     job: int
     seconds: float
@@ -61,61 +60,61 @@ class Ours:
     """A loaded engine, and the worker's own loop around it."""
 
     def __init__(self, name: str, *, dtype: Dtype = "float32", device: str = "cpu", max_tokens: int = 0) -> None:
-        """Raises ModelRefused."""
+        """Loads a model. Raises ModelRefused."""
         keep_freed_memory()  # as the worker does
         place = Placement.choose(device, dtype)
         forms = None if place.device.type == "cpu" else Forms(step_tokens=place.step_tokens)
         self.model = loading.load(name, place, max_tokens=max_tokens, forms=forms)
-        self._came: dict[int, tuple[float, int]] = {}
+        self._submitted: dict[int, tuple[float, int]] = {}
         self._ids, self._loaded = count(), self.model.encoder
         self.encoders = (EAGER,) if self._loaded is self._loaded.as_written else (EAGER, SERVED)
         self.run_by(self.encoders[-1])
 
     def run_by(self, kind: str) -> None:
-        """From now on by an encoder of that kind, one of `encoders`, as the worker would before it serves."""
-        assert not self._came
+        """Switches to an encoder of `kind`, one of `encoders`, and warms it up as the worker does before it serves."""
+        assert not self._submitted
         self.model = replace(self.model, encoder=self._loaded.as_written if kind == EAGER else self._loaded)
         self._engine = ModelEngine(self.model)
         self._loop = Loop(self._engine, step_tokens=self.model.placement.step_tokens, queued_tokens=sys.maxsize)
-        self.run(list(warm_up_jobs(self.model)))  # one job of every kind
+        self.run(list(rehearsal(self.model)))  # one job of every kind
 
     def __len__(self) -> int:
-        """Jobs that are not answered yet."""
-        return len(self._came)
+        """The number of jobs that are not answered yet."""
+        return len(self._submitted)
 
     def submit(self, job: Job) -> None:
-        """Takes a job, under an id of its own."""
+        """Submits a job under a new id."""
         identity = next(self._ids)
-        self._came[identity] = (time.perf_counter(), job.tokens.total)
+        self._submitted[identity] = (time.perf_counter(), job.tokens.total)
         self._loop.submit(replace(job, id=identity))
 
     def step(self) -> list[Answer]:
-        """One action of the loop; what it finished. Raises the job's own error."""
-        return [self._answer(each.id, each.outcome) for each in self._loop.advance()]
+        """Runs one turn of the loop and gives the answers it finished. Raises the error of a job that failed."""
+        return [self._answer(done.id, done.outcome) for done in self._loop.turn()]
 
     def _answer(self, identity: int, outcome: JobResult | SelvageError) -> Answer:
         if isinstance(outcome, SelvageError):
             raise outcome
-        came, tokens = self._came.pop(identity)
-        return Answer(job=identity, seconds=time.perf_counter() - came, tokens=tokens, result=outcome)
+        start, tokens = self._submitted.pop(identity)
+        return Answer(job=identity, seconds=time.perf_counter() - start, tokens=tokens, result=outcome)
 
     def run(self, jobs: Sequence[Job]) -> list[Answer]:
-        """All jobs at once; answers in the order in which they came."""
-        for each in jobs:
-            self.submit(each)
+        """Submits all jobs at once and runs them; gives answers in the order of the jobs."""
+        for job in jobs:
+            self.submit(job)
         answers: list[Answer] = []
         while len(self):
             answers += self.step()
-        return sorted(answers, key=lambda each: each.job)
+        return sorted(answers, key=lambda answer: answer.job)
 
     def embed(self, texts: Sequence[Ids]) -> Rows:
-        """Unit vectors [S, D] of texts, as one job."""
+        """Embeds texts as one job: unit vectors [S, D]."""
         dense = self.run([job(texts)])[0].result.dense
         assert dense is not None
         return np.frombuffer(dense.data, dtype="<f4").reshape(len(texts), -1)
 
     def jobs(self, workload: Workload, seed: int) -> list[Job]:
-        """One a request of the workload, of random ids."""
+        """Makes a job of each request of the workload, with random ids."""
         vocabulary = self.model.vocabulary_size
         return [
             job(token_ids(lengths, seed + number, vocabulary), workload.kind, workload.instruction)
@@ -123,19 +122,18 @@ class Ours:
         ]
 
     def encoder_seconds(self, texts: Sequence[Ids]) -> float:
-        """The encoder alone over all texts, in the steps that one job of them would have."""
+        """Measures the seconds of the encoder alone over all texts, in the steps that one job of them would take."""
         opened = self._engine.open(job(texts, "tokens" if self.model.heads.multi_vector else "dense"))
         budget = self.model.placement.step_tokens
-        queue = FairQueue[int](quantum=budget)
-        queue.add_job(0, opened.costs)
+        queue = FairQueue(quantum=budget)
+        queue.add(0, opened.costs)
         encoder, device = self.model.encoder, self.model.placement.device
         start = time.perf_counter()
         with torch.inference_mode():
             while len(queue):
-                units, upload = queue.next_step(budget)[0], Upload(device)
-                selections = [(opened.sequences, opened.sequence_numbers(units.start, units.stop))]
-                step = Step.pack(selections, device, encoder.uncounted, encoder.token_types, upload)
-                assert step.batch is not None
+                job_slice, upload = queue.next_step(budget)[0], Upload(device)
+                chosen = [(opened.sequences, opened.chosen(job_slice.start, job_slice.stop))]
+                step = Step.pack(chosen, device, encoder.uncounted, encoder.token_types, upload)
                 upload.send()
                 encoder(step.batch)
         if device.type == "cuda":
@@ -144,7 +142,7 @@ class Ours:
 
     @contextmanager
     def marked(self, name: str) -> Iterator[None]:
-        """Every step has that name in a profiler's trace."""
+        """Gives every step a name in a profiler's trace."""
         with patch.object(self._engine, "_compute", record_function(name)(self._engine._compute)):
             yield
 
@@ -152,21 +150,23 @@ class Ours:
     def linears(self) -> list[nn.Module]:
         """The linear layers that a token goes through, each with `in_features` and `out_features`."""
         kinds, modules = nn.Linear | linear.PrepackedLinear, self.model.encoder.model.named_modules()
-        return [each for name, each in modules if isinstance(each, kinds) and "pooler" not in name]  # it is not run
+        return [
+            module for name, module in modules if isinstance(module, kinds) and "pooler" not in name
+        ]  # it is not run
 
     @property
     def linear_flops(self) -> float:
         """Operations of the encoder's linear layers a token; a multiplication and an addition are two."""
         layers: list[Any] = self.linears
-        return 2.0 * sum(int(each.in_features) * int(each.out_features) for each in layers)
+        return 2.0 * sum(int(layer.in_features) * int(layer.out_features) for layer in layers)
 
 
 def job(texts: Sequence[Ids], kind: Kind = "dense", instruction: int = 0) -> Job:
-    """What the frontend would send for these texts; of a rerank the first is the query."""
+    """Builds the job that the frontend would send for these texts. A rerank's first text is its query."""
     output, late = OutputKind.MULTI_VECTOR if kind == "tokens" else OutputKind.DENSE, ScoringMethod.LATE_INTERACTION
     encode = Encode(outputs=frozenset({output}), normalize=True, normalize_tokens=True)
     score = Score(method=late, layout=Layout.MATRIX, queries=1, unit_rows=True, mean=False)
-    tokens = RaggedTokens(ids=b"".join(each.tobytes() for each in texts), lengths=tuple(map(len, texts)))
+    tokens = RaggedTokens(ids=b"".join(text.tobytes() for text in texts), lengths=tuple(map(len, texts)))
     prompts = (instruction,) * len(texts) if instruction else ()
     return Job(id=0, work=score if kind == "rerank" else encode, tokens=tokens, prompt_lengths=prompts)
 
@@ -174,16 +174,16 @@ def job(texts: Sequence[Ids], kind: Kind = "dense", instruction: int = 0) -> Job
 def maxsim(
     query: Tensor, rows: Tensor, lengths: Sequence[int], *, queries: int = 1, kernel_alone: bool = False
 ) -> Callable[[], Tensor]:
-    """Scores [S] of documents whose rows [N, D] lie end to end, as a step has them.
+    """Makes the scoring of documents whose rows [N, D] lie end to end, as in a step; it gives scores [S].
 
-    `query` [queries x q, D]: each query meets its own share of the documents. `kernel_alone`: on CUDA, without what
-    is prepared on the host for it.
+    `query` [queries x q, D]: each query is compared with its own share of the documents. `kernel_alone`: on CUDA,
+    leave out what the host prepares for the kernel.
     """
     scores: Any = choose(rows.device, rows.shape[1])
-    asked = Texts.end_to_end(np.full(queries, len(query) // queries))
-    texts, share = Texts.end_to_end(np.array(lengths)), len(lengths) // queries
-    shares = [(asked.part(n, n + 1), texts.part(n * share, (n + 1) * share)) for n in range(queries)]
-    comparisons = [Comparison(queries=own, documents=those, layout=Layout.MATRIX) for own, those in shares]
+    query_texts = Texts.end_to_end(np.full(queries, len(query) // queries))
+    all_documents, share = Texts.end_to_end(np.array(lengths)), len(lengths) // queries
+    shares = [(query_texts.part(n, n + 1), all_documents.part(n * share, (n + 1) * share)) for n in range(queries)]
+    comparisons = [Comparison(queries=part, documents=documents, layout=Layout.MATRIX) for part, documents in shares]
     if kernel_alone and rows.device.type == "cuda":
         prepared: Callable[[], Tensor] = scores.prepared(query, rows, comparisons)
         return prepared
@@ -191,16 +191,16 @@ def maxsim(
 
 
 def attention(heads: int, head: int, lengths: Sequence[int], place: Placement) -> Callable[[], Tensor]:
-    """A layer's attention over texts of these lengths, by the way that the worker takes there."""
+    """Makes a layer's attention over texts of these lengths, by the kernel that the worker chooses there."""
     batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in lengths], place.device)
     drawn = (torch.randn(batch.total, heads, head, device=place.device, dtype=place.dtype) for _ in "qkv")
-    query, key, value = (each.transpose(0, 1) for each in drawn)
+    query, key, value = (tensor.transpose(0, 1) for tensor in drawn)
     attend = choose_attention(place.device, place.dtype, head, causal=False, softcap=False, bias=False)
     return lambda: attend(query, key, value, batch, AttentionTerms(scale=head**-0.5))
 
 
 def fast_linear(layer: nn.Linear) -> nn.Module:
-    """A linear layer as the worker runs it on a processor: the way that it measures to be the fastest."""
+    """Converts a linear layer to the kernel that the worker measures to be the fastest on this processor."""
     model = nn.Sequential(layer)
-    linear_choice.install_fastest(model)
+    linear_choice.quicken(model)
     return model

@@ -1,1 +1,1 @@
-"""Others to compare with, each in a process and mostly a Python of its own; NAME.txt lists what pip installs there."""
+"""Products to compare with, in processes and mostly Pythons of their own; NAME.txt lists what pip installs there."""

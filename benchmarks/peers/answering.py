@@ -1,4 +1,4 @@
-"""A peer's end of `process.py`: runs what it is asked for, times that alone, answers in lines. numpy only."""
+"""The peer's end of `process.py`: reads requests in lines, runs and times the work, writes the times. numpy only."""
 
 import json
 import multiprocessing
@@ -15,22 +15,23 @@ import numpy.typing as npt
 from benchmarks.load.processor import CpuSeconds
 
 Make = Callable[..., Callable[[], npt.ArrayLike]]
-"""Takes the arguments that were asked with, and makes the work that is timed."""
+"""Makes the work that is timed from a request's arguments."""
 
 
 def answer(sides: Mapping[str, Make]) -> None:
-    """Until standard input ends. The first line tells that all is loaded, so nobody measures anything meanwhile.
+    """Answers requests until standard input ends.
 
-    Whatever a library prints goes to standard error.
+    The first line written says that everything is loaded: until then nothing is measured. What libraries print goes to
+    standard error.
     """
     sys.stdout.flush()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     answers.write(json.dumps({"ready": True}) + "\n")
     for line in sys.stdin:
-        asked: dict[str, Any] = json.loads(line)
-        work = sides[asked["side"]](**asked["arguments"])
-        answers.write(json.dumps(_timed(work, asked["turn"], asked["file"])) + "\n")
+        request: dict[str, Any] = json.loads(line)
+        work = sides[request["side"]](**request["arguments"])
+        answers.write(json.dumps(_timed(work, request["turn"], request["file"])) + "\n")
 
 
 def _timed(work: Callable[[], npt.ArrayLike], turn: float, file: str) -> dict[str, float]:
@@ -48,29 +49,29 @@ def _timed(work: Callable[[], npt.ArrayLike], turn: float, file: str) -> dict[st
 
 
 def children_seconds() -> float:
-    """CPU seconds of processes that this one has started by multiprocessing, and that run."""
-    return sum(CpuSeconds.of(each.pid).whole for each in multiprocessing.active_children() if each.pid)
+    """Sums the CPU seconds of the running processes that this one started by multiprocessing."""
+    return sum(CpuSeconds.of(process.pid).whole for process in multiprocessing.active_children() if process.pid)
 
 
 def write_texts(texts: Sequence[npt.NDArray[np.int32]], file: Path) -> str:
-    """Token ids by text, for `texts` at the other end; the file's name."""
-    np.savez(file, ids=np.concatenate(texts), lengths=[len(each) for each in texts])
+    """Writes token ids by text for `texts` at the other end, and gives the file's name."""
+    np.savez(file, ids=np.concatenate(texts), lengths=[len(text) for text in texts])
     return str(file)
 
 
 def texts(file: str) -> list[npt.NDArray[np.int32]]:
-    """What `write_texts` wrote."""
-    found = np.load(file)
-    return np.split(found["ids"], np.cumsum(found["lengths"])[:-1])
+    """Reads the texts that `write_texts` wrote."""
+    arrays = np.load(file)
+    return np.split(arrays["ids"], np.cumsum(arrays["lengths"])[:-1])
 
 
 def padded(all_texts: Sequence[npt.NDArray[np.int32]], size: int) -> Iterator[tuple[Any, Any, Any]]:
-    """Batches of so many texts, longest first: their numbers [B], ids and mask [B, L] int64."""
-    order = np.argsort([-len(each) for each in all_texts], kind="stable")
+    """Yields batches of `size` texts, longest first: their indices [B], and ids and mask [B, L] int64."""
+    order = np.argsort([-len(number) for number in all_texts], kind="stable")
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
         ids = np.zeros((len(chosen), len(all_texts[chosen[0]])), dtype=np.int64)
         mask = np.zeros_like(ids)
-        for row, each in enumerate(chosen):
-            ids[row, : len(all_texts[each])], mask[row, : len(all_texts[each])] = all_texts[each], 1
+        for row, text in enumerate(all_texts[number] for number in chosen):
+            ids[row, : len(text)], mask[row, : len(text)] = text, 1
         yield chosen, ids, mask

@@ -16,27 +16,27 @@ from benchmarks.peers.process import KEEP_FREED_MEMORY, POOLS, VENVS, free_port
 PROGRAM = VENVS / "infinity" / "bin" / "infinity_emb"
 MODEL = "minilm"
 PATIENCE = 180.0
-"""Seconds until it is ready: it loads and rehearses before it listens."""
+"""Seconds within which it must be ready: it loads and warms up before it listens."""
 QUIET = {"INFINITY_ANONYMOUS_USAGE_STATS": "0", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 FLAGS = (
     *("--no-bettertransformer", "--no-compile", "--no-vector-disk-cache", "--engine", "torch", "--device", "cpu"),
     *("--served-model-name", MODEL, "--batch-size", "32", "--host", "127.0.0.1", "--log-level", "warning"),
 )
-"""As is recommended for a processor, batches of its own default, and without the vectors of past texts."""
+"""Flags as recommended for a processor: batches of the default size, and no cache of the vectors of past texts."""
 
 
 @contextmanager
 def served(folder: Path, *, threads: int) -> Iterator[tuple[str, int]]:
-    """A server of the model in `folder` on a free port: http://host:port, and its process id; stopped in the end.
+    """Runs a server of the model in `folder` on a free port; yields its URL and process id.
 
-    Exits where it is not installed, or ends.
+    Exits where it is not installed, or where it ends by itself.
     """
     if not PROGRAM.is_file():
         sys.exit(f"{PROGRAM} is not there; `make peers` sets it up")
     port = free_port()
     command: list[str | Path] = [PROGRAM, "v2", "--model-id", folder, "--port", str(port), *FLAGS]
     environment = os.environ | QUIET | KEEP_FREED_MEMORY | dict.fromkeys(POOLS, str(threads))
-    environment.pop("PYTHONPATH", None)  # of another Python
+    environment.pop("PYTHONPATH", None)  # its entries are for another Python
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             _wait(f"http://127.0.0.1:{port}", process)
@@ -63,6 +63,6 @@ def _wait(address: str, process: "subprocess.Popen[bytes]") -> None:
 
 
 def body(texts: list[str], *, rerank: bool) -> bytes:
-    """What is posted: OpenAI's shape, of which base64 is the cheaper encoding; or Jina's, the query first."""
+    """Builds the body of a request: OpenAI's shape with base64, its cheaper encoding, or Jina's, query first."""
     embed = {"input": texts, "encoding_format": "base64"}
     return json.dumps({"model": MODEL} | ({"query": texts[0], "documents": texts[1:]} if rerank else embed)).encode()

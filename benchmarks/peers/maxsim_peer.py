@@ -1,7 +1,7 @@
 """PyLate's rank.rerank and maxsim-cpu, in a Python of their own.
 
-Both take a file with `query` [q, D], `rows` [N, D] float32 and `lengths` [S], and give scores [S] from a list of arrays
-a document, as these libraries want them.
+Both take a file with `query` [q, D], `rows` [N, D] float32 and `lengths` [S], and give scores [S] from a list of
+arrays, one a document, as these libraries want them.
 """
 
 from collections.abc import Callable
@@ -17,31 +17,31 @@ from benchmarks.peers.answering import answer
 
 
 @cache
-def given(file: str) -> tuple[Any, list[Any]]:
-    """The query, and the rows of each document."""
-    found = np.load(file)
-    documents = np.split(found["rows"], np.cumsum(found["lengths"])[:-1])
-    return found["query"], [np.ascontiguousarray(each) for each in documents]
+def read_arrays(file: str) -> tuple[Any, list[Any]]:
+    """Reads the query, and the rows of each document."""
+    arrays = np.load(file)
+    documents = np.split(arrays["rows"], np.cumsum(arrays["lengths"])[:-1])
+    return arrays["query"], [np.ascontiguousarray(rows) for rows in documents]
 
 
 def pylate(file: str) -> Callable[[], Any]:
-    """Sorted by PyLate; put back into the order of the documents."""
-    query, documents = given(file)
+    """Scores by PyLate, which sorts them; they are put back into the order of the documents."""
+    query, documents = read_arrays(file)
     numbers = [list(range(len(documents)))]
 
     def scores() -> Any:
-        (ranked,) = rank.rerank(numbers, [torch.from_numpy(query)], [[torch.from_numpy(each) for each in documents]])
-        found = np.empty(len(documents), dtype=np.float32)
+        (ranked,) = rank.rerank(numbers, [torch.from_numpy(query)], [[torch.from_numpy(rows) for rows in documents]])
+        in_order = np.empty(len(documents), dtype=np.float32)
         for result in ranked:
-            found[int(result["id"])] = float(result["score"])
-        return found
+            in_order[int(result["id"])] = float(result["score"])
+        return in_order
 
     return scores
 
 
 def cpu(file: str) -> Callable[[], Any]:
-    """maxsim-cpu, for documents of different lengths."""
-    query, documents = given(file)
+    """Scores by maxsim-cpu, for documents of different lengths."""
+    query, documents = read_arrays(file)
     return lambda: np.asarray(maxsim_cpu.maxsim_scores_variable(query, documents))
 
 

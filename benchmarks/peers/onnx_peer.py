@@ -1,6 +1,6 @@
 """MiniLM under ONNX Runtime: exported once, its graph optimised with fused attention, in float32.
 
-In a Python of its own; arguments: the model's folder, threads, and a folder that keeps what is exported.
+In a Python of its own; arguments: the model's folder, threads, and a folder for the exported files.
 """
 
 import sys
@@ -34,7 +34,7 @@ class _Encoder(nn.Module):
 
 
 def export(path: str, optimised: Path) -> None:
-    """The model of `path` as a file in which attention, normalisation and GELU are one operator each."""
+    """Exports the model of `path` to a file in which attention, normalisation and GELU are one operator each."""
     exported = optimised.with_name("model.onnx")
     ids = torch.ones(2, 8, dtype=torch.int64)
     with warnings.catch_warnings():
@@ -46,10 +46,10 @@ def export(path: str, optimised: Path) -> None:
     graph.save_model_to_file(str(optimised))
 
 
-def embed(session: Any, some: list[Ids], batch_size: int) -> Rows:
-    """Unit rows [S, 384] in the order given; batches are sorted by length."""
-    rows = np.empty((len(some), 384), dtype=np.float32)
-    for chosen, ids, mask in padded(some, batch_size):
+def embed(session: Any, all_texts: list[Ids], batch_size: int) -> Rows:
+    """Embeds texts in batches sorted by length: unit rows [S, 384] in the order of the texts."""
+    rows = np.empty((len(all_texts), 384), dtype=np.float32)
+    for chosen, ids, mask in padded(all_texts, batch_size):
         hidden = session.run(None, dict(zip(NAMES, (ids, mask, np.zeros_like(ids)), strict=True)))[0]
         pooled = (hidden * mask[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
         rows[chosen] = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)

@@ -1,6 +1,6 @@
-"""A peer in its own process, asked by lines of JSON over its pipes: each asks for runs and is told what they took.
+"""A peer in a process of its own: a line of JSON over its pipe requests runs, and a line reports their time.
 
-The peer times itself, so nobody is charged for being asked, and it waits while others have their turn.
+The peer times itself, so the pipe costs no side anything, and it waits while other sides are measured.
 """
 
 import json
@@ -22,16 +22,16 @@ from benchmarks.machine import ROOT, versions
 
 VENVS = ROOT / ".venv-peers"
 TURN = 0.3
-"""Seconds that short runs are repeated for in one turn."""
+"""Seconds for which short runs are repeated in one turn."""
 KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1),
     "MALLOC_ARENA_MAX": "1",
 }
-"""What `gpu_worker.device.allocator.keep_freed_memory` does for us."""
+"""Environment variables with the effect that `gpu_worker.device.allocator.keep_freed_memory` has on our engine."""
 POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 SPIN = {"GOMP_SPINCOUNT": "10000"}
-"""How long threads spin while they wait, as the worker sets it for itself."""
+"""The time that waiting threads spin, as the worker sets it for itself."""
 
 
 def modules_of(checkout: Path) -> dict[str, str]:
@@ -45,7 +45,7 @@ def modules_of(checkout: Path) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """On this host, for whoever cannot take one by itself."""
+    """Finds a free port of this host, for a server that cannot choose one itself."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -53,7 +53,7 @@ def free_port() -> int:
 
 
 def python_of(venv: str) -> Path:
-    """The interpreter of a peer's own packages. Exits where `make peers` has not made it."""
+    """Gives the interpreter of a peer's own packages. Exits where `make peers` has not made it."""
     python = VENVS / venv / "bin" / "python"
     if not python.is_file():
         sys.exit(f"{python} is not there; `make peers` sets it up")
@@ -61,16 +61,16 @@ def python_of(venv: str) -> Path:
 
 
 def versions_of(venv: str, names: Sequence[str]) -> dict[str, str]:
-    """Of packages that a peer has, read from outside; none where it is not installed."""
+    """Reads the versions of a peer's packages without starting it; empty where it is not installed."""
     places = list((VENVS / venv).glob("lib/python*/site-packages"))
     return versions(names, places[0]) if places else {}
 
 
 class Peer:
-    """A process that runs `answering.answer`; it is ready in the `with` block, and ended with it.
+    """A process that runs `answering.answer`: ready within the `with` block, ended with it.
 
-    Every pool of threads there gets `threads`, and memory is kept as ours is. `checkout`: whose modules it runs.
-    Exits where the process ends by itself, naming its command.
+    Every thread pool there has `threads` threads, and freed memory is kept as in our worker. `checkout`: the source of
+    its modules. Exits with the command's name where the process ends by itself.
     """
 
     def __init__(self, command: Sequence[str | Path], *, threads: int, checkout: Path = ROOT) -> None:
@@ -90,35 +90,35 @@ class Peer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with suppress(BrokenPipeError):  # it ended before it read all
+        with suppress(BrokenPipeError):  # it ended before it had read everything
             self._process.__exit__(kind, error, at)
         self._folder.cleanup()
 
     def run(self, side: str, turn: float = TURN, **arguments: Any) -> dict[str, float]:
-        """`seconds` (the median), `fastest` and `cpu_seconds` (the mean, all threads) of runs that fill a turn."""
-        return self._ask(side=side, turn=turn, arguments=arguments, file="")
+        """Repeats runs for `turn` seconds: median `seconds`, `fastest`, and mean `cpu_seconds` of all threads."""
+        return self._request(side=side, turn=turn, arguments=arguments, file="")
 
     def outcome(self, side: str, **arguments: Any) -> npt.NDArray[np.float32]:
-        """What one run gives, to be compared."""
+        """Runs the work once and gives its output, to be compared."""
         path = str(Path(self._folder.name) / "outcome.npy")
-        self._ask(side=side, turn=0.0, arguments=arguments, file=path)
-        found: npt.NDArray[np.float32] = np.load(path)
-        return found
+        self._request(side=side, turn=0.0, arguments=arguments, file=path)
+        output: npt.NDArray[np.float32] = np.load(path)
+        return output
 
-    def _ask(self, **asked: Any) -> dict[str, float]:
+    def _request(self, **request: Any) -> dict[str, float]:
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(asked) + "\n")
+            self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             self._ended()
-        told: dict[str, float] = json.loads(self._line())
-        return told
+        reply: dict[str, float] = json.loads(self._line())
+        return reply
 
     def _line(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline() or self._ended()
 
     def _ended(self) -> NoReturn:
-        self.__exit__(None, None, None)  # nobody else does before the `with` block
+        self.__exit__(None, None, None)  # the `with` block may not have begun
         sys.exit(f"{' '.join(self._command)}: ended with {self._process.returncode} before it answered")

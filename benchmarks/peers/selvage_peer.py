@@ -1,4 +1,4 @@
-"""Our own engine as a peer, of whatever checkout this file lies in: so two checkouts can take turns.
+"""Our own engine as a peer. It is that of the checkout in which this file lies, so two checkouts can be compared.
 
 Arguments: a model, a number format, and tokens of the longest text (0: as the model's files say).
 """
@@ -19,7 +19,7 @@ Work = Callable[[], npt.ArrayLike]
 
 
 def sides(name: str, dtype: Any, max_tokens: int) -> dict[str, Callable[..., Work]]:
-    """What it can be asked for. `embed` takes in how many jobs the texts come; all at once."""
+    """Loads the engine and gives the work by name. The `jobs` of `embed` is the number of jobs that share the texts."""
     engine = ours.Ours(name, dtype=dtype, max_tokens=max_tokens)
     product = products.product(engine.model.placement.dtype)
 
@@ -46,19 +46,19 @@ def sides(name: str, dtype: Any, max_tokens: int) -> dict[str, Callable[..., Wor
 
 
 def dense(engine: ours.Ours, all_texts: list[Ids], jobs: int) -> npt.NDArray[np.float32]:
-    """Unit vectors [S, D] of texts that come in so many jobs."""
+    """Embeds texts as `jobs` jobs at once: unit vectors [S, D]."""
     size = -(-len(all_texts) // jobs)
     parts = [all_texts[start : start + size] for start in range(0, len(all_texts), size)]
     answers = engine.run([ours.job(part) for part in parts])
-    rows = [each.result.dense.data for each in answers if each.result.dense is not None]
+    rows = [done.result.dense.data for done in answers if done.result.dense is not None]
     return np.frombuffer(b"".join(rows), dtype="<f4").reshape(len(all_texts), -1)
 
 
 def _maxsim(file: str) -> Work:
-    """Rows lie end to end, as a step has them."""
-    given = np.load(file)
-    query, rows = torch.from_numpy(given["query"]), torch.from_numpy(given["rows"])
-    scores = ours.maxsim(query, rows, given["lengths"].tolist())
+    """Makes the scoring of a file's query and documents, whose rows lie end to end as in a step."""
+    arrays = np.load(file)
+    query, rows = torch.from_numpy(arrays["query"]), torch.from_numpy(arrays["rows"])
+    scores = ours.maxsim(query, rows, arrays["lengths"].tolist())
     return lambda: scores().flatten().numpy()
 
 

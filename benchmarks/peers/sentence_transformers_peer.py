@@ -20,33 +20,33 @@ Rows = npt.NDArray[np.float32]
 
 
 def embed(model: SentenceTransformer, all_texts: list[Ids], batch_size: int) -> Rows:
-    """What `encode` does after tokenising: sort by length, longest first, pad each batch, run its modules.
+    """Does what `encode` does after tokenising: sorts by length, longest first, pads each batch, runs the modules.
 
-    Normalised rows [S, 384] in the order given.
+    Gives normalised rows [S, 384] in the order of the texts.
     """
     rows = np.empty((len(all_texts), 384), dtype=np.float32)
     with torch.inference_mode():
         for chosen, ids, mask in padded(all_texts, batch_size):
-            made = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-            batch = {name: torch.from_numpy(each) for name, each in made.items()}
+            inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+            batch = {name: torch.from_numpy(array) for name, array in inputs.items()}
             rows[chosen] = model(batch)["sentence_embedding"].numpy()
     return rows
 
 
 def file_to_file(model: SentenceTransformer, pool: Any, source: str, target: str) -> Rows:
-    """`encode` of a JSONL's texts into a Parquet with their ids."""
+    """Embeds the texts of a JSONL file by `encode`, into a Parquet file with their ids."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    read = [json.loads(line) for line in Path(source).read_text().splitlines()]
-    rows = np.asarray(model.encode([each["text"] for each in read], pool=pool))
+    records = [json.loads(line) for line in Path(source).read_text().splitlines()]
+    rows = np.asarray(model.encode([record["text"] for record in records], pool=pool))
     dense = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
-    pq.write_table(pa.table({"id": [each["id"] for each in read], "dense": dense}), target)
+    pq.write_table(pa.table({"id": [record["id"] for record in records], "dense": dense}), target)
     return rows
 
 
 def started(model: SentenceTransformer, processes: int) -> Any:
-    """A pool that has loaded: its processes spend nothing any more."""
+    """Starts a pool and waits until its processes have loaded: until they use no more CPU."""
     pool, spent = model.start_multi_process_pool(["cpu"] * processes), 0.0
     while spent != (spent := children_seconds()):
         time.sleep(1.0)
