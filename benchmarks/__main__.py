@@ -16,22 +16,22 @@ from benchmarks import result
 from benchmarks.workloads import named
 
 ROUNDS = {"offline": (2, 2), "engine": (3, 1), "maxsim": (4, 1), "services": (3, 1), "bulk": (3, 1), "overload": (1, 1)}
-"""Rounds in each start, and starts, that a benchmark has unless told."""
+"""Default rounds in each start, and starts, by benchmark."""
 COMPARED = ("engine", "services")
-"""With other checkouts, if one likes."""
+"""Benchmarks that can compare with other checkouts."""
 SCALES = ("tiny", "small", "full")
 OTHERS = {name.partition(".")[0]: f"benchmarks.{name}" for name in ("load.generator", "accelerator.run", "render")}
-"""Names with flags of their own, by module."""
+"""Modules of the commands that have flags of their own, by name."""
 
 
 def words(module: str) -> str:
-    """A module's docstring, without importing it: some need what is not everywhere."""
+    """Reads a module's docstring without importing it, since some need packages that may be missing."""
     path = Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
     return path.read_text().split('"""')[1]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The one parser."""
+    """Builds the parser of all commands."""
     raw = argparse.RawDescriptionHelpFormatter
     made = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=raw)
     names = made.add_subparsers(dest="name", metavar="NAME")
@@ -85,26 +85,28 @@ def _accelerator(flags: argparse.ArgumentParser) -> None:
     add("--out", type=Path, default=result.RESULTS / "accelerator.json", help="default: %(default)s")
 
 
-def measure(given: argparse.Namespace) -> None:
-    """Runs a benchmark, writes and prints what it found."""
+def measure(arguments: argparse.Namespace) -> None:
+    """Runs a benchmark, writes its result and prints it."""
     from benchmarks.benchmark import run
 
-    seconds, rounds, starts = (1.0, 1, 1) if given.quick else (given.seconds, given.rounds, given.starts)
-    options = {"threads": given.threads, "seconds": seconds, "against": given.against, "quick": given.quick}
-    found = run(given.name, options, rounds, starts)
-    if given.out or not given.quick:
-        result.write(found, given.out or result.RESULTS / f"{given.name}.json")
-    print(f"{found['says']}\n{found['settings']}\n\n{result.tables(found)}")
+    seconds, rounds, starts = (
+        (1.0, 1, 1) if arguments.quick else (arguments.seconds, arguments.rounds, arguments.starts)
+    )
+    options = {"threads": arguments.threads, "seconds": seconds, "against": arguments.against, "quick": arguments.quick}
+    measured = run(arguments.name, options, rounds, starts)
+    if arguments.out or not arguments.quick:
+        result.write(measured, arguments.out or result.RESULTS / f"{arguments.name}.json")
+    print(f"{measured['says']}\n{measured['settings']}\n\n{result.tables(measured)}")
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whoever was started is ended then, as on Ctrl-C
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the processes that were started, as Ctrl-C does
     flags = parser()
-    given = flags.parse_args()
-    if given.name in ROUNDS:
-        measure(given)
-    elif given.name:
-        return int(import_module(OTHERS[given.name]).main(given))
+    arguments = flags.parse_args()
+    if arguments.name in ROUNDS:
+        measure(arguments)
+    elif arguments.name:
+        return int(import_module(OTHERS[arguments.name]).main(arguments))
     else:
         flags.print_help()
     return 0

@@ -1,6 +1,6 @@
-"""What a benchmark is, and how each is run: everybody anew for every few rounds, rounds in turns, one JSON.
+"""The protocol of a benchmark, and how one is run: all sides start anew for every few rounds, and give one result.
 
-Where a process's memory lies is its luck, which all rounds in it share: so there are starts as well as rounds.
+Where a process's memory lies is chance and affects all its rounds, so there are starts as well as rounds.
 """
 
 import sys
@@ -22,7 +22,7 @@ INFINITY = "infinity"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """`against`: paths of other checkouts, or `infinity`. `folder`: for files, lasts through all starts."""
+    """Options of a benchmark. `against`: paths of other checkouts, or `infinity`. `folder`: files of all starts."""
 
     threads: int
     seconds: float
@@ -32,17 +32,17 @@ class Options:
 
     @property
     def checkouts(self) -> dict[str, Path]:
-        """Ours, and others by the names of their folders and their commits."""
-        paths = [Path(each).resolve() for each in self.against if each != INFINITY]
-        return {OURS: ROOT} | {f"{each.name} at {commit(each)}": each for each in paths}
+        """Our checkout, and the others by the names of their folders and their commits."""
+        paths = [Path(path).resolve() for path in self.against if path != INFINITY]
+        return {OURS: ROOT} | {f"{path.name} at {commit(path)}": path for path in paths}
 
 
 class Benchmark(Protocol):
-    """A module: its docstring says what is compared, and `turns` starts everybody and ends them.
+    """The protocol of a benchmark's module. Its docstring says what is compared; `turns` starts and ends all sides.
 
-    `WHOSE`: the side that is ours. `RATE`: the figure that is held against products alone. `COMPARED`: figures of which
-    ours over each other side is told. `PEERS`: packages whose versions are told, by the venv that has them. It may have
-    `finished`: the sides of a case -> the same with what follows from all of them.
+    `WHOSE`: the side that is ours. `RATE`: the figure that is compared with products alone. `COMPARED`: figures whose
+    ratio of ours to each other side is reported. `PEERS`: packages whose versions are reported, by their venv. An
+    optional `finished` adds figures that follow from all sides of a case.
     """
 
     RATE: str
@@ -52,29 +52,29 @@ class Benchmark(Protocol):
 
     @staticmethod
     def turns(options: Options) -> AbstractContextManager[Turns]:
-        """Loaded, and compared where outputs can be."""
+        """Starts the sides and compares their outputs where it can; yields the turns; ends the sides."""
 
 
 def run(name: str, options: Mapping[str, Any], rounds: int, starts: int) -> dict[str, Any]:
-    """The result of a benchmark by its name. `options`: those of `Options` but the folder."""
+    """Runs a benchmark by name and gives its result. `options`: those of `Options` except the folder."""
     module = cast(Benchmark, import_module(f"benchmarks.{name}"))
-    found: Found = {}
+    measured: Found = {}
     with TemporaryDirectory() as folder:
-        asked = Options(folder=Path(folder), **options)
+        all_options = Options(folder=Path(folder), **options)
         for number in range(starts):
             print(f"{name}: start {number + 1} of {starts}", file=sys.stderr, flush=True)
-            with module.turns(asked) as turns:
-                told = interleaved(turns, rounds)
-            for where, sides in told.items():
-                for side, those in sides.items():
-                    found.setdefault(where, {}).setdefault(side, []).extend(those)
+            with module.turns(all_options) as turns:
+                figures = interleaved(turns, rounds)
+            for case_name, sides in figures.items():
+                for side, rounds_of_side in sides.items():
+                    measured.setdefault(case_name, {}).setdefault(side, []).extend(rounds_of_side)
     finished = getattr(module, "finished", dict)
-    cases = {where: finished(shares(sides, module.RATE)) for where, sides in found.items()}
+    cases = {case_name: finished(shares(sides, module.RATE)) for case_name, sides in measured.items()}
     return {
         "benchmark": name,
         "says": (module.__doc__ or "").splitlines()[0],
         "settings": {key: value for key, value in options.items() if value} | {"rounds": rounds, "starts": starts},
         "machine": describe(),
         "peers": {venv: versions_of(venv, packages) for venv, packages in module.PEERS.items()},
-        "cases": [case(where, sides, module.WHOSE, module.COMPARED) for where, sides in cases.items()],
+        "cases": [case(case_name, sides, module.WHOSE, module.COMPARED) for case_name, sides in cases.items()],
     }

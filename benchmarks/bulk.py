@@ -33,33 +33,36 @@ from benchmarks.workloads import MINILM, lognormal, minilm_folder, text, token_i
 WHOSE, RATE, COMPARED = "the command", "texts/s", ("texts/s", "CPU ms/text")
 PEERS = {"sentence-transformers": ("sentence-transformers", "torch", "pyarrow")}
 TEXTS, QUICK, MEAN = 3000, 100, 32.0
-"""How many, and with --quick; their mean length in tokens (longest 512)."""
+"""Number of texts, number with --quick, and mean length in tokens (the longest has 512)."""
 DIFFERS = 1e-5
-"""The most that a number of a unit vector may."""
+"""Largest difference allowed in a number of a unit vector."""
 
 
 def command(server: Server, texts: int, *, source: str, target: str) -> Figures:
-    """From its start to its end, with what the services spent on it."""
+    """Runs the command, and measures it with the CPU that the services spent on it."""
     before = {name: CpuSeconds.of(pid) for name, pid in server.pids.items()}
-    start, own = time.perf_counter(), getrusage(RUSAGE_CHILDREN)
+    start, used_before = time.perf_counter(), getrusage(RUSAGE_CHILDREN)
     flags = ["--target", server.address, "--id-column", "id", "--output", target, "--restart"]
     program = [sys.executable, "-m", "selvage.bulk", source, *flags]
     subprocess.run(program, env=os.environ | modules_of(ROOT), stdout=subprocess.DEVNULL, check=True)
     seconds, after = time.perf_counter() - start, getrusage(RUSAGE_CHILDREN)
     spent = {name: (CpuSeconds.of(pid) - before[name]).whole for name, pid in server.pids.items()}
-    spent["command"] = after.ru_utime + after.ru_stime - own.ru_utime - own.ru_stime
-    parts = {f"{name}: CPU ms/text": each / texts * 1e3 for name, each in spent.items()}
+    spent["command"] = after.ru_utime + after.ru_stime - used_before.ru_utime - used_before.ru_stime
+    parts = {f"{name}: CPU ms/text": cpu / texts * 1e3 for name, cpu in spent.items()}
     return {"texts/s": texts / seconds, "CPU ms/text": sum(parts.values()), **parts}
 
 
-def asked(peer: Peer, texts: int, work: str, **arguments: Any) -> Figures:
-    """A run of a peer."""
-    told = peer.run(work, **arguments)
-    return {"texts/s": texts / told["seconds"], "CPU ms/text": told["cpu_seconds"] / texts * 1e3}
+def run_peer(peer: Peer, texts: int, work: str, **arguments: Any) -> Figures:
+    """Measures one run of a peer."""
+    times = peer.run(work, **arguments)
+    return {"texts/s": texts / times["seconds"], "CPU ms/text": times["cpu_seconds"] / texts * 1e3}
 
 
 def compared(side: Callable[..., Figures], target: str, rows: list[Any]) -> Figures:
-    """A file, which must have the ids in order and the vectors of `rows`, or begins these. Raises AssertionError."""
+    """Measures a side, and compares its file: ids in order, vectors equal to `rows`, which the first file fills.
+
+    Raises AssertionError.
+    """
     figures, table = side(target=target), pq.read_table(target, columns=["id", "dense"])
     rows += [] if rows else [np.stack(table["dense"].to_numpy())]
     difference = np.abs(np.stack(table["dense"].to_numpy()) - rows[0]).max()
@@ -70,24 +73,25 @@ def compared(side: Callable[..., Figures], target: str, rows: list[Any]) -> Figu
 
 @contextmanager
 def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
-    """One case."""
+    """Starts the services and peers of the one case."""
     lengths, draw, threads = lognormal(QUICK if options.quick else TEXTS, mean=MEAN), random.Random(1), options.threads
-    lines = [json.dumps({"id": str(at), "text": text(MINILM, each, draw)}) for at, each in enumerate(lengths)]
+    lines = [json.dumps({"id": str(at), "text": text(MINILM, length, draw)}) for at, length in enumerate(lengths)]
     count, source, ids = len(lines), options.folder / "texts.jsonl", options.folder / "texts.npz"
     source.write_text("\n".join(lines))
     venv, script = "sentence-transformers", "benchmarks.peers.sentence_transformers_peer"
     encode: list[Any] = [python_of(venv), "-m", script, minilm_folder()]
     with ExitStack() as cleanup:
         loading = (Peer(encode, threads=threads), Peer([*encode, str(threads)], threads=1), peer_of(threads))
-        plain, pool, engine = (cleanup.enter_context(each) for each in loading)
+        plain, pool, engine = (cleanup.enter_context(peer) for peer in loading)
         sides: dict[str, Callable[..., Figures]] = {
             WHOSE: partial(command, cleanup.enter_context(pair(ROOT, threads)), count),
-            f"encode, {threads} threads": partial(asked, plain, count, "file"),
-            f"encode, pool of {threads} x 1 thread": partial(asked, pool, count, "file"),
+            f"encode, {threads} threads": partial(run_peer, plain, count, "file"),
+            f"encode, pool of {threads} x 1 thread": partial(run_peer, pool, count, "file"),
         }
-        rows, given, folder = list[Any](), {"source": str(source)}, options.folder
+        rows, arguments, folder = list[Any](), {"source": str(source)}, options.folder
         timed: dict[str, Turn] = {
-            name: partial(compared, partial(side, **given), str(folder / name), rows) for name, side in sides.items()
+            name: partial(compared, partial(side, **arguments), str(folder / name), rows)
+            for name, side in sides.items()
         }
-        timed[ENGINE] = partial(asked, engine, count, "embed", file=write_texts(token_ids(lengths), ids))
+        timed[ENGINE] = partial(run_peer, engine, count, "embed", file=write_texts(token_ids(lengths), ids))
         yield {f"{count:,} texts, {sum(lengths):,} tokens": timed}

@@ -23,47 +23,50 @@ PEERS = {"maxsim": ("pylate", "maxsim-cpu", "torch")}
 OTHERS = ("PyLate rank.rerank", "maxsim-cpu")
 
 
-def given(documents: int, seed: int = 1) -> dict[str, Any]:
-    """A query [32, 128] and documents' rows [N, 128] of unit length, end to end, with their lengths [S]."""
+def arrays_of(documents: int, seed: int = 1) -> dict[str, Any]:
+    """Draws a query [32, 128] and documents' rows [N, 128] of unit length, end to end, with their lengths [S]."""
     lengths, generator = np.array(lognormal(documents, mean=188, sigma=0.6)), np.random.default_rng(seed)
-    made = {name: generator.standard_normal((n, WIDTH)) for name, n in (("query", QUERY), ("rows", lengths.sum()))}
-    unit = {name: each / np.linalg.norm(each, axis=1, keepdims=True) for name, each in made.items()}
-    return {**{name: each.astype("<f4") for name, each in unit.items()}, "lengths": lengths}
+    drawn = {name: generator.standard_normal((n, WIDTH)) for name, n in (("query", QUERY), ("rows", lengths.sum()))}
+    unit = {name: array / np.linalg.norm(array, axis=1, keepdims=True) for name, array in drawn.items()}
+    return {**{name: array.astype("<f4") for name, array in unit.items()}, "lengths": lengths}
 
 
 def exact(query: Any, rows: Any, lengths: Any) -> Any:
-    """Scores [S], written out."""
-    return np.array([(each @ query.T).max(axis=0).sum() for each in np.split(rows, np.cumsum(lengths)[:-1])])
+    """Computes the scores [S] by the definition."""
+    return np.array([(document @ query.T).max(axis=0).sum() for document in np.split(rows, np.cumsum(lengths)[:-1])])
 
 
-def turn(peer: Peer, work: str, documents: int, asked: Mapping[str, Any]) -> Figures:
+def turn(peer: Peer, work: str, documents: int, arguments: Mapping[str, Any]) -> Figures:
     """Scores all documents."""
-    return {"documents/s": documents / peer.run(work, **asked)["seconds"]}
+    return {"documents/s": documents / peer.run(work, **arguments)["seconds"]}
 
 
 def products(peer: Peer, mean_rows: float) -> Turn:
-    """Documents a second if nothing but the product of their rows with the query's took time."""
+    """Makes the turn of products alone: documents/s if only the product of rows and query took time."""
     documents = float(peer.outcome("operations")) / (2.0 * QUERY * WIDTH * mean_rows)
     return lambda: {"documents/s": documents / peer.run("operations")["fastest"]}
 
 
 @contextmanager
 def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
-    """Each number of documents. Raises AssertionError for scores that differ by more than a thousandth."""
+    """Starts all sides; yields their turns for each number of documents.
+
+    Raises AssertionError for scores that differ by more than a thousandth.
+    """
     with ExitStack() as cleanup:
         other_python: list[str | Path] = [python_of("maxsim"), "-m", "benchmarks.peers.maxsim_peer"]
-        loading = (peer_of(options.threads), Peer(other_python, threads=options.threads))
-        own, other = (cleanup.enter_context(each) for each in loading)
-        found: dict[str, dict[str, Turn]] = {}
+        starting = (peer_of(options.threads), Peer(other_python, threads=options.threads))
+        engine, peer_libraries = (cleanup.enter_context(process) for process in starting)
+        cases: dict[str, dict[str, Turn]] = {}
         for count in DOCUMENTS:
-            arrays, file = given(count), options.folder / f"{count}.npz"
+            arrays, file = arrays_of(count), options.folder / f"{count}.npz"
             np.savez(file, **arrays)
-            asked: dict[str, Any] = {"file": str(file)}
-            sides = {OURS: (own, "maxsim"), **{name: (other, name) for name in OTHERS}}
+            arguments: dict[str, Any] = {"file": str(file)}
+            sides = {OURS: (engine, "maxsim"), **{name: (peer_libraries, name) for name in OTHERS}}
             expected = exact(**arrays)
             for name, (peer, work) in sides.items():
-                difference = np.abs(peer.outcome(work, **asked) - expected).max()
+                difference = np.abs(peer.outcome(work, **arguments) - expected).max()
                 assert difference < 1e-3, f"{name} differs by {difference}"
-            timed: dict[str, Turn] = {name: partial(turn, *each, count, asked) for name, each in sides.items()}
-            found[f"{count:,} documents"] = {**timed, ALONE: products(own, len(arrays["rows"]) / count)}
-        yield found
+            timed: dict[str, Turn] = {name: partial(turn, *side, count, arguments) for name, side in sides.items()}
+            cases[f"{count:,} documents"] = {**timed, ALONE: products(engine, len(arrays["rows"]) / count)}
+        yield cases

@@ -25,12 +25,12 @@ from benchmarks.workloads import MIXES, minilm_folder, token_ids
 RATE, COMPARED = "tokens/s", ("tokens/s",)
 PEERS = {"sentence-transformers": ("sentence-transformers", "torch"), "onnxruntime": ("onnxruntime",)}
 SIZES, DEFAULT, TUNED = (2, 8, 32), 32, dict[tuple[str, str], int]()
-"""Sizes of batches; those that were found to be best, by peer and texts: a later start keeps them."""
+"""Sizes of batches; the default size; the best sizes by peer and texts, which later starts use too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """Who embeds, and how it makes batches. `differs`: the most by which a number of a unit vector may."""
+    """A side: its peer, and how it makes batches. `differs`: largest difference allowed in a unit vector."""
 
     peer: str
     batches: Literal["own", "default", "tuned"] = "own"
@@ -48,14 +48,14 @@ SIDES = {
 
 
 def sides() -> dict[str, Side]:
-    """Those that there are on this processor."""
+    """Selects the sides that this processor can run."""
     able = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return {name: side for name, side in SIDES.items() if able or side.peer != "bfloat16"}
 
 
 @contextmanager
 def peers(options: Options, dtypes: Sequence[Any]) -> Iterator[dict[str, Peer]]:
-    """All processes, loading at the same time and loaded when this begins."""
+    """Starts all processes at the same time; yields them loaded."""
     model, threads = minilm_folder(), options.threads
     others = {"sentence-transformers": "sentence_transformers_peer", "onnxruntime": "onnx_peer"}
     loading: dict[str, Peer] = {dtype: peer_of(threads, dtype=dtype) for dtype in dtypes}
@@ -67,45 +67,45 @@ def peers(options: Options, dtypes: Sequence[Any]) -> Iterator[dict[str, Peer]]:
 
 
 def settled(side: Side, peer: Peer, file: str) -> dict[str, Any]:
-    """The arguments of a run; a tuned side gets the batch size of its fastest of two runs each, in turns."""
+    """Gives the arguments of a side's runs. A tuned side gets its fastest batch size of two runs each, in turns."""
     if side.batches == "own":
         return {"file": file}
     if side.batches == "tuned" and (side.peer, file) not in TUNED:
-        took = [{each: peer.run("embed", 0.0, file=file, batch_size=each)["seconds"] for each in SIZES} for _ in "ab"]
-        TUNED[side.peer, file] = min(SIZES, key=lambda each: min(turn[each] for turn in took))
+        took = [{size: peer.run("embed", 0.0, file=file, batch_size=size)["seconds"] for size in SIZES} for _ in "ab"]
+        TUNED[side.peer, file] = min(SIZES, key=lambda size: min(turn[size] for turn in took))
     return {"file": file, "batch_size": TUNED[side.peer, file] if side.batches == "tuned" else DEFAULT}
 
 
-def lowest_cosines(running: Mapping[str, Peer], asked: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Of each side's rows with the exact ones. Raises AssertionError for a side that gives something else."""
-    rows = {name: running[side.peer].outcome("embed", **asked[name]) for name, side in sides().items()}
-    for name, each in rows.items():
-        difference = float(np.abs(each - rows[EXACT]).max())
+def lowest_cosines(running: Mapping[str, Peer], arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Computes the lowest cosine of each side's rows with the exact ones. Raises AssertionError for a wrong side."""
+    rows = {name: running[side.peer].outcome("embed", **arguments[name]) for name, side in sides().items()}
+    for name, side_rows in rows.items():
+        difference = float(np.abs(side_rows - rows[EXACT]).max())
         assert difference < SIDES[name].differs, f"{name} differs by {difference}"
-    return {name: float((each * rows[EXACT]).sum(axis=1).min()) for name, each in rows.items()}
+    return {name: float((side_rows * rows[EXACT]).sum(axis=1).min()) for name, side_rows in rows.items()}
 
 
-def turn(peer: Peer, tokens: int, asked: Mapping[str, Any], cosine: float) -> Figures:
-    """Embeds a mix; what it was asked for is told beside."""
-    rate = {"tokens/s": tokens / peer.run("embed", **asked)["seconds"], "lowest cosine": cosine}
-    return rate | ({"batch size": float(str(asked["batch_size"]))} if "batch_size" in asked else {})
+def turn(peer: Peer, tokens: int, arguments: Mapping[str, Any], cosine: float) -> Figures:
+    """Embeds a mix; reports its lowest cosine and its batch size too."""
+    rate = {"tokens/s": tokens / peer.run("embed", **arguments)["seconds"], "lowest cosine": cosine}
+    return rate | ({"batch size": float(str(arguments["batch_size"]))} if "batch_size" in arguments else {})
 
 
 @contextmanager
 def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
-    """All sides on all mixes, and products alone in each number format."""
-    there = sides()
-    dtypes = [each for each in ("float32", "bfloat16") if each in {side.peer for side in there.values()}]
+    """Starts all sides; yields their turns on all mixes, and products alone in each number format."""
+    all_sides = sides()
+    dtypes = [dtype for dtype in ("float32", "bfloat16") if dtype in {side.peer for side in all_sides.values()}]
     with peers(options, dtypes) as running:
-        alone = {ALONE if each == "float32" else f"{ALONE}, {each}": products(running[each]) for each in dtypes}
-        found: dict[str, dict[str, Turn]] = {}
+        alone = {ALONE if dtype == "float32" else f"{ALONE}, {dtype}": products(running[dtype]) for dtype in dtypes}
+        cases: dict[str, dict[str, Turn]] = {}
         for mix, lengths in MIXES.items():
             file = write_texts(token_ids(lengths), options.folder / f"{mix}.npz")
-            asked = {name: settled(side, running[side.peer], file) for name, side in there.items()}
-            cosines = lowest_cosines(running, asked)
+            arguments = {name: settled(side, running[side.peer], file) for name, side in all_sides.items()}
+            cosines = lowest_cosines(running, arguments)
             timed: dict[str, Turn] = {
-                name: partial(turn, running[side.peer], sum(lengths), asked[name], cosines[name])
-                for name, side in there.items()
+                name: partial(turn, running[side.peer], sum(lengths), arguments[name], cosines[name])
+                for name, side in all_sides.items()
             }
-            found[f"{len(lengths)} texts, {mix}"] = timed | alone
-        yield found
+            cases[f"{len(lengths)} texts, {mix}"] = timed | alone
+        yield cases

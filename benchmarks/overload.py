@@ -19,38 +19,41 @@ WHOSE, RATE, COMPARED = OURS, "tokens/s", ("goodput/s", "p50 ms", "p99 ms")
 PEERS: Mapping[str, Sequence[str]] = {}
 CLIENTS, WORKLOADS, TIMES = 64, ("128-tokens", "16-tokens"), (1.2, 1.5, 3)
 LEAST_DEADLINE, LATENCIES, NEAR = 2.0, 4, 10.0
-"""Seconds; medians of the peak; seconds of a peak beside a load, or that load's own where they are fewer."""
+"""Shortest deadline in seconds; deadline in medians of the peak; most seconds for which a peak is measured."""
 
 
 def overload(server: Server, workload: str, times: float, seconds: float, *, timed: bool) -> Figures:
-    """So many times the peak, with deadlines or without; what kept to them against the peak."""
+    """Measures `times` the peak, with deadlines or without, and what share of the peak was answered in time."""
     peak = partial(generated, server, workload, clients=CLIENTS, seconds=min(NEAR, seconds))
     before = peak()
     deadline = max(LEAST_DEADLINE, LATENCIES * before["p50 ms"] / 1e3)
-    asked: dict[str, Any] = {"rate": times * before["requests/s"], "warmup": deadline, "seconds": seconds}
-    found = generated(server, workload, **asked, **({"deadline": deadline} if timed else {}))
+    load: dict[str, Any] = {"rate": times * before["requests/s"], "warmup": deadline, "seconds": seconds}
+    figures = generated(server, workload, **load, **({"deadline": deadline} if timed else {}))
     most = (before["requests/s"] + peak()["requests/s"]) / 2
-    accepted = sum(found.get(f"{name}/s", 0.0) for name in ("requests", "expired", "failed"))
-    told = {"the peak, requests/s": most, "of the peak, %": 100 * found["goodput/s" if timed else "requests/s"] / most}
-    expired = {"expired, % of accepted": 100 * found.get("expired/s", 0.0) / accepted} if accepted else {}
-    return {**found, **told, **expired}
+    accepted = sum(figures.get(f"{name}/s", 0.0) for name in ("requests", "expired", "failed"))
+    shares = {
+        "the peak, requests/s": most,
+        "of the peak, %": 100 * figures["goodput/s" if timed else "requests/s"] / most,
+    }
+    expired = {"expired, % of accepted": 100 * figures.get("expired/s", 0.0) / accepted} if accepted else {}
+    return {**figures, **shares, **expired}
 
 
 @contextmanager
 def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
-    """Ours, and every other checkout that is named."""
+    """Starts our services and those of other checkouts; yields their turns under all loads."""
     with ExitStack() as cleanup:
         servers = {name: cleanup.enter_context(pair(path, options.threads)) for name, path in options.checkouts.items()}
-        found: dict[str, dict[str, Turn]] = {}
+        cases: dict[str, dict[str, Turn]] = {}
         for workload in WORKLOADS:
-            found[f"{CLIENTS} callers, {workload}"] = {
+            cases[f"{CLIENTS} callers, {workload}"] = {
                 name: partial(generated, server, workload, clients=CLIENTS, seconds=options.seconds)
                 for name, server in servers.items()
             }
             loads = [*((times, True) for times in TIMES), (TIMES[-1], False)]
             for times, timed in loads:
-                found[f"{times:g} times that, {workload}, {'' if timed else 'no '}deadlines"] = {
+                cases[f"{times:g} times that, {workload}, {'' if timed else 'no '}deadlines"] = {
                     name: partial(overload, server, workload, times, options.seconds, timed=timed)
                     for name, server in servers.items()
                 }
-        yield found
+        yield cases

@@ -1,4 +1,4 @@
-"""Products alone: the limit for everything that computes the same products on the same device in the same format.
+"""Products alone: the bound of everything that makes the same products on the same device in the same number format.
 
 On a processor it is the speed of one large product through the worker's own linear layer, over the operations of the
 model's linear layers: how many tokens a second there would be if nothing else took time. Attention's products are left
@@ -22,7 +22,7 @@ SQUARE, COPIED = {"cuda": 8192, "cpu": 128}, {"cuda": 1 << 30, "cpu": 1 << 24}
 
 
 def product(dtype: torch.dtype) -> Callable[[], float]:
-    """The large product, to be timed; gives its operations. Random numbers, since zeros would run faster."""
+    """Makes the large product, to be timed; it gives its operations. Random numbers, since zeros would run faster."""
     rows, inputs, outputs = PRODUCT
     layer = fast_linear(nn.Linear(inputs, outputs).to(dtype))
     states = torch.randn(rows, inputs).to(dtype)
@@ -36,7 +36,7 @@ def product(dtype: torch.dtype) -> Callable[[], float]:
 
 
 def flops(device: torch.device) -> float:
-    """Operations a second of a square product in bfloat16."""
+    """Measures the operations a second of a square product in bfloat16."""
     side = SQUARE[device.type]
     left, right = (torch.randn(side, side, device=device).to(torch.bfloat16) for _ in range(2))
     into = torch.empty_like(left)
@@ -44,21 +44,21 @@ def flops(device: torch.device) -> float:
 
 
 def bandwidth(device: torch.device) -> float:
-    """Bytes a second that a copy reads and writes."""
+    """Measures the bytes a second that a copy reads and writes."""
     source = torch.empty(COPIED[device.type], dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * len(source) / seconds(lambda: target.copy_(source), device)
 
 
 def link(device: torch.device) -> float:
-    """Bytes a second that come from the device into pinned memory of the host."""
+    """Measures the bytes a second that come from the device into pinned memory of the host."""
     source = torch.empty(COPIED[device.type], dtype=torch.uint8, device=device)
     target = torch.empty(len(source), dtype=torch.uint8, pin_memory=device.type == "cuda")
     return len(source) / seconds(lambda: target.copy_(source, non_blocking=True), device)
 
 
 def replayed(works: Sequence[Callable[[], object]], device: torch.device) -> float:
-    """Seconds of one of `works`, which have inputs of their own: together more than the device's cache holds.
+    """Measures the seconds of one of `works`, whose inputs together are larger than the device's cache.
 
     On CUDA they are captured in one graph and replayed, so that Python's launches are not what is timed.
     """
@@ -78,7 +78,7 @@ def replayed(works: Sequence[Callable[[], object]], device: torch.device) -> flo
 
 
 def seconds(work: Callable[[], object], device: torch.device, launches: int = 10, rounds: int = 7) -> float:
-    """Seconds of one launch, the median of the rounds: by events around many on CUDA, by the clock elsewhere."""
+    """Measures the seconds of a launch: by events around many on CUDA, by the clock elsewhere; the median of rounds."""
 
     def timed() -> float:
         if device.type != "cuda":

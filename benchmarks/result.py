@@ -11,7 +11,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def write(result: Mapping[str, Any], path: Path) -> None:
-    """Whole at any time: whoever writes it may be stopped."""
+    """Writes a result, by a draft: the file is whole at any time, even where this process is killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")
     draft.write_text(json.dumps(result, indent=1) + "\n")
@@ -19,19 +19,19 @@ def write(result: Mapping[str, Any], path: Path) -> None:
 
 
 def read(name: str) -> dict[str, Any]:
-    """A result by its benchmark's name; empty where there is none yet."""
+    """Reads a result by its benchmark's name; empty where there is none yet."""
     path = RESULTS / f"{name}.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    return found
+    result: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return result
 
 
 def number(value: float) -> str:
-    """Three digits, or all of a large number's: `2,345`, `23.4`, `0.234`."""
+    """Formats a number with three digits, or all before its point: `2,345`, `23.4`, `0.234`."""
     return f"{value:,.0f}" if value == 0 or abs(value) >= 100 else f"{value:.3g}"
 
 
 def shown(spread: Mapping[str, float] | None) -> str:
-    """A median with its quartiles."""
+    """Formats a median with its quartiles."""
     if spread is None:
         return ""
     median, lower, upper = (number(spread[name]) for name in ("median", "lower", "upper"))
@@ -39,13 +39,13 @@ def shown(spread: Mapping[str, float] | None) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown; the first column is words, all others are numbers."""
+    """Renders a table in Markdown, whose first column is text and all others numbers."""
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """All cases: a table each, a column a side, a row a figure, and ours over each other side."""
+    """Renders a table for each case: a column a side, a row a figure, and rows of ours over each other side."""
     return "\n\n".join(f"**{case['case']}**\n\n{_table(case)}" for case in result["cases"])
 
 
@@ -53,7 +53,7 @@ def _table(case: Mapping[str, Any]) -> str:
     sides, over = case["sides"], case["ours_over"]
     names = dict.fromkeys(name for side in sides.values() for name in side)
     rows = [[name, *(shown(side.get(name)) for side in sides.values())] for name in names]
-    ratios = dict.fromkeys(name for each in over.values() for name in each)
+    ratios = dict.fromkeys(name for ratio in over.values() for name in ratio)
     ours = case["ours"]
     rows += [[f"{name}: {ours} over it", *(shown(over.get(side, {}).get(name)) for side in sides)] for name in ratios]
     return table(["", *sides], rows)

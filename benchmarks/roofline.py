@@ -15,13 +15,16 @@ from benchmarks.workloads import MINILM, Workload
 HALF, SINGLE, IDS = 2, 4, 16
 """Bytes of a number inside, of one that leaves, and of a token's id with its position."""
 STEP_TOKENS = 16_384
-"""Most tokens of a step, which reads the weights once."""
+"""Most tokens of a step, in which the weights are read once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A model as far as it costs: `inner` numbers between the products of its feed-forward part, which `gated` ones
-    make twice; `projected` numbers of a token's row behind a projection, 0 where there is none."""
+    """The sizes of a model that its cost depends on.
+
+    `inner`: numbers between the products of its feed-forward part, computed twice where it is `gated`. `projected`:
+    numbers of a token's row behind a projection, 0 where there is none.
+    """
 
     hidden: int
     layers: int
@@ -35,21 +38,24 @@ class Shape:
 
     @property
     def weights(self) -> int:
-        """Weights of all linear layers, with which every token is multiplied."""
-        query, key = self.heads * self.head, self.kv_heads * self.head
-        attention, forward = 2 * self.hidden * (query + key), self.hidden * self.inner * (3 if self.gated else 2)
+        """The weights of all linear layers, which every token is multiplied with."""
+        query_width, key_width = self.heads * self.head, self.kv_heads * self.head
+        attention, forward = (
+            2 * self.hidden * (query_width + key_width),
+            self.hidden * self.inner * (3 if self.gated else 2),
+        )
         return self.layers * (attention + forward) + self.hidden * self.projected
 
     @property
     def numbers(self) -> int:
-        """Numbers that a token moves through memory: those of four products, attention and two residuals."""
-        query, key = self.heads * self.head, self.kv_heads * self.head
-        return self.layers * (6 * self.hidden + 2 * self.inner + 4 * query + 4 * key)
+        """Numbers that a token moves through memory: in and out of four products and of attention, two residuals."""
+        query_width, key_width = self.heads * self.head, self.kv_heads * self.head
+        return self.layers * (6 * self.hidden + 2 * self.inner + 4 * query_width + 4 * key_width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Operations, bytes of its memory, and bytes over the link to the host: each a second."""
+    """A device's rates a second: operations, bytes of its memory, and bytes over the link to the host."""
 
     name: str
     flops: float
@@ -63,7 +69,7 @@ H200 = Device(name="an H200 by its data sheet", flops=989e12, memory=4.8e12, lin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """Seconds a token of each part."""
+    """The least seconds of a token, by part."""
 
     products: float
     attention: float
@@ -72,7 +78,7 @@ class Floor:
 
     @property
     def tokens_per_second(self) -> float:
-        """The highest rate that the floor allows."""
+        """The most tokens a second that the floor allows."""
         return 1 / max(self.products + self.attention, self.memory, self.link)
 
     @property
@@ -86,14 +92,14 @@ class Floor:
 
 
 def floor(shape: Shape, workload: Workload, in_flight: int, device: Device) -> Floor:
-    """The floor of a token of the workload, when steps hold `in_flight` of its requests or STEP_TOKENS."""
+    """Computes the floor of a workload's token with `in_flight` requests at a time, which share a step if they fit."""
     lengths = [length for request in workload.requests for length in request]
     tokens = sum(lengths)
     in_step = min(STEP_TOKENS, in_flight * tokens / len(workload.requests))
     squares = sum(length**2 for length in lengths) / tokens
     attended = 4 * squares * shape.heads * shape.head * shape.layers / (2 if shape.causal else 1)
     rows = {"dense": len(lengths) * shape.hidden, "tokens": tokens * (shape.projected or shape.hidden)}
-    shipped = rows.get(workload.kind, len(lengths) - len(workload.requests))  # a rerank returns a score a document
+    shipped = rows.get(workload.kind, len(lengths) - len(workload.requests))  # of a rerank, a score a document
     return Floor(
         products=2 * shape.weights / device.flops,
         attention=attended / device.flops,
@@ -103,6 +109,6 @@ def floor(shape: Shape, workload: Workload, in_flight: int, device: Device) -> F
 
 
 def shape(model: str) -> Shape:
-    """The shape of a workload's model; a test compares the shapes with the models themselves."""
+    """Reads the shape of a workload's model; a test compares all shapes with the models themselves."""
     shapes = json.loads((ROOT / "benchmarks" / "shapes.json").read_text())
     return Shape(**shapes["random:minilm-l6" if model == MINILM else model])

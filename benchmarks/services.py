@@ -2,8 +2,8 @@
 
 All sides are up all the time: ours, with `--against` another checkout (a path) or Infinity over HTTP, the engine alone
 on the same texts as one job, and a null grpc.aio server. Clients are a process of their own on the same cores. CPU is
-told a request, with the thread of the event loop apart. `% of what the CPU allows`: requests/s against the cores over
-the CPU seconds that a request takes in the engine alone, the frontend and the clients.
+reported for a request, the thread of the event loop apart. `% of what the CPU allows`: requests/s against the cores
+over the CPU seconds that a request takes in the engine alone, the frontend and the clients.
 """
 
 import json
@@ -37,12 +37,12 @@ LOADS = ((1, "16-tokens"), (64, "16-tokens"), (1, "128-tokens"), (64, "128-token
 READY = re.compile(
     r"Ready[.:] [Ww]orker (\S+)(?: \(process \d+\))?, frontend ([^\s.,]\S*?)\.? (?:\(process \d+\)|Ctrl)"
 )
-"""As `python -m harness` tells it, and as older checkouts do."""
+"""The line that `python -m harness` prints when it is ready, here and in older checkouts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A running side: where calls go; processes whose CPU is told."""
+    """A running side. `address`: where calls go. `pids`: processes whose CPU is measured, by name."""
 
     address: str
     pids: Mapping[str, int]
@@ -50,7 +50,7 @@ class Server:
 
 @contextmanager
 def pair(checkout: Path, threads: int) -> Iterator[Server]:
-    """A worker and a frontend of a checkout on free ports, drained in the end. Exits where they do not start."""
+    """Runs a worker and a frontend of a checkout on free ports. Exits where they do not start."""
     ports = ("--worker", "127.0.0.1:0", "--frontend", "127.0.0.1:0")
     settings = {"SELVAGE_WORKER_THREADS": str(threads), "SELVAGE_WORKER_MAX_TOKENS": str(MAX_TOKENS)}
     environment = os.environ | settings | modules_of(checkout) | {"PYTHONUNBUFFERED": "1"}
@@ -70,9 +70,9 @@ def pair(checkout: Path, threads: int) -> Iterator[Server]:
 
 
 def generated(server: Server, workload: str, **options: object) -> dict[str, float]:
-    """The figures of one run of the load generator, in a process of its own. Exits where it fails."""
-    asked = {"target": server.address, "workload": workload} | options
-    flags = [part for name, value in asked.items() for part in (f"--{name}", str(value))]
+    """Runs the load generator in a process of its own and gives its figures. Exits where it fails."""
+    load = {"target": server.address, "workload": workload} | options
+    flags = [part for name, value in load.items() for part in (f"--{name}", str(value))]
     watched = [part for name, pid in server.pids.items() for part in ("--watch", f"{name}={pid}")]
     command = [sys.executable, "-m", "benchmarks", "load", "--json", *flags, *watched]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.PIPE, text=True)
@@ -83,54 +83,56 @@ def generated(server: Server, workload: str, **options: object) -> dict[str, flo
 
 
 def null(server: Server, workload: str, **options: object) -> Figures:
-    """The figures of the null server, which computes no tokens."""
-    found = generated(server, workload, **options)
-    return {name: value for name, value in found.items() if name != "tokens/s"}
+    """Measures the null server, which computes no tokens."""
+    figures = generated(server, workload, **options)
+    return {name: value for name, value in figures.items() if name != "tokens/s"}
 
 
 def engine_alone(peer: Peer, file: str, texts: int, tokens: int) -> Figures:
-    """As many texts as there are clients as one job, again and again."""
-    told = peer.run("embed", 1.0, file=file)
-    rate = texts / told["seconds"]
-    cpu = told["cpu_seconds"] / texts * 1e3
+    """Measures the engine on as many texts as there are clients, as one job that is repeated."""
+    times = peer.run("embed", 1.0, file=file)
+    rate = texts / times["seconds"]
+    cpu = times["cpu_seconds"] / texts * 1e3
     return {"requests/s": rate, "tokens/s": rate * tokens, "worker: CPU ms/request": cpu}
 
 
 @contextmanager
 def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
-    """All sides under all loads."""
+    """Starts all sides; yields their turns under all loads."""
     threads = options.threads
     with ExitStack() as cleanup:
         peer = cleanup.enter_context(peer_of(threads))
         servers = {name: cleanup.enter_context(pair(path, threads)) for name, path in options.checkouts.items()}
-        asked = dict(servers)
+        all_servers = dict(servers)
         if INFINITY in options.against:
             address, pid = cleanup.enter_context(infinity.served(minilm_folder(), threads=threads))
-            asked[INFINITY] = Server(address=address, pids={"server": pid})
+            all_servers[INFINITY] = Server(address=address, pids={"server": pid})
         address, pid = cleanup.enter_context(null_server())
         bare, alone = Server(address=address, pids={"server": pid}), products(peer)
-        found: dict[str, dict[str, Turn]] = {}
+        cases: dict[str, dict[str, Turn]] = {}
         for clients, workload in LOADS:
-            lengths = [each[0] for each in named()[workload].requests[:clients]]
+            lengths = [request[0] for request in named()[workload].requests[:clients]]
             file = write_texts(token_ids(lengths), options.folder / f"{clients} {workload}.npz")
             load = {"clients": clients, "seconds": options.seconds}
-            sides: dict[str, Turn] = {name: partial(generated, each, workload, **load) for name, each in asked.items()}
+            sides: dict[str, Turn] = {
+                name: partial(generated, server, workload, **load) for name, server in all_servers.items()
+            }
             if workload == SHORT:  # gRPC costs the same for texts of any length
                 sides[NULL] = partial(null, bare, workload, **load)
             sides[ENGINE] = partial(engine_alone, peer, file, clients, lengths[0])
-            found[f"{clients} client{'s' * (clients > 1)}, {lengths[0]} tokens"] = {**sides, ALONE: alone}
-        yield found
+            cases[f"{clients} client{'s' * (clients > 1)}, {lengths[0]} tokens"] = {**sides, ALONE: alone}
+        yield cases
 
 
 def finished(sides: Mapping[str, Sequence[Figures]]) -> dict[str, Sequence[Figures]]:
-    """With the share of what the CPU seconds of engine, frontend and clients would allow, round by round."""
-    told = dict(sides)
+    """Adds the share of the rate that the CPU seconds of engine, frontend and clients would allow, round by round."""
+    figures = dict(sides)
     for side, rounds in sides.items():
         if ENGINE in sides and "frontend: CPU ms/request" in rounds[0]:
             shares = list[Figures]()
-            for own, alone in zip(rounds, sides[ENGINE], strict=True):
-                beside = own["frontend: CPU ms/request"] + own["clients: CPU ms/request"]
-                most = (os.cpu_count() or 1) / (alone["worker: CPU ms/request"] + beside) * 1e3
-                shares.append({**own, "% of what the CPU allows": 100 * own["requests/s"] / most})
-            told[side] = shares
-    return told
+            for measured, alone in zip(rounds, sides[ENGINE], strict=True):
+                other_cpu = measured["frontend: CPU ms/request"] + measured["clients: CPU ms/request"]
+                limit = (os.cpu_count() or 1) / (alone["worker: CPU ms/request"] + other_cpu) * 1e3
+                shares.append({**measured, "% of what the CPU allows": 100 * measured["requests/s"] / limit})
+            figures[side] = shares
+    return figures

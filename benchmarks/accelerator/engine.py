@@ -1,6 +1,6 @@
 """The worker's engine on published workloads, without services: rates, latencies, memory, and what its steps launch.
 
-Every workload is run by each kind of encoder. Headline workloads are profiled beside it, and told apart.
+Every workload is run by each kind of encoder. Headline workloads are profiled too, and reported separately.
 """
 
 import time
@@ -17,15 +17,15 @@ from benchmarks.accelerator.trace import STEP, traced
 from benchmarks.workloads import MAX_TOKENS, MINILM, Workload, token_ids
 
 WORKLOADS = ("colbert-rerank", "big-rerank", "instruct-burst", "token-embed", "medium", "short", "clients")
-"""What matters most first; those of one model stand together."""
+"""Workloads in order of importance; those of one model stand together."""
 HEADLINES, AT_ONCE = ("colbert-rerank", "instruct-burst", "token-embed"), ("big-rerank", "instruct-burst")
-"""Those that are profiled; those whose requests come all at once, instead of in a closed loop."""
+"""Workloads that are profiled; workloads whose requests come all at once, instead of in a closed loop."""
 WARMUP, PROFILED, BURSTS = 0.3, 0.1, 5
-"""Of a closed loop's seconds, ahead of them and under the profiler; how often all come at once, the median counts."""
+"""Warm-up and profiled time as shares of a closed loop's seconds; number of bursts, whose median counts."""
 
 
 def run_model(workloads: Sequence[Workload], device: str, seconds: float, report: Report) -> None:
-    """Loads the workloads' model and tells rows of each."""
+    """Loads the workloads' model, and reports rows of each workload."""
     start, model = time.perf_counter(), workloads[0].model
     engine = ours.Ours(model, dtype="auto", device=device, max_tokens=MAX_TOKENS if model == MINILM else 0)
     place = engine.model.placement
@@ -40,18 +40,18 @@ def run_model(workloads: Sequence[Workload], device: str, seconds: float, report
         engine.run_by(kind)
         for workload in workloads:
             for count in workload.in_flight:
-                known = {"workload": workload.name, "model": model, "encoder": kind, "in flight": count}
-                report.tell("rows", known | measured(engine, workload, count, seconds))
-    for kind, workload in product(engine.encoders, [each for each in workloads if each.name in HEADLINES]):
-        engine.run_by(kind)  # profiled when all is measured: a profiler may fail
+                labels = {"workload": workload.name, "model": model, "encoder": kind, "in flight": count}
+                report.tell("rows", labels | measured(engine, workload, count, seconds))
+    for kind, workload in product(engine.encoders, [workload for workload in workloads if workload.name in HEADLINES]):
+        engine.run_by(kind)  # profiled last: the profiler may fail
         with engine.marked(STEP):
-            told, kernels = traced(partial(_run, engine, workload, PROFILED * seconds), place.device)
-        report.tell("steps", {"workload": workload.name, "encoder": kind, **told})
-        report.profile(workload.name, f"{workload.name}, {kind}: {told}\n{kernels}\n")
+            launched, kernels = traced(partial(_run, engine, workload, PROFILED * seconds), place.device)
+        report.tell("steps", {"workload": workload.name, "encoder": kind, **launched})
+        report.profile(workload.name, f"{workload.name}, {kind}: {launched}\n{kernels}\n")
 
 
 def measured(engine: ours.Ours, workload: Workload, in_flight: int, seconds: float) -> Row:
-    """The figures of one workload; of bursts, that of median length."""
+    """Measures one workload; of several bursts the one of median length counts."""
     _run(engine, workload, WARMUP * seconds, in_flight)
     before = memory(engine)
     if before:
@@ -71,14 +71,14 @@ def measured(engine: ours.Ours, workload: Workload, in_flight: int, seconds: flo
 
 
 def memory(engine: ours.Ours) -> Row:
-    """Of the device: of tensors, kept by the allocator, and all; empty on a processor."""
+    """Reads the device's memory: in tensors, held by the allocator, and in all; empty on a processor."""
     return {f"{name} GB": round(value / 1e9, 3) for name, value in engine.model.placement.memory.items()}
 
 
 def _run(engine: ours.Ours, workload: Workload, seconds: float, in_flight: int = 0) -> tuple[float, list[ours.Answer]]:
-    """Seconds and answers of all at once, or of a closed loop, of the workload's own size unless told."""
+    """Runs a burst or a closed loop, of the workload's own size where `in_flight` is 0; gives seconds and answers."""
     jobs, in_flight = engine.jobs(workload, seed=1), in_flight or workload.in_flight[-1]
-    start, waiting, found = time.perf_counter(), cycle(jobs), list[ours.Answer]()
+    start, waiting, finished = time.perf_counter(), cycle(jobs), list[ours.Answer]()
     if workload.name in AT_ONCE:
         answers = engine.run(jobs)
         return time.perf_counter() - start, answers
@@ -86,21 +86,21 @@ def _run(engine: ours.Ours, workload: Workload, seconds: float, in_flight: int =
         while len(engine) < in_flight:
             engine.submit(next(waiting))
         latest = engine.step()
-        found += latest
+        finished += latest
         spent = time.perf_counter() - start
-        if latest and spent >= seconds:  # from an answer to an answer
+        if latest and spent >= seconds:  # the time ends with an answer
             break
-    while len(engine):  # what is still open would be in the next run's way
+    while len(engine):  # open jobs would disturb the next run
         engine.step()
-    return spent, found
+    return spent, finished
 
 
 def figures(seconds: float, answers: Sequence[ours.Answer]) -> Row:
-    """Rates and latencies."""
-    middle, late = np.quantile([each.seconds * 1e3 for each in answers], (0.5, 0.99))
+    """Computes rates and latencies."""
+    middle, late = np.quantile([answer.seconds * 1e3 for answer in answers], (0.5, 0.99))
     return {
         "requests/s": round(len(answers) / seconds, 2),
-        "tokens/s": round(sum(each.tokens for each in answers) / seconds),
+        "tokens/s": round(sum(answer.tokens for answer in answers) / seconds),
         "p50 ms": round(float(middle), 3),
         "p99 ms": round(float(late), 3),
     }

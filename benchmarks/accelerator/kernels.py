@@ -17,31 +17,31 @@ from benchmarks.workloads import QUERY, WIDTH, Scale
 HEADS, ACROSS = (64, 128, 256), 1024
 """Numbers of a head, and of all heads together."""
 LENGTHS, TOKENS = {True: (2048, 4096, 8192), False: (64, 128)}, {True: 16_384, False: 128}
-"""Of attention, by whether the scale is full."""
+"""Lengths of texts, and tokens of all texts, for attention; by whether the scale is full."""
 ONE, MANY = ((1, 1000, 300, 25), (1, 5000, 300, 105), (1, 5000, 1024, 360)), ((32, 50, 180, 25), (32, 100, 256, 60))
 SHAPES = (*ONE, *MANY, (2, 20, 60, 0))
-"""Of MaxSim: queries, documents of each, tokens of a document, microseconds wanted on an H200; the last to try out."""
+"""Shapes of MaxSim: queries, documents of each, tokens of a document, target in us on an H200. The last is a trial."""
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 ROTATED = {"cuda": 1 << 28, "cpu": 1 << 16}
-"""Bytes of all inputs that take turns: several times a cache."""
+"""Bytes of the inputs that are used in rotation: several times a cache."""
 
 
 def attention(device: torch.device, scale: Scale, head: int, limits: Row) -> list[Row]:
-    """A row a length of texts."""
-    found, place = [], ours.Placement.choose(str(device))
+    """Measures attention: a row for each length of texts."""
+    rows, place = [], ours.Placement.choose(str(device))
     for length in LENGTHS[scale == "full"]:
         lengths = [length] * (TOKENS[scale == "full"] // length)
         with torch.inference_mode():
             took = products.seconds(ours.attention(ACROSS // head, head, lengths, place), device)
         limit = 4.0 * len(lengths) * length**2 * ACROSS / limits["flops"]
-        told = {"head": head, "texts": f"{len(lengths)} x {length:,}", "us": round(1e6 * took, 1)}
-        found.append(told | {"% of products": round(100 * limit / took, 1)})
-    return found
+        row = {"head": head, "texts": f"{len(lengths)} x {length:,}", "us": round(1e6 * took, 1)}
+        rows.append(row | {"% of products": round(100 * limit / took, 1)})
+    return rows
 
 
 def maxsim(device: torch.device, scale: Scale, dtype: torch.dtype, limits: Row) -> list[Row]:
-    """A row a shape: every query against documents of its own, in one call."""
-    return [_row(each, dtype, device, limits["memory"]) for each in (SHAPES if scale == "full" else SHAPES[-1:])]
+    """Measures MaxSim, a row for each shape: every query against documents of its own, in one call."""
+    return [_row(shape, dtype, device, limits["memory"]) for shape in (SHAPES if scale == "full" else SHAPES[-1:])]
 
 
 def _row(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, speed: float) -> Row:
@@ -49,13 +49,13 @@ def _row(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, speed
     lengths = [tokens] * (queries * documents)
     size = sum(lengths) * WIDTH * dtype.itemsize
     counts = (queries * QUERY, sum(lengths))
-    made = [
-        [F.normalize(torch.randn(each, WIDTH, device=device), dim=1).to(dtype) for each in counts]
+    all_inputs = [
+        [F.normalize(torch.randn(count, WIDTH, device=device), dim=1).to(dtype) for count in counts]
         for _ in range(max(2, ceil(ROTATED[device.type] / size)))
     ]
-    asked = partial(ours.maxsim, lengths=lengths, queries=queries)
-    kernel = products.replayed([asked(*each, kernel_alone=True) for each in made], device)
-    call = products.seconds(asked(*made[0]), device)
-    told = {"kernel us": 1e6 * kernel, "call us": 1e6 * call, "% of limit": 100 * size / speed / kernel}
+    scoring = partial(ours.maxsim, lengths=lengths, queries=queries)
+    kernel = products.replayed([scoring(*inputs, kernel_alone=True) for inputs in all_inputs], device)
+    call = products.seconds(scoring(*all_inputs[0]), device)
+    figures = {"kernel us": 1e6 * kernel, "call us": 1e6 * call, "% of limit": 100 * size / speed / kernel}
     name = f"{queries} x {documents:,} x {tokens:,}, {str(dtype).removeprefix('torch.')}"
-    return {"shape": name, **{what: round(value, 1) for what, value in told.items()}, "goal us": goal}
+    return {"shape": name, **{figure: round(value, 1) for figure, value in figures.items()}, "goal us": goal}

@@ -1,4 +1,4 @@
-"""What an accelerator's run has found so far: JSON that is whole on disk after each row, and profiles beside it."""
+"""The result of an accelerator's run so far: JSON that is whole on disk after each row, and profiles beside it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 class Report:
-    """Rows by section; those of a workload are told with their floor, once the device's `limits` are known."""
+    """Rows by section; a workload's rows get their floor once the device's `limits` are measured."""
 
     def __init__(self, head: Mapping[str, Any], out: Path) -> None:
         self._head, self._out, self._workloads = head, out, named(head["settings"]["scale"])
@@ -22,7 +22,7 @@ class Report:
             old.unlink()
 
     def tell(self, section: str, row: Row) -> None:
-        """Takes a row."""
+        """Appends a row to a section, prints it, and writes the result."""
         if self.limits and "tokens/s" in row:
             workload = self._workloads[row["workload"]]
             least = floor(shape(workload.model), workload, row["in flight"], Device(**self.limits))
@@ -33,6 +33,6 @@ class Report:
         result.write({**self._head, "limits": self.limits, **self.sections}, self._out)
 
     def profile(self, workload: str, text: str) -> None:
-        """A file a workload, to which every kind of encoder adds its own."""
+        """Appends a profile to the workload's file, which has those of all kinds of encoder."""
         with self._out.with_name(f"{self._out.stem}-{workload}.txt").open("a") as file:
             file.write(text)

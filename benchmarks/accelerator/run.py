@@ -2,7 +2,7 @@
 
 Weights are random, so torch, Triton, transformers and numpy are enough; the services' parts are skipped where their
 packages are missing. JSON is written after each row, profiles beside it. The run ends by itself before its limit: no
-part begins without time for it, and one that hangs ends the process. That outputs are right is for tests/gpu to say.
+part begins without time for it, and one that hangs ends the process. Whether outputs are right is tested by tests/gpu.
 """
 
 import argparse
@@ -27,58 +27,60 @@ from benchmarks.workloads import Workload, named
 
 Part = tuple[str, Callable[[], object]]
 LEAST, OF_SERVICES = 40.0, 90.0
-"""Seconds that a part needs to get anywhere. Services load their model in processes of their own, which a run that is
-ended from outside leaves behind."""
+"""Least seconds that a part needs, and that a part with services needs.
+
+Services load their model in processes of their own, which a run that is ended from outside leaves behind.
+"""
 
 
 def limits(device: torch.device) -> Row:
-    """What the device can do, as `roofline.Device` has it."""
+    """Measures the device's rates, as fields of `roofline.Device`."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "a processor"
     rates = {"flops": products.flops, "memory": products.bandwidth, "link": products.link}
-    return {"name": name, **{each: round(rate(device)) for each, rate in rates.items()}}
+    return {"name": name, **{field: round(rate(device)) for field, rate in rates.items()}}
 
 
-def parts(options: argparse.Namespace, report: Report) -> Iterator[Part]:
-    """What is run, in order: what takes seconds, then the headlines of each kind, since time may run out."""
-    device, scale, limit = torch.device(options.device), options.scale, report.limits
+def parts(arguments: argparse.Namespace, report: Report) -> Iterator[Part]:
+    """Yields the parts in order: those of seconds first, then the headlines of each kind, since time may run out."""
+    device, scale, limit = torch.device(arguments.device), arguments.scale, report.limits
 
-    def tell(section: str, make: Callable[..., list[Row]], *of: Any) -> None:
-        for row in make(device, scale, *of, limit):
+    def report_rows(section: str, make: Callable[..., list[Row]], *details: Any) -> None:
+        for row in make(device, scale, *details, limit):
             report.tell(section, row)
 
     def engine(model: str, workloads: list[Workload]) -> Part:
-        return f"engine, {model}", partial(run_model, workloads, options.device, options.seconds, report)
+        return f"engine, {model}", partial(run_model, workloads, arguments.device, arguments.seconds, report)
 
-    groups = groupby((named(scale)[name] for name in WORKLOADS), key=lambda each: each.model)
+    groups = groupby((named(scale)[name] for name in WORKLOADS), key=lambda workload: workload.model)
     engines = [engine(model, list(group)) for model, group in groups]
     served: list[Part] = [
-        (f"services, {name}", partial(tell, "services", services, name, options.seconds)) for name in LOADS
+        (f"services, {name}", partial(report_rows, "services", services, name, arguments.seconds)) for name in LOADS
     ]
     yield "limits", lambda: limit.update(limits(device))
-    yield from ((f"attention, heads of {head}", partial(tell, "attention", attention, head)) for head in HEADS)
-    yield from ((f"maxsim, {dtype}", partial(tell, "maxsim", maxsim, dtype)) for dtype in DTYPES)
+    yield from ((f"attention, heads of {head}", partial(report_rows, "attention", attention, head)) for head in HEADS)
+    yield from ((f"maxsim, {dtype}", partial(report_rows, "maxsim", maxsim, dtype)) for dtype in DTYPES)
     yield from (*engines[:3], *served[:2], *engines[3:], *served[2:])
 
 
-def main(options: argparse.Namespace) -> int:
-    """1 where a part failed."""
-    faulthandler.dump_traceback_later(options.limit, exit=True)  # a part that hangs, or takes too long
-    until = time.monotonic() + options.limit
-    machine = describe() | ({"commit": options.commit} if options.commit else {})
-    settings = {name: getattr(options, name) for name in ("device", "scale", "seconds", "limit")}
-    report = Report({"benchmark": "accelerator", "settings": settings, "machine": machine}, options.out)
-    for name, part in parts(options, report):
-        start, told = time.monotonic(), {"part": name}
+def main(arguments: argparse.Namespace) -> int:
+    """Runs all parts; gives 1 where one failed."""
+    faulthandler.dump_traceback_later(arguments.limit, exit=True)  # a part that hangs, or takes too long
+    until = time.monotonic() + arguments.limit
+    machine = describe() | ({"commit": arguments.commit} if arguments.commit else {})
+    settings = {name: getattr(arguments, name) for name in ("device", "scale", "seconds", "limit")}
+    report = Report({"benchmark": "accelerator", "settings": settings, "machine": machine}, arguments.out)
+    for name, part in parts(arguments, report):
+        start, row = time.monotonic(), {"part": name}
         if until - start < (OF_SERVICES if name.startswith("services") else LEAST):
-            told["skipped"] = "the time is up"
+            row["skipped"] = "the time is up"
         else:
             try:
                 part()
             except (Exception, SystemExit) as error:
                 traceback.print_exc()
-                told["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+                row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         gc.collect()
         torch.cuda.empty_cache()  # for the services, whose worker is another process
-        report.tell("parts", told | {"seconds": round(time.monotonic() - start, 1)})
+        report.tell("parts", row | {"seconds": round(time.monotonic() - start, 1)})
     faulthandler.cancel_dump_traceback_later()
-    return int(any("error" in each for each in report.sections["parts"]))
+    return int(any("error" in part_row for part_row in report.sections["parts"]))

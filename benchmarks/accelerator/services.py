@@ -12,13 +12,13 @@ from benchmarks.accelerator.report import Row
 from benchmarks.workloads import Scale, named
 
 LOADS = ("colbert-rerank", "short", "token-embed", "instruct-burst")
-"""What matters most first; the last comes all at once."""
+"""Workloads in order of importance; the last one comes all at once."""
 FRONTENDS, WARMUP = {"tiny": 1, "small": 1, "full": 4}, 1.0
 NEEDED = "import benchmarks.services, frontend_service.__main__, gpu_worker.__main__, harness.stack"
 
 
 def services(device: torch.device, scale: Scale, name: str, seconds: float, limits: Row) -> list[Row]:
-    """Rates, p50 and p99, and CPU a request."""
+    """Measures rates, p50 and p99, and CPU a request."""
     probe = subprocess.run([sys.executable, "-c", NEEDED], capture_output=True, text=True)
     if probe.returncode:
         return [{"workload": name, "skipped": probe.stderr.strip().splitlines()[-1]}]
@@ -32,9 +32,9 @@ def services(device: torch.device, scale: Scale, name: str, seconds: float, limi
 
     async def run() -> dict[str, float]:
         async with stack(workload.model, frontends=FRONTENDS[scale], worker={"device": str(device)}) as pair:
-            address = ",".join(each.address for each in pair.frontends)
+            address = ",".join(frontend.address for frontend in pair.frontends)
             server = Server(address=address, pids={"worker": pair.worker.pid, "frontend": pair.frontends[0].pid})
             return await asyncio.to_thread(partial(generated, server, name, **options))
 
-    told = {figure: float(f"{value:.4g}") for figure, value in asyncio.run(run()).items()}
-    return [{"workload": name, "model": workload.model, "in flight": clients, **told}]
+    figures = {figure: float(f"{value:.4g}") for figure, value in asyncio.run(run()).items()}
+    return [{"workload": name, "model": workload.model, "in flight": clients, **figures}]

@@ -14,16 +14,16 @@ from typing import Protocol
 
 REFUSED = "RESOURCE_EXHAUSTED"
 BACKOFF = 0.5
-"""Seconds: who is refused and asks again at once does nothing else, and takes the cores from those who compute."""
+"""Seconds that a refused client waits: repeating at once would take the cores from the server."""
 
 
 Sender = tuple[tuple[str, str], ...]
-"""Who sends: metadata that tell a fairness key and a priority, where there are any."""
+"""A sender: metadata with its fairness key and its priority, where it has any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call: when it was due and when it ended, by the loop's clock; a status such as OK; who sent what."""
+    """A call: when it was due and when it ended, by the loop's clock; a status such as OK; its request and sender."""
 
     due: float
     ended: float
@@ -33,16 +33,16 @@ class Call:
 
 
 class Target(Protocol):
-    """What is measured."""
+    """The server that is measured."""
 
     async def call(self, request: int, sender: Sender) -> str:
-        """Sends that request and waits; the status of the answer. Never raises."""
+        """Sends a request and gives the status of its answer. Never raises."""
 
 
 async def closed(
     target: Target, turns: Iterator[int], senders: Sequence[Sender], clients: int, stop: float
 ) -> list[Call]:
-    """`clients` loops until `stop`, or until the turns end; client n is sender n, cyclic."""
+    """Runs `clients` loops until `stop`, or until the turns end; client n is sender n, cyclic."""
     clock, calls = asyncio.get_running_loop().time, list[Call]()
 
     async def client(sender: Sender) -> None:
@@ -62,7 +62,7 @@ async def closed(
 async def opened(
     target: Target, turns: Iterator[int], senders: Sequence[Sender], gaps: Iterator[float], stop: float
 ) -> list[Call]:
-    """One request each gap of seconds until `stop`; waits for every answer. Request n is of sender n, cyclic."""
+    """Sends a request after each gap until `stop`; waits for every answer. Request n is of sender n, cyclic."""
     clock, calls = asyncio.get_running_loop().time, list[Call]()
     due = clock()
 
@@ -82,21 +82,22 @@ async def opened(
 
 
 def gaps(rate: float, seed: int) -> Iterator[float]:
-    """Seconds between requests at that rate: those of Poisson arrivals."""
+    """Draws the seconds between requests at that rate, of Poisson arrivals."""
     draw = random.Random(seed)
     while True:
         yield draw.expovariate(rate)
 
 
 def senders(keys: str, priorities: str) -> list[Sender]:
-    """Senders of `a:3,b` (three of four calls are of key a) and of `0,0,1` (every third call has priority 1).
+    """Lists the senders of `a:3,b` (three of four calls are of key a) and of `0,0,1` (every third call has priority 1).
 
     Raises ValueError for a weight that is no whole number.
     """
     weighed = [(name, int(weight or 1)) for name, _, weight in (entry.partition(":") for entry in keys.split(","))]
     names = [name for name, weight in weighed for _ in range(weight)]
-    headers = {"selvage-key": names, "selvage-priority": priorities.split(",")}
-    every = product(*reversed(headers.values()))  # each key meets each priority
+    values = {"selvage-key": names, "selvage-priority": priorities.split(",")}
+    combinations = product(*reversed(values.values()))  # each key meets each priority
     return [
-        tuple((name, value) for name, value in zip(headers, reversed(pair), strict=True) if value) for pair in every
+        tuple((name, value) for name, value in zip(values, reversed(combination), strict=True) if value)
+        for combination in combinations
     ]

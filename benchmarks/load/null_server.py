@@ -20,7 +20,7 @@ from shared.server.rpc import server_options
 
 @contextmanager
 def null_server() -> Iterator[tuple[str, int]]:
-    """Its address and process id; ended at the end."""
+    """Runs the server; yields its address and process id."""
     command = [sys.executable, "-m", "benchmarks.load.null_server"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -28,12 +28,12 @@ def null_server() -> Iterator[tuple[str, int]]:
 
 
 async def serve() -> None:
-    """Until standard input ends."""
+    """Serves until standard input ends."""
     dense = vectors_pb2.DenseVectors(data=bytes(4 * 384), count=1, dimensions=384)
-    told = embedding_pb2.EmbedResponse(dense=dense).SerializeToString()  # as large as our service's; names no model
+    reply = embedding_pb2.EmbedResponse(dense=dense).SerializeToString()  # as large as our service's; names no model
 
     async def answer(request: bytes, context: object) -> bytes:
-        return told
+        return reply
 
     service, _, name = EMBED.strip("/").partition("/")
     handlers: Any = {name: grpc.unary_unary_rpc_method_handler(answer)}

@@ -1,4 +1,4 @@
-"""Figures of all calls of a run: counts and ratios. Nothing here is measured."""
+"""Figures of a run from its calls, by counting and dividing."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,11 +12,11 @@ NAMES = {REFUSED: "refused", EXPIRED: "expired"}
 
 
 class LoadFailed(RuntimeError):
-    """A run that cannot be counted; the message says why."""
+    """Raised for a run that cannot be counted; the message says why."""
 
 
 def counted(calls: Sequence[Call], start: float, stop: float, *, is_open: bool) -> tuple[list[Call], float]:
-    """The calls of the window, and the seconds that rates are divided by.
+    """Selects the calls of the window, and gives the seconds that rates are divided by.
 
     An open loop goes by when a call was due. A closed loop goes by the answer, and its span reaches from the last
     answer before the window to the last in it: clients fall into step with the server's batches, and a window's edge
@@ -30,7 +30,9 @@ def counted(calls: Sequence[Call], start: float, stop: float, *, is_open: bool) 
 
 
 def figures(calls: Sequence[Call], seconds: float, tokens: Sequence[int], deadline: float = 0.0) -> dict[str, float]:
-    """Rates and latencies. `tokens`: of each request; `deadline`: seconds that an answer may take to be of use, or 0.
+    """Computes rates and latencies.
+
+    `tokens`: those of each request; `deadline`: seconds that an answer may take to be of use, or 0.
 
     Latencies are of answers with OK: refusals answer fast and would flatter them, so they have their own.
     """
@@ -47,12 +49,12 @@ def figures(calls: Sequence[Call], seconds: float, tokens: Sequence[int], deadli
     return rates
 
 
-def by_sender(calls: Sequence[Call], *figured: Any) -> dict[str, dict[str, float]]:
-    """The same of each sender, where there are several; takes what `figures` does."""
+def by_sender(calls: Sequence[Call], *arguments: Any) -> dict[str, dict[str, float]]:
+    """Computes the figures of each sender, where there are several; takes the arguments of `figures`."""
     senders = sorted({call.sender for call in calls})
     groups = {" ".join(f"{name} {value}" for name, value in sender): sender for sender in senders}
-    by_name = {name: [call for call in calls if call.sender == sender] for name, sender in groups.items()}
-    return {name: figures(group, *figured) for name, group in by_name.items()} if len(by_name) > 1 else {}
+    calls_of = {name: [call for call in calls if call.sender == sender] for name, sender in groups.items()}
+    return {name: figures(own_calls, *arguments) for name, own_calls in calls_of.items()} if len(calls_of) > 1 else {}
 
 
 def _latency(prefix: str, calls: Sequence[Call]) -> dict[str, float]:

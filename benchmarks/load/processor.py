@@ -9,14 +9,17 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuSeconds:
-    """`whole`: all threads that ever were, children not counted. `event_loop`: the main thread, where asyncio runs."""
+    """CPU seconds of a process. `whole`: all threads, those that ended too, without children.
+
+    `event_loop`: the main thread, where asyncio runs.
+    """
 
     whole: float
     event_loop: float
 
     @classmethod
     def of(cls, pid: int) -> "CpuSeconds":
-        """Until now. Raises OSError where the process is gone."""
+        """Reads the seconds used so far. Raises OSError where the process is gone."""
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         nanoseconds = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]
         return cls(whole=(int(fields[11]) + int(fields[12])) * TICK, event_loop=int(nanoseconds) / 1e9)
@@ -26,16 +29,16 @@ class CpuSeconds:
 
 
 def peak_mebibytes(pid: int) -> float:
-    """Of memory that the process has had at once; proc(5)."""
+    """Reads the most memory that a process has had resident at once; see proc(5)."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def children(pid: int) -> dict[str, int]:
-    """Process ids of those that a process started, by the module that their command line runs."""
-    processes = {}
+    """Finds the child processes of a process: their ids by the module that their command line runs."""
+    modules = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
         if "-m" in words:
-            processes[words[words.index("-m") + 1]] = int(child)
-    return processes
+            modules[words[words.index("-m") + 1]] = int(child)
+    return modules

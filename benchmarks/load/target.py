@@ -1,4 +1,4 @@
-"""Where calls go: gRPC with deadlines, keys and priorities, or a peer over HTTP. Messages are bytes made beforehand."""
+"""Targets of a load: gRPC with deadlines, keys and priorities, or a peer over HTTP. Messages are made beforehand."""
 
 import random
 from collections.abc import AsyncIterator, Sequence
@@ -19,36 +19,38 @@ HTTP_STATUSES = {200: OK, 429: REFUSED, 503: REFUSED, 504: EXPIRED}
 
 
 class Checked(Target, Protocol):
-    """A target that can be tried before anything counts."""
+    """A target that can be checked before calls count."""
 
     async def check(self) -> None:
-        """One call ahead of all. Raises LoadFailed."""
+        """Makes a first call. Raises LoadFailed."""
 
 
 def texts_of(workload: Workload, seed: int) -> list[list[str]]:
-    """The texts of each request, of exactly the tokens that the workload says for MiniLM and `random:` shapes."""
+    """Draws the texts of each request, with exactly the workload's tokens for MiniLM and `random:` shapes."""
     draw, late = random.Random(seed), workload.kind == "rerank"
     return [[text(workload.model, length, draw, late) for length in lengths] for lengths in workload.requests]
 
 
 def messages(workload: Workload, seed: int) -> list[bytes]:
-    """Every request as our own contract has it."""
-    made: list[Any] = []
+    """Serialises every request by our own contract."""
+    requests: list[Any] = []
     late, outputs = vectors_pb2.SCORING_METHOD_LATE_INTERACTION, [vectors_pb2.OUTPUT_KIND_MULTI_VECTOR]
     for texts in texts_of(workload, seed):
         if workload.kind == "rerank":
-            made.append(ranking_pb2.RerankRequest(query=texts[0], documents=texts[1:], method=late))
+            requests.append(ranking_pb2.RerankRequest(query=texts[0], documents=texts[1:], method=late))
         else:
-            made.append(embedding_pb2.EmbedRequest(texts=texts, outputs=outputs if workload.kind == "tokens" else []))
-    return [each.SerializeToString() for each in made]
+            requests.append(
+                embedding_pb2.EmbedRequest(texts=texts, outputs=outputs if workload.kind == "tokens" else [])
+            )
+    return [request.SerializeToString() for request in requests]
 
 
 FIRST = 60.0
-"""Seconds that the first call may take at least, whatever the deadline of those that count."""
+"""Least timeout of the first call in seconds; the deadline of later calls may be shorter."""
 
 
 class GrpcTarget:
-    """One channel a server; calls take turns among them."""
+    """Services over gRPC: a channel to each server, used in rotation."""
 
     def __init__(self, channels: Sequence[grpc.aio.Channel], workload: Workload, seed: int, deadline: float) -> None:
         method = RERANK if workload.kind == "rerank" else EMBED
@@ -57,17 +59,17 @@ class GrpcTarget:
         self._deadline, self._sent = deadline, 0
 
     async def check(self) -> None:
-        """One call ahead of all, whose reply must count the tokens that its texts were made of. Raises LoadFailed."""
+        """Makes a first call, whose reply must count exactly the tokens that were sent. Raises LoadFailed."""
         kind: Any = ranking_pb2.RerankResponse if self._workload.kind == "rerank" else embedding_pb2.EmbedResponse
         try:
             raw = await self._calls[0](self._messages[0], timeout=max(FIRST, self._deadline))
         except grpc.aio.AioRpcError as error:
             raise LoadFailed(f"the first call ended with {error.code().name}: {error.details()}") from None
-        made = sum(self._workload.requests[0])
+        sent = sum(self._workload.requests[0])
         reply = kind.FromString(raw)
-        told = reply.usage.prompt_tokens if reply.model else None  # the null server counts nothing
-        if told not in (None, made):
-            raise LoadFailed(f"the first request is made of {made} tokens, the server counted {told}")
+        counted = reply.usage.prompt_tokens if reply.model else None  # the null server counts nothing
+        if counted not in (None, sent):
+            raise LoadFailed(f"the first request is made of {sent} tokens, the server counted {counted}")
 
     async def call(self, request: int, sender: Sender) -> str:
         self._sent += 1
@@ -80,10 +82,10 @@ class GrpcTarget:
 
 
 class HttpTarget:
-    """An aiohttp session with as many connections as calls."""
+    """A peer over HTTP: an aiohttp session with as many connections as calls."""
 
     def __init__(self, session: Any, url: str, bodies: Sequence[bytes], lost: type[Exception] = OSError) -> None:
-        """`lost`: what is raised where a connection breaks."""
+        """`lost`: the exception that a broken connection raises."""
         self._session, self._url, self._bodies, self._lost = session, url, bodies, lost
 
     async def check(self) -> None:
@@ -104,18 +106,18 @@ class HttpTarget:
 
 @asynccontextmanager
 async def reached(address: str, workload: Workload, *, seed: int, deadline: float) -> AsyncIterator[Checked]:
-    """The target of http:..., or HOST:PORT (several with commas); calls end after `deadline` seconds."""
+    """Opens the target of http:..., or HOST:PORT (several with commas); calls end after `deadline` seconds."""
     if address.startswith("http"):
-        import aiohttp  # not everywhere
+        import aiohttp  # may not be installed
 
         url = f"{address.rstrip('/')}/{'rerank' if workload.kind == 'rerank' else 'embeddings'}"
         timeout, connector = aiohttp.ClientTimeout(total=deadline), aiohttp.TCPConnector(limit=0)
         headers = {"Content-Type": "application/json"}
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
-            bodies = [infinity.body(each, rerank=workload.kind == "rerank") for each in texts_of(workload, seed)]
+            bodies = [infinity.body(texts, rerank=workload.kind == "rerank") for texts in texts_of(workload, seed)]
             yield HttpTarget(session, url, bodies, aiohttp.ClientError)
         return
-    channels = [grpc.aio.insecure_channel(each, options=channel_options()) for each in address.split(",")]
+    channels = [grpc.aio.insecure_channel(server, options=channel_options()) for server in address.split(",")]
     try:
         yield GrpcTarget(channels, workload, seed, deadline)
     finally:
