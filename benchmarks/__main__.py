@@ -20,7 +20,7 @@ ROUNDS = {"offline": (2, 2), "engine": (3, 1), "maxsim": (4, 1), "services": (3,
 COMPARED = ("engine", "services")
 """Benchmarks that can compare with other checkouts."""
 SCALES = ("tiny", "small", "full")
-OTHERS = {name.partition(".")[0]: f"benchmarks.{name}" for name in ("load.generator", "accelerator.run", "render")}
+COMMANDS = {name.partition(".")[0]: f"benchmarks.{name}" for name in ("load.generator", "accelerator.run", "render")}
 """Modules of the commands that have flags of their own, by name."""
 
 
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     made = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=raw)
     names = made.add_subparsers(dest="name", metavar="NAME")
-    modules = {name: f"benchmarks.{name}" for name in ROUNDS} | OTHERS
+    modules = {name: f"benchmarks.{name}" for name in ROUNDS} | COMMANDS
     flags = {}
     for name, module in modules.items():
         says = words(module)
@@ -106,7 +106,7 @@ def main() -> int:
     if arguments.name in ROUNDS:
         measure(arguments)
     elif arguments.name:
-        return int(import_module(OTHERS[arguments.name]).main(arguments))
+        return int(import_module(COMMANDS[arguments.name]).main(arguments))
     else:
         flags.print_help()
     return 0

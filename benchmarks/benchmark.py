@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 from benchmarks.machine import ROOT, commit, describe
 from benchmarks.peers.process import versions_of
-from benchmarks.rounds import Found, Turns, case, interleaved, shares
+from benchmarks.rounds import Measurements, Turns, case, interleaved, shares
 
 OURS = "selvage"
 INFINITY = "infinity"
@@ -40,7 +40,7 @@ class Options:
 class Benchmark(Protocol):
     """The protocol of a benchmark's module. Its docstring says what is compared; `turns` starts and ends all sides.
 
-    `WHOSE`: the side that is ours. `RATE`: the figure that is compared with products alone. `COMPARED`: figures whose
+    `OUR_SIDE`: our side. `RATE`: the figure that is compared with products alone. `COMPARED`: figures whose
     ratio of ours to each other side is reported. `PEERS`: packages whose versions are reported, by their venv. An
     optional `finished` adds figures that follow from all sides of a case.
     """
@@ -48,7 +48,7 @@ class Benchmark(Protocol):
     RATE: str
     COMPARED: Sequence[str]
     PEERS: Mapping[str, Sequence[str]]
-    WHOSE: str
+    OUR_SIDE: str
 
     @staticmethod
     def turns(options: Options) -> AbstractContextManager[Turns]:
@@ -58,7 +58,7 @@ class Benchmark(Protocol):
 def run(name: str, options: Mapping[str, Any], rounds: int, starts: int) -> dict[str, Any]:
     """Runs a benchmark by name and gives its result. `options`: those of `Options` except the folder."""
     module = cast(Benchmark, import_module(f"benchmarks.{name}"))
-    measured: Found = {}
+    measured: Measurements = {}
     with TemporaryDirectory() as folder:
         all_options = Options(folder=Path(folder), **options)
         for number in range(starts):
@@ -76,5 +76,5 @@ def run(name: str, options: Mapping[str, Any], rounds: int, starts: int) -> dict
         "settings": {key: value for key, value in options.items() if value} | {"rounds": rounds, "starts": starts},
         "machine": describe(),
         "peers": {venv: versions_of(venv, packages) for venv, packages in module.PEERS.items()},
-        "cases": [case(case_name, sides, module.WHOSE, module.COMPARED) for case_name, sides in cases.items()],
+        "cases": [case(case_name, sides, module.OUR_SIDE, module.COMPARED) for case_name, sides in cases.items()],
     }

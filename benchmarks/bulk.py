@@ -30,11 +30,11 @@ from benchmarks.rounds import Figures, Turn
 from benchmarks.services import ENGINE, Server, pair
 from benchmarks.workloads import MINILM, lognormal, minilm_folder, text, token_ids
 
-WHOSE, RATE, COMPARED = "the command", "texts/s", ("texts/s", "CPU ms/text")
+OUR_SIDE, RATE, COMPARED = "the command", "texts/s", ("texts/s", "CPU ms/text")
 PEERS = {"sentence-transformers": ("sentence-transformers", "torch", "pyarrow")}
 TEXTS, QUICK, MEAN = 3000, 100, 32.0
 """Number of texts, number with --quick, and mean length in tokens (the longest has 512)."""
-DIFFERS = 1e-5
+TOLERANCE = 1e-5
 """Largest difference allowed in a number of a unit vector."""
 
 
@@ -67,7 +67,7 @@ def compared(side: Callable[..., Figures], target: str, rows: list[Any]) -> Figu
     rows += [] if rows else [np.stack(table["dense"].to_numpy())]
     difference = np.abs(np.stack(table["dense"].to_numpy()) - rows[0]).max()
     assert table["id"].to_pylist() == [str(number) for number in range(len(rows[0]))], f"{target}: other rows"
-    assert difference < DIFFERS, f"{target} differs by {difference}"
+    assert difference < TOLERANCE, f"{target} differs by {difference}"
     return figures
 
 
@@ -84,7 +84,7 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
         loading = (Peer(encode, threads=threads), Peer([*encode, str(threads)], threads=1), peer_of(threads))
         plain, pool, engine = (cleanup.enter_context(peer) for peer in loading)
         sides: dict[str, Callable[..., Figures]] = {
-            WHOSE: partial(command, cleanup.enter_context(pair(ROOT, threads)), count),
+            OUR_SIDE: partial(command, cleanup.enter_context(pair(ROOT, threads)), count),
             f"encode, {threads} threads": partial(run_peer, plain, count, "file"),
             f"encode, pool of {threads} x 1 thread": partial(run_peer, pool, count, "file"),
         }

@@ -19,7 +19,7 @@ from benchmarks.peers.process import Peer
 from benchmarks.rounds import ALONE, Figures, Turn
 from benchmarks.workloads import MAX_TOKENS, MINILM, QUERY, token_ids
 
-WHOSE, RATE, COMPARED = OURS, "tokens/s", ("tokens/s",)
+OUR_SIDE, RATE, COMPARED = OURS, "tokens/s", ("tokens/s",)
 PEERS: Mapping[str, tuple[str, ...]] = {}
 TOKENS, COUNTS = 16, (1, 8, 64)
 RERANKS = ((50, 256), (1000, 16))

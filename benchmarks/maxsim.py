@@ -18,7 +18,7 @@ from benchmarks.peers.process import Peer, python_of
 from benchmarks.rounds import ALONE, Figures, Turn
 from benchmarks.workloads import DOCUMENTS, QUERY, WIDTH, lognormal
 
-WHOSE, RATE, COMPARED = OURS, "documents/s", ("documents/s",)
+OUR_SIDE, RATE, COMPARED = OURS, "documents/s", ("documents/s",)
 PEERS = {"maxsim": ("pylate", "maxsim-cpu", "torch")}
 OTHERS = ("PyLate rank.rerank", "maxsim-cpu")
 

@@ -37,9 +37,9 @@ class Side:
     differs: float = 1e-5
 
 
-WHOSE, EXACT = "selvage float32", "sentence-transformers default"
+OUR_SIDE, EXACT = "selvage float32", "sentence-transformers default"
 SIDES = {
-    WHOSE: Side(peer="float32"),
+    OUR_SIDE: Side(peer="float32"),
     "selvage bfloat16": Side(peer="bfloat16", differs=2e-2),
     EXACT: Side(peer="sentence-transformers", batches="default"),
     "sentence-transformers, best batch": Side(peer="sentence-transformers", batches="tuned"),

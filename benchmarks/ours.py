@@ -150,9 +150,8 @@ class Ours:
     def linears(self) -> list[nn.Module]:
         """The linear layers that a token goes through, each with `in_features` and `out_features`."""
         kinds, modules = nn.Linear | linear.PrepackedLinear, self.model.encoder.model.named_modules()
-        return [
-            module for name, module in modules if isinstance(module, kinds) and "pooler" not in name
-        ]  # it is not run
+        # a pooler is not run
+        return [module for name, module in modules if isinstance(module, kinds) and "pooler" not in name]
 
     @property
     def linear_flops(self) -> float:

@@ -15,7 +15,7 @@ from benchmarks.benchmark import OURS, Options
 from benchmarks.rounds import Figures, Turn
 from benchmarks.services import Server, generated, pair
 
-WHOSE, RATE, COMPARED = OURS, "tokens/s", ("goodput/s", "p50 ms", "p99 ms")
+OUR_SIDE, RATE, COMPARED = OURS, "tokens/s", ("goodput/s", "p50 ms", "p99 ms")
 PEERS: Mapping[str, Sequence[str]] = {}
 CLIENTS, WORKLOADS, TIMES = 64, ("128-tokens", "16-tokens"), (1.2, 1.5, 3)
 LEAST_DEADLINE, LATENCIES, NEAR = 2.0, 4, 10.0

@@ -17,7 +17,7 @@ Figures = Mapping[str, float]
 Turn = Callable[[], Figures]
 Turns = Mapping[str, Mapping[str, Turn]]
 """Turns by case, then by side."""
-Found = dict[str, dict[str, list[Figures]]]
+Measurements = dict[str, dict[str, list[Figures]]]
 """Figures of all rounds, by case, then by side."""
 PAUSE = 0.05
 """Seconds before a turn, so that one side's spinning threads are asleep before the next begins."""
@@ -25,9 +25,9 @@ ALONE, SHARE = "products alone", "% of products alone"
 """The side that is a bound (see `products.py`), and the figure of how near another side comes to it."""
 
 
-def interleaved(turns: Turns, rounds: int, *, pause: float = PAUSE) -> Found:
+def interleaved(turns: Turns, rounds: int, *, pause: float = PAUSE) -> Measurements:
     """Measures every side in every case once a round; prints the figures on standard error as they come."""
-    measured: Found = {case: {side: [] for side in sides} for case, sides in turns.items()}
+    measured: Measurements = {case: {side: [] for side in sides} for case, sides in turns.items()}
     for number in range(rounds):
         print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
         for case, sides in turns.items():

@@ -28,7 +28,7 @@ from benchmarks.peers.process import Peer, modules_of
 from benchmarks.rounds import ALONE, Figures, Turn
 from benchmarks.workloads import MAX_TOKENS, MINILM, minilm_folder, named, token_ids
 
-WHOSE, RATE, COMPARED = OURS, "tokens/s", ("requests/s", "goodput/s", "p50 ms")
+OUR_SIDE, RATE, COMPARED = OURS, "tokens/s", ("requests/s", "goodput/s", "p50 ms")
 PEERS = {"infinity": ("infinity-emb", "torch")}
 NULL, ENGINE = "null grpc.aio server", "engine alone"
 SHORT = "16-tokens"

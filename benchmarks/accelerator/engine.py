@@ -30,23 +30,19 @@ def run_model(workloads: Sequence[Workload], device: str, seconds: float, report
     engine = ours.Ours(model, dtype="auto", device=device, max_tokens=MAX_TOKENS if model == MINILM else 0)
     place = engine.model.placement
     loaded = {"model": model, "dtype": place.dtype_name, "load s": round(time.perf_counter() - start, 1)}
-    loaded |= {
-        "weights GB": round(engine.model.weight_bytes / 1e9, 3),
-        **memory(engine),
-        "forms": engine.model.findings,
-    }
-    report.tell("models", loaded)
+    loaded |= {"weights GB": round(engine.model.weight_bytes / 1e9, 3), **memory(engine), "forms": engine.model.told}
+    report.add_row("models", loaded)
     for kind in engine.encoders:
         engine.run_by(kind)
         for workload in workloads:
             for count in workload.in_flight:
                 labels = {"workload": workload.name, "model": model, "encoder": kind, "in flight": count}
-                report.tell("rows", labels | measured(engine, workload, count, seconds))
+                report.add_row("rows", labels | measured(engine, workload, count, seconds))
     for kind, workload in product(engine.encoders, [workload for workload in workloads if workload.name in HEADLINES]):
         engine.run_by(kind)  # profiled last: the profiler may fail
         with engine.marked(STEP):
             launched, kernels = traced(partial(_run, engine, workload, PROFILED * seconds), place.device)
-        report.tell("steps", {"workload": workload.name, "encoder": kind, **launched})
+        report.add_row("steps", {"workload": workload.name, "encoder": kind, **launched})
         report.profile(workload.name, f"{workload.name}, {kind}: {launched}\n{kernels}\n")
 
 

@@ -21,7 +21,7 @@ class Report:
         for old in out.parent.glob(f"{out.stem}-*.txt"):
             old.unlink()
 
-    def tell(self, section: str, row: Row) -> None:
+    def add_row(self, section: str, row: Row) -> None:
         """Appends a row to a section, prints it, and writes the result."""
         if self.limits and "tokens/s" in row:
             workload = self._workloads[row["workload"]]

@@ -46,7 +46,7 @@ def parts(arguments: argparse.Namespace, report: Report) -> Iterator[Part]:
 
     def report_rows(section: str, make: Callable[..., list[Row]], *details: Any) -> None:
         for row in make(device, scale, *details, limit):
-            report.tell(section, row)
+            report.add_row(section, row)
 
     def engine(model: str, workloads: list[Workload]) -> Part:
         return f"engine, {model}", partial(run_model, workloads, arguments.device, arguments.seconds, report)
@@ -81,6 +81,6 @@ def main(arguments: argparse.Namespace) -> int:
                 row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         gc.collect()
         torch.cuda.empty_cache()  # for the services, whose worker is another process
-        report.tell("parts", row | {"seconds": round(time.monotonic() - start, 1)})
+        report.add_row("parts", row | {"seconds": round(time.monotonic() - start, 1)})
     faulthandler.cancel_dump_traceback_later()
     return int(any("error" in part_row for part_row in report.sections["parts"]))

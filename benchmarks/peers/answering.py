@@ -67,7 +67,7 @@ def texts(file: str) -> list[npt.NDArray[np.int32]]:
 
 def padded(all_texts: Sequence[npt.NDArray[np.int32]], size: int) -> Iterator[tuple[Any, Any, Any]]:
     """Yields batches of `size` texts, longest first: their indices [B], and ids and mask [B, L] int64."""
-    order = np.argsort([-len(number) for number in all_texts], kind="stable")
+    order = np.argsort([-len(text) for text in all_texts], kind="stable")
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
         ids = np.zeros((len(chosen), len(all_texts[chosen[0]])), dtype=np.int64)

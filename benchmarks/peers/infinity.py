@@ -15,7 +15,7 @@ from benchmarks.peers.process import KEEP_FREED_MEMORY, POOLS, VENVS, free_port
 
 PROGRAM = VENVS / "infinity" / "bin" / "infinity_emb"
 MODEL = "minilm"
-PATIENCE = 180.0
+START_SECONDS = 180.0
 """Seconds within which it must be ready: it loads and warms up before it listens."""
 QUIET = {"INFINITY_ANONYMOUS_USAGE_STATS": "0", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 FLAGS = (
@@ -50,7 +50,7 @@ def served(folder: Path, *, threads: int) -> Iterator[tuple[str, int]]:
 
 
 def _wait(address: str, process: "subprocess.Popen[bytes]") -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
         if process.poll() is not None:
             sys.exit(f"infinity ended with {process.returncode}; `make peers` sets up what it needs")
@@ -59,7 +59,7 @@ def _wait(address: str, process: "subprocess.Popen[bytes]") -> None:
             return
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
-    sys.exit(f"infinity was not ready within {PATIENCE:.0f} s")
+    sys.exit(f"infinity was not ready within {START_SECONDS:.0f} s")
 
 
 def body(texts: list[str], *, rerank: bool) -> bytes:

@@ -16,7 +16,7 @@ def test_a_part_that_fails_or_has_no_time_costs_no_other(tmp_path: Path, monkeyp
     """Either is told; what fails makes the exit status 1, what is left out does not."""
 
     def parts(given: object, report: Report) -> list[Any]:
-        return [("first", lambda: 1 / 0), ("second", lambda: report.tell("rows", {"workload": "short"}))]
+        return [("first", lambda: 1 / 0), ("second", lambda: report.add_row("rows", {"workload": "short"}))]
 
     monkeypatch.setattr(run, "parts", parts)
     for limit, status, told, rows in (
@@ -35,7 +35,7 @@ def test_a_row_is_on_disk_at_once_with_its_floor(tmp_path: Path) -> None:
     (tmp_path / "found-old.txt").write_text("old")
     report = Report({"settings": {"scale": "full"}}, tmp_path / "found.json")
     report.limits |= {"name": "a chip", "flops": 1e12, "memory": 1e12, "link": 1e12}
-    report.tell("rows", {"workload": "short", "in flight": 64, "tokens/s": 2_923})
+    report.add_row("rows", {"workload": "short", "in flight": 64, "tokens/s": 2_923})
     (row,) = json.loads((tmp_path / "found.json").read_text())["rows"]
     assert (row["floor tokens/s"], row["bound by"], row["% of floor"]) == (5846, "products", 50.0)
     for kind in ("eager", "other"):

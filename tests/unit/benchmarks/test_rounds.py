@@ -61,7 +61,7 @@ def test_shares_are_of_the_products_of_the_same_round_and_number_format() -> Non
 class Fake(ModuleType):
     """A benchmark whose sides compute nothing; counts how often everybody was started."""
 
-    WHOSE, RATE, COMPARED, PEERS, started = "ours", "tokens/s", ("tokens/s",), dict[str, tuple[str, ...]](), 0
+    OUR_SIDE, RATE, COMPARED, PEERS, started = "ours", "tokens/s", ("tokens/s",), dict[str, tuple[str, ...]](), 0
 
     @contextlib.contextmanager
     def turns(self, options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
