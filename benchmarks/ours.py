@@ -35,7 +35,7 @@ from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.upload import Upload
-from gpu_worker.startup.warm_up import rehearsal
+from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.errors import SelvageError
 from shared.jobs import Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens
@@ -76,7 +76,7 @@ class Ours:
         self.model = replace(self.model, encoder=self._loaded.as_written if kind == EAGER else self._loaded)
         self._engine = ModelEngine(self.model)
         self._loop = Loop(self._engine, step_tokens=self.model.placement.step_tokens, queued_tokens=sys.maxsize)
-        self.run(list(rehearsal(self.model)))  # one job of every kind
+        self.run(list(warm_up_jobs(self.model)))  # one job of every kind
 
     def __len__(self) -> int:
         """The number of jobs that are not answered yet."""
@@ -89,8 +89,8 @@ class Ours:
         self._loop.submit(replace(job, id=identity))
 
     def step(self) -> list[Answer]:
-        """Runs one turn of the loop and gives the answers it finished. Raises the error of a job that failed."""
-        return [self._answer(done.id, done.outcome) for done in self._loop.turn()]
+        """Takes the loop's next action and gives the answers that it ended. Raises the error of a job that failed."""
+        return [self._answer(done.id, done.outcome) for done in self._loop.advance()]
 
     def _answer(self, identity: int, outcome: JobResult | SelvageError) -> Answer:
         if isinstance(outcome, SelvageError):
@@ -125,15 +125,16 @@ class Ours:
         """Measures the seconds of the encoder alone over all texts, in the steps that one job of them would take."""
         opened = self._engine.open(job(texts, "tokens" if self.model.heads.multi_vector else "dense"))
         budget = self.model.placement.step_tokens
-        queue = FairQueue(quantum=budget)
-        queue.add(0, opened.costs)
+        queue = FairQueue[int](quantum=budget)
+        queue.add_job(0, opened.costs)
         encoder, device = self.model.encoder, self.model.placement.device
         start = time.perf_counter()
         with torch.inference_mode():
             while len(queue):
-                job_slice, upload = queue.next_step(budget)[0], Upload(device)
-                chosen = [(opened.sequences, opened.chosen(job_slice.start, job_slice.stop))]
-                step = Step.pack(chosen, device, encoder.uncounted, encoder.token_types, upload)
+                units, upload = queue.next_step(budget)[0], Upload(device)
+                selections = [(opened.sequences, opened.sequence_numbers(units.start, units.stop))]
+                step = Step.pack(selections, device, encoder.uncounted, encoder.token_types, upload)
+                assert step.batch is not None
                 upload.send()
                 encoder(step.batch)
         if device.type == "cuda":
@@ -201,5 +202,5 @@ def attention(heads: int, head: int, lengths: Sequence[int], place: Placement) -
 def fast_linear(layer: nn.Linear) -> nn.Module:
     """Converts a linear layer to the kernel that the worker measures to be the fastest on this processor."""
     model = nn.Sequential(layer)
-    linear_choice.quicken(model)
+    linear_choice.install_fastest(model)
     return model

@@ -1,4 +1,4 @@
-"""`Engine`: the client's methods, answered by both services in this process."""
+"""The client's methods over both services in this process."""
 
 import math
 import weakref
@@ -17,9 +17,9 @@ class Engine(Blocking):
         with Engine("minilm") as engine:
             vectors = engine.embed(texts)             # ndarray (texts, dimensions), float32
 
-    It has the methods of `Client`, and answers each call as the services do: the same checks, the same numbers, the
-    same errors. While some texts are computed, the next ones are tokenised and packed. Threads may share an engine.
-    Close it before the main thread ends. A process that forks must make its engines after the fork.
+    It has the methods of `Client`, and does with each call what the services do: the same checks, the same numbers, the
+    same errors. While some texts are computed the next ones are tokenised and packed. Threads may share it; close it
+    before the main thread ends. A process that forks makes its engines after the fork.
     """
 
     def __init__(
@@ -32,8 +32,8 @@ class Engine(Blocking):
     ) -> None:
         """Returns when the model is loaded, compared with its own attention, and warm.
 
-        `model`: a directory, a hub id, minilm, or random:NAME. `timeout`: seconds for a call that has no timeout of
-        its own. `in_flight`: parts of a large input that are prepared at a time. `options`: those of
+        `model`: a directory, a hub id, minilm, or random:NAME. `timeout`: seconds for a call that does not say how long
+        it may take. `in_flight`: parts of a large input that are prepared at a time. `options`: those of
         `python -m gpu_worker --help` with underscores, such as device="cuda:1", dtype="float16", max_tokens=512.
 
         Raises ValueError where the model is refused, in one line, or a value makes no sense; TypeError for an unknown

@@ -27,7 +27,7 @@ async def serve(model: str, worker: str, frontend: str, http: str = "", devices:
     """
     starting = f"{len(devices)} workers" if len(devices) > 1 else "a worker"
     print(f"Starting {starting} with {model} and a frontend ...", flush=True)
-    apis = {"doors": "grpc,tei,http", "http-listen": http} if http else {}
+    apis = {"apis": "grpc,tei,http", "http-listen": http} if http else {}
     worker_settings, frontend_settings = {"listen": worker}, {"listen": frontend, **apis}
     with ExitStack() as stopping:
         async with stack(model, devices=devices, worker=worker_settings, frontend=frontend_settings) as pair:

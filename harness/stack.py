@@ -89,7 +89,7 @@ async def stack(
         flags = worker_flags({"model": model, **(worker or {})}, workers, devices)
         holders = [ServiceProcess("gpu_worker", WORKER_SERVICES, settings, channel=channel) for settings in flags]
         await asyncio.gather(*(_start(member, cleanup) for member in holders))
-        apis = str((frontend or {}).get("doors", "grpc"))
+        apis = str((frontend or {}).get("apis", "grpc"))
         fronts = [
             ServiceProcess(
                 "frontend_service",

@@ -30,7 +30,11 @@ def run_model(workloads: Sequence[Workload], device: str, seconds: float, report
     engine = ours.Ours(model, dtype="auto", device=device, max_tokens=MAX_TOKENS if model == MINILM else 0)
     place = engine.model.placement
     loaded = {"model": model, "dtype": place.dtype_name, "load s": round(time.perf_counter() - start, 1)}
-    loaded |= {"weights GB": round(engine.model.weight_bytes / 1e9, 3), **memory(engine), "forms": engine.model.told}
+    loaded |= {
+        "weights GB": round(engine.model.weight_bytes / 1e9, 3),
+        **memory(engine),
+        "forms": engine.model.findings,
+    }
     report.add_row("models", loaded)
     for kind in engine.encoders:
         engine.run_by(kind)
