@@ -18,7 +18,7 @@ from gpu_worker.kernels.attention import choice as attention_choice
 from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention import llama4, relative
 from gpu_worker.kernels.attention.choice import AttentionShape
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, Ways
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength
 from gpu_worker.kernels.attention.hopper import Hopper
 from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
 from gpu_worker.model.encoder.equal_length import EqualLengthEncoder
@@ -156,9 +156,9 @@ def _check_attention(packed: PackedEncoder, reference: Reference) -> list[str]:
     try:
         reference.check(packed)
     except ModelRefused:
-        if not isinstance(faster, EqualRuns) or faster.ways == Ways():
+        if not isinstance(faster, EqualRuns) or faster.kernels == KernelByLength():
             raise
-        packed.attention = EqualRuns(Ways())
+        packed.attention = EqualRuns(KernelByLength())
         reference.check(packed)
         return [f"no {faster.name}: the model does not run by it as by its own"]
     return []
@@ -183,7 +183,7 @@ def _with_fastest_attention(packed: PackedEncoder, reference: Reference, placeme
     if why is None:
         return mode
     try:
-        if not why and not attention_choice.faster_than(usual, placement.device, placement.dtype, shape):
+        if not why and not attention_choice.hopper_is_faster(usual, placement.device, placement.dtype, shape):
             why = f"it is not clearly faster than {usual.name}"
         if not why:
             packed.attention = Hopper()

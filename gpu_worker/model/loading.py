@@ -26,7 +26,7 @@ from gpu_worker.model.verify.probes import Budget, Probes
 from gpu_worker.repository import fitting, packages, vocabulary
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.late_overrides import NO_OVERRIDES, LateOverrides
-from gpu_worker.repository.late_reading import Room, resolve
+from gpu_worker.repository.late_reading import LengthLimits, resolve
 from gpu_worker.repository.recipe import Recipe
 from gpu_worker.repository.tokenizer import TokenizerFile
 from shared.card import LateInteraction
@@ -124,7 +124,7 @@ def _loaded(
     uncounted = uncounted_id_of(source.model)
     positions = positions_of(config, uncounted)
     limit = _limit(max_tokens, source.recipe, positions)
-    room = Room(usual=limit, asked=max_tokens, positions=positions, uncounted=uncounted)
+    room = LengthLimits(usual=limit, requested=max_tokens, positions=positions, uncounted=uncounted)
     late.check(source.tokenizer, room)
     late_recipe = source.recipe.late_interaction
     reading = resolve(late_recipe, source.tokenizer, room) if late_recipe else None

@@ -130,7 +130,7 @@ def _number_format(config: dict[str, Any]) -> str:
 
 def _check_padding(late: LateInteractionRecipe, reader: Any) -> None:
     if late.expansion and (late.padding_side or reader.padding_side) == "left":
-        raise ModelRefused(f"{late.expansion.told_by}: padding_side is left, and only the ends of queries are expanded")
+        raise ModelRefused(f"{late.expansion.source}: padding_side is left, and only the ends of queries are expanded")
 
 
 def _tensors_of(path: Path, layer: LayerRecipe) -> dict[str, Tensor]:

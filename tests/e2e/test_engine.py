@@ -17,8 +17,8 @@ from pyarrow import parquet
 
 from embedded.options import EngineOptions
 from gpu_worker.kernels.attention import choice as attention_choice
-from gpu_worker.kernels.attention.choice import exact_ways
-from gpu_worker.kernels.attention.equal_runs import RunKernel, Ways
+from gpu_worker.kernels.attention.choice import exact_kernels
+from gpu_worker.kernels.attention.equal_runs import KernelByLength, RunKernel
 from gpu_worker.kernels.maxsim import choice as maxsim_choice
 from gpu_worker.kernels.maxsim.packed import PackedMaxSim, Product, onednn, plain
 from gpu_worker.loop.async_loop import AsyncLoop
@@ -38,7 +38,7 @@ FEW = TEXTS[:12]
 MEASURED = {"attention", "linear", "max_sim", "weight_bytes"}
 """Fields of a card that tell what was chosen by measuring at load; where linear layers run two ways, weights are kept
 twice."""
-ATTENTIONS = {way.value for way in exact_ways(torch.float32, 16)}
+ATTENTIONS = {way.value for way in exact_kernels(torch.float32, 16)}
 LINEARS = {str(LinearPlan(way, most)) for way in LinearKernel for most in (None, *ROWS)}
 MAX_SIMS = {PackedMaxSim(product).name for product in (onednn, plain)}
 OF_A_SERVER = {*ServiceSettings.model_fields, "model", "listen", "check", "max_unsent_bytes", "queue_seconds"}
@@ -117,9 +117,9 @@ async def test_it_gives_what_the_services_give(
     alike(await asyncio.to_thread(getattr(engine, method), *arguments, **options), expected)
 
 
-CHOICES: list[tuple[Ways, LinearPlan, Product]] = [
-    (Ways((RunKernel.SOFTMAX,)), LinearPlan(), plain),
-    (Ways((RunKernel.POWERS, RunKernel.FUSED), (16,)), LinearPlan(LinearKernel.PACKED, 8), onednn),
+CHOICES: list[tuple[KernelByLength, LinearPlan, Product]] = [
+    (KernelByLength((RunKernel.SOFTMAX,)), LinearPlan(), plain),
+    (KernelByLength((RunKernel.POWERS, RunKernel.FUSED), (16,)), LinearPlan(LinearKernel.PACKED, 8), onednn),
 ]
 
 

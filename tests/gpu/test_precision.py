@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.attention import hopper
-from gpu_worker.kernels.attention.choice import AttentionShape, faster_than, hopper_refusal
+from gpu_worker.kernels.attention.choice import AttentionShape, hopper_is_faster, hopper_refusal
 from gpu_worker.kernels.attention.hopper import Hopper
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.varlen import Varlen
@@ -212,7 +212,7 @@ def test_flash_attention_3_is_captured(on_hopper: torch.device) -> None:
 def test_flash_attention_3_is_measured(on_hopper: torch.device) -> None:
     """With either answer, for the heads of a real model; the load tells which."""
     shape = AttentionShape(head=64, heads=16, shared=8, causal=True)
-    assert faster_than(Varlen(), on_hopper, BFLOAT16, shape) in (False, True)
+    assert hopper_is_faster(Varlen(), on_hopper, BFLOAT16, shape) in (False, True)
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("auto", torch.float16), ("bfloat16", BFLOAT16)])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention.hopper import PACKAGE, Hopper
-from gpu_worker.kernels.attention.launched import LaunchedAttention
+from gpu_worker.kernels.attention.launched import SpanAttention
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution, loading
 from gpu_worker.model.encoder.encoder import Encoder, uncounted_id_of
@@ -44,7 +44,7 @@ KINDS = {"tiny-modernbert": 2, "tiny-gemma3": 2, "tiny-embeddinggemma": 2}
 SIZES = ([3, 5, 9], [2, 7], [1, 1, 4, 30], [17], [40, 50, 60, 70], [2] * 9, [33, 34])
 
 
-def families(*quick: tuple[str, type[LaunchedAttention]]) -> pytest.MarkDecorator:
+def families(*quick: tuple[str, type[SpanAttention]]) -> pytest.MarkDecorator:
     """Every packed family by both kernels, these at every run; all by `make test-slow`."""
     cells = product(PACKED, (Varlen, Hopper))
     marked = [pytest.param(*each, marks=[] if each in quick else pytest.mark.slow) for each in cells]
@@ -101,7 +101,7 @@ class Playing:
         return work
 
 
-def loaded(name: str, forms: Forms | None = None, kernel: type[LaunchedAttention] = Varlen, **device: Any) -> Model:
+def loaded(name: str, forms: Forms | None = None, kernel: type[SpanAttention] = Varlen, **device: Any) -> Model:
     """With the attention that an accelerator has; `device`: what stands for it where forms are chosen."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execution.attention_choice, "choose", lambda *_, **__: kernel())
@@ -110,7 +110,7 @@ def loaded(name: str, forms: Forms | None = None, kernel: type[LaunchedAttention
 
 
 @cache
-def packed_encoder(name: str, kernel: type[LaunchedAttention] = Varlen) -> PackedEncoder:
+def packed_encoder(name: str, kernel: type[SpanAttention] = Varlen) -> PackedEncoder:
     encoder = loaded(name, kernel=kernel).encoder
     assert isinstance(encoder, PackedEncoder)
     return encoder

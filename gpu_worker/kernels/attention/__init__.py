@@ -1,1 +1,1 @@
-"""Attention over packed sequences: what a layer asks, and each way to answer."""
+"""Attention over packed sequences: what a layer asks for, and the kernels that compute it."""

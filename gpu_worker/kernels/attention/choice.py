@@ -1,4 +1,4 @@
-"""Which attention a device runs, told once at load."""
+"""The choice of the attention kernel for a device, made once at load."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from functools import cache, partial
 import numpy as np
 import torch
 
-from gpu_worker.device.fastest import CLEAR, clearly_fastest, shortest_seconds
+from gpu_worker.device.fastest import CLEAR, clearly_fastest, shortest
 from gpu_worker.kernels.attention import hopper
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, RunKernel, Ways
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength, RunKernel
 from gpu_worker.kernels.attention.hopper import Hopper
 from gpu_worker.kernels.attention.interface import AttentionTerms, PackedAttention
 from gpu_worker.kernels.attention.varlen import Varlen
@@ -18,37 +18,37 @@ from gpu_worker.ragged.batch import RaggedBatch
 
 BOUNDS = (16, 32, 64, 128, 256)
 LENGTHS = (11, 23, 47, 95, 191, 383)
-"""Measured for sequences of up to each bound, and beyond. Odd, as lengths of texts mostly are: PyTorch's softmax is
-at its best where rows are a multiple of its vectors."""
-TOKENS, SEQUENCES, HEADS, TURNS = 512, 4, 12, 8
-"""Of what is measured: one sequence, as texts of many lengths come, and so many, of about so many tokens; runs of each
-way."""
+"""Lengths that are measured: one for sequences of up to each bound, and one beyond. They are odd, as most lengths of
+texts are: PyTorch's softmax is at its best where rows are a multiple of its vectors."""
+TOKENS, SEQUENCES, HEADS, RUNS = 512, 4, 12, 8
+"""Sizes of a measurement: about 512 tokens in at least 4 sequences of 12 heads, and a single sequence, as texts of many
+lengths arrive; every kernel runs 8 times."""
 AHEAD = 0.9
-"""Of the usual way's time: over all lengths another one has to take less. Noise evens out over them, so that less of a
-lead is enough than for one length."""
+"""Largest share of the usual kernel's time that another kernel may take over all lengths to replace it. Noise evens out
+over the lengths, so a smaller lead is enough than for one length."""
 ROUNDS = 6
-"""Of each attention on an accelerator, in each trial."""
+"""Runs of each attention in a trial on an accelerator."""
 STEP, STEP_LENGTHS = 8192, (128, 512, 2048)
-"""Tokens of each step that is measured on an accelerator, and of its texts."""
+"""Tokens in a measured step on an accelerator, and tokens in each of its texts."""
 EXACT = 1e-5
-"""Of the largest product; factors rounded to bfloat16 are off by a hundred times as much."""
+"""Largest error, as a share of the largest product. Factors rounded to bfloat16 are off by a hundred times as much."""
 
 
 def choose(
     device: torch.device, dtype: torch.dtype, head: int, *, causal: bool, softcap: bool, bias: bool
 ) -> PackedAttention:
-    """The fastest attention that this device, number format and model allow."""
+    """Returns the fastest attention that the device, the number format and the model allow."""
     if device.type == "cpu":
         return EqualRuns(measured(dtype, head, causal, bias))
     flash = device.type == "cuda" and dtype in (torch.float16, torch.bfloat16) and not (softcap or bias)
     if flash and head % 8 == 0 and head <= 256 and torch.cuda.get_device_capability(device) >= (8, 0):
         return Varlen()
-    return EqualRuns(Ways())
+    return EqualRuns(KernelByLength())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShape:
-    """Of a model's layers: `head` numbers a head, `heads` for queries, `shared` ones for keys and values."""
+    """The attention of a model's layers: numbers of a `head`, `heads` of queries, `shared` heads of keys and values."""
 
     head: int
     heads: int
@@ -57,19 +57,21 @@ class AttentionShape:
 
 
 def hopper_refusal(device: torch.device, dtype: torch.dtype, shape: AttentionShape) -> str | None:
-    """Why FlashAttention 3 is not to be tried on this device; "" where it is, None where nobody would expect it."""
+    """The reason not to try FlashAttention 3 on this device; "" where it is tried, None where nobody expects it."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
         return None
     return hopper.refusal(dtype, shape.head)
 
 
-def faster_than(usual: PackedAttention, device: torch.device, dtype: torch.dtype, shape: AttentionShape) -> bool:
-    """Whether FlashAttention 3 is clearly faster than the `usual` attention: over steps of short and of long texts."""
-    batches = [RaggedBatch.pack([np.zeros(each, dtype=np.int32)] * (STEP // each), device) for each in STEP_LENGTHS]
+def hopper_is_faster(usual: PackedAttention, device: torch.device, dtype: torch.dtype, shape: AttentionShape) -> bool:
+    """Whether FlashAttention 3 is clearly faster than the `usual` attention, over steps of short and long texts."""
+    batches = [
+        RaggedBatch.pack([np.zeros(length, dtype=np.int32)] * (STEP // length), device) for length in STEP_LENGTHS
+    ]
     terms = AttentionTerms(scale=shape.head**-0.5, causal=shape.causal)
     query, key, value = (
-        torch.randn(STEP, each, shape.head, device=device).to(dtype).transpose(0, 1)
-        for each in (shape.heads, shape.shared, shape.shared)
+        torch.randn(STEP, heads, shape.head, device=device).to(dtype).transpose(0, 1)
+        for heads in (shape.heads, shape.shared, shape.shared)
     )
 
     def run(attention: PackedAttention) -> None:
@@ -78,30 +80,30 @@ def faster_than(usual: PackedAttention, device: torch.device, dtype: torch.dtype
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    attentions = {each.name: partial(run, each) for each in (usual, Hopper())}
+    attentions = {attention.name: partial(run, attention) for attention in (usual, Hopper())}
     with torch.inference_mode():
         return clearly_fastest(attentions, usual.name, ROUNDS) == Hopper.name
 
 
 @cache
-def measured(dtype: torch.dtype, head: int, causal: bool, bias: bool) -> Ways:
-    """The fastest way of this processor for each of a few lengths; beyond them, that of the longest.
+def measured(dtype: torch.dtype, head: int, causal: bool, bias: bool) -> KernelByLength:
+    """Measures the fastest kernel on this processor for each of a few lengths; longer sequences use the last one.
 
-    The fused kernel leaves out what causal attention does not see, products do not; and it has to read a `bias`: such
-    layers are measured apart.
+    Causal layers and layers with a `bias` are measured separately: the fused kernel skips what causal attention does
+    not see, while written-out products do not; and it has to read the bias.
     """
-    ways = exact_ways(dtype, head)
-    if len(ways) == 1:
-        return Ways(ways)
+    kernels = exact_kernels(dtype, head)
+    if len(kernels) == 1:
+        return KernelByLength(kernels)
     with torch.inference_mode():
-        return decide([_shares(ways, length, dtype, head, causal, bias) for length in LENGTHS])
+        return decide([_time_shares(kernels, length, dtype, head, causal, bias) for length in LENGTHS])
 
 
-def exact_ways(dtype: torch.dtype, head: int) -> tuple[RunKernel, ...]:
-    """The ways whose numbers are right on this processor, the usual one first, for heads of so many numbers.
+def exact_kernels(dtype: torch.dtype, head: int) -> tuple[RunKernel, ...]:
+    """The kernels that compute exactly on this processor for heads of `head` numbers; the usual one comes first.
 
-    float16 has the fused kernel alone, since scores written out in it are rounded: late interaction's would be over a
-    thousandth off. bfloat16 needs no way of oneDNN's: PyTorch takes oneDNN for it by itself.
+    float16 has the fused kernel alone: scores that are written out in it are rounded, so that late interaction would
+    be off by over a thousandth. bfloat16 needs no kernel with oneDNN: PyTorch uses oneDNN for it anyway.
     """
     if dtype == torch.float16:
         return (RunKernel.FUSED,)
@@ -109,27 +111,29 @@ def exact_ways(dtype: torch.dtype, head: int) -> tuple[RunKernel, ...]:
     return (RunKernel.ONEDNN, *everywhere) if dtype == torch.float32 and onednn_is_exact(head) else everywhere
 
 
-def decide(shares: Sequence[Mapping[RunKernel, float]]) -> Ways:
-    """For each of `LENGTHS` the time that each way takes, as a share of the first one's.
+def decide(shares: Sequence[Mapping[RunKernel, float]]) -> KernelByLength:
+    """Chooses a kernel for each of `LENGTHS`. `shares`: for each length, every kernel's time as a share of the first's.
 
-    The first is the usual way, unless another one is ahead over all lengths together; beyond the last bound the fused
-    kernel is, since scores of a head leave the cache. Near ties are noise, and workers of a kind should run alike: one
-    length has a way of its own only where that is clearly ahead.
+    The usual kernel is the first one, unless another one is ahead over all lengths together; beyond the last bound it
+    is the fused kernel, since the scores of a head no longer fit the cache. Near ties are noise, and workers on equal
+    machines should run the same kernels: a length departs from the usual kernel only where another is clearly ahead.
     """
     *short, _ = shares
-    over_all = {way: sum(each[way] for each in short) / len(short) for way in short[0]}
+    over_all = {kernel: sum(times[kernel] for times in short) / len(short) for kernel in short[0]}
     first, best = next(iter(over_all)), min(over_all, key=over_all.__getitem__)
     usual = [best if over_all[best] < AHEAD else first] * len(short) + [RunKernel.FUSED]
-    return Ways(tuple(_clearly(each, way) for each, way in zip(shares, usual, strict=True)), BOUNDS)
+    return KernelByLength(
+        tuple(_clearly_fastest(times, kernel) for times, kernel in zip(shares, usual, strict=True)), BOUNDS
+    )
 
 
-def _clearly(shares: Mapping[RunKernel, float], usual: RunKernel) -> RunKernel:
+def _clearly_fastest(shares: Mapping[RunKernel, float], usual: RunKernel) -> RunKernel:
     fastest = min(shares, key=shares.__getitem__)
     return fastest if shares[fastest] < CLEAR * shares[usual] else usual
 
 
 def onednn_is_exact(head: int) -> bool:
-    """Whether products under `onednn_products` are float32's own here: on processors with matrix units they are not."""
+    """Tests whether `onednn_products` multiplies in full float32; on processors with matrix units it does not."""
     generator = torch.Generator().manual_seed(0)
     for length in (64, 512):
         query, key, value = (torch.randn(HEADS, length, head, generator=generator) for _ in range(3))
@@ -137,27 +141,29 @@ def onednn_is_exact(head: int) -> bool:
         for left, right in ((query, key.transpose(1, 2)), (weights, value)):
             try:
                 with onednn_products():
-                    found = torch.bmm(left, right)
+                    product = torch.bmm(left, right)
             except (AttributeError, RuntimeError):  # another build of PyTorch
                 return False
             expected = torch.bmm(left.double(), right.double())
-            if (found - expected).abs().max() > EXACT * expected.abs().max():
+            if (product - expected).abs().max() > EXACT * expected.abs().max():
                 return False
     return True
 
 
-def _shares(
-    ways: Sequence[RunKernel], length: int, dtype: torch.dtype, head: int, causal: bool, bias: bool
+def _time_shares(
+    kernels: Sequence[RunKernel], length: int, dtype: torch.dtype, head: int, causal: bool, bias: bool
 ) -> dict[RunKernel, float]:
-    """What each way takes for sequences of that length, as a share of the first one's time: for one and for several,
-    their mean."""
+    """Measures every kernel on sequences of one length, as a share of the first kernel's time: the mean of
+    the shares for one sequence and for several."""
     added = torch.zeros(HEADS, length, length, dtype=dtype)
     terms = AttentionTerms(scale=head**-0.5, causal=causal, bias=(lambda query, key: added) if bias else None)
-    shares = dict.fromkeys(ways, 0.0)
+    shares = dict.fromkeys(kernels, 0.0)
     for count in (1, max(SEQUENCES, TOKENS // length)):
         batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32)] * count, torch.device("cpu"))
         query, key, value = (torch.randn(count * length, HEADS, head).to(dtype).transpose(0, 1) for _ in range(3))
-        runs = {way: partial(EqualRuns(Ways((way,))), query, key, value, batch, terms) for way in ways}
-        times = shortest_seconds(runs, TURNS)
-        shares = {way: share + times[way] / times[ways[0]] / 2 for way, share in shares.items()}
+        runs = {
+            kernel: partial(EqualRuns(KernelByLength((kernel,))), query, key, value, batch, terms) for kernel in kernels
+        }
+        times = shortest(runs, RUNS)
+        shares = {kernel: share + times[kernel] / times[kernels[0]] / 2 for kernel, share in shares.items()}
     return shares

@@ -1,4 +1,4 @@
-"""Attention by runs of equal length: the way of processors, and of devices without a kernel for ragged batches."""
+"""Attention by runs of equal length, for processors and for devices without a kernel for ragged batches."""
 
 from bisect import bisect_left
 from contextlib import nullcontext
@@ -15,8 +15,8 @@ from gpu_worker.ragged.batch import LengthRun, RaggedBatch
 
 
 class RunKernel(Enum):
-    """How sequences of one length attend: products written out with PyTorch's softmax; with powers of two; with powers
-    of two and oneDNN's products (these two on processors only); or PyTorch's fused kernel."""
+    """The kernels for sequences of one length: written-out products with PyTorch's softmax; with powers of two; with
+    powers of two and oneDNN's products (these two on processors only); or PyTorch's fused kernel."""
 
     SOFTMAX = "softmax"
     POWERS = "powers"
@@ -25,45 +25,47 @@ class RunKernel(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """`ways[i]` for sequences of up to `bounds[i]` tokens, the last one for all that are longer."""
+class KernelByLength:
+    """The kernel by length: `kernels[i]` for sequences of up to `bounds[i]` tokens, the last one beyond."""
 
-    ways: tuple[RunKernel, ...] = (RunKernel.FUSED,)
+    kernels: tuple[RunKernel, ...] = (RunKernel.FUSED,)
     bounds: tuple[int, ...] = ()
 
     def of(self, length: int) -> RunKernel:
-        """The way for that many tokens."""
-        return self.ways[bisect_left(self.bounds, length)]
+        """The kernel for sequences of `length` tokens."""
+        return self.kernels[bisect_left(self.bounds, length)]
 
     def __str__(self) -> str:
-        changes = zip(pairwise(self.ways), self.bounds, strict=True)
-        told = [f"{way.value} to {bound} tokens" for (way, following), bound in changes if way is not following]
-        return ", ".join([*told, self.ways[-1].value])
+        changes = zip(pairwise(self.kernels), self.bounds, strict=True)
+        ranges = [
+            f"{kernel.value} to {bound} tokens" for (kernel, following), bound in changes if kernel is not following
+        ]
+        return ", ".join([*ranges, self.kernels[-1].value])
 
 
 class EqualRuns:
-    """Neighbours of equal length as one dense batch: no padding.
+    """Attention that runs neighbouring sequences of equal length as one dense batch, without padding.
 
-    Which way is the fastest depends on the processor and the number format, see `attention_choice`.
+    Which kernel is the fastest depends on the processor and the number format, see `choice`.
     """
 
     capturable = False
 
-    def __init__(self, ways: Ways) -> None:
-        self.ways = ways
-        self.name = f"equal-runs ({ways})"
+    def __init__(self, kernels: KernelByLength) -> None:
+        self.kernels = kernels
+        self.name = f"equal-runs ({kernels})"
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
         for run in batch.runs():
-            rows, way = slice(run.start, run.stop), self.ways.of(run.length)
-            q, k, v = (_by_sequence(each[:, rows], run) for each in (query, key, value))
+            rows, kernel = slice(run.start, run.stop), self.kernels.of(run.length)
+            q, k, v = (_by_sequence(states[:, rows], run) for states in (query, key, value))
             into = _by_sequence(output[rows].transpose(0, 1), run)
-            if way is RunKernel.FUSED and terms.softcap is None:
+            if kernel is RunKernel.FUSED and terms.softcap is None:
                 into.copy_(fused(q, k, v, terms, run.attended))
                 continue
-            weighing = POWERS if way in (RunKernel.POWERS, RunKernel.ONEDNN) else SOFTMAX
-            with onednn_products() if way is RunKernel.ONEDNN else nullcontext():
+            weighing = POWERS if kernel in (RunKernel.POWERS, RunKernel.ONEDNN) else SOFTMAX
+            with onednn_products() if kernel is RunKernel.ONEDNN else nullcontext():
                 written_out(q, k, v, terms, run.attended, into, weighing)
         return output
 
@@ -75,9 +77,9 @@ def _by_sequence(states: Tensor, run: LengthRun) -> Tensor:
 
 
 def fused(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int) -> Tensor:
-    """Attention through PyTorch's fused kernel: query [N, H, L, D], key and value [N, Hkv, L, D] -> [N, H, L, D].
+    """Runs PyTorch's fused attention: query [N, H, L, D], key and value [N, Hkv, L, D] -> [N, H, L, D].
 
-    Only the first `attended` keys count. No softcap.
+    Only the first `attended` keys count. It has no softcap.
     """
     length = query.shape[-2]
     unseen = terms.reaches_less_than(length)

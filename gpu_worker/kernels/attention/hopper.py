@@ -1,7 +1,7 @@
 """FlashAttention 3, the kernel for Hopper: where its package `flash_attn_interface` is installed.
 
-Shah et al., 2024, https://arxiv.org/abs/2407.08608. PyTorch can run it in place of its own kernel as well, but for the
-whole process: the model's own attention, which gates compare with, would change with it.
+Shah et al., 2024, https://arxiv.org/abs/2407.08608. PyTorch can run it in place of its own kernel as well, but only
+for the whole process: the model's own attention, which gates compare with, would change with it.
 """
 
 import importlib
@@ -14,29 +14,29 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.attention.interface import AttentionTerms
-from gpu_worker.kernels.attention.launched import LaunchedAttention, reach
+from gpu_worker.kernels.attention.launched import SpanAttention, reach
 from gpu_worker.ragged.batch import Span
 
 PACKAGE = "flash_attn_interface"
 HEADS = (64, 128, 256)
-"""Numbers of a head that it has kernels for; it may be built without those in between."""
+"""Sizes of a head that it has kernels for; builds may lack the sizes in between."""
 NEEDED = frozenset({"cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"})
 NEEDED |= {"seqused_k", "softmax_scale", "causal", "window_size"}
-"""Of its arguments, all of which it has since August 2024."""
+"""Arguments that we pass; the package has all of them since August 2024."""
 
 
-class Hopper(LaunchedAttention):
+class Hopper(SpanAttention):
     """FlashAttention 3 over packed sequences: devices of compute capability 9, bfloat16.
 
-    Its tiles read values behind the end of a sequence and multiply them by zero, so that a number there which is not
-    finite reaches the text before it (its issues 1745 and 2374). So such values are taken for zeros. In bfloat16 they
-    come from hidden states that are not finite either, and keys and queries of that text tell. In float16 a value alone
-    can be too large, and nothing would.
+    Its tiles read values behind the end of a sequence and multiply them by zero, so a number there that is not finite
+    spoils the text before it (its issues 1745 and 2374). Such values are therefore replaced by zeros. In bfloat16 they
+    come from hidden states that are not finite either, so keys and queries of the text they belong to still show the
+    error. In float16 a value alone can be too large, and the replacement would hide it.
     """
 
     name = "FlashAttention 3"
 
-    def launch(
+    def attend_span(
         self, q: Tensor, k: Tensor, v: Tensor, all_k: Tensor, all_v: Tensor, span: Span, terms: AttentionTerms
     ) -> Tensor:
         left, right = (-1, -1) if terms.window is None else reach(terms)
@@ -68,14 +68,14 @@ def hopper_attention(
     left: int,
     right: int,
 ) -> Tensor:
-    """q [T, H, D], k and v [T, Hkv, D], `ends` [S + 1] int32, `keys` [S] int32 that count of each -> [T, H, D].
+    """q [T, H, D], k and v [T, Hkv, D], `ends` [S + 1] int32, `keys` [S] int32 numbers of keys that count -> [T, H, D].
 
-    An operator of ours, so that a compiler takes it as it is: the package registers one in late versions alone.
+    It is an operator of our own, so that a compiler leaves it as it is: only late versions of the package register one.
     """
     attend = getattr(importlib.import_module(PACKAGE), "flash_attn_varlen_func")  # noqa: B009 - it has no types
     options: dict[str, Any] = {"num_splits": 1} if "num_splits" in _arguments(attend) else {}
     if "seqused_q" in _arguments(attend):
-        options["seqused_q"] = None  # without a default for a while
+        options["seqused_q"] = None  # some versions have no default for it
     result = attend(
         q,
         k,
@@ -90,7 +90,7 @@ def hopper_attention(
         window_size=(left, right),
         **options,
     )
-    output: Tensor = result[0] if isinstance(result, tuple) else result  # with its log-sum-exp before July 2025
+    output: Tensor = result[0] if isinstance(result, tuple) else result  # with a log-sum-exp before July 2025
     return output
 
 
@@ -105,14 +105,14 @@ def _arguments(function: Callable[..., Any]) -> frozenset[str]:
 
 
 def refusal(dtype: torch.dtype, head: int) -> str:
-    """Why it cannot attend on a Hopper with heads of so many numbers; "" where it can."""
+    """The reason why it cannot attend on a Hopper with heads of `head` numbers; "" where it can."""
     if dtype != torch.bfloat16:
         return f"it is used in bfloat16, this is {str(dtype)[6:]}"
     if head not in HEADS:
         return f"its heads have {', '.join(map(str, HEADS))} numbers, these have {head}"
     try:
-        known = _arguments(importlib.import_module(PACKAGE).flash_attn_varlen_func)
-    except Exception as error:  # it is not there, or was made for another PyTorch or another CUDA
+        arguments = _arguments(importlib.import_module(PACKAGE).flash_attn_varlen_func)
+    except Exception as error:  # it is not installed, or was built for another PyTorch or another CUDA
         return f"{PACKAGE} cannot be imported: {str(error).splitlines()[0]}"
-    lacking = sorted(NEEDED - known)
+    lacking = sorted(NEEDED - arguments)
     return f"{PACKAGE} is too old: it has no {lacking[0]}" if lacking else ""

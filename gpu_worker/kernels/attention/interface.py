@@ -2,7 +2,7 @@
 
 A model calls the registered function with query [1, H, T, D] and key, value [1, Hkv, T, D], rotary positions
 already applied, and with the step's batch as the keyword `ragged`; it wants [1, T, H, D] back. No mask function
-is registered, so transformers builds no mask at all: causality and windows are settled here from its arguments.
+is registered, so transformers builds no mask at all: causality and windows are read here from its arguments.
 """
 
 from collections.abc import Callable
@@ -16,19 +16,20 @@ from gpu_worker.ragged.batch import RaggedBatch
 from shared.errors import ModelRefused
 
 NAME, UNCAPPED = "ragged", "ragged-uncapped"
-"""The second for models that run PyTorch's fused attention by default: that knows no softcap, whatever configs say."""
+"""Names in transformers. The second is for models that run PyTorch's fused attention by default, which has no softcap
+whatever their configs say."""
 TEMPERED = "temperature_by_position"
-"""Attribute of a layer whose queries grow with their position [T] -> [T]; see `llama4`."""
+"""Attribute of a layer that scales queries by position: a function, positions [T] -> factors [T]; see `llama4`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionTerms:
-    """What restricts and shapes the scores of one layer.
+    """Rules for the scores of one layer: scale, visibility, softcap and bias.
 
-    `window` is exclusive: token i sees j where i - j < window (causal) or |i - j| < window. `chunk`: tokens see those
-    of their own chunk alone, of so many tokens (Llama 4). `softcap` is Gemma2's bound c x tanh(score / c). `bias` is
-    called with the query [..., H, L, D] and the key [..., Hkv, L, D] of sequences of one length and gives what is added
-    to their scaled scores, broadcastable to [..., H, L, L].
+    `window` is exclusive: token i sees j where i - j < window (causal) or |i - j| < window. `chunk`: tokens
+    see only their own chunk of this many tokens (Llama 4). `softcap` is Gemma2's bound c x tanh(score / c). `bias` is
+    called with the query [..., H, L, D] and the key [..., Hkv, L, D] of sequences of one length and returns what
+    is added to their scaled scores, broadcastable to [..., H, L, L].
     """
 
     scale: float
@@ -39,7 +40,7 @@ class AttentionTerms:
     bias: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def mask(self, length: int, attended: int, device: torch.device) -> Tensor | None:
-        """[L, A] bool, True where token i (row) may see token j of the first A; None where it may see all of them."""
+        """Mask [L, A] bool: True where token i (row) may see token j of the first A; None where all may be seen."""
         if not self.causal and not self.reaches_less_than(length):
             return None
         rows, columns = torch.arange(length, device=device)[:, None], torch.arange(attended, device=device)
@@ -52,25 +53,25 @@ class AttentionTerms:
         return allowed
 
     def reaches_less_than(self, length: int) -> bool:
-        """Whether a window or a chunk keeps tokens of so long a text apart."""
-        return any(each is not None and each < length for each in (self.window, self.chunk))
+        """Whether a window or a chunk hides tokens of a text of `length` tokens from each other."""
+        return any(size is not None and size < length for size in (self.window, self.chunk))
 
 
 class PackedAttention(Protocol):
-    """A way to attend inside each sequence of a packed batch.
+    """A kernel that attends inside each sequence of a packed batch.
 
-    `capturable`: it reads tensors and plain numbers alone, so that layers can be compiled and captured.
+    `capturable`: it reads only tensors and plain numbers, so that layers can be compiled and captured.
     """
 
     name: str
     capturable: bool
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
-        """query [H, T, D], key and value [Hkv, T, D] -> [T, H, D]."""
+        """Computes attention: query [H, T, D], key and value [Hkv, T, D] -> [T, H, D]."""
 
 
 def explicit(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int) -> Tensor:
-    """Softmax attention written out: query [..., H, L, D], key and value [..., Hkv, L, D] -> [..., H, L, D].
+    """Computes softmax attention, written out: query [..., H, L, D], key and value [..., Hkv, L, D] -> [..., H, L, D].
 
     Only the first `attended` keys count.
     """
@@ -91,7 +92,7 @@ def explicit(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, a
 
 
 class OneByOne:
-    """The obvious twin: one sequence after the other, written out. Serves where nothing faster can."""
+    """The obvious twin of all kernels: one sequence after the other, written out. Serves where no faster kernel can."""
 
     name = "one-by-one"
     capturable = False
@@ -112,10 +113,10 @@ def terms_of(
     sliding_window: int | None,
     softcap: float | None,
 ) -> AttentionTerms:
-    """What a transformers layer says of its attention.
+    """Reads the attention terms from a transformers layer and the arguments of its call.
 
-    Causality is the argument where it is given; decoders whose config says `is_causal=False` leave the module's
-    own attribute True. Those models' windows are inclusive (transformers' masking_utils: distance <= window),
+    Causality is the argument where there is one; decoders whose config says `is_causal=False` leave the module's
+    own attribute True. Windows of those decoders are inclusive (transformers' masking_utils: distance <= window),
     all others exclusive.
     """
     causal = is_causal
@@ -133,10 +134,10 @@ def terms_of(
 
 
 def _chunk(module: nn.Module) -> int | None:
-    """Tokens of a chunk, in the layers that attend in chunks; transformers tells it by the mask alone."""
+    """Tokens of a chunk, in layers that attend in chunks; transformers passes them in the mask only."""
     config = getattr(module, "config", None)
     size = getattr(config, "attention_chunk_size", None)
-    if size is None:  # before the layer's number is asked for: a compiled layer would be compiled again for each
+    if size is None:  # reading the layer's number would compile the same code again for every layer
         return None
     kinds, layer = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
     return int(size) if kinds is not None and layer is not None and kinds[layer] == "chunked_attention" else None
@@ -147,7 +148,7 @@ def _made_bidirectional(module: nn.Module) -> bool:
 
 
 def is_causal(model: nn.Module) -> bool:
-    """Whether layers of the model attend to what came before alone, as far as they say so before they are called."""
+    """Whether some layer of the model is causal, as far as layers say so before they are called."""
     return any(getattr(layer, "is_causal", False) and not _made_bidirectional(layer) for layer in model.modules())
 
 
@@ -165,7 +166,7 @@ def attend(
     softcap: float | None = None,
     **_: object,
 ) -> tuple[Tensor, None]:
-    """What transformers calls; see the module's docstring for shapes."""
+    """The attention function that transformers calls; the module's docstring gives the shapes."""
     if ragged is None:
         raise ModelRefused("its layers do not hand the batch on to their attention")
     terms = terms_of(module, scaling, query.shape[-1], is_causal, sliding_window, softcap)
@@ -176,7 +177,7 @@ def attend(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCall:
-    """What travels through the model to every layer."""
+    """The attention kernel and the batch of a step, which the model hands to every layer."""
 
     attention: PackedAttention
     batch: RaggedBatch
@@ -185,12 +186,12 @@ class AttentionCall:
 def attend_uncapped(
     module: nn.Module, *arguments: Any, softcap: float | None = None, **options: Any
 ) -> tuple[Tensor, None]:
-    """The same without its `softcap`."""
+    """`attend` that ignores its `softcap`."""
     return attend(module, *arguments, **options)
 
 
 def register() -> None:
-    """Makes both names known to transformers."""
+    """Registers both names in transformers."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, attend)

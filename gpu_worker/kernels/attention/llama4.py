@@ -1,7 +1,7 @@
-"""Llama 4 counts positions by the place in the step where it tempers attention: here they are counted text by text.
+"""Llama 4's attention temperature in packed runs: positions are counted by text, not by step.
 
 Layers without rotary positions scale their queries by 1 + scale x log(1 + floor((position + 1) / floor)), so that long
-texts do not blur (arXiv:2501.19399). The query is projected and then only scaled, so `attend` can do it.
+texts do not blur (arXiv:2501.19399). The query is projected and then only scaled, so `attend` can scale it.
 """
 
 from functools import partial
@@ -14,14 +14,14 @@ from gpu_worker.kernels.attention.interface import TEMPERED
 
 
 def install(model: nn.Module) -> None:
-    """Leaves the model's own scaling to `attend` in every packed run, and to the model in all others."""
+    """Makes `attend` scale queries in packed runs; in all other runs the model does so itself."""
     for module in model.modules():
         if getattr(module, "attn_temperature_tuning", False) and not module.use_rope:
             setattr(module, TEMPERED, partial(_temperature, float(module.attn_scale), float(module.floor_scale)))  # type: ignore[arg-type]
-            module.register_forward_pre_hook(_choose, with_kwargs=True)
+            module.register_forward_pre_hook(_switch_tempering, with_kwargs=True)
 
 
-def _choose(module: Any, _: Any, keywords: dict[str, Any]) -> None:
+def _switch_tempering(module: Any, _: Any, keywords: dict[str, Any]) -> None:
     module.attn_temperature_tuning = "ragged" not in keywords
 
 

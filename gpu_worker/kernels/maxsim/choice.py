@@ -1,4 +1,4 @@
-"""Which MaxSim a device runs, told once at load."""
+"""The choice of the MaxSim kernel for a device, made once at load."""
 
 from functools import cache, partial
 
@@ -9,11 +9,11 @@ from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
 from gpu_worker.kernels.maxsim.packed import PackedMaxSim, Product, onednn, plain
 
 ROUNDS = 20
-"""Of each product; one takes tenths of a millisecond."""
+"""Runs of each product; one takes tenths of a millisecond."""
 
 
 def choose(device: torch.device, width: int) -> MaxSimKernel:
-    """The fastest way for token vectors of `width` dimensions; warmed up, where it has something to compile."""
+    """Returns the fastest kernel for token vectors of `width` dimensions, compiled where it needs to be."""
     if device.type == "cpu":
         return PackedMaxSim(faster_product(width))
     if device.type == "cuda":
@@ -30,13 +30,15 @@ def choose(device: torch.device, width: int) -> MaxSimKernel:
 
 @cache
 def faster_product(width: int) -> Product:
-    """oneDNN's product where it exists, agrees and is not clearly slower: it takes half to two thirds of the time on
-    AMD, about the same on Intel."""
+    """Returns oneDNN's product where it exists, agrees with PyTorch's and is not clearly slower.
+
+    It takes half to two thirds of the time on AMD, about the same on Intel.
+    """
     generator = torch.Generator().manual_seed(0)
     rows, queries = (torch.randn(count, width, generator=generator) for count in (4096, 32))
     try:
         agrees = torch.allclose(onednn(rows, queries), plain(rows, queries), rtol=1e-4, atol=1e-4)
     except (AttributeError, RuntimeError):  # another build of PyTorch
         return plain
-    ways = {product: partial(product, rows, queries) for product in (onednn, plain)}
-    return clearly_fastest(ways, usual=onednn, rounds=ROUNDS) if agrees else plain
+    products = {product: partial(product, rows, queries) for product in (onednn, plain)}
+    return clearly_fastest(products, usual=onednn, rounds=ROUNDS) if agrees else plain

@@ -1,7 +1,7 @@
 """MaxSim over packed rows: one product for many documents, then a maximum a segment. No padding, bounded memory.
 
-Rows are read where they lie: texts that are neighbours make one span, and only where spans are too short to be worth a
-product each are their rows gathered first. Rows that do not count go to a segment of their own.
+Rows are read in place: neighbouring texts make one span. Only where spans are too short to be worth a product each are
+their rows gathered first. Rows that do not count go to a segment of their own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,68 +18,70 @@ from gpu_worker.ragged.upload import to_device
 from shared.vectors import Layout
 
 BLOCK_ELEMENTS = 16_384 * 32
-"""Similarities in memory at once: 16k document rows with a query of 32 rows stay in the processor's cache."""
+"""Limit for similarities in memory at once: 16k document rows with a query of 32 rows stay in the processor's cache."""
 BEST_ELEMENTS = 4_194_304
-"""Maxima in memory at once, one a document and query row."""
+"""Limit for maxima in memory at once, one for each document and query row."""
 SPAN_ROWS = 256
-"""Where spans have fewer rows on average, they are copied together first: a product each would cost more in calls than
-the copy (a guess by the time of a call; nothing here depends on it but speed)."""
+"""Spans with fewer rows on average are copied together first: calling a product for each would cost more than the copy.
+The number is a guess from the time of a call; only speed depends on it."""
 
 Product = Callable[[Tensor, Tensor], Tensor]
-"""document rows [N, D], query rows [q, D] -> similarities [N, q]."""
+"""A matrix product: document rows [N, D], query rows [q, D] -> similarities [N, q]."""
 
 
 def plain(rows: Tensor, queries: Tensor) -> Tensor:
-    """By whatever library PyTorch takes for products."""
+    """Multiplies with the library that PyTorch uses by default."""
     return rows @ queries.T
 
 
 def onednn(rows: Tensor, queries: Tensor) -> Tensor:
-    """By oneDNN, with the queries as a layer's weight; private to PyTorch (see `model/linear.py`)."""
+    """Multiplies with oneDNN, with the queries as a layer's weight. The operator is private to PyTorch."""
     similarities: Tensor = torch.ops.mkldnn._linear_pointwise(rows, queries, None, "none", [], "")
     return similarities
 
 
 class PackedMaxSim:
-    """The `comparison.MaxSimKernel` of processors, and of devices without a kernel."""
+    """The `comparison.MaxSimKernel` for processors, and for devices without a kernel of their own."""
 
     def __init__(self, product: Product = plain) -> None:
         self._product = product
         self.name = "packed (onednn)" if product is onednn else "packed (torch)"
 
     def __call__(
-        self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], kept: Mask | None = None
+        self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], row_mask: Mask | None = None
     ) -> Tensor:
-        """See `comparison.MaxSimKernel`; converts half precision to float32."""
+        """Computes scores (see `comparison.MaxSimKernel`); converts half precision to float32."""
         queries, documents = queries.float(), documents.float()
         scores = [queries.new_empty(0)]
         for comparison in comparisons:
             compare = self._pairs if comparison.layout is Layout.PAIRS else self._matrix
-            found = compare(queries, comparison.queries, documents, comparison.documents, kept)
-            empty = comparison.documents.counted(kept) == 0
+            block = compare(queries, comparison.queries, documents, comparison.documents, row_mask)
+            empty = comparison.documents.counted(row_mask) == 0
             if empty.any():
-                found.masked_fill_(to_device(torch.from_numpy(empty), found.device), EMPTY_DOCUMENT)
-            scores.append(found.flatten())
+                block.masked_fill_(to_device(torch.from_numpy(empty), block.device), EMPTY_DOCUMENT)
+            scores.append(block.flatten())
         return torch.cat(scores)
 
-    def _matrix(self, queries: Tensor, asked: Texts, documents: Tensor, found: Texts, kept: Mask | None) -> Tensor:
-        """[Q, S]."""
+    def _matrix(
+        self, queries: Tensor, query_texts: Texts, documents: Tensor, document_texts: Texts, row_mask: Mask | None
+    ) -> Tensor:
+        """Scores [Q, S] of every query with every document."""
         device = queries.device
-        scores = torch.zeros(len(asked), len(found), device=device)
-        rows = to_device(torch.from_numpy(row_ranges(asked.starts, asked.lengths)), device)
-        query_of = to_device(torch.from_numpy(np.repeat(np.arange(len(asked)), asked.lengths)), device)
-        step = max(32, BEST_ELEMENTS // max(1, len(found)))
+        scores = torch.zeros(len(query_texts), len(document_texts), device=device)
+        rows = to_device(torch.from_numpy(row_ranges(query_texts.starts, query_texts.lengths)), device)
+        query_of = to_device(torch.from_numpy(np.repeat(np.arange(len(query_texts)), query_texts.lengths)), device)
+        step = max(32, BEST_ELEMENTS // max(1, len(document_texts)))
         for start in range(0, len(rows), step):
             part = queries.index_select(0, rows[start : start + step])
-            best = self._best(part, documents, found, kept)
+            best = self._best(part, documents, document_texts, row_mask)
             scores.index_add_(0, query_of[start : start + step], best.T.contiguous())
         return scores
 
-    def _best(self, queries: Tensor, documents: Tensor, found: Texts, kept: Mask | None) -> Tensor:
-        """[S, q] the largest product of each query row with a row of each document that counts; -inf for none."""
-        count, step = len(found), max(1, BLOCK_ELEMENTS // len(queries))
+    def _best(self, queries: Tensor, documents: Tensor, document_texts: Texts, row_mask: Mask | None) -> Tensor:
+        """Largest product [S, q] of each query row with the rows of each document that count; -inf where none does."""
+        count, step = len(document_texts), max(1, BLOCK_ELEMENTS // len(queries))
         best = queries.new_full((count + 1, len(queries)), float("-inf"))
-        for rows, text_of in _spans(documents, found, kept):
+        for rows, text_of in _spans(documents, document_texts, row_mask):
             segments = to_device(torch.from_numpy(text_of), queries.device)
             for start in range(0, len(rows), step):
                 similarities = self._product(rows[start : start + step], queries)
@@ -87,29 +89,31 @@ class PackedMaxSim:
                 best.scatter_reduce_(0, where, similarities, reduce="amax")
         return best[:count]
 
-    def _pairs(self, queries: Tensor, asked: Texts, documents: Tensor, found: Texts, kept: Mask | None) -> Tensor:
-        """[P]."""
-        scores = queries.new_zeros(len(asked))
-        for start, stop in _blocks_of_pairs(asked.lengths, found.lengths):
+    def _pairs(
+        self, queries: Tensor, query_texts: Texts, documents: Tensor, document_texts: Texts, row_mask: Mask | None
+    ) -> Tensor:
+        """Scores [P] of pairs."""
+        scores = queries.new_zeros(len(query_texts))
+        for start, stop in _blocks_of_pairs(query_texts.lengths, document_texts.lengths):
             pairs = slice(start, stop)
-            some = [each.part(start, stop) for each in (asked, found)]
+            parts = [side.part(start, stop) for side in (query_texts, document_texts)]
             if stop - start == 1:
-                scores[pairs] = self._matrix(queries, some[0], documents, some[1], kept)[0]
+                scores[pairs] = self._matrix(queries, parts[0], documents, parts[1], row_mask)[0]
             else:
-                scores[pairs] = _few_pairs(queries, some[0], documents, some[1], kept)
+                scores[pairs] = _few_pairs(queries, parts[0], documents, parts[1], row_mask)
         return scores
 
 
-def _spans(documents: Tensor, texts: Texts, kept: Mask | None) -> Iterator[tuple[Tensor, Counts]]:
-    """Rows [N, D] that lie together, and to which text each belongs [N]; n for those that do not count."""
+def _spans(documents: Tensor, texts: Texts, row_mask: Mask | None) -> Iterator[tuple[Tensor, Counts]]:
+    """Yields rows [N, D] that lie together, and the number of each row's text [N]: n for rows that do not count."""
     there = np.flatnonzero(texts.lengths)
     if not len(there):
         return
     starts, lengths = texts.starts[there], texts.lengths[there]
     breaks = np.flatnonzero(starts[1:] != starts[:-1] + lengths[:-1]) + 1
     rows, text_of = row_ranges(starts, lengths), np.repeat(there, lengths)
-    if kept is not None:
-        text_of = np.where(kept[rows], text_of, len(texts))
+    if row_mask is not None:
+        text_of = np.where(row_mask[rows], text_of, len(texts))
     if len(rows) < SPAN_ROWS * len(breaks):
         yield documents.index_select(0, to_device(torch.from_numpy(rows), documents.device)), text_of
         return
@@ -120,34 +124,47 @@ def _spans(documents: Tensor, texts: Texts, kept: Mask | None) -> Iterator[tuple
 
 
 def _blocks_of_pairs(query_rows: Counts, document_rows: Counts) -> Iterator[tuple[int, int]]:
-    """Ranges of pairs whose similarities, with room for the longest query, fit into a block; at least one pair each."""
+    """Yields ranges of at least one pair whose similarities, with room for the longest query, fit into a block."""
     start = rows = longest = 0
-    for pair, (asked, found) in enumerate(zip(query_rows.tolist(), document_rows.tolist(), strict=True)):
+    for pair, (query_length, document_length) in enumerate(
+        zip(query_rows.tolist(), document_rows.tolist(), strict=True)
+    ):
         # A pair takes a row of similarities for each of its document's rows, and one of maxima.
-        if pair > start and (rows + found + 1) * max(longest, asked) > BLOCK_ELEMENTS:
+        if pair > start and (rows + document_length + 1) * max(longest, query_length) > BLOCK_ELEMENTS:
             yield start, pair
             start, rows, longest = pair, 0, 0
-        rows, longest = rows + found + 1, max(longest, asked)
+        rows, longest = rows + document_length + 1, max(longest, query_length)
     yield start, len(query_rows)
 
 
-def _few_pairs(queries: Tensor, asked: Texts, documents: Tensor, found: Texts, kept: Mask | None) -> Tensor:
-    """[P]: a product a pair, each into its place, then one maximum and one sum for all."""
-    longest = int(asked.lengths.max())
-    ends = np.cumsum(found.lengths)
+def _few_pairs(
+    queries: Tensor, query_texts: Texts, documents: Tensor, document_texts: Texts, row_mask: Mask | None
+) -> Tensor:
+    """Scores [P] of a few pairs: a product for each pair into its place, then one maximum and one sum for all."""
+    longest = int(query_texts.lengths.max())
+    ends = np.cumsum(document_texts.lengths)
     similarities = queries.new_empty(int(ends[-1]), longest)
-    pairs = zip(asked.starts, asked.lengths, found.starts, found.lengths, ends - found.lengths, strict=True)
+    pairs = zip(
+        query_texts.starts,
+        query_texts.lengths,
+        document_texts.starts,
+        document_texts.lengths,
+        ends - document_texts.lengths,
+        strict=True,
+    )
     for query, width, document, rows, place in pairs:
         torch.mm(
             documents[document : document + rows],
             queries[query : query + width].T,
             out=similarities[place : place + rows, :width],
         )
-    text_of = np.repeat(np.arange(len(found)), found.lengths)
-    if kept is not None:
-        text_of = np.where(kept[row_ranges(found.starts, found.lengths)], text_of, len(found))
-    best = similarities.new_full((len(found) + 1, longest), float("-inf"))
+    text_of = np.repeat(np.arange(len(document_texts)), document_texts.lengths)
+    if row_mask is not None:
+        text_of = np.where(
+            row_mask[row_ranges(document_texts.starts, document_texts.lengths)], text_of, len(document_texts)
+        )
+    best = similarities.new_full((len(document_texts) + 1, longest), float("-inf"))
     segments = to_device(torch.from_numpy(text_of), best.device)
     best.scatter_reduce_(0, segments[:, None].expand_as(similarities), similarities, reduce="amax")
-    beyond = to_device(torch.from_numpy(np.arange(longest) >= asked.lengths[:, None]), best.device)
+    beyond = to_device(torch.from_numpy(np.arange(longest) >= query_texts.lengths[:, None]), best.device)
     return best[:-1].masked_fill_(beyond, 0.0).sum(dim=1)

@@ -1,4 +1,4 @@
-"""MaxSim written out: the twin that every faster one is held against."""
+"""MaxSim written out: the twin that every faster kernel is compared with."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ EMPTY_DOCUMENT = -1e9
 
 
 def maxsim(queries: Sequence[Tensor], documents: Sequence[Tensor]) -> Tensor:
-    """Scores [Q, S] float32 of every query [q, D] with every document [d, D].
+    """Computes scores [Q, S] float32 of every query [q, D] with every document [d, D].
 
     The sum over query rows of the largest dot product with a document row, in float32. A document without rows
     scores -1e9, a query without rows 0.
@@ -28,20 +28,24 @@ def maxsim(queries: Sequence[Tensor], documents: Sequence[Tensor]) -> Tensor:
     return scores
 
 
-def compare(queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], kept: Mask | None = None) -> Tensor:
-    """See `comparison.MaxSimKernel`; on the CPU, one pair after the other."""
+def compare(
+    queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], row_mask: Mask | None = None
+) -> Tensor:
+    """Computes scores as a `comparison.MaxSimKernel` does, on the CPU, one pair after the other."""
     scores = [torch.empty(0)]
     for comparison in comparisons:
-        asked = [
+        query_rows = [
             queries[start : start + length]
             for start, length in zip(comparison.queries.starts, comparison.queries.lengths, strict=True)
         ]
-        found = []
+        document_rows = []
         for start, length in zip(comparison.documents.starts, comparison.documents.lengths, strict=True):
             rows = documents[start : start + length]
-            found.append(rows if kept is None else rows[torch.from_numpy(kept[start : start + length])])
+            document_rows.append(rows if row_mask is None else rows[torch.from_numpy(row_mask[start : start + length])])
         if comparison.layout is Layout.PAIRS:
-            scores += [maxsim([query], [document]).flatten() for query, document in zip(asked, found, strict=True)]
+            scores += [
+                maxsim([query], [document]).flatten() for query, document in zip(query_rows, document_rows, strict=True)
+            ]
         else:
-            scores.append(maxsim(asked, found).flatten())
+            scores.append(maxsim(query_rows, document_rows).flatten())
     return torch.cat(scores)

@@ -1,6 +1,6 @@
 """The part of MaxSim that runs on the device, in Triton. It knows pointers and tables; `kernel` launches it.
 
-[n] is a block of n numbers, held by the threads of one program together. What is not one is one number.
+[n] is a block of n numbers, which the threads of one program hold together. Everything else is a single number.
 """
 
 import triton
@@ -11,7 +11,7 @@ import triton.language as tl
 def score_pairs(
     queries,
     documents,
-    kept,
+    row_mask,
     items,
     scratch,
     scores,
@@ -46,7 +46,7 @@ def score_pairs(
             best = _best(
                 queries + (query + start) * width,
                 documents + first * width,
-                kept + first,
+                row_mask + first,
                 query_rows - start,
                 rows,
                 width,
@@ -71,7 +71,7 @@ def score_pairs(
 def _best(
     queries,
     documents,
-    kept,
+    row_mask,
     query_rows,
     rows,
     width,
@@ -81,9 +81,9 @@ def _best(
     RESIDENT: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """[BLOCK_Q] the largest product of each query row with any of `rows` document rows that count, else -inf.
+    """The largest product [BLOCK_Q] of each query row with any of `rows` document rows that count, else -inf.
 
-    Absent query rows are zeros, and what comes of them is left out of sums.
+    Absent query rows are zeros, and sums leave out their results.
     """
     row = tl.arange(0, BLOCK_M)
     column = tl.arange(0, BLOCK_K)
@@ -93,22 +93,22 @@ def _best(
     if RESIDENT:
         query = tl.load(query_at, mask=present & (column[:, None] < width), other=0.0)
     best = tl.full((BLOCK_M, BLOCK_Q), float("-inf"), tl.float32)
-    # Runs to the document's own end. The mask cuts the last tile only; that one is not taken out of the loop, as
-    # its reads would then wait outside of the pipeline.
+    # Runs to the document's own end. The mask cuts only the last tile, which is not taken out of the loop: its
+    # reads would then wait outside of the pipeline.
     for start in range(0, rows, BLOCK_M):
-        found = start + row < rows
-        counts = found
+        present_rows = start + row < rows
+        counts = present_rows
         if MASKED:  # read before the product, which hides the wait
-            counts = found & (tl.load(kept + start + row, mask=found, other=0) != 0)
+            counts = present_rows & (tl.load(row_mask + start + row, mask=present_rows, other=0) != 0)
         document_at = documents + (start + row)[:, None] * width + column[None, :]
         if RESIDENT:
-            tile = tl.load(document_at, mask=found[:, None] & (column[None, :] < width), other=0.0)
+            tile = tl.load(document_at, mask=present_rows[:, None] & (column[None, :] < width), other=0.0)
             products = tl.dot(tile, query, input_precision="ieee")
         else:
             products = tl.full((BLOCK_M, BLOCK_Q), 0.0, tl.float32)
             for k in range(0, width, BLOCK_K):
                 inside = k + column < width
-                tile = tl.load(document_at + k, mask=found[:, None] & inside[None, :], other=0.0)
+                tile = tl.load(document_at + k, mask=present_rows[:, None] & inside[None, :], other=0.0)
                 query = tl.load(query_at + k, mask=present & inside[:, None], other=0.0)
                 products = tl.dot(tile, query, products, input_precision="ieee")
         best = tl.maximum(best, tl.where(counts[:, None], products, float("-inf")))
@@ -119,19 +119,19 @@ def _best(
 def _join(maxima, best, present):
     """Raises `maxima` [BLOCK_Q] in the scratch to `best`.
 
-    The largest of several integers is the same in any order, so chunks may come as they like. Relaxed is enough:
-    `_arrive` orders these before whatever follows it.
+    The largest of several integers is the same in any order, so chunks may arrive in any order. Relaxed is enough:
+    `_arrive` orders these before everything that follows it.
     """
     tl.atomic_max(maxima, mirrored(best.to(tl.int32, bitcast=True)), mask=present, sem="relaxed")
 
 
 @triton.jit
 def _arrive(counter, LOWEST: tl.constexpr):
-    """How many chunks of the pair have been joined, this one among them.
+    """Counts this chunk, and returns how many chunks of the pair have been joined.
 
     The barrier puts the maxima of all threads of this program before the one thread that counts; its release makes
     them visible with the count, and the acquire of a later arrival (through the chain of additions) makes them
-    visible there. So whoever arrives last sees all maxima, and nobody ever waits for anybody.
+    visible there. So the program that arrives last sees all maxima, and no program ever waits for another.
     """
     tl.debug_barrier()
     return tl.atomic_add(counter, 1, sem="acq_rel") - LOWEST + 1
@@ -139,7 +139,7 @@ def _arrive(counter, LOWEST: tl.constexpr):
 
 @triton.jit
 def _sum_up(maxima, query_rows, BLOCK_Q: tl.constexpr, LOWEST: tl.constexpr):
-    """The sum of a split pair's joined maxima, block by block as `score_pairs` sums those of others."""
+    """Sums the joined maxima of a split pair, block by block as `score_pairs` sums those of other pairs."""
     total = 0.0
     for start in range(0, query_rows, BLOCK_Q):
         place = start + tl.arange(0, BLOCK_Q)
@@ -152,14 +152,14 @@ def _sum_up(maxima, query_rows, BLOCK_Q: tl.constexpr, LOWEST: tl.constexpr):
 
 @triton.jit
 def _finish(score, total, counted, EMPTY: tl.constexpr):
-    """Writes a score; that of a document of which no row counts is fixed, whatever the query."""
+    """Writes a score; a document in which no row counts has a fixed score, whatever the query."""
     tl.store(score, tl.where(counted != 0, total, EMPTY))
 
 
 @triton.jit
 def mirrored(bits):
-    """int32 that are ordered as the floats with these bits are, minus zero below zero; mirrored twice, the bits.
+    """Maps bits of floats to int32 in the same order, with minus zero below zero; applied twice it gives the bits.
 
-    Floats are ordered as integers are while positive; for negative ones the order of all bits but the sign turns.
+    Positive floats are ordered as integers; for negative ones the order of all bits but the sign is reversed.
     """
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)

@@ -1,4 +1,4 @@
-"""Which document row each query row matched best: what explains a score. No I/O."""
+"""The document row that each query row matched best, which explains a score. No I/O."""
 
 import torch
 from torch import Tensor
@@ -7,24 +7,24 @@ from gpu_worker.kernels.maxsim.comparison import Mask, Texts
 from gpu_worker.ragged.upload import to_device
 
 BLOCK_ELEMENTS = 2_097_152
-"""Similarities in memory at once, whatever the lengths."""
+"""Limit for similarities in memory at once, whatever the lengths."""
 
 
-def winners(queries: Tensor, documents: Tensor, texts: Texts, kept: Mask | None = None) -> tuple[Tensor, Tensor]:
-    """For every document and query row the largest similarity [S, q] float32, and its row in the text [S, q] int32.
+def winners(queries: Tensor, documents: Tensor, texts: Texts, row_mask: Mask | None = None) -> tuple[Tensor, Tensor]:
+    """Finds the largest similarity [S, q] float32 of every document and query row, and its row [S, q] int32.
 
-    queries [q, D], documents [N, D] with its `texts`; `kept` [N] are the rows that count. Of equal similarities the
-    first wins. A document without rows that count has the similarity 0 and the row -1. One document after the other:
-    explanations are few, and this way memory does not depend on how many documents there are, or how long.
+    queries [q, D], documents [N, D] with its `texts`; `row_mask` [N] selects the rows that count. Of equal similarities
+    the first wins. A document without rows that count has the similarity 0 and the row -1. Documents are computed one
+    after the other: explanations are few, and memory then does not depend on the number or the lengths of documents.
     """
     best = queries.new_full((len(texts), len(queries)), float("-inf"), dtype=torch.float32)
     places = torch.full(best.shape, -1, dtype=torch.int32, device=queries.device)
-    asked, step = queries.float(), max(1, BLOCK_ELEMENTS // max(1, len(queries)))
-    counted = None if kept is None else to_device(torch.from_numpy(kept), queries.device)
+    query_rows, step = queries.float(), max(1, BLOCK_ELEMENTS // max(1, len(queries)))
+    counted = None if row_mask is None else to_device(torch.from_numpy(row_mask), queries.device)
     for text, (first, length) in enumerate(zip(texts.starts.tolist(), texts.lengths.tolist(), strict=True)):
         for start in range(first, first + length, step):
             rows = slice(start, min(start + step, first + length))
-            products = asked @ documents[rows].float().T
+            products = query_rows @ documents[rows].float().T
             if counted is not None:
                 products.masked_fill_(~counted[rows], float("-inf"))
             largest, where = products.max(dim=1)  # of equal ones the first

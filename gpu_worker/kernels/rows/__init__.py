@@ -1,1 +1,1 @@
-"""What is done to rows whatever they mean: summed by segments, cut, normalised, packed; each by two twins."""
+"""Operations on rows, whatever the rows mean: sums by segment, cutting, normalising, packing; each has two kernels."""

@@ -1,17 +1,16 @@
-"""Rows as kernels read them: 16 bytes at once."""
+"""Rows aligned for kernels, which read 16 bytes at once."""
 
 from torch import Tensor
 from torch.nn import functional as F
 
 ALIGNMENT = 16
-"""Bytes: the widest read of a thread. Rows begin at multiples of it."""
+"""Alignment of rows in bytes: the widest read of a thread."""
 
 
 def aligned_rows(rows: Tensor) -> Tensor:
-    """`rows` [N, W] itself, unless its rows do not begin at multiples of 16 bytes; then a copy whose rows do.
+    """Returns `rows` [N, W] if all rows begin at multiples of 16 bytes, else a copy of which this is true.
 
-    Such a copy may be wider, with zeros behind each row. Triton compiles apart for addresses that are no multiples of
-    16; so there are none.
+    A copy may be wider, with zeros behind each row. Other addresses would make Triton compile another variant.
     """
     missing = -rows.shape[1] % (ALIGNMENT // rows.element_size())
     if missing:

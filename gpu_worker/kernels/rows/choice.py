@@ -1,4 +1,4 @@
-"""Who works on a device's rows, told once."""
+"""The choice of the row kernels for a device, made once."""
 
 from functools import cache
 
@@ -10,7 +10,7 @@ from gpu_worker.kernels.rows.plain import PlainRows
 
 @cache
 def choose(device: torch.device) -> RowKernels:
-    """Triton's kernels on CUDA, compiled when they are first asked for: by the rehearsal, before a worker serves."""
+    """Returns Triton's kernels on CUDA. The first call compiles them: the warm-up makes it before a worker serves."""
     if device.type != "cuda":
         return PlainRows()
     try:

@@ -9,15 +9,15 @@ from gpu_worker.kernels.rows.interface import Segments
 
 FIELDS = 4
 FIRST, ROWS, WEIGHT, DIVISOR = range(FIELDS)
-"""First row, how many, weight of the first row, divisor (the bits of a float32)."""
+"""Columns: first row, number of rows, weight of the first row, divisor (the bits of a float32)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTable:
-    """`chunks` [C, 4] int32 of all segments, in their order; `joins` [n, 4] int32 sum each segment's chunks.
+    """Tables of sums: `chunks` [C, 4] int32 of all segments, in order; `joins` [n, 4] int32 sum each segment's chunks.
 
-    `joins` is None where every segment is one chunk. Chunks are divided already, so that joining them is a sum; and
-    where another segment has several, the one chunk of a segment is joined to itself, which changes no bit.
+    `joins` is None where every segment is one chunk. Sums of chunks are already divided, so joining them is a sum. If
+    any segment has several chunks, the others are joined from their single chunk, which changes no bit.
     """
 
     chunks: npt.NDArray[np.int32]
@@ -25,7 +25,7 @@ class ChunkTable:
 
     @classmethod
     def of(cls, segments: Segments, chunk_rows: int) -> "ChunkTable":
-        """Chunks of `chunk_rows` rows, the last of a segment with what is left; one without rows where it has none."""
+        """Cuts segments into chunks of `chunk_rows` rows; the last has the rest. An empty segment has one too."""
         lengths = segments.lengths
         counts = np.maximum(-(-lengths // chunk_rows), 1)
         ends = np.cumsum(counts)

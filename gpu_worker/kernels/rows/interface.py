@@ -1,4 +1,4 @@
-"""What a step has done to rows, and who does it. Tensors without I/O."""
+"""The interface of row kernels: sums by segment, and finished rows. Tensors without I/O."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from gpu_worker.ragged.upload import Upload
 from shared.vectors import DataType
 
 PoolRows = Callable[[Tensor], Tensor]
-"""hidden [T, H] -> float32 [n, H]."""
+"""A function that pools rows: hidden [T, H] -> float32 [n, H]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
-    """n runs of rows, told on the host: run i has rows starts[i] to starts[i] + lengths[i] - 1, none where 0.
+    """Places and weights of n segments, on the host: segment i has rows starts[i] to starts[i] + lengths[i] - 1.
 
-    The weight of its first row is first[i], that of each further one is larger by `growth`; the sum of all rows by
-    their weights is divided by divisors[i] (float64). They may lie in any order, with other rows between them.
+    The weight of its first row is first[i], and grows by `growth` from row to row; the weighted sum is divided by
+    divisors[i] (float64). A length may be 0. Segments may lie in any order, with other rows between them.
     """
 
     starts: Counts
@@ -33,9 +33,9 @@ class Segments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedRows:
-    """Rows as they travel: `values` [n, B] uint8, see `packing.pack`; `scales` [n] float32 of INT8.
+    """Rows packed into bytes: `values` [n, B] uint8, see `packing.pack`; `scales` [n] float32 for INT8.
 
-    `finite` [n] bool: which rows consisted of numbers before they were packed.
+    `finite` [n] bool: which rows consisted of finite numbers before they were packed.
     """
 
     values: Tensor
@@ -44,25 +44,25 @@ class PackedRows:
 
 
 class RowKernels(Protocol):
-    """A way to work on rows [N, W] float32, bfloat16 or float16; all of them agree with `plain.PlainRows`.
+    """Kernels for rows [N, W] float32, bfloat16 or float16; all of them agree with `plain.PlainRows`.
 
-    Sums and lengths are float32. What becomes of a row or of a run of rows depends on it alone, to the last bit.
-    Rows are taken in the order of `index` [n] int64; None takes all, as they lie. `dimensions` are the leading numbers
-    that are kept (Matryoshka, arXiv:2205.13147), 0 all; of unit length where `unit`, but a row of zeros stays.
+    Sums and lengths are float32. The result for a row or a segment depends on it alone, to the last bit. `index` [n]
+    int64 selects rows, None all. `dimensions` is the number of leading dimensions to keep (Matryoshka,
+    arXiv:2205.13147), 0 for all. `unit` scales rows to unit length; a row of zeros stays.
     """
 
     name: str
 
-    def weighted_sum(self, segments: Segments, staging: Upload) -> PoolRows:
-        """What sums each run, once `staging` was sent."""
+    def weighted_sum(self, segments: Segments, upload: Upload) -> PoolRows:
+        """Adds the segments to `upload`; the function it returns sums each of them, after `upload` was sent."""
 
     def finished(self, rows: Tensor, index: Tensor | None, dimensions: int, unit: bool) -> Tensor:
-        """[n, D] float32."""
+        """Selects, cuts and normalises rows: [n, D] float32."""
 
     def packed(
         self, rows: Tensor, index: Tensor | None, dimensions: int, unit: bool, data_type: DataType
     ) -> PackedRows:
-        """The same as bytes."""
+        """Selects, cuts, normalises and packs rows."""
 
     def finite(self, rows: Tensor) -> Tensor:
-        """[N] bool: which rows consist of numbers."""
+        """Tells which rows consist of finite numbers: [N] bool."""

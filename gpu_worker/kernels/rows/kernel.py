@@ -1,8 +1,8 @@
-"""Sums of segments and finished rows by Triton, one launch each: what runs on CUDA.
+"""Sums of segments and finished rows by Triton, one launch each, for CUDA.
 
-Imported where a CUDA device is only: nothing else of the worker needs Triton. It waits for nothing and reads nothing
-back. A long segment is summed in chunks of a fixed size by many programs, and a second launch of the same kernel adds
-up the chunks; no atomics, so bits are the same every time.
+It is imported only where there is a CUDA device: nothing else in the worker needs Triton. It never waits for the device
+and reads nothing back. Many programs sum a long segment in chunks of a fixed size, and a second launch of the same
+kernel adds up the chunks; there are no atomics, so the bits are the same every time.
 """
 
 from typing import Any
@@ -19,11 +19,11 @@ from gpu_worker.ragged.upload import Upload
 from shared.vectors import DataType
 
 CHUNK_ROWS = 128
-"""Of a segment that one program sums: few enough that one long text keeps many programs busy."""
+"""Rows of a segment that one program sums: few enough that one long text keeps many programs busy."""
 SUMMED_ROWS, SUMMED_COLUMNS = 32, 128
-"""At once. One size for all calls: with another, sums would round differently."""
+"""Block that is summed at once. All calls use one size: with another, sums would round differently."""
 FINISHED_ROWS, FINISHED_COLUMNS = 8, 256
-"""At once, of a program."""
+"""Block that a program finishes at once."""
 WARPS = 4
 EPSILON = 1e-12
 """The least length that a row is divided by, as in torch.nn.functional.normalize."""
@@ -36,17 +36,17 @@ KINDS = {
     DataType.INT8: (tiles.INT8.value, 8),
     DataType.BINARY: (tiles.BINARY.value, 1),
 }
-"""What the kernel calls each, and its bits a number."""
+"""The kernel's number for each data type, and bits in one of its values."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def sum_constants(dtype: torch.dtype) -> dict[str, Any]:
-    """What `sum_segments` is compiled with, by the names of its parameters."""
+    """Constants that `sum_segments` is compiled with, by the names of its parameters."""
     return {"LANES": ALIGNMENT // dtype.itemsize, "BLOCK_N": SUMMED_ROWS, "BLOCK_W": SUMMED_COLUMNS}
 
 
 def finish_constants(dtype: torch.dtype, dimensions: int) -> dict[str, Any]:
-    """What `finish_rows` is compiled with: one variant writes 16 bytes at once, one has any dimensions."""
+    """Constants that `finish_rows` is compiled with: one variant for multiples of 16 dimensions, one for others."""
     return {
         "EPSILON": EPSILON,
         "TINY": TINY,
@@ -58,18 +58,18 @@ def finish_constants(dtype: torch.dtype, dimensions: int) -> dict[str, Any]:
 
 
 class TritonRows:
-    """See `interface.RowKernels`.
+    """The `interface.RowKernels` for CUDA.
 
-    Compiled three times a number format of rows: once to sum, twice to finish, whatever the widths, counts and data
-    types, which are plain arguments.
+    For each number format of rows three variants are compiled: one that sums, two that finish. Widths, counts and data
+    types are plain arguments.
     """
 
     name = "triton"
 
-    def weighted_sum(self, segments: Segments, staging: Upload) -> PoolRows:
+    def weighted_sum(self, segments: Segments, upload: Upload) -> PoolRows:
         table, growth = ChunkTable.of(segments, CHUNK_ROWS), segments.growth
-        chunks = staging.add_array(table.chunks)
-        joins = None if table.joins is None else staging.add_array(table.joins)
+        chunks = upload.add(table.chunks)
+        joins = None if table.joins is None else upload.add(table.joins)
 
         def run(hidden: Tensor) -> Tensor:
             sums = _summed(hidden, chunks.tensor, growth)
@@ -92,20 +92,20 @@ class TritonRows:
 
     def warm(self, device: torch.device) -> None:
         """Compiles every variant that a call can reach, by calling it."""
-        one = Segments(
+        segment = Segments(
             starts=np.zeros(1, int), lengths=np.ones(1, int), first=np.ones(1, int), growth=0, divisors=np.ones(1)
         )
         for dtype in DTYPES:
-            rows, staging = torch.zeros(1, 16, dtype=dtype, device=device), Upload(device)
-            total = self.weighted_sum(one, staging)
-            staging.send()
+            rows, upload = torch.zeros(1, 16, dtype=dtype, device=device), Upload(device)
+            total = self.weighted_sum(segment, upload)
+            upload.send()
             total(rows)
             for dimensions in (16, 1):
                 self.finished(rows, None, dimensions, unit=True)
 
 
 def _summed(rows: Tensor, table: Tensor, growth: int) -> Tensor:
-    """[len(table), W] float32 of rows [N, W] and a table of `ChunkTable`; wider by what alignment needs."""
+    """Sums [len(table), W] float32 of rows [N, W] by a table of `ChunkTable`; wider where alignment needs it."""
     rows, constants = aligned_rows(rows), sum_constants(rows.dtype)
     width = rows.shape[1]
     sums = torch.empty(len(table), width, dtype=torch.float32, device=rows.device)
@@ -120,11 +120,11 @@ def _summed(rows: Tensor, table: Tensor, growth: int) -> Tensor:
 def _finished(
     rows: Tensor, index: Tensor | None, dimensions: int, unit: bool, kind: int, bits: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """values [n, B] uint8 of `bits` a number; scales [n] float32, without meaning but for INT8; finite [n] bool."""
-    device, kept = rows.device, min(dimensions or rows.shape[1], rows.shape[1])
+    """Launches `finish_rows`: values [n, B] uint8, scales [n] float32 (for INT8 only), finite [n] bool."""
+    device, width = rows.device, min(dimensions or rows.shape[1], rows.shape[1])
     count = len(rows) if index is None else len(index)
-    rows, constants = aligned_rows(rows), finish_constants(rows.dtype, kept)
-    values = torch.empty(count, -(-kept * bits // 8), dtype=torch.uint8, device=device)
+    rows, constants = aligned_rows(rows), finish_constants(rows.dtype, width)
+    values = torch.empty(count, -(-width * bits // 8), dtype=torch.uint8, device=device)
     scales = torch.empty(count, dtype=torch.float32, device=device)
     finite = torch.empty(count, dtype=torch.uint8, device=device)
     chosen = torch.empty(0, dtype=torch.int64, device=device) if index is None else index
@@ -132,7 +132,7 @@ def _finished(
         with torch.cuda.device_of(rows):
             tiles.finish_rows[(-(-count // FINISHED_ROWS),)](
                 *(rows, chosen, values, scales, finite, int(index is not None), count),
-                *(rows.shape[1] // constants["LANES"], kept // constants["PART"], int(unit), kind),
+                *(rows.shape[1] // constants["LANES"], width // constants["PART"], int(unit), kind),
                 **constants,
                 num_warps=WARPS,
             )

@@ -1,4 +1,4 @@
-"""Rows <-> bytes in every data type of the contract, both directions side by side. Tensors without I/O."""
+"""Packing of rows into bytes and back, in every data type of the contract. Tensors without I/O."""
 
 import numpy as np
 import torch
@@ -14,10 +14,10 @@ TORCH_TYPES = {
 
 
 def pack(rows: Tensor, data_type: DataType) -> tuple[Tensor, Tensor | None]:
-    """float32 rows [N, D] -> bytes [N, B] uint8, and scales [N] float32 for INT8.
+    """Packs float32 rows [N, D] into bytes [N, B] uint8, and scales [N] float32 for INT8.
 
     INT8 is symmetric per row: value = int8 x scale, scale = largest magnitude / 127. BINARY packs eight dimensions
-    a byte, most significant bit first, 1 where >= 0, filled up with zeros.
+    into a byte, most significant bit first, 1 where >= 0, padded with zeros.
     """
     if data_type is DataType.INT8:
         scales = rows.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny) / 127
@@ -30,13 +30,13 @@ def pack(rows: Tensor, data_type: DataType) -> tuple[Tensor, Tensor | None]:
 
 
 def unpack(vectors: MultiVectors, keep_half: bool = False) -> Tensor:
-    """Given vectors -> rows [N, D] on the CPU, float32 but for FLOAT16 and BFLOAT16 with `keep_half`.
+    """Unpacks vectors into rows [N, D] on the CPU: float32, but FLOAT16 and BFLOAT16 stay so with `keep_half`.
 
     BINARY reads as +1 and -1.
     """
-    kept = TORCH_TYPES.get(vectors.data_type, torch.float32) if keep_half else torch.float32
+    dtype = TORCH_TYPES.get(vectors.data_type, torch.float32) if keep_half else torch.float32
     if not vectors.rows:
-        return torch.zeros(0, vectors.dimensions, dtype=kept)
+        return torch.zeros(0, vectors.dimensions, dtype=dtype)
     data = torch.frombuffer(bytearray(vectors.data), dtype=torch.uint8)
     if vectors.data_type is DataType.INT8:
         scales = torch.frombuffer(bytearray(vectors.scales), dtype=torch.float32)
@@ -44,4 +44,4 @@ def unpack(vectors: MultiVectors, keep_half: bool = False) -> Tensor:
     if vectors.data_type is DataType.BINARY:
         bits = np.unpackbits(data.view(vectors.rows, -1).numpy(), axis=1, count=vectors.dimensions)
         return torch.from_numpy(bits).float().mul_(2).sub_(1)
-    return data.view(TORCH_TYPES[vectors.data_type]).view(vectors.rows, -1).to(kept)
+    return data.view(TORCH_TYPES[vectors.data_type]).view(vectors.rows, -1).to(dtype)

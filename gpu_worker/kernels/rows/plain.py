@@ -1,4 +1,4 @@
-"""Sums of segments and finished rows by PyTorch's operators: what processors run, and what kernels are held against."""
+"""Sums of segments and finished rows by PyTorch's operators, for processors; the twin of the kernels."""
 
 import numpy as np
 import torch
@@ -13,38 +13,38 @@ from shared.vectors import DataType
 
 
 class PlainRows:
-    """See `interface.RowKernels`."""
+    """The `interface.RowKernels` for processors, and for devices without Triton."""
 
     name = "plain"
 
-    def weighted_sum(self, segments: Segments, staging: Upload) -> PoolRows:
-        """As one bag of rows a segment: embedding_bag sums each in order, so batch mates cannot change a bit."""
+    def weighted_sum(self, segments: Segments, upload: Upload) -> PoolRows:
+        """Sums each segment as a bag of rows: embedding_bag adds them in order, so batch mates change no bit."""
         lengths = segments.lengths
         begins = np.cumsum(lengths) - lengths
         places = np.arange(lengths.sum()) - np.repeat(begins, lengths)
         shares = np.repeat(segments.first, lengths) + segments.growth * places
         divided = (shares / np.repeat(segments.divisors, lengths)).astype(np.float32)
-        rows, bags = staging.add_array(row_ranges(segments.starts, lengths)), staging.add_array(begins)
-        weights = staging.add_array(divided)
+        rows, bags = upload.add(row_ranges(segments.starts, lengths)), upload.add(begins)
+        weights = upload.add(divided)
 
         def run(hidden: Tensor) -> Tensor:
-            shared = weights.tensor
-            return F.embedding_bag(rows.tensor, hidden.float(), bags.tensor, mode="sum", per_sample_weights=shared)
+            per_row = weights.tensor
+            return F.embedding_bag(rows.tensor, hidden.float(), bags.tensor, mode="sum", per_sample_weights=per_row)
 
         return run
 
     def finished(self, rows: Tensor, index: Tensor | None, dimensions: int, unit: bool) -> Tensor:
         chosen = (rows if index is None else rows.index_select(0, index)).float()
-        kept = chosen[:, :dimensions] if dimensions else chosen
-        return F.normalize(kept, dim=1) if unit else kept
+        leading = chosen[:, :dimensions] if dimensions else chosen
+        return F.normalize(leading, dim=1) if unit else leading
 
     def packed(
         self, rows: Tensor, index: Tensor | None, dimensions: int, unit: bool, data_type: DataType
     ) -> PackedRows:
-        kept = self.finished(rows, index, dimensions, unit)
-        values, scales = pack(kept, data_type)
-        return PackedRows(values=values, scales=scales, finite=torch.isfinite(kept.sum(dim=1)))
+        leading = self.finished(rows, index, dimensions, unit)
+        values, scales = pack(leading, data_type)
+        return PackedRows(values=values, scales=scales, finite=torch.isfinite(leading.sum(dim=1)))
 
     def finite(self, rows: Tensor) -> Tensor:
-        """By their sums, which are numbers where all of a row are, unless they exceed float32."""
+        """Looks at sums, which are finite where all numbers of a row are, unless the sum exceeds float32."""
         return torch.isfinite(rows.float().sum(dim=1))

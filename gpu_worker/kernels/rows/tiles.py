@@ -1,25 +1,26 @@
-"""Sums of segments and finished rows: the part that runs on the device, in Triton. It knows pointers and tables;
-`kernel` launches it.
+"""The part of segment sums and finished rows that runs on the device, in Triton. It knows pointers and tables; `kernel`
+launches it.
 
-[n] is a block of n numbers, held by the threads of one program together. What is not one is one number. Rows are
-groups * LANES numbers wide; LANES of them are 16 bytes, so that the compiler may read 16 at once.
+[n] is a block of n numbers, which the threads of one program hold together. Everything else is a single number. Rows
+are groups * LANES numbers wide; LANES of them are 16 bytes, so that the compiler may read 16 at once.
 """
 
 import triton
 import triton.language as tl
 
 NOTHING, FLOAT32, FLOAT16, BFLOAT16, INT8, BINARY = (tl.constexpr(kind) for kind in range(6))
-"""What rows become."""
+"""Kinds of finished rows."""
 
 
 @triton.jit(do_not_specialize=["groups", "growth"])
 def sum_segments(
     rows, segments, sums, groups, growth, LANES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_W: tl.constexpr
 ):
-    """sums [S, W] float32 of S segments [S, 4]: first row, how many, weight of the first, divisor (bits of a float32).
+    """Writes sums [S, W] float32 of S segments [S, 4]: first row, number of rows, weight of the first, divisor
+    (bits of a float32).
 
-    The weight of a row is that of the row before it and `growth`. A program sums a segment in BLOCK_W columns. The
-    order in which rows are added depends on their place in the segment alone.
+    Weights grow by `growth` from row to row. A program sums a segment in BLOCK_W columns. The order in which rows are
+    added depends only on their place in the segment.
     """
     width = groups * LANES
     number = tl.program_id(0)
@@ -34,8 +35,8 @@ def sum_segments(
     total = tl.full((BLOCK_N, BLOCK_W), 0.0, tl.float32)
     for start in range(0, count, BLOCK_N):
         row = start + place
-        found = (row < count)[:, None] & inside[None, :]
-        tile = tl.load(rows + (first + row)[:, None] * width + column[None, :], mask=found, other=0.0)
+        present = (row < count)[:, None] & inside[None, :]
+        tile = tl.load(rows + (first + row)[:, None] * width + column[None, :], mask=present, other=0.0)
         total += tile.to(tl.float32) * (weight + row * growth).to(tl.float32)[:, None]
     tl.store(sums + number.to(tl.int64) * width + column, tl.div_rn(tl.sum(total, axis=0), divisor), mask=inside)
 
@@ -60,11 +61,12 @@ def finish_rows(
     BLOCK_N: tl.constexpr,
     BLOCK_W: tl.constexpr,
 ):
-    """The leading parts * PART numbers of `count` rows, where `picked` those at `index` [count] int64, else the first.
+    """Finishes the leading parts * PART numbers of `count` rows: those at `index` [count] int64 if `picked`, else the
+    first.
 
-    Written as `kind` to `packed`, of unit length where `unit`; `finite` [count] uint8 tells which consist of numbers,
-    `scales` [count] float32 are written of INT8. A program finishes BLOCK_N rows; what becomes of one depends on
-    nothing else. It is read twice, in blocks of BLOCK_W: for its length, and, from a cache, to be written.
+    Writes them as `kind` to `packed`, with unit length if `unit`. `finite` [count] uint8 tells which rows consist of
+    finite numbers; `scales` [count] float32 are written for INT8. A program finishes BLOCK_N rows, and a row's result
+    depends on nothing else. A row is read twice, in blocks of BLOCK_W: for its length, then, from a cache, to write it.
     """
     width = groups * LANES
     dimensions = parts * PART
@@ -92,41 +94,41 @@ def finish_rows(
     if kind != NOTHING:
         for start in range(0, dimensions, BLOCK_W):
             inside = there[:, None] & (start + column < dimensions)[None, :]
-            kept = tl.load(at + start, mask=inside, other=0.0).to(tl.float32) * factor[:, None]
+            numbers = tl.load(at + start, mask=inside, other=0.0).to(tl.float32) * factor[:, None]
             if kind == BINARY:
                 eighth = start // 8 + tl.arange(0, BLOCK_W // 8)
                 size = (dimensions + 7) // 8
-                octets = _octets((kept >= 0) & inside, BLOCK_N, BLOCK_W)
+                octets = _octets((numbers >= 0) & inside, BLOCK_N, BLOCK_W)
                 wanted = there[:, None] & (eighth < size)[None, :]
                 tl.store(packed + row[:, None] * size + eighth[None, :], octets, mask=wanted)
             else:
                 place = row[:, None] * dimensions + start + column[None, :]
-                _write(packed, place, kept, tl.broadcast_to(scale[:, None], (BLOCK_N, BLOCK_W)), inside, kind)
+                _write(packed, place, numbers, tl.broadcast_to(scale[:, None], (BLOCK_N, BLOCK_W)), inside, kind)
 
 
 @triton.jit
-def _write(packed, place, kept, scale, inside, kind):
-    """Numbers `kept` to their places of a buffer [.., 1, 2 or 4 bytes each]."""
+def _write(packed, place, numbers, scale, inside, kind):
+    """Writes `numbers`, of 1, 2 or 4 bytes each, to their places in a buffer."""
     if kind == FLOAT32:
-        tl.store(packed.to(tl.pointer_type(tl.float32), bitcast=True) + place, kept, mask=inside)
+        tl.store(packed.to(tl.pointer_type(tl.float32), bitcast=True) + place, numbers, mask=inside)
     elif kind == FLOAT16:
-        tl.store(packed.to(tl.pointer_type(tl.float16), bitcast=True) + place, kept.to(tl.float16), mask=inside)
+        tl.store(packed.to(tl.pointer_type(tl.float16), bitcast=True) + place, numbers.to(tl.float16), mask=inside)
     elif kind == BFLOAT16:
-        tl.store(packed.to(tl.pointer_type(tl.bfloat16), bitcast=True) + place, kept.to(tl.bfloat16), mask=inside)
+        tl.store(packed.to(tl.pointer_type(tl.bfloat16), bitcast=True) + place, numbers.to(tl.bfloat16), mask=inside)
     else:
-        steps = _rounded(tl.div_rn(kept, scale)).to(tl.int8)
+        steps = _rounded(tl.div_rn(numbers, scale)).to(tl.int8)
         tl.store(packed + place, steps.to(tl.uint8, bitcast=True), mask=inside)
 
 
 @triton.jit
 def _rounded(steps):
-    """To the nearest whole number, ties to even, and within 127: beyond 2^23 a float32 has no fraction."""
+    """Rounds to the nearest whole number within 127, ties to even: beyond 2^23 a float32 has no fraction."""
     whole = (steps + 12582912.0) - 12582912.0
     return tl.minimum(tl.maximum(whole, -127.0), 127.0)
 
 
 @triton.jit
 def _octets(bits, BLOCK_N: tl.constexpr, BLOCK_W: tl.constexpr):
-    """[BLOCK_N, BLOCK_W / 8] uint8 of [BLOCK_N, BLOCK_W] bits, the first of eight the most significant."""
+    """Packs bits [BLOCK_N, BLOCK_W] into [BLOCK_N, BLOCK_W / 8] uint8; the first of eight is the most significant."""
     eight = tl.reshape(bits.to(tl.int32), (BLOCK_N, BLOCK_W // 8, 8))
     return tl.sum(eight << (7 - tl.arange(0, 8))[None, None, :], axis=2).to(tl.uint8)

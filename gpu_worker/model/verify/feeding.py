@@ -70,7 +70,7 @@ def feeding_of(model: Any, inputs: TokenizerInputs, *, pairs: bool = False, expa
     masks = all(MASK in written.inputs for written in inputs.texts)
     if inputs.types is None or not takes_token_types(model):
         return Feeding(written=inputs.texts, masks=masks)
-    if pairs and not inputs.pairs_told:
+    if pairs and not inputs.types_hold_for_pairs:
         raise ModelRefused("its tokenizer gives token types of pairs that do not tell where the second text begins")
     if expands and inputs.types.text.types != {0}:
         raise ModelRefused("its tokenizer gives token types that are not 0, and its queries are expanded")

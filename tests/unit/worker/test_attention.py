@@ -13,8 +13,8 @@ from torch import Tensor
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import interface as module
 from gpu_worker.kernels.attention import written_out
-from gpu_worker.kernels.attention.choice import exact_ways
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, RunKernel, Ways
+from gpu_worker.kernels.attention.choice import exact_kernels
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength, RunKernel
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.model import execution
 from gpu_worker.model.encoder.encoder import uncounted_id_of
@@ -67,15 +67,15 @@ TERMS = st.builds(
 )
 
 
-MIXED = Ways((RunKernel.POWERS, RunKernel.FUSED), (8,))
-WAYS = [MIXED, *(Ways((way,)) for way in exact_ways(torch.float32, 16))]
+MIXED = KernelByLength((RunKernel.POWERS, RunKernel.FUSED), (8,))
+WAYS = [MIXED, *(KernelByLength((way,)) for way in exact_kernels(torch.float32, 16))]
 SEQUENCES = st.lists(st.integers(1, 20).flatmap(lambda length: st.tuples(st.just(length), st.integers(0, length - 1))))
 
 
 @settings(deadline=None, max_examples=60)
 @given(SEQUENCES.filter(bool), TERMS, st.sampled_from([1, 2, 4]), st.sampled_from(WAYS), st.integers(1, 2000))
 def test_equal_runs_equal_one_by_one(
-    sequences: list[tuple[int, int]], terms: AttentionTerms, groups: int, ways: Ways, block: int
+    sequences: list[tuple[int, int]], terms: AttentionTerms, groups: int, ways: KernelByLength, block: int
 ) -> None:
     """Any lengths, unattended tails, causality, window, softcap, bias, grouped heads, sorted or not; blocks that hold
     from many sequences to less than a row of one head."""
@@ -111,12 +111,12 @@ def test_a_tail_is_what_a_mask_makes_of_it(sequences: list[tuple[int, int]]) -> 
 
 def test_each_length_runs_its_way() -> None:
     """A bound belongs to the way before it, the last way has none; neighbours of one way are told once."""
-    ways = Ways((RunKernel.POWERS, RunKernel.POWERS, RunKernel.ONEDNN, RunKernel.FUSED), (16, 32, 64))
+    ways = KernelByLength((RunKernel.POWERS, RunKernel.POWERS, RunKernel.ONEDNN, RunKernel.FUSED), (16, 32, 64))
     lengths = (1, 16, 32, 33, 64, 65, 5000)
     powers, onednn, fused = RunKernel.POWERS, RunKernel.ONEDNN, RunKernel.FUSED
     assert [ways.of(length) for length in lengths] == [powers, powers, powers, onednn, onednn, fused, fused]
     assert str(ways) == "powers to 32 tokens, oneDNN powers to 64 tokens, fused"
-    assert Ways().of(1) is fused
+    assert KernelByLength().of(1) is fused
 
 
 @pytest.mark.parametrize("name", ["tiny-bert", "tiny-qwen3", "tiny-mistral", *BIDIRECTIONAL, "tiny-deberta-v2"])

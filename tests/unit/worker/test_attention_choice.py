@@ -43,15 +43,15 @@ def test_the_usual_way_gives_place_to_what_is_ahead(
     """Over all lengths up to the last bound; beyond it the fused kernel is the usual way."""
     ways = choice.decide(told)
     assert ways.bounds == choice.BOUNDS
-    assert set(ways.ways[:-1]) == {short}
-    assert ways.ways[-1] is long
+    assert set(ways.kernels[:-1]) == {short}
+    assert ways.kernels[-1] is long
 
 
 def test_one_length_has_a_way_of_its_own_where_that_is_clearly_ahead() -> None:
     """By more than what makes a way the usual one."""
     near, clear = shares(fused=0.85), shares(fused=0.75)
     ways = choice.decide([near, clear, *[shares()] * (LENGTHS - 2)])
-    assert ways.ways == (RunKernel.ONEDNN, RunKernel.FUSED, *[RunKernel.ONEDNN] * (LENGTHS - 3), RunKernel.FUSED)
+    assert ways.kernels == (RunKernel.ONEDNN, RunKernel.FUSED, *[RunKernel.ONEDNN] * (LENGTHS - 3), RunKernel.FUSED)
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -87,5 +87,5 @@ def test_what_is_measured_is_what_runs(monkeypatch: pytest.MonkeyPatch, causal: 
     monkeypatch.setattr(equal_runs, "written_out", watched(written))
     monkeypatch.setattr(equal_runs, "fused", watched(fused))
     choice.measured.__wrapped__(torch.float32, 16, causal, bias)
-    assert len(asked) >= 2 * LENGTHS * 3 * choice.TURNS
+    assert len(asked) >= 2 * LENGTHS * 3 * choice.RUNS
     assert set(asked) == {(causal, bias)}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gpu_worker.kernels.attention.hopper import Hopper
-from gpu_worker.kernels.attention.launched import LaunchedAttention
+from gpu_worker.kernels.attention.launched import SpanAttention
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model.tune.compiled import CompiledEncoder
 from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("on_a_processor")
 
 
 @families(("tiny-modernbert", Varlen), ("tiny-qwen3", Hopper))
-def test_one_graph_for_each_kind_of_layer_and_all_batches(name: str, kernel: type[LaunchedAttention]) -> None:
+def test_one_graph_for_each_kind_of_layer_and_all_batches(name: str, kernel: type[SpanAttention]) -> None:
     """Whatever the lengths, counts and longest texts; the same numbers, and the layers are left as they were."""
     encoder, counting = packed_encoder(name, kernel), Counting()
     compiled = CompiledEncoder(encoder, counting)

@@ -6,7 +6,7 @@ import torch
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.attention.hopper import Hopper
-from gpu_worker.kernels.attention.launched import LaunchedAttention
+from gpu_worker.kernels.attention.launched import SpanAttention
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.encoder.packed import PackedEncoder
@@ -22,7 +22,7 @@ from support.tiny import encode, run, score, tokens
 
 @pytest.mark.usefixtures("on_a_processor")
 @families(("tiny-bert", Varlen), ("tiny-modernbert", Varlen), ("tiny-qwen3", Hopper))
-def test_rows_behind_the_last_bound_change_no_bit(name: str, kernel: type[LaunchedAttention]) -> None:
+def test_rows_behind_the_last_bound_change_no_bit(name: str, kernel: type[SpanAttention]) -> None:
     """Attention leaves NaN there: hidden states of every bucket against the batch by itself."""
     encoder = packed_encoder(name, kernel)
     graphs = captured(encoder, 256, 640).values()

@@ -25,8 +25,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.attention import interface as attention
-from gpu_worker.kernels.attention.choice import exact_ways
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, Ways
+from gpu_worker.kernels.attention.choice import exact_kernels
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength
 from gpu_worker.kernels.attention.interface import OneByOne
 from gpu_worker.kernels.attention.relative import t5
 from gpu_worker.model.encoder.packed import PackedEncoder
@@ -66,7 +66,7 @@ def built(form: str, dtype: torch.dtype = torch.float32) -> Any:
     return model
 
 
-EACH_WAY = [OneByOne(), *(EqualRuns(Ways((way,))) for way in exact_ways(torch.float32, shapes.T5["d_kv"]))]
+EACH_WAY = [OneByOne(), *(EqualRuns(KernelByLength((way,))) for way in exact_kernels(torch.float32, shapes.T5["d_kv"]))]
 HALVES = (torch.bfloat16, torch.float16)
 GATES = [
     pytest.param(form, dtype, packed, marks=pytest.mark.slow if (one + other) % (5 if dtype in HALVES else 2) else ())

@@ -241,7 +241,7 @@ def test_a_mask_is_fed_where_the_tokenizer_gives_one() -> None:
 
 def test_types_that_cannot_be_told_are_refused() -> None:
     """Of pairs, and of queries with tokens of their own."""
-    untold = TokenizerInputs(types=BERT, pairs_told=False)
+    untold = TokenizerInputs(types=BERT, types_hold_for_pairs=False)
     assert feeding_of(tiny_bert(), untold).types
     with pytest.raises(ModelRefused, match="do not tell where the second text begins"):
         feeding_of(tiny_bert(), untold, pairs=True)
@@ -260,4 +260,4 @@ def test_a_template_may_not_tell_the_texts_of_a_pair_apart(tmp_path: Path) -> No
             next(iter(piece.values()))["type_id"] = 1
 
     change(tmp_path / "tokenizer.json", all_ones)
-    assert not load(str(tmp_path), CPU).tokenizer.inputs.pairs_told
+    assert not load(str(tmp_path), CPU).tokenizer.inputs.types_hold_for_pairs

@@ -7,7 +7,7 @@ import torch
 
 from gpu_worker.kernels.attention import choice as attention_choice
 from gpu_worker.kernels.attention import written_out
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, RunKernel, Ways
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength, RunKernel
 
 
 @pytest.mark.parametrize("size", [0.01, 1.0, 40.0, 300.0, float("nan")])
@@ -38,12 +38,12 @@ def test_powers_beyond_the_number_format_go_to_softmax(shift: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_powers_are_for_processors_and_wide_exponents(dtype: torch.dtype) -> None:
     """float16 would lose them, and rounds scores: it has the fused kernel. A device would be waited for."""
-    ways = attention_choice.measured(dtype, 16, False, False).ways
+    ways = attention_choice.measured(dtype, 16, False, False).kernels
     assert set(ways) == {RunKernel.FUSED} or dtype != torch.float16
     assert RunKernel.ONEDNN not in ways or dtype == torch.float32
     elsewhere = attention_choice.choose(torch.device("meta"), dtype, 16, causal=False, softcap=True, bias=False)
     assert isinstance(elsewhere, EqualRuns)
-    assert elsewhere.ways == Ways((RunKernel.FUSED,))
+    assert elsewhere.kernels == KernelByLength((RunKernel.FUSED,))
 
 
 def test_the_setting_for_onednn_is_put_back() -> None:

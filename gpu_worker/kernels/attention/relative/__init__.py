@@ -1,10 +1,10 @@
 """Attention with relative position terms: MPNet, DeBERTa-v2, and the encoders of T5, MT5 and UMT5.
 
-These models know nothing of transformers' attention interface, or hand it a bias of tokens x tokens: they would take
-the name "ragged" and mix sequences. So their encoder is replaced: tokens of all sequences are projected at once,
-attention runs by `Terms.bias` inside each sequence, and nothing is as large as tokens x tokens. What a term adds
-depends on tokens through their distance j - i only, so it is kept by distance: 2L - 1 numbers or vectors for length L,
-those of a shorter text in the middle.
+These models do not use transformers' attention interface, or pass it a bias of tokens x tokens: they would accept the
+name "ragged" and mix sequences. So their encoder is replaced: tokens of all sequences are projected at once, attention
+runs inside each sequence with an `AttentionTerms.bias`, and nothing is as large as tokens x tokens. The terms depend on
+tokens only through their distance j - i, so they are stored by distance: 2L - 1 numbers or vectors for length L, with
+those for a shorter text in the middle.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from gpu_worker.kernels.attention.relative import deberta, mpnet, t5
-from gpu_worker.kernels.attention.relative.encoder import Current, RelativeEncoder, enter
+from gpu_worker.kernels.attention.relative.encoder import ForwardState, RelativeEncoder, begin_pass
 
-ENCODERS: dict[str, Callable[[Any, Any, Current], torch.nn.Module]] = {
+ENCODERS: dict[str, Callable[[Any, Any, ForwardState], torch.nn.Module]] = {
     "mpnet": mpnet.install,
     "deberta-v2": deberta.install,
     **dict.fromkeys(("t5", "mt5", "umt5"), t5.install),
@@ -24,7 +24,7 @@ ENCODERS: dict[str, Callable[[Any, Any, Current], torch.nn.Module]] = {
 
 
 def serves(config: Any) -> bool:
-    """Whether this model type has its packed attention here."""
+    """Whether this package has the packed attention of a config's model type."""
     return config.model_type in ENCODERS
 
 
@@ -34,8 +34,8 @@ def installed(model: Any) -> bool:
 
 
 def install(model: Any) -> None:
-    """Makes a loaded model run packed, in place, from its keyword `ragged` on. Raises ModelRefused."""
-    step = Current()
+    """Changes a loaded model in place, so that it runs packed batches (keyword `ragged`). Raises ModelRefused."""
+    state = ForwardState()
     with torch.no_grad():
-        model.encoder = ENCODERS[model.config.model_type](model.encoder, model.config, step)
-    model.register_forward_pre_hook(partial(enter, step), with_kwargs=True)
+        model.encoder = ENCODERS[model.config.model_type](model.encoder, model.config, state)
+    model.register_forward_pre_hook(partial(begin_pass, state), with_kwargs=True)

@@ -1,4 +1,4 @@
-"""DeBERTa-v2: disentangled attention, by distance."""
+"""DeBERTa-v2's disentangled attention, computed by distance."""
 
 import math
 from collections.abc import Callable
@@ -9,44 +9,44 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.kernels.attention.interface import AttentionTerms
-from gpu_worker.kernels.attention.relative.encoder import Current, RelativeEncoder, attend, by_head
+from gpu_worker.kernels.attention.relative.encoder import ForwardState, RelativeEncoder, attend, by_head
 from shared.errors import ModelRefused
 
 
 class DebertaAttention(nn.Module):
     """DeBERTa's disentangled attention (arXiv:2006.03654), in its second version (arXiv:2111.09543).
 
-    To the score of token i for j come i's query times the key of their distance (content to position, c2p) and j's
-    key times the query of their distance (p2c). Projections of the embedded distances are constants of a layer,
-    `c2p` and `p2c` [H, B, D] for B buckets, made here once and scaled. The step's table is [2L - 1]: the bucket of
-    every distance j - i of the longest L.
+    Two terms are added to the score of token i for token j: i's query times the key of their distance (content to
+    position, c2p), and j's key times the query of their distance (p2c). Projections of the embedded distances are
+    constants of a layer, `c2p` and `p2c` [H, B, D] for B buckets, made once and scaled. The table of a step is
+    [2L - 1]: the bucket of every distance j - i for the longest length L.
     """
 
     c2p: Tensor | None
     p2c: Tensor | None
 
-    def __init__(self, own: Any, embedded_distances: Tensor | None, step: Current) -> None:
+    def __init__(self, attention: Any, embedded_distances: Tensor | None, state: ForwardState) -> None:
         super().__init__()
-        self.query_proj, self.key_proj, self.value_proj = own.query_proj, own.key_proj, own.value_proj
-        self.heads = int(own.num_attention_heads)
-        self._step = step
-        kinds = [kind for kind in ("c2p", "p2c") if kind in own.pos_att_type]
-        self._scale = 1 / math.sqrt(own.attention_head_size * (1 + len(kinds)))
+        self.query_proj, self.key_proj, self.value_proj = attention.query_proj, attention.key_proj, attention.value_proj
+        self.heads = int(attention.num_attention_heads)
+        self._state = state
+        kinds = [kind for kind in ("c2p", "p2c") if kind in attention.pos_att_type]
+        self._scale = 1 / math.sqrt(attention.attention_head_size * (1 + len(kinds)))
         for kind, projection in (("c2p", "key_proj"), ("p2c", "query_proj")):
             positions = None
             if embedded_distances is not None and kind in kinds:
-                project = getattr(own, projection if own.share_att_key else f"pos_{projection}")
+                project = getattr(attention, projection if attention.share_att_key else f"pos_{projection}")
                 positions = by_head(project(embedded_distances), self.heads) * self._scale
             self.register_buffer(kind, positions, persistent=False)
 
     def forward(self, hidden: Tensor, *_: object, **__: object) -> tuple[Tensor, None]:
-        """hidden [1, T, hidden size] -> the same, attended."""
+        """Attends: hidden [1, T, hidden size] -> the same shape."""
         projected = self.query_proj(hidden), self.key_proj(hidden), self.value_proj(hidden)
         terms = AttentionTerms(scale=self._scale, bias=self._bias())
-        return attend(self._step, *projected, self.heads, terms), None
+        return attend(self._state, *projected, self.heads, terms), None
 
     def _bias(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        buckets = self._step.by_distance
+        buckets = self._state.by_distance
         assert buckets is not None
         if self.c2p is None and self.p2c is None:
             return None
@@ -56,9 +56,9 @@ class DebertaAttention(nn.Module):
 
 
 def disentangled(keys: Tensor | None, queries: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
-    """c2p + p2c [..., H, L, L] of query and key [..., H, L, D].
+    """Sums both terms: c2p + p2c [..., H, L, L], from query and key [..., H, L, D].
 
-    `keys` [H, 2M - 1, D] are by distance j - i, `queries` by i - j, for any M >= L.
+    `keys` [H, 2M - 1, D] are stored by distance j - i, `queries` by i - j, for any M >= L.
     """
     bias = None if keys is None else _by_pair(query, keys)
     if queries is not None:
@@ -69,10 +69,11 @@ def disentangled(keys: Tensor | None, queries: Tensor | None, query: Tensor, key
 
 
 def _by_pair(states: Tensor, by_distance: Tensor) -> Tensor:
-    """[..., H, L, L]: row times the vector of its distance to each column. states [..., H, L, D].
+    """Multiplies each row of states [..., H, L, D] by the vector of its distance to each column: [..., H, L, L].
 
-    All products of rows and distances, then a view in which each row begins one further to the left: entry (a, b)
-    is column L - 1 + b - a. Gathering the same numbers takes as long in float32 and longer in bfloat16.
+    It computes all products of rows and distances, then views them so that each row begins one column further to the
+    left: entry (a, b) is column L - 1 + b - a. Gathering the same numbers takes as long in float32 and longer in
+    bfloat16.
     """
     length, furthest = states.shape[-2], by_distance.shape[1] // 2
     assert length <= furthest + 1
@@ -84,27 +85,31 @@ def _by_pair(states: Tensor, by_distance: Tensor) -> Tensor:
     return products.as_strided(size, stride)
 
 
-def install(own: Any, config: Any, step: Current) -> RelativeEncoder:
-    if own.conv is not None:
+def install(encoder: Any, config: Any, state: ForwardState) -> RelativeEncoder:
+    """Makes the encoder that replaces DeBERTa-v2's. Raises ModelRefused for one with a convolution."""
+    if encoder.conv is not None:
         raise ModelRefused(
             f"conv_kernel_size = {config.conv_kernel_size}: DeBERTa-v2 with a convolution over tokens cannot run packed"
         )
-    embedded = own.get_rel_embedding()
+    embedded = encoder.get_rel_embedding()
     positions = int(config.max_position_embeddings)
     span = 0 if embedded is None else len(embedded) // 2
     buckets = torch.zeros(2 * positions - 1, dtype=torch.int64)
     if embedded is not None:
-        buckets = bucket(torch.arange(positions - 1, -positions, -1), own.position_buckets, own.max_relative_positions)
+        buckets = bucket(
+            torch.arange(positions - 1, -positions, -1), encoder.position_buckets, encoder.max_relative_positions
+        )
         buckets = torch.clamp(buckets + span, 0, 2 * span - 1).to(embedded.device)
-    for layer in own.layer:
-        layer.attention.self = DebertaAttention(layer.attention.self, embedded, step)
-    return RelativeEncoder(own.layer, step, lambda longest: buckets[positions - longest : positions + longest - 1])
+    for layer in encoder.layer:
+        layer.attention.self = DebertaAttention(layer.attention.self, embedded, state)
+    return RelativeEncoder(encoder.layer, state, lambda longest: buckets[positions - longest : positions + longest - 1])
 
 
 def bucket(distance: Tensor, buckets: int, furthest: int) -> Tensor:
-    """DeBERTa-v2's numbers of distances i - j: exact to half of `buckets`, then logarithmic to `furthest`.
+    """Buckets of distances i - j in DeBERTa-v2: exact up to half of `buckets`, then logarithmic up to `furthest`.
 
-    In float32 as in transformers, where the rounding decides the bucket. `buckets` <= 0: each distance its own.
+    Computed in float32 as in transformers, since the rounding decides the bucket. With `buckets` <= 0 every distance is
+    a bucket.
     """
     if buckets <= 0 or furthest <= 0:
         return distance

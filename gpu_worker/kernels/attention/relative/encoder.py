@@ -1,4 +1,4 @@
-"""What encoders with relative position terms share: a step's call, and layers without masks of tokens x tokens."""
+"""Parts shared by encoders with relative position terms: the state of a forward pass, and layers without masks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from gpu_worker.kernels.attention.interface import AttentionCall, AttentionTerms
 
 
 @dataclass(slots=True)
-class Current:
-    """What the layers share during one forward pass; set by the model's hook and its encoder."""
+class ForwardState:
+    """State that the layers share during one forward pass; the model's hook and its encoder set it."""
 
     call: AttentionCall | None = None
     by_distance: Tensor | None = None
@@ -21,49 +21,52 @@ class Current:
 class RelativeEncoder(nn.Module):
     """The layers of an encoder in a row, without the masks and positions of tokens x tokens that it would build.
 
-    `tabulate` makes of the longest length what all layers of a step need: see the two attentions.
+    `tabulate` makes the table that all layers of a step need, from the longest length; the docstring of
+    each attention describes it.
     """
 
-    def __init__(self, layers: nn.ModuleList, step: Current, tabulate: Callable[[int], Tensor]) -> None:
+    def __init__(self, layers: nn.ModuleList, state: ForwardState, tabulate: Callable[[int], Tensor]) -> None:
         super().__init__()
         self.layer = layers
-        self._step = step
+        self._state = state
         self._tabulate = tabulate
 
     def forward(self, hidden: Tensor, *_: object, **__: object) -> Any:
-        """hidden [1, T, H] -> the same as transformers' encoder gives, with the last hidden states only."""
+        """Runs the layers: hidden [1, T, H] -> an output with the last hidden states only."""
         from transformers.modeling_outputs import BaseModelOutput
 
-        step = self._step
-        assert step.call is not None
+        state = self._state
+        assert state.call is not None
         try:
-            step.by_distance = self._tabulate(step.call.batch.longest)
+            state.by_distance = self._tabulate(state.call.batch.longest)
             for layer in self.layer:
                 hidden = layer(hidden, None)[0]
         finally:
-            step.call = step.by_distance = None
+            state.call = state.by_distance = None
         return BaseModelOutput(last_hidden_state=hidden, hidden_states=(hidden,))
 
 
-def attend(step: Current, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: AttentionTerms) -> Tensor:
-    """Packed attention of [1, T, H x D] each -> the same shape."""
-    call = step.call
+def attend(state: ForwardState, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: AttentionTerms) -> Tensor:
+    """Computes packed attention: query, key and value [1, T, H x D] -> the same shape."""
+    call = state.call
     assert call is not None
-    q, k, v = (by_head(each[0], heads) for each in (query, key, value))
+    q, k, v = (by_head(states[0], heads) for states in (query, key, value))
     return call.attention(q, k, v, call.batch, terms).flatten(1)[None]
 
 
 def by_head(states: Tensor, heads: int) -> Tensor:
-    """[T, H x D] -> [H, T, D], a view."""
+    """Splits states [T, H x D] by head: a view [H, T, D]."""
     return states.view(len(states), heads, -1).transpose(0, 1)
 
 
-def enter(step: Current, _: nn.Module, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Keeps the call for the layers, since these models pass no keyword on to them.
+def begin_pass(
+    state: ForwardState, _: nn.Module, arguments: Any, keywords: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Stores the attention call for the layers, since these models pass no keyword on to them.
 
-    The mask of ones keeps DeBERTa from looking for padding, which would wait for the device; of four dimensions,
-    it keeps MPNet from making a larger one.
+    The mask of ones keeps DeBERTa from looking for padding, which would wait for the device; its four dimensions keep
+    MPNet from making a larger mask.
     """
-    step.call = keywords.pop("ragged")
+    state.call = keywords.pop("ragged")
     ids = keywords["input_ids"]
     return arguments, keywords | {"attention_mask": torch.ones_like(ids)[:, None, None]}
