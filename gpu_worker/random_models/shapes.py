@@ -130,7 +130,7 @@ PLAIN = {"weight": "weight"}
 def _colbert(strategy: Any, inputs: int, outputs: int, attend: bool) -> dict[str, Any]:
     """A late-interaction model that expands queries to 32 tokens and skips punctuation; its markers are words."""
     linear = LayerRecipe(kind="dense", inputs=inputs, outputs=outputs, keys=PLAIN)
-    expansion = Expansion(strategy=strategy, length=32, attend=attend, told_by="its shape")
+    expansion = Expansion(strategy=strategy, length=32, attend=attend, source="its shape")
     return {
         "multi_vector": MultiVectorRecipe(layers=(linear,)),
         "late_interaction": LateInteractionRecipe(expansion=expansion, skiplist=PUNCTUATION),

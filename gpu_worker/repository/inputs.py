@@ -42,7 +42,7 @@ class TokenizerInputs:
     types: TokenTypes | None
     texts: tuple[WrittenInputs, ...] = ()
     pairs: tuple[WrittenInputs, ...] = ()
-    pairs_told: bool = True
+    types_hold_for_pairs: bool = True
 
 
 PLAIN = TokenizerInputs(types=TokenTypes())
@@ -66,7 +66,7 @@ def read(tokenizer: Any) -> TokenizerInputs:
     if not all(_holds(types, each) for each in written):
         raise ModelRefused(f"{type(tokenizer).__name__} gives token types that do not follow from its special tokens")
     told = all(_holds(types, each) for each in paired)
-    return TokenizerInputs(types=types, texts=written, pairs=paired if told else (), pairs_told=told)
+    return TokenizerInputs(types=types, texts=written, pairs=paired if told else (), types_hold_for_pairs=told)
 
 
 def _written(encoding: Any) -> WrittenInputs:

@@ -80,7 +80,7 @@ def of_modules(
             markers[side] = _text(described[key], f"{file}: {key}") or ""
     masks = [*masks, *_added_mask(form, file, described, markers)]
     if expansion and not masks:
-        raise ModelRefused(f"{expansion.told_by} needs a MultiVectorMask in modules.json, which scores the expansion")
+        raise ModelRefused(f"{expansion.source} needs a MultiVectorMask in modules.json, which scores the expansion")
     if texts.call_limit:  # an argument of every call, so it goes over the lengths of either side
         document_length = texts.call_limit
         if expansion is None or expansion.strategy is QueryExpansion.MIN:
@@ -107,7 +107,7 @@ def of_stanford(file: Path) -> LateInteractionRecipe:
         strategy=QueryExpansion.FIXED,
         length=_length(told.get("query_maxlen") or None, f"{file}: query_maxlen") or CLASSIC_LENGTH,
         attend=bool(told.get("attend_to_mask_tokens")),
-        told_by=f"{file}: query_maxlen",
+        source=f"{file}: query_maxlen",
     )
     return LateInteractionRecipe(
         document_length=_length(told.get("doc_maxlen"), f"{file}: doc_maxlen"),
@@ -196,7 +196,7 @@ def _expansion(said: Any, where: str) -> Expansion | None:
     if length is None:
         raise ModelRefused(f"{where}: length is missing")
     token = _text(said.get("token"), f"{where}: token")
-    return Expansion(strategy=STRATEGIES[strategy], length=length, attend=attend, token=token, told_by=where)
+    return Expansion(strategy=STRATEGIES[strategy], length=length, attend=attend, token=token, source=where)
 
 
 def _length(said: Any, where: str) -> int | None:

@@ -1,10 +1,10 @@
-"""Settings that go over what files say of late interaction, and what of them makes no sense together."""
+"""Settings that override the late-interaction files of a model, and checks that they agree."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from gpu_worker.repository.late_interaction import CLASSIC_LENGTH, PUNCTUATION
-from gpu_worker.repository.late_reading import Room
+from gpu_worker.repository.late_reading import LengthLimits
 from gpu_worker.repository.recipe import Expansion, LateInteractionRecipe, Recipe
 from gpu_worker.repository.tokenizer import TokenizerFile
 from shared.errors import ModelRefused
@@ -19,7 +19,7 @@ LISTS = ("files", "none", "punctuation")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateOverrides:
-    """Named as the worker's settings; a field at its default leaves what the files say."""
+    """Overrides, named as the worker's settings; a field at its default leaves what the files say."""
 
     query_marker: str | None = None
     document_marker: str | None = None
@@ -33,19 +33,19 @@ class LateOverrides:
     skiplist_for: Sides = "files"
     late_scores: Scores = "files"
 
-    def given(self) -> dict[str, Any]:
-        """Those that are set, by their flag."""
-        flags = {"--" + each.name.replace("_", "-"): each for each in fields(self)}
-        values = {flag: getattr(self, each.name) for flag, each in flags.items()}
+    def changed(self) -> dict[str, Any]:
+        """Values of the settings that are not at their default, by flag."""
+        flags = {"--" + field.name.replace("_", "-"): field for field in fields(self)}
+        values = {flag: getattr(self, field.name) for flag, field in flags.items()}
         return {flag: value for flag, value in values.items() if value != flags[flag].default}
 
     def applied(self, recipe: Recipe) -> Recipe:
-        """The recipe with what is set. Raises ModelRefused, naming the setting."""
-        late, vectors, given = recipe.late_interaction, recipe.multi_vector, self.given()
-        if not given:
+        """Returns the recipe with the settings applied. Raises ModelRefused, naming the setting."""
+        late, vectors, changed = recipe.late_interaction, recipe.multi_vector, self.changed()
+        if not changed:
             return recipe
         if late is None or vectors is None:
-            raise ModelRefused(f"{next(iter(given))}: the model is no late-interaction model")
+            raise ModelRefused(f"{next(iter(changed))}: the model is no late-interaction model")
         markers = {"query": self.query_marker, "document": self.document_marker}
         chosen = {side: marker for side, marker in markers.items() if marker is not None}
         mean = vectors.mean if self.late_scores == "files" else self.late_scores == "mean"
@@ -63,51 +63,52 @@ class LateOverrides:
             ),
         )
 
-    def check(self, tokenizer: TokenizerFile, room: Room) -> None:
-        """Raises ModelRefused for what the model itself cannot do."""
-        for flag, asked in (("--query-length", self.query_length), ("--document-length", self.document_length)):
-            if asked > room.most:
-                raise ModelRefused(f"{flag} = {asked}: {room}")
+    def check(self, tokenizer: TokenizerFile, limits: LengthLimits) -> None:
+        """Raises ModelRefused for settings that the tokenizer or the length limits do not allow."""
+        for flag, length in (("--query-length", self.query_length), ("--document-length", self.document_length)):
+            if length > limits.longest:
+                raise ModelRefused(f"{flag} = {length}: {limits}")
         if self.skiplist not in LISTS:
             words = self.skiplist.split()
-            known = tokenizer.ids_of(words)
-            unknown = [word for word in words if word not in known]
+            ids = tokenizer.ids_of(words)
+            unknown = [word for word in words if word not in ids]
             if unknown:
                 raise ModelRefused(f"--skiplist = {self.skiplist!r}: the vocabulary has no token {unknown[0]!r}")
 
     def _expansion(self, late: LateInteractionRecipe) -> Expansion | None:
-        known, parts = late.expansion, ("--expansion-length", "--expansion-token", "--attend-to-expansion")
-        told = {flag: value for flag, value in self.given().items() if flag in ("--query-expansion", *parts)}
-        strategy = known.strategy if known else QueryExpansion.NONE
+        expansion, parts = late.expansion, ("--expansion-length", "--expansion-token", "--attend-to-expansion")
+        flags = {flag: value for flag, value in self.changed().items() if flag in ("--query-expansion", *parts)}
+        strategy = expansion.strategy if expansion else QueryExpansion.NONE
         if self.query_expansion != "files":
             strategy = QueryExpansion[self.query_expansion.upper()]
         if strategy is QueryExpansion.NONE:
-            for flag in (flag for flag in parts if flag in told):
-                raise ModelRefused(f"{flag} = {told[flag]!r}: queries are not expanded, see --query-expansion")
+            for flag in (flag for flag in parts if flag in flags):
+                raise ModelRefused(f"{flag} = {flags[flag]!r}: queries are not expanded, see --query-expansion")
             return None
-        usual = known.length if known else self.query_length or late.query_length or CLASSIC_LENGTH
-        attend = known.attend if known else False
-        made = Expansion(
+        usual = expansion.length if expansion else self.query_length or late.query_length or CLASSIC_LENGTH
+        attend = expansion.attend if expansion else False
+        overridden = Expansion(
             strategy=strategy,
             length=self.expansion_length or usual,
             attend=attend if self.attend_to_expansion == "files" else self.attend_to_expansion == "yes",
-            token=self.expansion_token or (known.token if known else None),
-            told_by=", ".join(f"{flag} = {value!r}" for flag, value in told.items())
-            or (known.told_by if known else ""),
+            token=self.expansion_token or (expansion.token if expansion else None),
+            source=", ".join(f"{flag} = {value!r}" for flag, value in flags.items())
+            or (expansion.source if expansion else ""),
         )
-        self._check_lengths(made, late)
-        return made
+        self._check_lengths(overridden, late)
+        return overridden
 
     def _check_lengths(self, expansion: Expansion, late: LateInteractionRecipe) -> None:
-        asked, length = self.query_length, expansion.length
-        if asked and (asked < length or (asked > length and expansion.strategy is QueryExpansion.FIXED)):
+        requested, length = self.query_length, expansion.length
+        if requested and (requested < length or (requested > length and expansion.strategy is QueryExpansion.FIXED)):
             exactly = "exactly" if expansion.strategy is QueryExpansion.FIXED else "at least"
             raise ModelRefused(
-                f"--query-length = {asked}: queries are expanded to {exactly} {length} tokens, see --expansion-length"
+                f"--query-length = {requested}: queries are expanded to {exactly} {length} tokens, "
+                "see --expansion-length"
             )
-        if late.query_length and not asked and late.query_length < length:
+        if late.query_length and not requested and late.query_length < length:
             raise ModelRefused(
-                f"{expansion.told_by}: queries have at most {late.query_length} tokens, see --query-length"
+                f"{expansion.source}: queries have at most {late.query_length} tokens, see --query-length"
             )
 
     def _skipped(self, late: LateInteractionRecipe) -> dict[str, Any]:

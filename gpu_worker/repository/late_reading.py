@@ -1,4 +1,4 @@
-"""How a late-interaction model reads texts, settled: what its files say, with its tokenizer and its positions."""
+"""Resolves late-interaction settings of the files against the tokenizer and the position limit."""
 
 from dataclasses import dataclass, replace
 
@@ -10,34 +10,40 @@ from shared.vectors import QueryExpansion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """How long a text may be: `usual` where nothing is said of its side, `asked` by --max-tokens (0: not asked).
+class LengthLimits:
+    """Limits for the length of a text, in tokens.
 
-    `positions` are those of the encoder. `uncounted` is the token id that the encoder gives no position of its own;
-    None where positions count every token.
+    `usual` holds where no file says more of queries or documents; `requested` is --max-tokens, or 0. `positions` is the
+    number of positions of the encoder. `uncounted` is the token id that the encoder gives no position of its own; None
+    where positions count every token.
     """
 
     usual: int
-    asked: int
+    requested: int
     positions: int
     uncounted: int | None
 
     @property
-    def most(self) -> int:
-        """Tokens that no text may exceed."""
-        return self.asked or self.positions
+    def longest(self) -> int:
+        """The length that no text may exceed, in tokens."""
+        return self.requested or self.positions
 
     def __str__(self) -> str:
-        return f"--max-tokens is {self.asked}" if self.asked else f"the model has {self.positions} positions"
+        return f"--max-tokens is {self.requested}" if self.requested else f"the model has {self.positions} positions"
 
 
-def resolve(recipe: LateInteractionRecipe, tokenizer: TokenizerFile, room: Room) -> LateInteraction:
-    """Ids for tokens, and a length for each side. Words that are no tokens are not skipped. Raises ModelRefused."""
-    query, document = (min(length or room.usual, room.most) for length in (recipe.query_length, recipe.document_length))
+def resolve(recipe: LateInteractionRecipe, tokenizer: TokenizerFile, limits: LengthLimits) -> LateInteraction:
+    """Finds token ids and a length for queries and documents. Words that are no tokens are not skipped.
+
+    Raises ModelRefused.
+    """
+    query_length, document_length = (
+        min(length or limits.usual, limits.longest) for length in (recipe.query_length, recipe.document_length)
+    )
     skiplist = tuple(sorted(set(tokenizer.ids_of(recipe.skiplist).values())))
     plain = LateInteraction(
-        query_length=query,
-        document_length=document,
+        query_length=query_length,
+        document_length=document_length,
         skiplist=skiplist,
         skip_in_queries=recipe.skip_in_queries,
         skip_in_documents=recipe.skip_in_documents,
@@ -45,30 +51,30 @@ def resolve(recipe: LateInteractionRecipe, tokenizer: TokenizerFile, room: Room)
     expansion = recipe.expansion
     if expansion is None:
         return plain
-    if expansion.length > room.most:
-        raise ModelRefused(f"{expansion.told_by}: queries are expanded to {expansion.length} tokens, and {room}")
+    if expansion.length > limits.longest:
+        raise ModelRefused(f"{expansion.source}: queries are expanded to {expansion.length} tokens, and {limits}")
     fixed = expansion.strategy is QueryExpansion.FIXED
     return replace(
         plain,
-        query_length=expansion.length if fixed else max(query, expansion.length),
+        query_length=expansion.length if fixed else max(query_length, expansion.length),
         query_expansion=expansion.strategy,
         expansion_length=expansion.length,
-        expansion_id=_expansion_id(expansion, tokenizer, room),
+        expansion_id=_expansion_id(expansion, tokenizer, limits),
         attend_to_expansion=expansion.attend,
     )
 
 
-def _expansion_id(expansion: Expansion, tokenizer: TokenizerFile, room: Room) -> int:
-    """The token named, else the mask, else the end of a text."""
+def _expansion_id(expansion: Expansion, tokenizer: TokenizerFile, limits: LengthLimits) -> int:
+    """The id of the token that the recipe names, else the mask token, else the end token."""
     if expansion.token is not None:
-        found = tokenizer.ids_of([expansion.token]).get(expansion.token)
-        if found is None:
-            raise ModelRefused(f"{expansion.told_by}: token {expansion.token!r} is not in the vocabulary")
+        token_id = tokenizer.ids_of([expansion.token]).get(expansion.token)
+        if token_id is None:
+            raise ModelRefused(f"{expansion.source}: token {expansion.token!r} is not in the vocabulary")
     else:
         special = tokenizer.special_tokens
-        found = special.get("mask", special.get("eos"))
-        if found is None:
-            raise ModelRefused(f"{expansion.told_by}: there is no mask or end token to expand queries with")
-    if found == room.uncounted:
-        raise ModelRefused(f"{expansion.told_by}: the model counts no positions for its padding token {found}")
-    return found
+        token_id = special.get("mask", special.get("eos"))
+        if token_id is None:
+            raise ModelRefused(f"{expansion.source}: there is no mask or end token to expand queries with")
+    if token_id == limits.uncounted:
+        raise ModelRefused(f"{expansion.source}: the model counts no positions for its padding token {token_id}")
+    return token_id

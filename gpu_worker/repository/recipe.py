@@ -67,7 +67,7 @@ class Expansion:
     length: int
     attend: bool = False
     token: str | None = None
-    told_by: str = field(default="", compare=False)
+    source: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
