@@ -1,1 +1,1 @@
-"""Known shapes and tiny models with random weights, for tests and for measuring."""
+"""Models of known shapes with random weights, for tests and for measuring."""

@@ -1,6 +1,6 @@
-"""Any text architecture that transformers has, tiny and with seeded random weights: what the census of models loads.
+"""Tiny models with seeded random weights of any text architecture in transformers, for the table of supported models.
 
-Sizes are found by the names that configs use for them; what a family wants beyond that is listed by model type.
+Sizes are set by the names that configs use for them; further values are listed by model type.
 """
 
 import inspect
@@ -49,17 +49,17 @@ SIZES |= dict.fromkeys(("initializer_range", "init_std"), 0.2)
 SIZES |= {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
 SIZES |= {"mask_token_id": 4, "decoder_start_token_id": 2, "forced_eos_token_id": 3}
 LISTS = ("layer_types", "mlp_layer_types", "layers_block_type", "attention_layers", "attn_layers", "block_types")
-"""One entry a layer: each kind of layer that the family has by default is kept."""
+"""Keys with one entry a layer; every kind of layer that the family has by default stays in."""
 PARTS = {"": "Transformer", "1_Pooling": "Pooling"}
 SPECIAL = {f"{role}_token": f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}
 OTHER_SENSES = ("vision", "audio", "speech", "text", "codec", "image", "vq", "thinker", "video")
-"""Parts of composite models; a text encoder has none of them."""
+"""Words for parts of composite models; a text encoder has none of them."""
 OTHER_INPUTS = ("pixel", "image", "visual", "audio", "input_features", "waveform", "protein", "video")
-SPEAKS = {"dia"}  # makes sound of text, and is in none of these lists
-OTHERS = ("TEXT_TO_WAVEFORM", "TEXT_TO_SPECTROGRAM", "CAUSAL_IMAGE_MODELING")
-"""What models are for whose tokens stand for sounds or pictures."""
+SPEECH_TYPES = {"dia"}  # makes sound from text, and is in none of the lists below
+OTHER_TASKS = ("TEXT_TO_WAVEFORM", "TEXT_TO_SPECTROGRAM", "CAUSAL_IMAGE_MODELING")
+"""Tasks of models whose tokens stand for sounds or pictures."""
 
-# What a model type wants that the names above do not give.
+# Values that a model type needs beyond the names above.
 SMALL: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "head_dim": 16}
 SMALL |= {"num_hidden_layers": LAYERS, "vocab_size": VOCABULARY, "max_position_embeddings": POSITIONS}
 GEMMA = SMALL | {"num_key_value_heads": 2, "sliding_window": 16, "query_pre_attn_scalar": 16, "initializer_range": 0.2}
@@ -68,7 +68,7 @@ BYTES = SMALL | {"hidden_size_global": 64, "num_key_value_heads": 4, "sliding_wi
 NARROW = {"initializer_range": 0.1}
 MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}}
 HALF_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}}
-OWN: dict[str, dict[str, Any]] = {
+OVERRIDES: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "big_bird": {"block_size": 8},
     "blt": {f"{part}_config": BYTES for part in ("patcher", "encoder", "decoder", "global")}
@@ -82,7 +82,7 @@ OWN: dict[str, dict[str, Any]] = {
     "glm5_next_text": {"num_key_value_heads": 4, "qk_rope_head_dim": 0}
     | {"linear_head_dim": 16, "linear_num_heads": 4},
     "funnel": {"block_sizes": [1, 1, 1], "num_decoder_layers": 1, "d_head": 16},
-    # Heads of 512 numbers, as these have them by default, blow rounding up.
+    # Heads of 512 numbers, the default of these types, magnify rounding errors.
     **{key: {"global_head_dim": 32} for key in ("embedding_gemma2_text", "gemma4_text", "gemma4_unified_text")},
     "gptj": {"rotary_dim": 8},
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
@@ -94,7 +94,7 @@ OWN: dict[str, dict[str, Any]] = {
     "llama4_text": {"attn_temperature_tuning": True, "no_rope_layers": [1, 0, 1]},
     "mamba2": {"num_heads": 8},
     "muse_spark_text": {"moe_hidden_size": 64, "layer_rope_theta": [1e4, 0, 1e4]},
-    # Wider, these blow rounding up.
+    # A wider initialisation of these types magnifies rounding errors.
     **dict.fromkeys(("granitemoe", "hrm_text", "qwen3_5_moe_text"), NARROW),
     "qwen4_exp_text": {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 16}
     | {"indexer_budget": 16, "indexer_compress_ratio": 4},
@@ -118,12 +118,12 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 def model_types() -> Iterator[str]:
-    """Every model type whose bare model reads token ids and nothing else, as the installed transformers has it."""
-    others = SPEAKS | {
-        kind for name in OTHERS for kind in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES", {})
+    """Yields every model type of the installed transformers whose bare model reads token ids and nothing else."""
+    excluded = SPEECH_TYPES | {
+        kind for name in OTHER_TASKS for kind in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES", {})
     }
     for kind in sorted(modeling_auto.MODEL_MAPPING_NAMES):
-        if kind not in others and _reads_ids_alone(kind):
+        if kind not in excluded and _reads_ids_alone(kind):
             yield kind
 
 
@@ -136,34 +136,34 @@ def _reads_ids_alone(kind: str) -> bool:
         return False
     parts = " ".join(getattr(config, "sub_configs", None) or {})
     other = any(sense in parts for sense in OTHER_SENSES) or any(
-        word in each for each in inputs for word in OTHER_INPUTS
+        word in name for name in inputs for word in OTHER_INPUTS
     )
     return bool(model.main_input_name == "input_ids" and inputs[1:2] == ["input_ids"] and not other)
 
 
 def model_class(config: type[PretrainedConfig]) -> Any:
-    """The bare model of a config's class."""
+    """Finds the class of the bare model for a config's class."""
     chosen = MODEL_MAPPING[config]
     return chosen[0] if isinstance(chosen, list | tuple) else chosen
 
 
 def config_of(kind: str, **options: Any) -> PretrainedConfig:
-    """A small config of this model type, with `options` over it. Raises what its class raises."""
+    """Makes a small config of a model type, changed by `options`. Raises what its class raises."""
     usual = CONFIG_MAPPING[kind]().to_dict()
-    chosen = {name: size for name, size in SIZES.items() if name in usual} | OWN.get(kind, {})
+    chosen = {name: size for name, size in SIZES.items() if name in usual} | OVERRIDES.get(kind, {})
     layers = next((chosen[name] for name in SIZES if SIZES[name] == LAYERS and name in chosen), LAYERS)
     for name in LISTS:
-        if isinstance(usual.get(name), list) and name not in OWN.get(kind, {}):
+        if isinstance(usual.get(name), list) and name not in OVERRIDES.get(kind, {}):
             chosen[name] = list(islice(cycle(dict.fromkeys(usual[name])), layers))
     if "kv_lora_rank" in usual:  # latent attention makes keys for all heads
         chosen["num_key_value_heads"] = 4
-    return CONFIG_MAPPING[kind](**(chosen | OWN.get(kind, {}) | options))
+    return CONFIG_MAPPING[kind](**(chosen | OVERRIDES.get(kind, {}) | options))
 
 
 def write(folder: Path, kind: str, tokenizer: Any = None, **options: Any) -> Any:
-    """Writes a tiny model of this type, a tokenizer, and mean pooling, as sentence-transformers has it; returns it.
+    """Writes a tiny model of a type, a tokenizer, and mean pooling in sentence-transformers' form; returns the model.
 
-    `tokenizer` as transformers has it, None for the synthetic one. Raises what the model's class raises.
+    `tokenizer` is one of transformers'; None for the synthetic one. Raises what the model's class raises.
     """
     config = config_of(kind, **options)
     with torch.random.fork_rng(devices=[]):
@@ -184,7 +184,7 @@ def write(folder: Path, kind: str, tokenizer: Any = None, **options: Any) -> Any
 
 
 def widen(model: nn.Module, spread: float) -> None:
-    """Makes weights that a class begins near zero tell: at 0.02 an engine that mixed all texts would still pass."""
+    """Widens weights that a class initialises near zero: at 0.02 an engine that mixed all texts would still pass."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1 and parameter.std() < spread / 2:
@@ -192,7 +192,7 @@ def widen(model: nn.Module, spread: float) -> None:
 
 
 def tokenizer_of(folder: Path) -> PreTrainedTokenizerFast:
-    """The synthetic tokenizer as transformers has it, by way of a file in `folder`."""
+    """Makes a transformers tokenizer of the synthetic one, through a file in `folder`."""
     file = folder / "tokenizer.json"
     file.write_bytes(synthetic.tokenizer(VOCABULARY).content)
     return PreTrainedTokenizerFast(tokenizer_file=str(file), model_max_length=256, **SPECIAL)

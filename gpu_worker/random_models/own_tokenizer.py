@@ -9,45 +9,51 @@ from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 WORDS, LONGEST = 120, 256
 MARKS = ("", "##", "\u2581", "\u0120")
-"""What vocabularies write before a piece: WordPiece within a word, SentencePiece and byte-level BPE at its start."""
+"""Marks before a piece: WordPiece's within a word, SentencePiece's and byte-level BPE's at the start of a word."""
 END = "</w>"
-"""What the oldest BPE writes after a word."""
+"""Mark that the oldest BPE writes after a word."""
 
 
 def class_of(kind: str) -> type[Any] | None:
-    """None where transformers has no class of its own for a model type, or one without the tokenizers library."""
+    """Finds the tokenizer class of a model type; None where it has none, or one without the tokenizers library."""
     name = TOKENIZER_MAPPING_NAMES.get(kind)
-    found = getattr(transformers, name, None) if isinstance(name, str) else None
-    backed = found is not None and issubclass(found, transformers.PreTrainedTokenizerFast)
-    return found if backed and found is not transformers.PreTrainedTokenizerFast else None
+    tokenizer_class = getattr(transformers, name, None) if isinstance(name, str) else None
+    backed = tokenizer_class is not None and issubclass(tokenizer_class, transformers.PreTrainedTokenizerFast)
+    return tokenizer_class if backed and tokenizer_class is not transformers.PreTrainedTokenizerFast else None
 
 
 def own_tokenizer(kind: str) -> Any:
-    """A tokenizer of that class, that pads. Raises what the class raises, and LookupError where there is none."""
-    found = class_of(kind)
-    if found is None:
+    """Makes a tokenizer of the model type's class, with a padding token.
+
+    Raises what the class raises, and LookupError where there is no class.
+    """
+    tokenizer_class = class_of(kind)
+    if tokenizer_class is None:
         raise LookupError(f"transformers has no tokenizer class of its own for {kind}")
-    made = _made(found, _pieces(found))
-    if made.pad_token is None:
-        made.pad_token = made.eos_token or made.unk_token
-    made.model_max_length = LONGEST
-    return made
+    tokenizer = _make(tokenizer_class, _pieces(tokenizer_class))
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+    tokenizer.model_max_length = LONGEST
+    return tokenizer
 
 
-def _made(found: type[Any], pieces: list[str]) -> Any:
-    merges: dict[str, Any] = {"merges": []} if "merges" in inspect.signature(found).parameters else {}
+def _make(tokenizer_class: type[Any], pieces: list[str]) -> Any:
+    merges: dict[str, Any] = {"merges": []} if "merges" in inspect.signature(tokenizer_class).parameters else {}
     try:
-        return found(vocab={piece: number for number, piece in enumerate(pieces)}, **merges)
-    except (AttributeError, TypeError, UnboundLocalError, ValueError):  # of those that want a score for each
-        return found(vocab=[(piece, -1.0) for piece in pieces], **merges)
+        return tokenizer_class(vocab={piece: number for number, piece in enumerate(pieces)}, **merges)
+    except (AttributeError, TypeError, UnboundLocalError, ValueError):  # classes that need a score for each piece
+        return tokenizer_class(vocab=[(piece, -1.0) for piece in pieces], **merges)
 
 
-def _pieces(found: type[Any]) -> list[str]:
-    """Special tokens of the class first, as its signature names them; then characters and words."""
-    parameters = inspect.signature(found).parameters.values()
-    named = [str(each.default) for each in parameters if each.name.endswith("_token") and each.default]
+def _pieces(tokenizer_class: type[Any]) -> list[str]:
+    """Lists special tokens of the class, as its signature names them, then characters and words."""
+    parameters = inspect.signature(tokenizer_class).parameters.values()
+    named = [
+        str(parameter.default) for parameter in parameters if parameter.name.endswith("_token") and parameter.default
+    ]
     special = named or ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     characters = string.digits + string.ascii_letters + string.punctuation
     pieces = [mark + character for mark in MARKS for character in ("", *characters)] + [*characters, END]
     pieces += [f"{mark}w{number}" for mark in MARKS for number in range(WORDS)]
-    return list(dict.fromkeys(each for each in (*special, *pieces) if each and each != str(inspect.Parameter.empty)))
+    absent = ("", str(inspect.Parameter.empty))
+    return list(dict.fromkeys(piece for piece in (*special, *pieces) if piece not in absent))

@@ -42,7 +42,7 @@ BIDIRECTIONAL = {"is_causal": False}
 XLM_R = {"vocab_size": 250002, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 
-# name -> (model type, pooling, what its config says beside the type's defaults)
+# name -> (model type, pooling, values of its config that differ from the type's defaults)
 ALL_SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "tiny-bert": ("bert", "mean", TINY),
     "tiny-roberta": ("roberta", "mean", TINY | {"pad_token_id": 1}),
@@ -128,7 +128,7 @@ PLAIN = {"weight": "weight"}
 
 
 def _colbert(strategy: Any, inputs: int, outputs: int, attend: bool) -> dict[str, Any]:
-    """A late-interaction model that expands queries to 32 tokens and skips punctuation; its markers are words."""
+    """Makes a late-interaction model that expands queries to 32 tokens and skips punctuation; its markers are words."""
     linear = LayerRecipe(kind="dense", inputs=inputs, outputs=outputs, keys=PLAIN)
     expansion = Expansion(strategy=strategy, length=32, attend=attend, source="its shape")
     return {
@@ -139,7 +139,7 @@ def _colbert(strategy: Any, inputs: int, outputs: int, attend: bool) -> dict[str
 
 
 def _bge_m3(width: int) -> dict[str, Any]:
-    """Dense vectors of [CLS], token vectors of the encoder's width without [CLS], and one weight a token."""
+    """Makes BGE-M3's heads: a dense vector of [CLS], token vectors of the encoder's width, and a weight a token."""
     colbert, sparse = (LayerRecipe(kind="dense", inputs=width, outputs=outputs, keys=LINEAR) for outputs in (width, 1))
     return {
         "dense": DenseRecipe(poolings=("cls",), normalize=True),
@@ -148,7 +148,7 @@ def _bge_m3(width: int) -> dict[str, Any]:
     }
 
 
-# name -> (the shape of its encoder, what its recipe says of its heads)
+# name -> (the shape of its encoder, the heads in its recipe)
 HEADED: dict[str, tuple[str, dict[str, Any]]] = {
     "tiny-splade": ("tiny-bert", {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}),
     "tiny-colbert": ("tiny-bert", _colbert(QueryExpansion.FIXED, 64, 48, attend=False)),

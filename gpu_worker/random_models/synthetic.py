@@ -1,8 +1,8 @@
 """Models of a known shape with seeded random weights, for tests and for measuring only.
 
 `tiny-FAMILY` is initialised widely (0.2): at the usual 0.02 an engine that mixed all sequences would still score a
-cosine of 0.9998. Its tokenizer has one token a word "w0", "w1", ... so that a text's length can be chosen exactly;
-other words fall apart into characters.
+cosine of 0.9998. Its tokenizer has one token for each word "w0", "w1", ..., so that a text's length can be chosen
+exactly; other words are split into characters.
 """
 
 import string
@@ -23,17 +23,17 @@ from shared.errors import ModelRefused
 SEED = 20_260_101
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4, "eos": 3, "bos": 2}
 SHAPES = {name: shape for name, shape in ALL_SHAPES.items() if shape[0] in CONFIG_MAPPING}
-"""Those whose model type the installed transformers has; GTE came after 5.17."""
+"""Shapes whose model type the installed transformers has; GTE came after 5.17."""
 NAMES = {name.lower(): name for name in [*ALL_SHAPES, *HEADED]}
 NAMES |= {"tiny": "tiny-bert", "xlm-r-large": "xlm-roberta-large"}
 
 
 def shape_of(name: str) -> tuple[PretrainedConfig, Recipe]:
-    """The config and recipe of a named shape. Raises ModelRefused for an unknown name."""
-    known = NAMES.get(name.lower())
-    if known is None:
-        raise ModelRefused(f"random:{name} is not known; there are {', '.join(sorted([*SHAPES, *HEADED]))}")
-    shape, heads = HEADED.get(known, (known, None))
+    """Makes the config and recipe of a named shape. Raises ModelRefused for an unknown name."""
+    full_name = NAMES.get(name.lower())
+    if full_name is None:
+        raise ModelRefused(f"random:{name} is not full_name; there are {', '.join(sorted([*SHAPES, *HEADED]))}")
+    shape, heads = HEADED.get(full_name, (full_name, None))
     kind, pooling, values = ALL_SHAPES[shape]
     if shape not in SHAPES:
         raise ModelRefused(f"random:{name}: transformers {installed} has no model type {kind}")
@@ -48,7 +48,7 @@ def shape_of(name: str) -> tuple[PretrainedConfig, Recipe]:
 
 
 def build(config: PretrainedConfig, weights_of: WeightsOf, placement: Placement) -> nn.Module:
-    """The transformers class with seeded random weights, made straight on the device."""
+    """Makes the transformers class with seeded random weights, directly on the device."""
     with torch.random.fork_rng(devices=[placement.device] if placement.device.type == "cuda" else []):
         torch.manual_seed(SEED)
         with torch.device(placement.device):
@@ -58,14 +58,14 @@ def build(config: PretrainedConfig, weights_of: WeightsOf, placement: Placement)
 
 
 def tensors_of(layer: LayerRecipe) -> dict[str, Tensor]:
-    """Seeded random tensors for a head's layer, by role."""
+    """Makes seeded random tensors for a head's layer, by role."""
     generator = torch.Generator().manual_seed(SEED + layer.outputs)
     shapes = dict.fromkeys(("weight", "residual"), (layer.outputs, layer.inputs)) | {"bias": (layer.outputs,)}
     return {role: 0.2 * torch.randn(shapes[role], generator=generator) for role in layer.keys}
 
 
 def tokenizer(vocabulary: int) -> TokenizerFile:
-    """A WordPiece tokenizer: special tokens, characters, then words "w0", "w1", ... up to the vocabulary's size."""
+    """Makes a WordPiece tokenizer: special tokens, characters, then words "w0", "w1", ... up to `vocabulary` tokens."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     characters = string.digits + string.ascii_lowercase + string.punctuation
     entries = special + [prefix + character for prefix in ("", "##") for character in characters]
@@ -86,7 +86,7 @@ def tokenizer(vocabulary: int) -> TokenizerFile:
 
 
 def _template(vocab: dict[str, int]) -> dict[str, Any]:
-    """[CLS] text [SEP], and a second text with a [SEP] of its own."""
+    """The frame of special tokens: [CLS] text [SEP], and a second text with a [SEP] of its own."""
     first, last = ({"SpecialToken": {"id": name, "type_id": 0}} for name in ("[CLS]", "[SEP]"))
     texts = [{"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB")]
     ends = {name: {"id": name, "ids": [vocab[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")}

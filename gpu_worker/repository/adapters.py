@@ -1,7 +1,7 @@
-"""Adapters (LoRA and its kin, as peft writes them) in a model's folder: they change rows, and are not served.
+"""Refusal of adapters (LoRA and its kin, as peft writes them) in a model's folder: they change rows and are not served.
 
 sentence-transformers and transformers put an adapter on the model wherever `adapter_config.json` lies beside it and
-peft is installed; without peft sentence-transformers refuses, and transformers alone leaves it out.
+peft is installed; without peft sentence-transformers refuses the model, and transformers alone ignores the adapter.
 """
 
 from pathlib import Path

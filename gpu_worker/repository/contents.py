@@ -1,18 +1,18 @@
-"""The files of a repository that its rows may depend on: what is fetched of it, and what its fingerprint covers."""
+"""The files of a repository that its rows may depend on: those that are fetched and that its fingerprint covers."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 CODE = {".py"}
-"""Suffixes of code, which counts only where it is run."""
+"""Suffixes of code, which counts only where it is executed."""
 READ = {".json", ".safetensors", ".bin", ".pt", ".txt", ".model", ".jinja", ".metadata"}
 READ |= {".codes", ".spm", ".tiktoken", ".vocab"}
-"""Suffixes of files that a row may depend on; those of the second line hold vocabularies."""
+"""Suffixes of files that a row may depend on; those in the second line hold vocabularies."""
 EXPORTS = ("onnx", "openvino")
-"""Folders of the same weights for other runtimes, at the root of a repository."""
-BESIDE_THE_POINT = ("license*", "requirements*.txt", "readme*", "notice*")
-"""Files for people, whatever their suffix."""
+"""Folders at the root of a repository that hold the same weights for other runtimes."""
+FOR_PEOPLE = ("license*", "requirements*.txt", "readme*", "notice*")
+"""Patterns of files for people, whatever their suffix."""
 
 
 def kinds(trust_remote_code: bool) -> set[str]:
@@ -21,9 +21,9 @@ def kinds(trust_remote_code: bool) -> set[str]:
 
 
 def pickles_beside_safetensors(files: Iterable[Path]) -> set[Path]:
-    """Weights that nothing reads: pickles in a folder that has the same as safetensors, which go first everywhere.
+    """Finds weights that nothing reads: pickles in a folder with the same weights as safetensors, which are preferred.
 
-    Other safetensors (an adapter's) do not stand for a model's pickle.
+    Other safetensors (an adapter's) do not replace a model's pickle.
     """
     listed = list(files)
     safe = {file.parent for file in listed if file.match("model*.safetensors")}
@@ -31,18 +31,18 @@ def pickles_beside_safetensors(files: Iterable[Path]) -> set[Path]:
 
 
 def digest(path: Path, trust_remote_code: bool) -> "hashlib._Hash":
-    """A digest of every file that counts, of its path inside the repository and its content.
+    """Digests the path inside the repository and the content of every file that counts.
 
-    Each has its length before it: two repositories with other borders between files are not the same.
+    The length precedes both, so that a byte that moves from one file to the next changes the digest.
     """
-    made = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for file in sorted(_counting(path, kinds(trust_remote_code))):
         name = str(file.relative_to(path)).encode()
-        made.update(b"%d %s %d " % (len(name), name, file.stat().st_size))
+        sha256.update(b"%d %s %d " % (len(name), name, file.stat().st_size))
         with file.open("rb") as stream:
             for block in iter(lambda: stream.read(1 << 20), b""):
-                made.update(block)
-    return made
+                sha256.update(block)
+    return sha256
 
 
 def _counting(path: Path, suffixes: set[str]) -> Iterator[Path]:
@@ -52,10 +52,10 @@ def _counting(path: Path, suffixes: set[str]) -> Iterator[Path]:
         parts = file.relative_to(path).parts
         hidden = any(part.startswith(".") for part in parts)
         export = len(parts) > 1 and parts[0] in EXPORTS
-        if not (hidden or export or file in unread or _beside_the_point(file)):
+        if not (hidden or export or file in unread or _is_for_people(file)):
             yield file
 
 
-def _beside_the_point(file: Path) -> bool:
+def _is_for_people(file: Path) -> bool:
     name = Path(file.name.lower())
-    return any(name.match(pattern) for pattern in BESIDE_THE_POINT)
+    return any(name.match(pattern) for pattern in FOR_PEOPLE)

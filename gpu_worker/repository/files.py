@@ -1,4 +1,4 @@
-"""Files of a model repository: JSON and tensors. Every failure names the file; nothing in a file is ever executed."""
+"""Readers for JSON and tensors in a model repository. Every failure names the file; nothing in a file is executed."""
 
 import json
 from pathlib import Path
@@ -12,12 +12,12 @@ from shared.errors import ModelRefused
 
 SUFFIXES = (".safetensors", ".bin", ".pt")
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
-"""Where transformers looks for weights, in this order."""
+"""Files in which transformers looks for weights, in this order."""
 POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def read_json(path: Path, missing: Any = None) -> Any:
-    """The file's content, or `missing` where there is no such file and one may be absent. Raises ModelRefused."""
+    """Reads a JSON file; returns `missing`, if there is one, where the file is absent. Raises ModelRefused."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -29,7 +29,7 @@ def read_json(path: Path, missing: Any = None) -> Any:
 
 
 def read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The same for a file that must hold a JSON object."""
+    """Reads a JSON file that must hold an object, as `read_json` does. Raises ModelRefused."""
     content = read_json(path, missing)
     if not isinstance(content, dict):
         raise ModelRefused(f"{path} must hold a JSON object, it holds {type(content).__name__}")
@@ -37,7 +37,7 @@ def read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str, 
 
 
 def tensor_file(folder: Path, stems: tuple[str, ...]) -> Path:
-    """The first of `stems` with a suffix that weights have; safetensors before pickles. Raises ModelRefused."""
+    """Finds a file with one of `stems` and a suffix of weights; safetensors before pickles. Raises ModelRefused."""
     for suffix in SUFFIXES:
         for stem in stems:
             if (folder / (stem + suffix)).is_file():
@@ -47,7 +47,7 @@ def tensor_file(folder: Path, stems: tuple[str, ...]) -> Path:
 
 
 def tensor_files(folder: Path, stem: str, names: set[str]) -> list[Path]:
-    """The files that hold tensors of these names: shards by their index, else one file. Raises ModelRefused."""
+    """Finds the files that hold tensors of these names: shards by their index, else one file. Raises ModelRefused."""
     shards = read_object(folder / f"{stem}.safetensors.index.json", missing={}).get("weight_map", {})
     for name in set(shards.values()):
         check_inside(folder / f"{stem}.safetensors.index.json", name)
@@ -57,7 +57,7 @@ def tensor_files(folder: Path, stem: str, names: set[str]) -> list[Path]:
 
 
 def read_tensors(path: Path, wanted: set[str] | None = None) -> dict[str, Tensor]:
-    """Tensors by name; of a safetensors file only the `wanted` ones. Raises ModelRefused."""
+    """Reads tensors by name; from a safetensors file only the `wanted` ones. Raises ModelRefused."""
     check_fetched(path)
     try:
         if path.suffix == ".safetensors":
@@ -69,15 +69,15 @@ def read_tensors(path: Path, wanted: set[str] | None = None) -> dict[str, Tensor
         raise ModelRefused(f"{path} cannot be read: {first_line(error)}") from None
     except Exception as error:  # pickles fail in many ways; weights_only refuses whatever is no plain tensor
         raise ModelRefused(f"{path} cannot be read as plain tensors: {first_line(error)}") from None
-    if not isinstance(content, dict) or not all(isinstance(each, Tensor) for each in content.values()):
+    if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
         raise ModelRefused(f"{path} holds something else than tensors by name")
     return content
 
 
 def check_weight_files(folder: Path) -> None:
-    """Looks at the files that weights are loaded from, so that a missing or broken one is named.
+    """Opens the files that weights are loaded from, so that a refusal names a missing or broken one.
 
-    Others beside them, of another number format say, are nobody's. Raises ModelRefused.
+    Other files beside them, of another number format for instance, are not looked at. Raises ModelRefused.
     """
     single, index, pickled = (folder / name for name in WEIGHTS)
     shards = sorted(set(read_object(index, missing={}).get("weight_map", {}).values()))
@@ -112,19 +112,19 @@ def check_inside(file: Path, name: str) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What a library says, in one line; all that a KeyError says is its key."""
+    """The first line of a library's error message. The message of a KeyError is only its key, so words are added."""
     said = str(error).strip() or type(error).__name__
     if isinstance(error, KeyError):
         said = f"there is no {said}"
     if "trust_remote_code" in said:
         return "it needs Python code of its repository, which only --trust-remote-code runs"
-    if "`weights_only`" in said:  # PyTorch goes on to advise what would run code of the file
+    if "`weights_only`" in said:  # PyTorch's advice would execute code in the file
         return "it is no file of tensors by name alone, and nothing else is read"
     return said.splitlines()[0]
 
 
 def one_line(error: BaseException) -> str:
-    """All that a library says, of errors whose first line is no more than a heading."""
+    """The whole error message of a library in one line, for errors whose first line is only a heading."""
     said = " ".join(str(error).split())
     short = not said or "trust_remote_code" in said or isinstance(error, KeyError)
     return first_line(error) if short else said

@@ -1,8 +1,8 @@
-"""What files say of how a late-interaction model reads its texts: lengths, query expansion, skiplist, markers.
+"""Late-interaction settings in a repository's files: lengths, query expansion, skiplist, markers.
 
-Three forms of disk: sentence-transformers 6 (keys beside the Transformer, and a MultiVectorMask), PyLate (keys in
-config_sentence_transformers.json) and Stanford ColBERT (artifact.metadata). Read as
-`sentence_transformers.MultiVectorEncoder` 6.2 reads them. JSON only; no tokenizer is known here.
+There are three forms: sentence-transformers 6 (keys beside the Transformer, and a MultiVectorMask), PyLate (keys in
+config_sentence_transformers.json) and Stanford ColBERT (artifact.metadata). They are read as
+`sentence_transformers.MultiVectorEncoder` 6.2 reads them. This module reads JSON only and knows no tokenizer.
 """
 
 import string
@@ -19,7 +19,7 @@ from shared.vectors import QueryExpansion
 
 PUNCTUATION = tuple(string.punctuation)
 CLASSIC_LENGTH = 32
-"""To how many tokens a query is filled up where nothing says it."""
+"""Length in tokens to which a query is expanded where no file gives one."""
 SIDES = {"query": "query_prefix", "document": "document_prefix"}
 PYLATE_KEYS = (*SIDES.values(), "do_query_expansion", "attend_to_expansion_tokens", "skiplist_words")
 """Keys that only PyLate writes; before version 5 of sentence-transformers it wrote no model_type."""
@@ -29,7 +29,7 @@ STRATEGIES: dict[str, Strategy] = {"fixed": QueryExpansion.FIXED, "min": QueryEx
 
 
 class LateInteractionForm(Enum):
-    """Who wrote modules.json; PyLate's models are masked and normalised without saying so."""
+    """The library that wrote modules.json; PyLate's models are masked and normalised without saying so."""
 
     NATIVE = auto()
     PYLATE = auto()
@@ -38,7 +38,7 @@ class LateInteractionForm(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskToken:
-    """A MultiVectorMask: which tokens get no vector, on which side."""
+    """A MultiVectorMask: tokens that get no vector, in queries, in documents or in both."""
 
     words: tuple[str, ...] = ()
     queries: bool = False
@@ -46,7 +46,10 @@ class MaskToken:
 
 
 def form_of(described: dict[str, Any], config: Path, pylate: bool) -> LateInteractionForm | None:
-    """None for a model of another kind. `config` lies beside modules.json; `pylate`: a module is of PyLate."""
+    """Finds the form of a late-interaction model; None for other models.
+
+    `config` is the path of config.json; `pylate`: one of the modules is PyLate's.
+    """
     kind = described.get("model_type")
     if kind == "ColBERT":
         return LateInteractionForm.PYLATE
@@ -65,7 +68,10 @@ def is_stanford(config: dict[str, Any]) -> bool:
 def of_modules(
     form: LateInteractionForm, file: Path, described: dict[str, Any], texts: TextSettings, masks: list[MaskToken]
 ) -> LateInteractionRecipe:
-    """`described` is the content of `file`; what is said beside the Transformer wins over it. Raises ModelRefused."""
+    """Reads the settings of a model with modules.json. Raises ModelRefused.
+
+    `described` is the content of `file`; keys beside the Transformer (`texts`) override it.
+    """
     said = _of_pylate(file, described)
     said |= {key: (value, f"{texts.named}: {key}") for key, value in texts.late.items()}
     nothing = (None, "")
@@ -81,7 +87,7 @@ def of_modules(
     masks = [*masks, *_added_mask(form, file, described, markers)]
     if expansion and not masks:
         raise ModelRefused(f"{expansion.source} needs a MultiVectorMask in modules.json, which scores the expansion")
-    if texts.call_limit:  # an argument of every call, so it goes over the lengths of either side
+    if texts.call_limit:  # an argument of every call, so it overrides the lengths of both sides
         document_length = texts.call_limit
         if expansion is None or expansion.strategy is QueryExpansion.MIN:
             query_length = texts.call_limit
@@ -98,27 +104,27 @@ def of_modules(
 
 
 def of_stanford(file: Path) -> LateInteractionRecipe:
-    """`file` is artifact.metadata, which may be missing. Raises ModelRefused."""
-    told = read_object(file, missing={})
+    """Reads the settings of a Stanford ColBERT; `file` is artifact.metadata, if there is one. Raises ModelRefused."""
+    metadata = read_object(file, missing={})
     markers = {}
     for side, key, usual in (("query", "query_token_id", "[unused0]"), ("document", "doc_token_id", "[unused1]")):
-        markers[side] = (_text(told.get(key), f"{file}: {key}") or usual) + " "
+        markers[side] = (_text(metadata.get(key), f"{file}: {key}") or usual) + " "
     expansion = Expansion(
         strategy=QueryExpansion.FIXED,
-        length=_length(told.get("query_maxlen") or None, f"{file}: query_maxlen") or CLASSIC_LENGTH,
-        attend=bool(told.get("attend_to_mask_tokens")),
+        length=_length(metadata.get("query_maxlen") or None, f"{file}: query_maxlen") or CLASSIC_LENGTH,
+        attend=bool(metadata.get("attend_to_mask_tokens")),
         source=f"{file}: query_maxlen",
     )
     return LateInteractionRecipe(
-        document_length=_length(told.get("doc_maxlen"), f"{file}: doc_maxlen"),
+        document_length=_length(metadata.get("doc_maxlen"), f"{file}: doc_maxlen"),
         expansion=expansion,
-        skiplist=PUNCTUATION if told.get("mask_punctuation", True) else (),
+        skiplist=PUNCTUATION if metadata.get("mask_punctuation", True) else (),
         markers=markers,
     )
 
 
 def mask_of(file: Path) -> MaskToken:
-    """The MultiVectorMask whose config is `file`. Raises ModelRefused."""
+    """Reads the config of a MultiVectorMask. Raises ModelRefused."""
     config = read_object(file, missing={})
     if config.get("keep_only_token_ids"):
         raise ModelRefused(f"{file}: keep_only_token_ids is for images, which are not served")
@@ -130,7 +136,7 @@ def mask_of(file: Path) -> MaskToken:
 
 
 def with_markers(prompts: dict[str, str], markers: dict[str, str]) -> dict[str, str]:
-    """Prompts with markers before them. Both sides always have one, so that neither falls back to another's."""
+    """Puts markers before prompts. Queries and documents always get a prompt, so that neither falls back to another."""
     composed = dict.fromkeys(SIDES, "") | prompts
     for side, marker in markers.items():
         composed[side] = marker + composed[side].removeprefix(marker)
@@ -138,9 +144,9 @@ def with_markers(prompts: dict[str, str], markers: dict[str, str]) -> dict[str, 
 
 
 def _of_pylate(file: Path, described: dict[str, Any]) -> dict[str, tuple[Any, str]]:
-    """What PyLate's keys mean in those of sentence-transformers 6, and where it is said.
+    """Translates PyLate's keys into those of sentence-transformers 6: values with the place that gives them.
 
-    It expands unless it says otherwise, to the length of queries.
+    PyLate expands queries to their longest length unless its files say otherwise.
     """
     said = {key: (described[key], f"{file}: {key}") for key in LATE if described.get(key) is not None}
     marked = any(key in described for key in (*PYLATE_KEYS, *ATTEND, *LATE))
@@ -156,7 +162,7 @@ def _of_pylate(file: Path, described: dict[str, Any]) -> dict[str, tuple[Any, st
 def _added_mask(
     form: LateInteractionForm, file: Path, described: dict[str, Any], markers: dict[str, str]
 ) -> list[MaskToken]:
-    """The mask that PyLate's models have without saying so: by default it skips punctuation."""
+    """The mask that PyLate's models have without a module for it; by default it skips punctuation."""
     if form is LateInteractionForm.NATIVE:
         return []
     words = _words(described.get("skiplist_words"), f"{file}: skiplist_words")
@@ -166,16 +172,16 @@ def _added_mask(
 
 
 def _skiplist(file: Path, masks: list[MaskToken]) -> dict[str, Any]:
-    """What all masks skip together."""
-    told = [mask for mask in masks if mask.words] or masks or [MaskToken()]
-    queries = {word: None for mask in told if mask.queries for word in mask.words}
-    documents = {word: None for mask in told if mask.documents for word in mask.words}
+    """Joins the tokens that all masks skip."""
+    effective = [mask for mask in masks if mask.words] or masks or [MaskToken()]
+    queries = {word: None for mask in effective if mask.queries for word in mask.words}
+    documents = {word: None for mask in effective if mask.documents for word in mask.words}
     if queries and documents and queries.keys() != documents.keys():
         raise ModelRefused(f"{file}: several MultiVectorMask skip other tokens of queries than of documents")
     return {
         "skiplist": tuple(queries or documents),
-        "skip_in_queries": any(mask.queries for mask in told),
-        "skip_in_documents": any(mask.documents for mask in told),
+        "skip_in_queries": any(mask.queries for mask in effective),
+        "skip_in_documents": any(mask.documents for mask in effective),
     }
 
 

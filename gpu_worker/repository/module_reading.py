@@ -1,7 +1,7 @@
-"""What each module of a modules.json says, one after the other: features pass from each to those behind it.
+"""Readers for the modules of a modules.json, in their order. A module reads features that earlier modules wrote.
 
-A module that reads a feature which none before it writes is refused, as sentence-transformers fails on it at its first
-text. Reads JSON only.
+A module that reads a feature which no earlier module writes is refused; sentence-transformers fails on it at the first
+text. This module reads JSON only.
 """
 
 import re
@@ -26,7 +26,7 @@ LEGACY_POOLINGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 WIDTHS = ("embedding_dimension", "word_embedding_dimension")
-"""Keys of a Pooling for the width of the rows that it pools. Nothing is computed with it, but it must be there."""
+"""Keys of a Pooling for the width of the rows that it pools. The width must be there, though nothing uses it."""
 POOLING_KEYS = {*LEGACY_POOLINGS, *WIDTHS, "pooling_mode", "include_prompt"}
 TASKS: dict[str, WeightsOf] = {
     "feature-extraction": "encoder",
@@ -37,13 +37,13 @@ TASKS: dict[str, WeightsOf] = {
 TOKENS, SENTENCE, SCORES = "token_embeddings", "sentence_embedding", "scores"
 LOGITS = "causal_logits"
 CHAINS = ((TOKENS, TOKENS), (SENTENCE, SENTENCE), (SENTENCE, SCORES), (SCORES, SCORES))
-"""What a Dense may read and write."""
+"""Features that a Dense may read and write."""
 
 
 @dataclass(slots=True)
 class ModuleReading:
-    """What the modules said so far. Layers are collected by the feature that they write; `written` are the features
-    that a module behind may read."""
+    """Settings collected from the modules so far. Layers are collected by the feature that they write; `written`
+    are the features that a later module may read."""
 
     path: Path
     described: dict[str, Any]
@@ -77,7 +77,7 @@ class ModuleReading:
 
 
 def transformer(reading: ModuleReading, folder: str) -> None:
-    """An encoder and how it reads texts; only the first module may be one."""
+    """Reads an encoder and its text settings; only the first module may be one."""
     path = reading.path / folder
     if reading.encoder is not None:
         raise ModelRefused(f"{reading.modules}: there is a second Transformer, {folder or 'at the root'}")
@@ -95,13 +95,13 @@ def transformer(reading: ModuleReading, folder: str) -> None:
 
 
 def masked_lm(reading: ModuleReading, folder: str) -> None:
-    """An encoder of a masked language model, under its older name."""
+    """Reads the encoder of a masked language model, under its older name."""
     transformer(reading, folder)
     reading.weights_of = "masked-lm"
 
 
 def pooling(reading: ModuleReading, folder: str) -> None:
-    """One row a text. A second one makes it anew, so that what stood between them is lost."""
+    """Reads a Pooling: one row a text. A second one starts from tokens again, so layers between them are dropped."""
     file = reading.path / folder / "config.json"
     config = read_object(file)
     reading.need(TOKENS, folder)
@@ -132,13 +132,13 @@ def _modes(file: Path, config: dict[str, Any]) -> tuple[str, ...]:
 
 
 def dense(reading: ModuleReading, folder: str) -> None:
-    """A linear layer with its activation."""
+    """Reads a linear layer with its activation."""
     file = reading.path / folder / "config.json"
     config = read_object(file)
     source = config.get("module_input_name") or (TOKENS if reading.late else SENTENCE)
     target = config.get("module_output_name") or source
     if reading.late is LateInteractionForm.OLD_PYLATE:
-        source = target = TOKENS  # where PyLate's Dense works, whatever its file says
+        source = target = TOKENS  # PyLate's Dense works on tokens, whatever its file says
     if (source, target) not in CHAINS:
         raise ModelRefused(f"{file}: module_input_name {source} with module_output_name {target} is not supported")
     reading.need(source, folder)
@@ -169,7 +169,7 @@ def _activation(file: Path, config: dict[str, Any]) -> str:
 
 
 def layer_norm(reading: ModuleReading, folder: str) -> None:
-    """A layer normalisation of pooled rows."""
+    """Reads a layer normalisation of pooled rows."""
     file = reading.path / folder / "config.json"
     reading.need(SENTENCE, folder)
     width = whole(read_object(file).get("dimension"), f"{file}: dimension")
@@ -179,7 +179,7 @@ def layer_norm(reading: ModuleReading, folder: str) -> None:
 
 
 def normalize(reading: ModuleReading, folder: str) -> None:
-    """Rows of unit length. Before its feature is there it does nothing, as in sentence-transformers."""
+    """Reads a Normalize, which scales rows to unit length; without its feature it does nothing, as in the original."""
     config = read_object(reading.path / folder / "config.json", missing={})
     source = config.get("module_input_name") or SENTENCE
     if source not in (TOKENS, SENTENCE) or config.get("module_output_name", source) not in (source, None):
@@ -190,12 +190,12 @@ def normalize(reading: ModuleReading, folder: str) -> None:
 
 
 def dropout(reading: ModuleReading, folder: str) -> None:
-    """A module that does nothing to vectors at inference, but wants them to be there."""
+    """Reads a Dropout, which does nothing at inference but needs pooled vectors before it."""
     reading.need(SENTENCE, folder)
 
 
 def splade(reading: ModuleReading, folder: str) -> None:
-    """Weights of vocabulary ids."""
+    """Reads a SpladePooling, which weighs vocabulary ids."""
     file = reading.path / folder / "config.json"
     config = read_object(file)
     strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
@@ -210,7 +210,7 @@ def splade(reading: ModuleReading, folder: str) -> None:
 
 
 def logit_score(reading: ModuleReading, folder: str) -> None:
-    """The score of a yes/no reranker."""
+    """Reads a LogitScore, the score of a yes/no reranker."""
     file = reading.path / folder / "config.json"
     config = read_object(file)
     source = config.get("module_input_name", LOGITS)
@@ -225,12 +225,12 @@ def logit_score(reading: ModuleReading, folder: str) -> None:
 
 
 def mask(reading: ModuleReading, folder: str) -> None:
-    """A choice of the tokens that late interaction scores."""
+    """Reads a MultiVectorMask, which selects the tokens that late interaction scores."""
     reading.masks.append(late_interaction.mask_of(reading.path / folder / "config.json"))
 
 
 def token_pooling(reading: ModuleReading, folder: str) -> None:
-    """A module that makes fewer rows of a document's tokens. Raises ModelRefused."""
+    """Refuses a HierarchicalTokenPooling, which merges the vectors of a document's tokens."""
     named = f"{reading.modules}: HierarchicalTokenPooling"
     raise ModelRefused(f"{named}: documents whose token vectors are pooled could not be scored on the worker")
 

@@ -1,8 +1,8 @@
 """Installed packages that a model's rows depend on: transformers, which computes them, and those that it calls in place
 of its own code wherever they can be imported.
 
-torch is none of them: its versions differ in the last bits alone. Nor is peft: a model with an adapter is refused. A
-repository's own code may import anything; it counts itself, wherever its auto_map found it.
+torch is not among them: its versions differ only in the last bits. Nor is peft: a model with an adapter is refused. A
+repository's own code may import anything; only the code itself counts, wherever its auto_map points.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from typing import Any
 
 COMPUTES = "transformers"
 FETCHED = "transformers_modules."
-"""Where transformers puts code that a repository brings or names."""
+"""Package in which transformers puts code that a repository contains or names."""
 STAND_INS = {
     "causal_conv1d": "causal-conv1d",
     "fla": "flash-linear-attention",
@@ -21,17 +21,17 @@ STAND_INS = {
     "mambapy": "mambapy",
     "xlstm": "xlstm",
 }
-"""Distributions by what is imported of them, as `transformers.utils.import_utils` looks for them."""
+"""Distributions by the name they are imported under, as `transformers.utils.import_utils` looks for them."""
 
 
 def installed() -> list[str]:
-    """The packages of them that can be imported, as names with versions."""
+    """Lists those of these packages that can be imported, as names with versions."""
     distributions = {COMPUTES: COMPUTES} | STAND_INS
     return [f"{name} {_version(distribution)}" for name, distribution in distributions.items() if find_spec(name)]
 
 
 def code_of(model: Any) -> list[str]:
-    """Sources of the classes of a model that transformers fetched, from whatever repository."""
+    """Reads the sources of a model's classes that transformers fetched, from any repository."""
     classes = {kind for module in model.modules() for kind in type(module).__mro__}
     files = {inspect.getmodule(kind) for kind in classes if kind.__module__.startswith(FETCHED)}
     return sorted(inspect.getsource(file) for file in files if file is not None)

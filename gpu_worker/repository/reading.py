@@ -1,7 +1,7 @@
-"""A model repository on disk -> its recipe. Reads JSON only; loads no weights.
+"""Reads the recipe of a model repository on disk. It reads JSON only and loads no weights.
 
-Two forms: sentence-transformers' (modules.json) and plain transformers' (config.json alone, whatever else of
-sentence-transformers lies there). BGE-M3's two extra files add two heads to what either says.
+There are two forms: sentence-transformers' (modules.json) and plain transformers' (config.json alone, whatever other
+files of sentence-transformers are there). BGE-M3's two extra files add two heads to either form.
 """
 
 from dataclasses import replace
@@ -14,11 +14,11 @@ from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, Mul
 from shared.errors import ModelRefused
 
 EMPTY = ("query", "document")
-"""Prompts that sentence-transformers has without a word about them: they put nothing before a text."""
+"""Prompts that sentence-transformers has by default: they put nothing before a text."""
 
 
 def read(path: Path, name: str = "") -> Recipe:
-    """Reads the recipe of the repository at `path`, asked for as `name` (default: its path). Raises ModelRefused."""
+    """Reads the recipe of the repository at `path`, requested as `name` (default: its path). Raises ModelRefused."""
     if not path.is_dir():
         raise ModelRefused(f"{path} is not a directory")
     try:
@@ -58,7 +58,7 @@ def _prompts(path: Path, described: dict[str, Any], late: LateInteractionRecipe 
 
 
 def _with_bge_m3(path: Path, recipe: Recipe) -> Recipe:
-    """Two linear layers beside a dense model: a multi-vector head and lexical weights (arXiv:2402.03216)."""
+    """Adds BGE-M3's heads where their files are there: token vectors and lexical weights (arXiv:2402.03216)."""
     changes: dict[str, Any] = {}
     keys = {"weight": "weight", "bias": "bias"}
     if (path / "colbert_linear.pt").is_file():

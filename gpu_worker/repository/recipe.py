@@ -1,4 +1,4 @@
-"""What a repository's files say of its model, as plain data: which encoder, which heads, how texts are prepared."""
+"""A model as its repository's files describe it, in plain data: the encoder, the heads, how texts are prepared."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -7,7 +7,7 @@ from shared.vectors import Activation, QueryExpansion
 
 Strategy = Literal[QueryExpansion.FIXED, QueryExpansion.MIN]
 WeightsOf = Literal["encoder", "masked-lm", "causal-lm", "sequence-classification", "token-classification"]
-"""Which transformers class holds the weights; see `weights.py`."""
+"""The transformers class that holds the weights; see `weights.py`."""
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 """Pooling modes, in the order in which sentence-transformers concatenates them."""
 
@@ -16,10 +16,11 @@ POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lastt
 class LayerRecipe:
     """One layer of a head, over rows.
 
-    `kind` dense: activation(x W^T + b), plus x or x R^T where `residual`. unit: rows of unit length. layer-norm. cut:
-    the first `outputs` numbers of a row, all where it has no more.
+    `kind` is dense: activation(x W^T + b), plus x or x R^T if `residual`; unit: rows scaled to unit length; layer-norm;
+    or cut: the first `outputs` numbers of a row.
     `weights` is the path of the file with its tensors inside the repository, without suffix, and `keys` are their
-    names there by role (weight, bias, residual); `inputs` and `outputs` are widths, 0 where the file alone tells.
+    names there by role (weight, bias, residual); `inputs` and `outputs` are widths, 0 where only that
+    file gives them.
     """
 
     kind: Literal["dense", "layer-norm", "unit", "cut"]
@@ -57,10 +58,10 @@ class MultiVectorRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """Queries filled up to `length` tokens (ColBERT, arXiv:2004.12832).
+    """Query expansion: queries are filled up to `length` tokens (ColBERT, arXiv:2004.12832).
 
-    `token` None: the mask token, else the end token. `attend`: whether other tokens attend to it. `told_by` names the
-    file and the key, or the setting, that says so: a token or a length may turn out wrong only at the model.
+    `token` None: the mask token, else the end token. `attend`: other tokens attend to expansion tokens. `source` names
+    the file and key, or the setting, for refusals: a token or length may prove wrong only when the model is loaded.
     """
 
     strategy: Strategy
@@ -72,11 +73,11 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateInteractionRecipe:
-    """How texts are read for late interaction, as the files say it: before tokenizer and positions are known.
+    """Late-interaction settings as the files give them, before the tokenizer and the number of positions are known.
 
-    A length of None is the model's own limit. `skiplist` are tokens as the vocabulary writes them. `markers` are texts,
-    by the prompt that they begin, which stand for tokens that training inserted: the tokenizer must not take them
-    apart. `padding_side` overrides the tokenizer's, where expansion goes.
+    A length of None is the model's own limit. `skiplist` are tokens as the vocabulary writes them. `markers` are texts
+    by the prompt that they begin; they stand for tokens that training inserted, so the tokenizer must not split them.
+    `padding_side` overrides the tokenizer's; expansion tokens go to that side.
     """
 
     query_length: int | None = None
@@ -91,7 +92,7 @@ class LateInteractionRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseRecipe:
-    """Weighted vocabulary ids.
+    """A sparse head: weighted vocabulary ids.
 
     splade: log(1 + relu(logit)) of the masked-LM head, maximum or sum over tokens (arXiv:2109.10086); `logs` 2 takes
     the logarithm twice. lexical: relu of one linear layer a token, maximum a token id (BGE-M3, arXiv:2402.03216).
@@ -105,12 +106,12 @@ class SparseRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierRecipe:
-    """Labels of texts or tokens.
+    """A classifier: labels of texts or tokens, or the scores of a reranker.
 
-    sequence: the head of the transformers class, or `pooled` rows. tokens: its head, or `layers`, on every token.
-    yes-no: the logits of the next token after the text; `yes_no` are the vocabulary ids whose difference is the one
-    score (the second may be missing), None for the words yes and no. `template` is how a pair is asked about,
-    `instructed_template` the same with an {instruction}. Both are rendered from the tokenizer's chat template, with
+    `kind` is sequence: the head of the transformers class, or `pooled` rows; tokens: its head, or `layers`, on every
+    token; or yes-no: the logits of the next token after the text. `yes_no` are the vocabulary ids whose difference is
+    the one score (the second may be missing), None for the words yes and no. `template` is the prompt for a pair,
+    `instructed_template` one with an {instruction}. Both are rendered from the tokenizer's chat template, with
     `structured` contents and `chat_options`; a model that `needs_template` and has none is refused, unless Qwen3's is
     `builtin_template`.
     """
@@ -131,7 +132,7 @@ class ClassifierRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a model is to be run, and how its texts are prepared.
+    """A description of how a model runs and how its texts are prepared.
 
     `encoder` is the folder of the transformers model inside the repository; `max_tokens` None means as many as the
     model has positions, `truncation_side` None what its tokenizer says; `config` overrides its config.json.

@@ -1,7 +1,7 @@
-"""Versions of packages that a repository asks for, under `requirements` of its config_sentence_transformers.json.
+"""Checks of the package versions that a repository requires (config_sentence_transformers.json, `requirements`).
 
-sentence-transformers 6.2 fails on one that is not met, and passes over one that it cannot read; so do we. What it asks
-of sentence-transformers itself is held against the version that files are read as here.
+sentence-transformers 6.2 fails on a requirement that is not met, and ignores one that it cannot parse; so do we. A
+requirement on sentence-transformers itself is compared with the version whose meaning of files we follow.
 """
 
 import platform
@@ -21,9 +21,10 @@ OTHER_NAMES = {"pytorch": "torch"}
 
 
 def check(file: Path, requirements: Any) -> None:
-    """`requirements`: specifiers (PEP 440) by package, or objects with a `specifier` and a `reason`.
+    """Checks requirements: specifiers (PEP 440) by package, or objects with a `specifier` and a `reason`.
 
-    Raises ModelRefused, naming the package, the version that is wanted and the one that is here.
+    Raises ModelRefused for the first one that is not met, naming the package, the version that is wanted and the
+    installed one.
     """
     for package, wanted in requirements.items() if isinstance(requirements, dict) else ():
         specifier, reason = wanted, ""
@@ -32,16 +33,16 @@ def check(file: Path, requirements: Any) -> None:
         name = canonicalize_name(OTHER_NAMES.get(str(package), str(package)))
         here = _installed(name)
         if not _met(specifier, here):
-            found = f"{here} is what is here" if here else "it is not installed"
-            told = f" ({reason})" if reason else ""
+            present = f"{here} is what is here" if here else "it is not installed"
+            because = f" ({reason})" if reason else ""
             raise ModelRefused(
-                f"{file}: requirements: the model wants {name} {specifier}{told}, and {found}: install such a "
+                f"{file}: requirements: the model wants {name} {specifier}{because}, and {present}: install such a "
                 "version, or take a revision of the model that wants this one"
             )
 
 
 def _met(specifier: Any, here: str | None) -> bool:
-    """Whether a version will do, or a specifier cannot be read."""
+    """Whether a version meets a specifier, or the specifier cannot be parsed."""
     try:
         versions = SpecifierSet(specifier, prereleases=True) if isinstance(specifier, str) else None
         return versions is None or (here is not None and here in versions)

@@ -1,7 +1,7 @@
-"""The repositories that sentence-transformers and PyLate write: modules.json and a folder a module.
+"""Reads repositories that sentence-transformers and PyLate write: modules.json and a folder for each module.
 
-All forms of versions 2 to 6: SentenceTransformer, SparseEncoder, CrossEncoder, MultiVectorEncoder and PyLate's ColBERT.
-Reads JSON only.
+It reads all forms of versions 2 to 6: SentenceTransformer, SparseEncoder, CrossEncoder, MultiVectorEncoder and PyLate's
+ColBERT. It reads JSON only.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from shared.vectors import Activation
 
 DESCRIBED = "config_sentence_transformers.json"
 COMPARED = ("dot", "euclidean", "manhattan")
-"""Names of similarities that sentence-transformers knows beside the cosine."""
+"""Names of similarities other than the cosine in sentence-transformers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class _Module:
 
 
 def read(path: Path, modules: Any, described: dict[str, Any]) -> Recipe:
-    """`described` is config_sentence_transformers.json. Raises ModelRefused, naming file and key."""
+    """Reads a recipe; `described` is config_sentence_transformers.json. Raises ModelRefused, naming file and key."""
     reading = ModuleReading(path, described)
     for module in _listed(reading.modules, modules):
         if reading.encoder is None and module.kind not in ("Transformer", "MLMTransformer"):
@@ -56,7 +56,7 @@ def read(path: Path, modules: Any, described: dict[str, Any]) -> Recipe:
 
 
 def _listed(file: Path, modules: Any) -> Iterator[_Module]:
-    """The entries in their order. Raises ModelRefused."""
+    """Yields the entries of modules.json in their order. Raises ModelRefused."""
     if not isinstance(modules, list):
         raise ModelRefused(f"{file} must hold a list of modules")
     if not modules:
@@ -94,7 +94,7 @@ def _notice(described: dict[str, Any]) -> str:
 
 
 def _heads(reading: ModuleReading) -> dict[str, Any]:
-    """Which heads the modules make up."""
+    """Makes heads from the modules. Raises ModelRefused."""
     path = reading.path / (reading.encoder or "")
     config = read_object(path / "config.json")
     if reading.late and reading.weights_of == "encoder":
@@ -103,11 +103,11 @@ def _heads(reading: ModuleReading) -> dict[str, Any]:
         raise ModelRefused(f"{reading.texts.named}: {key} is for models of late interaction, which this is not")
     _check_ends(reading)
     if reading.yes_no is not None:
-        found = transformers_form.yes_no(config, reading.texts, reading.yes_no)
-        return {"classifier": replace(found, activation=_activation(reading, found.activation))}
+        recipe = transformers_form.yes_no(config, reading.texts, reading.yes_no)
+        return {"classifier": replace(recipe, activation=_activation(reading, recipe.activation))}
     if reading.weights_of == "sequence-classification":
-        found = transformers_form.classifier(path, config, "sequence", reading.texts)
-        return {"classifier": replace(found, activation=_activation(reading, found.activation))}
+        recipe = transformers_form.classifier(path, config, "sequence", reading.texts)
+        return {"classifier": replace(recipe, activation=_activation(reading, recipe.activation))}
     if reading.layers[SCORES]:
         return {"classifier": _pooled_classifier(reading)}
     if reading.splade is not None:
@@ -122,9 +122,9 @@ def _heads(reading: ModuleReading) -> dict[str, Any]:
 
 
 def _check_ends(reading: ModuleReading) -> None:
-    """Raises ModelRefused for modules whose work nothing of what is served would show."""
-    behind = reading.yes_no is not None or reading.weights_of == "sequence-classification"
-    if behind and reading.layers[SCORES]:
+    """Raises ModelRefused for modules whose output no served head would use."""
+    has_scores = reading.yes_no is not None or reading.weights_of == "sequence-classification"
+    if has_scores and reading.layers[SCORES]:
         raise ModelRefused(f"{reading.modules}: layers over the scores of the model's own head are not supported")
     if reading.splade is not None and (reading.layers[SENTENCE] or reading.pooling):
         raise ModelRefused(f"{reading.modules}: no other module may work on what SpladePooling makes")
@@ -139,7 +139,7 @@ def _check_ends(reading: ModuleReading) -> None:
 
 
 def _cut(reading: ModuleReading) -> list[LayerRecipe]:
-    """truncate_dim: so many numbers of each vector, after all modules, and not brought to unit length again."""
+    """The layer for truncate_dim: it cuts vectors after all modules, without scaling them to unit length again."""
     said = reading.described.get("truncate_dim")
     if said is None:
         return []
@@ -147,7 +147,7 @@ def _cut(reading: ModuleReading) -> list[LayerRecipe]:
 
 
 def _late(reading: ModuleReading, form: LateInteractionForm) -> dict[str, Any]:
-    """A last Normalize becomes the recipe's own; PyLate's models have one without saying so."""
+    """Makes the heads of late interaction. A last Normalize becomes `normalize`; PyLate's models have it implicitly."""
     modules, layers = reading.modules, list(reading.layers[TOKENS])
     if any(layer.kind != "unit" for layer in reading.layers[SENTENCE]):
         raise ModelRefused(f"{modules}: layers over sentence_embedding make no token vectors")
@@ -166,13 +166,13 @@ def _late(reading: ModuleReading, form: LateInteractionForm) -> dict[str, Any]:
 
 
 def _with_layers(dense: DenseRecipe, layers: list[LayerRecipe]) -> DenseRecipe:
-    """A last Normalize becomes the recipe's own, which a request may switch off and a cut repeats."""
+    """Puts layers behind a dense head. A last Normalize becomes `normalize`: requests may switch it off."""
     normalize = bool(layers) and layers[-1].kind == "unit"
     return replace(dense, layers=tuple(layers[:-1] if normalize else layers), normalize=normalize)
 
 
 def _pooled_classifier(reading: ModuleReading) -> ClassifierRecipe:
-    """A CrossEncoder whose scores come from pooled rows through Dense layers."""
+    """Makes a CrossEncoder whose scores come from pooled rows through Dense layers."""
     assert reading.pooling is not None  # scores are made of what it pools
     layers = reading.layers[SENTENCE] + reading.layers[SCORES]
     width = layers[-1].outputs
@@ -186,7 +186,7 @@ def _pooled_classifier(reading: ModuleReading) -> ClassifierRecipe:
 
 
 def _activation(reading: ModuleReading, fallback: Activation) -> Activation:
-    """A CrossEncoder's own, where its files name one."""
+    """The activation that a CrossEncoder's files name, else `fallback`."""
     named = reading.described.get("activation_fn")
     if named:
         return transformers_form.activation_of(reading.path / DESCRIBED, str(named))

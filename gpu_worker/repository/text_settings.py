@@ -1,6 +1,6 @@
-"""How a transformers folder reads its texts: sentence_bert_config.json and its kin, and tokenizer_config.json.
+"""Text settings of a transformers folder, from sentence_bert_config.json and its kin, and tokenizer_config.json.
 
-Keys that would change token ids or weights, and that are not understood here, refuse the model. The first kind of file
+A model is refused for keys that would change token ids or weights and that we do not support. The first kind of file
 counts only where modules.json says that sentence-transformers wrote the folder.
 """
 
@@ -13,7 +13,7 @@ from gpu_worker.repository.numbers import whole
 from shared.errors import ModelRefused
 
 NAMES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-"""sentence_NAME_config.json: the first that holds anything counts, as in sentence-transformers."""
+"""Names in sentence_NAME_config.json: the first file that holds anything counts, as in sentence-transformers."""
 KEYS = {"transformer_task", "processing_kwargs", "modality_config", "module_output_name", "unpad_inputs", "cache_dir"}
 KEYS |= {"query_length", "document_length", "query_expansion", "max_seq_length", "do_lower_case"}
 KEYS |= {"model_args", "model_kwargs", "tokenizer_args", "config_args", "config_kwargs"}
@@ -25,25 +25,26 @@ OUTPUTS = {
     "sequence-classification": ("logits", "scores"),
     "text-generation": ("logits", "causal_logits"),
 }
-"""By task: which output of the model is read, and how modules after it know it."""
+"""Outputs by task: the name of the model's output, and the feature that later modules read."""
 LOADING = {"attn_implementation", "cache_dir", "device_map", "dtype", "local_files_only", "low_cpu_mem_usage"}
 LOADING |= {"revision", "token", "torch_dtype", "trust_remote_code", "use_fast", "add_pooling_layer", "use_safetensors"}
-"""Arguments of from_pretrained that change no row: how weights come here is the worker's own affair."""
+"""Arguments of from_pretrained that change no row: the worker loads weights by its own settings."""
 PADDING = {"padding", "padding_side", "pad_to_multiple_of", "return_tensors", "truncation"}
 """Arguments of a tokenizer that matter to padded batches only."""
 LATE = ("query_length", "document_length", "query_expansion")
-"""Keys of late interaction, which sentence-transformers 6 keeps here."""
+"""Keys of late interaction that sentence-transformers 6 writes into these files."""
 ENDLESS = 10_000_000
-"""Tokenizers write 1e30 for "no limit"."""
+"""Limits from here on mean "no limit": tokenizers write 1e30."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSettings:
-    """`task`: which transformers class is meant. `config`: overrides of config.json.
+    """Text settings of a transformers folder, read from the file `named`.
 
-    `chat`: texts go through a chat template, with `structured` contents and `chat_options` for it. `late`: what is said
-    of late interaction, null included, in the file `named`; `call_limit` is a max_length that goes over it.
-    `truncation_side` goes over tokenizer_config.json, as sentence-transformers has it.
+    `task`: the transformers class that is meant. `config`: overrides of config.json. `chat`: texts go through a chat
+    template, with `structured` contents and `chat_options`. `late`: keys of late interaction, null included;
+    `call_limit` is a max_length that overrides their lengths. `truncation_side` overrides tokenizer_config.json, as in
+    sentence-transformers.
     """
 
     named: str = ""
@@ -61,7 +62,7 @@ class TextSettings:
 
 
 def read(folder: Path) -> TextSettings:
-    """What the files of a Transformer module say of texts. Raises ModelRefused, naming file and key."""
+    """Reads the text settings of a Transformer module. Raises ModelRefused, naming file and key."""
     file, settings = _first(folder)
     named = str(file)
     _check_keys(named, settings)
@@ -93,12 +94,12 @@ def read(folder: Path) -> TextSettings:
 
 
 def of_tokenizer(folder: Path) -> TextSettings:
-    """What is said of texts where there is no modules.json: the tokenizer's limit alone. Raises ModelRefused."""
+    """Reads the text settings of a folder without modules.json: only the tokenizer's limit. Raises ModelRefused."""
     return TextSettings(max_tokens=_first_limit(folder, "", {}, {}, {}))
 
 
 def unread(folder: Path) -> list[str]:
-    """Files and folders of modules that count only beside a modules.json, as in sentence-transformers."""
+    """Lists files and folders of modules that count only beside a modules.json, as in sentence-transformers."""
     names = (*(f"sentence_{name}_config.json" for name in NAMES), "config_sentence_transformers.json")
     modules = sorted(file.parent.name for file in folder.glob("[0-9]*_*/config.json"))
     return [*(name for name in names if (folder / name).is_file()), *modules]
@@ -115,8 +116,8 @@ def _first(folder: Path) -> tuple[Path | None, dict[str, Any]]:
 def _first_limit(
     folder: Path, named: str, settings: dict[str, Any], calls: dict[str, Any], reading: dict[str, Any]
 ) -> int | None:
-    """Tokens of a text, from the place that goes over all others: arguments of a call, arguments of the tokenizer, the
-    module's own key, the tokenizer's file."""
+    """The limit for tokens of a text, from the first place that has one: arguments of a call, arguments of the
+    tokenizer, the module's own key, the tokenizer's file."""
     file = folder / "tokenizer_config.json"
     for said, where in (
         (calls.get("max_length"), f"{named}: max_length"),
@@ -130,7 +131,7 @@ def _first_limit(
 
 
 def _limit(said: Any, where: str) -> int | None:
-    """None for "no limit", which tokenizers write as 1e30: a fraction, in some."""
+    """Checks a limit; None stands for "no limit", which tokenizers write as 1e30, some of them as a fraction."""
     if said is None or (isinstance(said, int | float) and not isinstance(said, bool) and said >= ENDLESS):
         return None
     return whole(said, where)
@@ -145,24 +146,27 @@ def _check_keys(file: str, settings: dict[str, Any]) -> None:
 
 
 def _check_outputs(file: str, settings: dict[str, Any], task: str) -> None:
-    """Texts go through the model's forward, and what it always gives is what modules read."""
+    """Checks that texts go through the model's forward and modules read its usual output. Raises ModelRefused."""
     modalities, usual = settings.get("modality_config"), OUTPUTS.get(task)
     if modalities is None or usual is None:
         return
     for name in ("text", "message"):
-        asked = modalities.get(name)
-        if asked is not None and (asked.get("method"), asked.get("method_output_name")) != ("forward", usual[0]):
+        modality = modalities.get(name)
+        if modality is not None and (modality.get("method"), modality.get("method_output_name")) != (
+            "forward",
+            usual[0],
+        ):
             raise ModelRefused(f"{file}: modality_config: {name} must take {usual[0]} of forward for {task}")
     if settings.get("module_output_name") != usual[1]:
         raise ModelRefused(f"{file}: modality_config needs the module_output_name {usual[1]} for {task}")
 
 
 def _arguments(settings: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    """Arguments under an old or a new key; the old one goes over the new."""
+    """Arguments under an old or a new key; the old one overrides the new."""
     return settings.get(old, settings.get(new)) or {}
 
 
-def _check(file: str, key: str, given: dict[str, Any], known: set[str]) -> None:
-    unknown = sorted(set(given) - known)
+def _check(file: str, key: str, arguments: dict[str, Any], supported: set[str]) -> None:
+    unknown = sorted(set(arguments) - supported)
     if unknown:
         raise ModelRefused(f"{file}: {key} has {unknown[0]}, which is not supported")

@@ -1,4 +1,4 @@
-"""What the frontend needs for tokenising, made once at load. The only place of the worker that knows tokenizers."""
+"""Tokenizers, exported once at load for the frontend. No other module of the worker knows tokenizers."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from shared.vectors import TruncationSide
 
 ROLES = ("cls", "sep", "pad", "mask", "unk", "bos", "eos")
 FILES = ("tokenizer.json", "vocab*", "*.vocab", "merges.txt", "*.codes", "*.model", "*.tiktoken", "tekken.json")
-"""What tokens are read from, under the names that transformers' classes know."""
+"""Names of files that transformers' tokenizer classes read."""
 REMEDY = "fetch the tokenizer's files of this model again"
 
 
@@ -22,8 +22,8 @@ REMEDY = "fetch the tokenizer's files of this model again"
 class TokenizerFile:
     """A tokenizer.json (format of the `tokenizers` library) without truncation and padding, and its special ids.
 
-    `inputs`: what transformers' tokenizer class gives beside ids. `truncation_side`: the end that is cut off where a
-    request names none.
+    `inputs`: the inputs that transformers' tokenizer class gives beside ids. `truncation_side`: the end that is cut off
+    where a request names none.
     """
 
     content: bytes
@@ -33,9 +33,9 @@ class TokenizerFile:
 
     @property
     def unknown(self) -> int | None:
-        """The id of what stands for words that the vocabulary lacks, where the file has one.
+        """The id of the token for words that the vocabulary lacks; None where there is none.
 
-        Files have up to 40 MB and take seconds to parse: where the role is known, none is read.
+        Files have up to 40 MB and take seconds to parse: where the role has an id, the file is not parsed.
         """
         if "unk" in self.special_tokens:
             return self.special_tokens["unk"]
@@ -44,22 +44,22 @@ class TokenizerFile:
         return model.get("unk_id") if named is None else self.ids_of([named]).get(named)
 
     def ids_of(self, words: Iterable[str]) -> dict[str, int]:
-        """The ids of tokens as the vocabulary writes them, of those that it has."""
+        """Finds the ids of those tokens, as the vocabulary writes them, that it has."""
         from tokenizers import Tokenizer
 
         find = Tokenizer.from_buffer(self.content).token_to_id
-        found = {word: find(word) for word in words}
-        return {word: identity for word, identity in found.items() if identity is not None}
+        ids = {word: find(word) for word in words}
+        return {word: identity for word, identity in ids.items() if identity is not None}
 
     def marks(self, text: str) -> list[tuple[int, ...]]:
-        """The ids of a mark, after another text and at the beginning, which may differ."""
+        """Encodes a mark behind another text and at the beginning of a text; the ids may differ."""
         from tokenizers import Tokenizer
 
         reader = Tokenizer.from_buffer(self.content)
 
         def ids(content: str) -> Sequence[int]:
-            found: Sequence[int] = reader.encode(content, add_special_tokens=False).ids
-            return found
+            encoded: Sequence[int] = reader.encode(content, add_special_tokens=False).ids
+            return encoded
 
         before = ids("a\n")
         within = ids("a\n" + text)
@@ -67,27 +67,27 @@ class TokenizerFile:
 
 
 class TokenizerReader:
-    """A TokenizerFile opened as a frontend opens it."""
+    """A reader of texts, which opens a TokenizerFile as a frontend does."""
 
     def __init__(self, file: TokenizerFile) -> None:
-        """Raises ModelRefused where no frontend could use it."""
+        """Opens the file. Raises ModelRefused where no frontend could use it."""
         from tokenizers import Tokenizer
 
         try:
             self._tokenizer = Tokenizer.from_buffer(file.content)
             self.framed("a")
         except BaseException as error:
-            # The library's panics are no Exception, and have no name to catch them by.
+            # The library's panics are no Exception, and their class cannot be imported.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             raise ModelRefused(f"its tokenizer can read no text: {first_line(error)}: {REMEDY}") from None
 
     def ids(self, text: str) -> list[int]:
-        """Token ids of a text without special tokens."""
+        """Encodes a text without special tokens."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def framed(self, text: str) -> list[int]:
-        """Token ids of a text with the special tokens that every text gets."""
+        """Encodes a text with the special tokens that every text gets."""
         return list(self._tokenizer.encode(text).ids)
 
     def added(self, pair: bool) -> int:
@@ -100,9 +100,9 @@ class TokenizerReader:
 
 
 def read(folder: Path, trust_remote_code: bool, truncation_side: str | None = None) -> Any:
-    """What transformers reads from `folder`, converted where there is no tokenizer.json. Raises ModelRefused.
+    """Loads transformers' tokenizer from `folder`; it converts one without tokenizer.json. Raises ModelRefused.
 
-    `truncation_side` goes over what tokenizer_config.json says.
+    `truncation_side` overrides tokenizer_config.json.
     """
     from transformers import AutoTokenizer
 
@@ -114,25 +114,28 @@ def read(folder: Path, trust_remote_code: bool, truncation_side: str | None = No
             f"{folder} holds no tokenizer that frontends can use: there is no tokenizer.json, and no vocabulary such "
             f"as vocab.txt: {REMEDY}"
         )
-    over = {"truncation_side": truncation_side} if truncation_side else {}
+    overrides = {"truncation_side": truncation_side} if truncation_side else {}
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code, **over)
-    except Exception as error:  # any of many: whatever it is, there is no tokenizer
+        return AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=trust_remote_code, **overrides
+        )
+    except Exception as error:  # transformers raises many kinds; all mean that there is no tokenizer
         raise ModelRefused(f"{folder}: the tokenizer cannot be loaded: {first_line(error)}: {REMEDY}") from error
 
 
 def keep_whole(tokenizer: Any, markers: Iterable[str], lowercase: bool) -> None:
     """Makes transformers' tokenizer read a marker as the one token it stands for, as training inserted it.
 
-    As sentence-transformers does: a marker (or its first word) that the vocabulary has, and that would fall apart,
-    becomes a special token. One that the vocabulary lacks stays ordinary text. `lowercase` as in `export`.
+    As in sentence-transformers, a marker (or its first word) becomes a special token if the vocabulary has it and the
+    tokenizer would split it. A marker that the vocabulary lacks stays ordinary text. `lowercase` is as in `export`.
     """
     from transformers import AddedToken
 
-    known = set(tokenizer.get_vocab()) | set(tokenizer.added_tokens_encoder)
+    vocabulary = set(tokenizer.get_vocab()) | set(tokenizer.added_tokens_encoder)
     missing = []
     for marker in markers:
-        token = next((each for each in (marker, *marker.split(None, 1)[:1]) if marker.strip() and each in known), None)
+        candidates = (marker, *marker.split(None, 1)[:1]) if marker.strip() else ()
+        token = next((candidate for candidate in candidates if candidate in vocabulary), None)
         if token is not None and (lowercase or tokenizer.tokenize(token) != [token]):
             missing.append(AddedToken(token, normalized=False, special=True))
     if missing:
@@ -140,7 +143,7 @@ def keep_whole(tokenizer: Any, markers: Iterable[str], lowercase: bool) -> None:
 
 
 def export(tokenizer: Any, lowercase: bool) -> TokenizerFile:
-    """What a frontend needs of transformers' tokenizer. Raises ModelRefused.
+    """Exports transformers' tokenizer for the frontend. Raises ModelRefused.
 
     `lowercase`: sentence-transformers' own do_lower_case, which lowers a text before the tokenizer sees it.
     """
@@ -149,16 +152,16 @@ def export(tokenizer: Any, lowercase: bool) -> TokenizerFile:
         raise ModelRefused(f"{type(tokenizer).__name__} cannot be written as a tokenizer.json, which frontends need")
     ids = {role: getattr(tokenizer, f"{role}_token_id", None) for role in ROLES}
     special = {role: identity for role, identity in ids.items() if identity is not None}
-    made = finish(json.loads(backend.to_str()), special, lowercase)
+    exported = finish(json.loads(backend.to_str()), special, lowercase)
     return replace(
-        made,
+        exported,
         inputs=inputs.read(tokenizer),
         truncation_side=TruncationSide[tokenizer.truncation_side.upper()],
     )
 
 
 def finish(description: dict[str, Any], special: dict[str, int], lowercase: bool = False) -> TokenizerFile:
-    """Switches off what the frontend decides itself, and serialises."""
+    """Switches off truncation and padding, which the frontend does itself, and serialises a tokenizer."""
     description = description | {"truncation": None, "padding": None}
     if lowercase:
         steps = [{"type": "Lowercase"}]

@@ -1,8 +1,8 @@
-"""What config.json says of a transformers model. Reads JSON only.
+"""Reads a transformers model from its config.json. It reads JSON only.
 
-A plain repository is told by `architectures`: Stanford ColBERT, GritLM, classifiers, masked and causal language models;
-an encoder without a head gets mean pooling, a causal language model its last token, as sentence-transformers reads
-them. Other heads are refused.
+The key `architectures` tells plain repositories apart: Stanford ColBERT, GritLM, classifiers, masked and causal
+language models. As in sentence-transformers, an encoder without a head gets mean pooling, and a causal language model pools its
+last token. Other heads are refused.
 """
 
 import re
@@ -28,11 +28,11 @@ from shared.errors import ModelRefused
 from shared.vectors import Activation
 
 PROCESS_REWARDS = "Qwen2ForProcessRewardModel"
-"""Rewards of steps, at the tokens that end them (Qwen2.5-Math-PRM, arXiv:2501.07301)."""
+"""Architecture that rewards steps of a solution at the tokens that end them (Qwen2.5-Math-PRM, arXiv:2501.07301)."""
 GRITLM_MARK = "<|embed|>\n"
-"""Ends the instruction of a GritLM prompt (arXiv:2402.09906)."""
+"""End of the instruction in a GritLM prompt (arXiv:2402.09906)."""
 WITHOUT_HEAD = re.compile(r"|(?!\w*For[A-Z])\w+Model|\w+ForPreTraining|\w+ForCausalLM")
-"""Architectures whose encoder is an encoder of texts."""
+"""Pattern of architectures whose encoder can embed texts."""
 ACTIVATIONS = {
     "Identity": Activation.IDENTITY,
     "Sigmoid": Activation.SIGMOID,
@@ -42,7 +42,7 @@ ACTIVATIONS = {
 
 
 def read(path: Path, name: str) -> Recipe:
-    """The recipe of a repository without modules.json, asked for as `name`. Raises ModelRefused."""
+    """The recipe of a repository without modules.json, requested as `name`. Raises ModelRefused."""
     adapters.check_none(path)
     config = read_object(path / "config.json")
     architecture = str((config.get("architectures") or [""])[0])
@@ -87,16 +87,16 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSet
 
 
 def _chat_templates(path: Path) -> dict[str, str]:
-    """The templates of a tokenizer by where they stand, as transformers 5 reads them."""
+    """Reads the chat templates of a tokenizer by their place, as transformers 5 does."""
     settings = path / "tokenizer_config.json"
     said = read_object(settings, missing={}).get("chat_template")
     files = [path / "chat_template.jinja", *sorted(path.glob("additional_chat_templates/*.jinja"))]
-    found = {} if said is None else {f"{settings}: chat_template": str(said)}
-    return found | {str(file): file.read_text(encoding="utf-8") for file in files if file.is_file()}
+    templates = {} if said is None else {f"{settings}: chat_template": str(said)}
+    return templates | {str(file): file.read_text(encoding="utf-8") for file in files if file.is_file()}
 
 
 def _check_no_chat_template(path: Path) -> None:
-    """Raises ModelRefused where sentence-transformers puts every text into a template: bare texts have other rows."""
+    """Raises ModelRefused where sentence-transformers puts texts into a template: rows of bare texts would differ."""
     for place in _chat_templates(path):
         raise ModelRefused(
             f"{place}: without a modules.json sentence-transformers puts every text into this chat template, which is "
@@ -105,14 +105,14 @@ def _check_no_chat_template(path: Path) -> None:
 
 
 def _is_reranker(path: Path, name: str) -> bool:
-    """A causal language model that is asked about a query and a document: by its template, else by its name."""
+    """Whether a causal language model is a reranker: by the roles in its template, else by its name."""
     template = "".join(_chat_templates(path).values())
     asks = all(re.search(f"['\"]{role}['\"]", template) for role in ("query", "document"))
     return asks or any("rerank" in part.lower() for part in Path(name).parts[-3:])  # .../NAME/snapshots/REVISION
 
 
 def yes_no(config: dict[str, Any], texts: TextSettings, ids: tuple[int, int | None] | None = None) -> ClassifierRecipe:
-    """A reranker that is asked for a yes; `ids` None: those of the words, and a question built in for Qwen3 alone."""
+    """Makes a yes/no reranker. `ids` None: the ids of these words, and for Qwen3 a built-in template."""
     return ClassifierRecipe(
         kind="yes-no",
         activation=Activation.SIGMOID,
@@ -126,7 +126,7 @@ def yes_no(config: dict[str, Any], texts: TextSettings, ids: tuple[int, int | No
 
 
 def _process_rewards(path: Path, config: dict[str, Any], texts: TextSettings) -> ClassifierRecipe:
-    """Two layers over every token; its own code adds them to Qwen2, which transformers has."""
+    """Makes a process reward model: two layers over every token, which its own code adds to transformers' Qwen2."""
     layers = tuple(
         LayerRecipe(
             kind="dense",
@@ -140,7 +140,7 @@ def _process_rewards(path: Path, config: dict[str, Any], texts: TextSettings) ->
 
 
 def matryoshka(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
-    """Dimensions that the model was trained to be cut to, where config.json tells. Raises ModelRefused."""
+    """Reads the dimensions that the model was trained to be cut to from config.json. Raises ModelRefused."""
     said, key = config.get("matryoshka_dimensions") or [], f"{path / 'config.json'}: matryoshka_dimensions"
     if not isinstance(said, list):
         raise ModelRefused(f"{key} {said!r} must be a list of whole numbers")
@@ -150,8 +150,11 @@ def matryoshka(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
 def classifier(
     path: Path, config: dict[str, Any], kind: Literal["sequence", "tokens"], texts: TextSettings
 ) -> ClassifierRecipe:
-    """Labels and activation as config.json says: sentence-transformers' own key, else a sigmoid for one label or for
-    several that exclude each other not, else a softmax."""
+    """Reads labels and activation from config.json.
+
+    The activation is the one under sentence-transformers' key, else a sigmoid for one label or for several that may
+    hold at once, else a softmax (none for a regression).
+    """
     labels = config.get("id2label") or {str(index): f"LABEL_{index}" for index in range(config.get("num_labels", 2))}
     names = tuple(str(labels[key]) for key in sorted(labels, key=int))
     named = (config.get("sentence_transformers") or {}).get("activation_fn")
@@ -174,8 +177,8 @@ def classifier(
 
 
 def activation_of(file: Path, named: str) -> Activation:
-    """The activation of a class of torch.nn by its dotted name. Raises ModelRefused for any other."""
-    found = ACTIVATIONS.get(named.rpartition(".")[2])
-    if found is None or not re.fullmatch(r"torch\.nn(\.modules\.\w+)?\.\w+", named):
+    """Finds the activation for the dotted name of a torch.nn class. Raises ModelRefused for any other."""
+    activation = ACTIVATIONS.get(named.rpartition(".")[2])
+    if activation is None or not re.fullmatch(r"torch\.nn(\.modules\.\w+)?\.\w+", named):
         raise ModelRefused(f"{file}: activation_fn {named} is not one of torch.nn's {', '.join(ACTIVATIONS)}")
-    return found
+    return activation

@@ -1,7 +1,7 @@
-"""Whether a tokenizer and a model's matrix of embeddings belong together, as far as sizes and ordinary text tell.
+"""Checks that a tokenizer belongs to a model's matrix of embeddings, as far as sizes and ordinary text show.
 
-Matrices are padded: of public models the emptiest are ESM C (33 tokens, 64 rows), ByT5 (259 without its spare tokens,
-384) and HyenaDNA (12, 16); of those for ordinary text DeepSeek (100,015 of 102,400) and Phi-2 (50,295 of 51,200).
+Matrices are padded: the emptiest public ones are ESM C (33 tokens, 64 rows), ByT5 (259 without its spare tokens,
+384) and HyenaDNA (12, 16); those for ordinary text DeepSeek (100,015 of 102,400) and Phi-2 (50,295 of 51,200).
 """
 
 from gpu_worker.repository.recipe import Recipe
@@ -11,7 +11,7 @@ from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
 
 LEAST = 0.25
-"""The share of a matrix's rows that must be tokens."""
+"""Least share of a matrix's rows that must be tokens."""
 SENTENCES = {
     "English": "The children walked to the river and waited there for the last boat of the evening.",
     "Chinese": "孩子们走到河边在那里等待傍晚的最后一班船。",
@@ -23,17 +23,17 @@ SENTENCES = {
     "Hebrew": "הילדים הלכו אל הנהר וחיכו שם לסירה האחרונה של הערב.",
     "Thai": "เด็กๆ เดินไปที่แม่น้ำและรอเรือเที่ยวสุดท้ายของเย็นวันนั้น",
 }
-"""One sentence; a tokenizer of one script reads its own."""
+"""A sentence in several languages, so that a tokenizer for one script can read at least one."""
 ENDS = ("bos", "eos")
-"""transformers' classes give these roles to tokens of their own where the files name none. No text gets them then."""
+"""Roles that transformers' classes give to tokens of their own where the files name none. No text gets them then."""
 MOSTLY = 0.5
-"""The share of a sentence's tokens that may be the unknown one without a word about it."""
+"""Largest share of a sentence's tokens that may be unknown without a notice."""
 SHOWN = 3
-"""Tokens that a notice names."""
+"""Number of tokens that a notice names."""
 
 
 def check(file: TokenizerFile, reader: TokenizerReader, rows: int) -> str:
-    """What a user should know of this tokenizer beside a matrix of `rows` embeddings; usually nothing.
+    """Checks a tokenizer against a matrix of `rows` embeddings. Returns a notice for the user, usually empty.
 
     Raises ModelRefused.
     """
@@ -53,7 +53,7 @@ def check(file: TokenizerFile, reader: TokenizerReader, rows: int) -> str:
 
 
 def check_used(recipe: Recipe, late: LateInteraction | None, rows: int) -> None:
-    """Looks at the ids that files name beside the tokenizer's roles. Raises ModelRefused."""
+    """Checks the ids that files name in addition to the tokenizer's roles. Raises ModelRefused."""
     if late and late.query_expansion is not QueryExpansion.NONE:
         _check_row("the token that fills up queries", late.expansion_id, rows)
     for identity in (recipe.classifier.yes_no if recipe.classifier else None) or ():
@@ -61,16 +61,16 @@ def check_used(recipe: Recipe, late: LateInteraction | None, rows: int) -> None:
             _check_row("the token that a yes/no reranker scores by", identity, rows)
 
 
-def _check_row(what: str, identity: int, rows: int) -> None:
+def _check_row(token: str, identity: int, rows: int) -> None:
     if identity >= rows:
         raise ModelRefused(
-            f"{what} has the id {identity}, and the model's embeddings end at {rows - 1}: take a tokenizer of this "
+            f"{token} has the id {identity}, and the model's embeddings end at {rows - 1}: take a tokenizer of this "
             "model, or train it with as many embeddings (resize_token_embeddings of transformers)"
         )
 
 
 def _beyond(vocabulary: dict[str, int], rows: int) -> str:
-    """Names tokens that were added to a tokenizer and never trained."""
+    """Makes a notice of tokens that were added to the tokenizer and never trained."""
     beyond = sorted((identity, token) for token, identity in vocabulary.items() if identity >= rows)
     if not beyond:
         return ""
@@ -82,7 +82,7 @@ def _beyond(vocabulary: dict[str, int], rows: int) -> str:
 
 
 def _unknown(file: TokenizerFile, reader: TokenizerReader) -> str:
-    """Tells of a tokenizer to which every language is mostly unknown; one of proteins and the like has its reasons."""
+    """Makes a notice for a tokenizer that knows no language, which may be right, for instance for proteins."""
     unknown = file.unknown
     shares = {language: _share(unknown, reader.ids(text)) for language, text in SENTENCES.items()}
     best = min(shares, key=shares.__getitem__)
@@ -96,5 +96,5 @@ def _unknown(file: TokenizerFile, reader: TokenizerReader) -> str:
 
 
 def _share(unknown: int | None, ids: list[int]) -> float:
-    """The share of unknown tokens in a sentence; a sentence that leaves no token is unknown as well."""
+    """The share of unknown tokens in a sentence; a sentence without tokens counts as unknown."""
     return sum(identity == unknown for identity in ids) / len(ids) if ids else 1.0

@@ -1,4 +1,4 @@
-"""A transformers folder on disk -> the class that its recipe asks for, with every weight that it needs."""
+"""Loads a transformers folder into the class that its recipe names, with every weight that it needs."""
 
 from pathlib import Path
 from typing import Any
@@ -36,17 +36,17 @@ ENCODERS = {
     "switch_transformers": "SwitchTransformersEncoderModel",
     "t5gemma": "T5GemmaEncoderModel",
 }
-"""Encoder-decoders of which the encoder alone makes vectors, as sentence-transformers has it, and its class."""
+"""Classes of the encoders of encoder-decoders: they make vectors without the decoder, as in sentence-transformers."""
 OWN_ATTENTION = ("sdpa", "eager")
-"""Implementations of attention that transformers has without another package; it takes the first where a class has it
-and its config asks for none."""
+"""Implementations of attention that transformers has without another package. It uses the first where the class has it
+and the config names none."""
 UNUSED = ("pooler.",)  # weights of an encoder that vectors do not use; a checkpoint may lack them
 
 
 def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> PretrainedConfig:
-    """What transformers makes of config.json, with what other files put over it. Raises ModelRefused, naming the file.
+    """Loads config.json through transformers, with the overrides of other files. Raises ModelRefused, naming the file.
 
-    Tokenizers read it too, so whoever opens it first is blamed for what is wrong in it.
+    Tokenizers read config.json too; it is loaded here first, so that the refusal names it and not the tokenizer.
     """
     file = folder / "config.json"
     try:
@@ -67,25 +67,25 @@ def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> Pretrain
 
 
 def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: bool) -> Any:
-    """The model in evaluation mode on its device. Raises ModelRefused, naming file or weight.
+    """Loads the model in evaluation mode onto its device. Raises ModelRefused, naming file or weight.
 
-    Pickles are read as plain tensors only, and code beside the weights is not run unless `trust_remote_code`.
+    Pickles are read as plain tensors only, and code beside the weights runs only with `trust_remote_code`.
     """
     check_weight_files(folder)
     where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     config = config_of(folder, recipe, trust_remote_code)
     try:
         texts = config.get_text_config()
-        texts.use_cache = False  # nothing is generated, and some classes then want a cache
+        texts.use_cache = False  # nothing is generated, and some classes would ask for a cache
         texts.return_dict = True  # outputs are read by their names, whatever the file says
         if config._attn_implementation not in (None, *OWN_ATTENTION):
-            config._attn_implementation = None  # a kernel of a package, which computes the same
+            config._attn_implementation = None  # it names a kernel of another package, which computes the same
         model, report = class_of(config, recipe.weights_of).from_pretrained(
             folder,
             config=config,
             dtype=placement.dtype,
             weights_only=True,
-            ignore_mismatched_sizes=True,  # told below, by name
+            ignore_mismatched_sizes=True,  # refused below, by name
             output_loading_info=True,
             **where,
         )
@@ -96,8 +96,8 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
         raise ModelRefused(f"{file}: the weights cannot be loaded: {first_line(error)}") from error
     mismatched = sorted(report["mismatched_keys"], key=str)
     if mismatched:
-        name, found, wanted = mismatched[0]
-        raise ModelRefused(f"{folder}: {name} has the shape {list(found)}, the config wants {list(wanted)}")
+        name, shape, wanted = mismatched[0]
+        raise ModelRefused(f"{folder}: {name} has the shape {list(shape)}, the config wants {list(wanted)}")
     unused = UNUSED if recipe.weights_of == "encoder" else ()
     missing = sorted(key for key in report["missing_keys"] if not key.startswith(unused))
     if missing:
@@ -108,29 +108,29 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
 
 
 def _check_config(folder: Path, config: PretrainedConfig, weights_of: WeightsOf) -> None:
-    """Raises ModelRefused where no model can be made of a config, whatever weights lie beside it.
+    """Raises ModelRefused where no model can be made from a config, whatever the weights.
 
-    For weights that could not be loaded: on no device, since numbers of a fresh model mean nothing.
+    Called when weights could not be loaded, to find the cause. It uses the meta device, as it needs no numbers.
     """
     try:
         with torch.device("meta"):
             from_config(config, weights_of, torch.float32)
-    except Exception as error:  # of any class of transformers
+    except Exception as error:  # any class of transformers may fail
         raise ModelRefused(f"{folder / 'config.json'} cannot be used: {one_line(error)}") from error
 
 
 def class_of(config: PretrainedConfig, weights_of: WeightsOf) -> Any:
-    """The class that holds the weights: one of Auto's, or an encoder without its decoder."""
+    """Finds the class that holds the weights: one of transformers' Auto classes, or an encoder without its decoder."""
     if weights_of == "encoder" and config.model_type in ENCODERS:
         if config.is_encoder_decoder and config.model_type == "t5gemma":
-            config.is_encoder_decoder = False  # its encoder's class wants to be told
+            config.is_encoder_decoder = False  # its encoder's class requires it
         return getattr(transformers, ENCODERS[config.model_type])
     return CLASSES[weights_of]
 
 
 def from_config(config: PretrainedConfig, weights_of: WeightsOf, dtype: torch.dtype) -> Any:
-    """The same with random weights, in training mode."""
+    """Makes a model of a config's class with random weights, in training mode."""
     chosen = class_of(config, weights_of)
-    if not hasattr(chosen, "from_config"):  # a class of its own, not one of Auto's
+    if not hasattr(chosen, "from_config"):  # a plain class, not one of the Auto classes
         return chosen._from_config(config, dtype=dtype)
     return chosen.from_config(config, dtype=dtype)

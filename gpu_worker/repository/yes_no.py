@@ -1,7 +1,7 @@
-"""How a yes/no reranker is asked: its token ids and its template, found once at load with its own tokenizer.
+"""The token ids and the template of a yes/no reranker, found once at load with its own tokenizer.
 
-The template of the files is one that renders messages with the roles query and document (sentence-transformers 6); it
-is rendered around marks, so that the frontend needs no template language. The built-in one is Qwen3-Reranker's
+The files' template renders messages with the roles query and document (sentence-transformers 6). It is rendered here
+around marks, so that the frontend needs no template language. The built-in one is Qwen3-Reranker's
 (arXiv:2506.05176), as its model card shows it.
 """
 
@@ -40,7 +40,7 @@ def _has_template(tokenizer: Any) -> bool:
 
 
 def _knows(tokenizer: Any, *words: str) -> bool:
-    """Whether all of these are tokens."""
+    """Whether the tokenizer has a token for every word."""
     return all(tokenizer.convert_tokens_to_ids(word) not in (None, tokenizer.unk_token_id) for word in words)
 
 
@@ -52,7 +52,7 @@ def _id_of(tokenizer: Any, word: str) -> int:
 
 
 def _templates(recipe: ClassifierRecipe, tokenizer: Any) -> tuple[str, str]:
-    """The text around query and document, without and with an instruction; empty where the files have none."""
+    """Renders the templates without and with an instruction; empty where the files have none."""
     if not _has_template(tokenizer):
         return "", ""
     messages: list[dict[str, Any]] = [
@@ -60,24 +60,24 @@ def _templates(recipe: ClassifierRecipe, tokenizer: Any) -> tuple[str, str]:
         for role, mark in MARKS.items()
     ]
 
-    def render(asked: list[dict[str, Any]]) -> str:
+    def render(conversation: list[dict[str, Any]]) -> str:
         try:
-            return str(tokenizer.apply_chat_template(asked, tokenize=False, **recipe.chat_options))
-        except Exception as error:  # the template is a program of the repository's, and may refuse these roles
+            return str(tokenizer.apply_chat_template(conversation, tokenize=False, **recipe.chat_options))
+        except Exception as error:  # the template is a program, and may refuse these roles
             if recipe.needs_template and not recipe.builtin_template:
                 raise ModelRefused(f"the chat template cannot be rendered: {first_line(error)}") from error
             return ""
 
     plain, instructed = render(messages[1:]), render(messages)
-    if not _asks(plain):
+    if not _holds_marks(plain):
         return "", ""
-    return plain, instructed if _asks(instructed) and instructed.count(MARKS["system"]) == 1 else ""
+    return plain, instructed if _holds_marks(instructed) and instructed.count(MARKS["system"]) == 1 else ""
 
 
-def _asks(text: str) -> bool:
-    """Whether a query and a document stand in it, once each. Raises ModelRefused where the document comes first."""
+def _holds_marks(text: str) -> bool:
+    """Whether a text has the marks of query and document once each. Raises ModelRefused where the document is first."""
     query, document = MARKS["query"], MARKS["document"]
-    found = text.count(query) == text.count(document) == 1
-    if found and text.index(document) < text.index(query):
+    complete = text.count(query) == text.count(document) == 1
+    if complete and text.index(document) < text.index(query):
         raise ModelRefused("its chat template puts the document before the query, which is not supported")
-    return found
+    return complete
