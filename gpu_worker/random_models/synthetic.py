@@ -32,7 +32,7 @@ def shape_of(name: str) -> tuple[PretrainedConfig, Recipe]:
     """Makes the config and recipe of a named shape. Raises ModelRefused for an unknown name."""
     full_name = NAMES.get(name.lower())
     if full_name is None:
-        raise ModelRefused(f"random:{name} is not full_name; there are {', '.join(sorted([*SHAPES, *HEADED]))}")
+        raise ModelRefused(f"random:{name} is not known; there are {', '.join(sorted([*SHAPES, *HEADED]))}")
     shape, heads = HEADED.get(full_name, (full_name, None))
     kind, pooling, values = ALL_SHAPES[shape]
     if shape not in SHAPES:

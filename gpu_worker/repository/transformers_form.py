@@ -1,8 +1,8 @@
 """Reads a transformers model from its config.json. It reads JSON only.
 
 The key `architectures` tells plain repositories apart: Stanford ColBERT, GritLM, classifiers, masked and causal
-language models. As in sentence-transformers, an encoder without a head gets mean pooling, and a causal language model pools its
-last token. Other heads are refused.
+language models. As in sentence-transformers, an encoder without a head gets mean pooling, and a causal language model
+pools its last token. Other heads are refused.
 """
 
 import re
