@@ -1,1 +1,1 @@
-"""A repository on disk -> what it says: recipe, tokenizer, weights. Nothing in a file is executed."""
+"""Readers for a model repository on disk: recipe, tokenizer, weights. Nothing in a file is executed."""
