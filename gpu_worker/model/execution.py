@@ -31,7 +31,7 @@ from gpu_worker.model.verify import reference_attention as own_attention
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.files import first_line
-from gpu_worker.repository.late_reading import Room
+from gpu_worker.repository.late_reading import LengthLimits
 from shared.errors import ModelRefused
 
 FormFinder = Callable[[PackedEncoder, Gate], FormChoice]
@@ -74,7 +74,7 @@ class ModeChoice:
     base: Any
     reference: Reference
     placement: Placement
-    room: Room
+    room: LengthLimits
     plan: LinearPlan = STOCK
     merging: bool = True
 

@@ -23,7 +23,7 @@ from gpu_worker.model.verify.feeding import Feeding
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.head_gate import HeadReference
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.repository.late_reading import Room
+from gpu_worker.repository.late_reading import LengthLimits
 from shared.errors import ModelRefused
 
 
@@ -46,7 +46,7 @@ class Preparation:
     def __init__(
         self,
         source: Source,
-        room: Room,
+        room: LengthLimits,
         probes: Probes,
         feeding: Feeding,
         form_finder: FormFinder | None,

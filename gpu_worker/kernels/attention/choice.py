@@ -7,7 +7,7 @@ from functools import cache, partial
 import numpy as np
 import torch
 
-from gpu_worker.device.fastest import CLEAR, clearly_fastest, shortest
+from gpu_worker.device.fastest import CLEAR, clearly_fastest, shortest_seconds
 from gpu_worker.kernels.attention import hopper
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength, RunKernel
 from gpu_worker.kernels.attention.hopper import Hopper
@@ -164,6 +164,6 @@ def _time_shares(
         runs = {
             kernel: partial(EqualRuns(KernelByLength((kernel,))), query, key, value, batch, terms) for kernel in kernels
         }
-        times = shortest(runs, RUNS)
+        times = shortest_seconds(runs, RUNS)
         shares = {kernel: share + times[kernel] / times[kernels[0]] / 2 for kernel, share in shares.items()}
     return shares

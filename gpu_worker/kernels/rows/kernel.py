@@ -68,8 +68,8 @@ class TritonRows:
 
     def weighted_sum(self, segments: Segments, upload: Upload) -> PoolRows:
         table, growth = ChunkTable.of(segments, CHUNK_ROWS), segments.growth
-        chunks = upload.add(table.chunks)
-        joins = None if table.joins is None else upload.add(table.joins)
+        chunks = upload.add_array(table.chunks)
+        joins = None if table.joins is None else upload.add_array(table.joins)
 
         def run(hidden: Tensor) -> Tensor:
             sums = _summed(hidden, chunks.tensor, growth)

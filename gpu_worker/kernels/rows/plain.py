@@ -24,8 +24,8 @@ class PlainRows:
         places = np.arange(lengths.sum()) - np.repeat(begins, lengths)
         shares = np.repeat(segments.first, lengths) + segments.growth * places
         divided = (shares / np.repeat(segments.divisors, lengths)).astype(np.float32)
-        rows, bags = upload.add(row_ranges(segments.starts, lengths)), upload.add(begins)
-        weights = upload.add(divided)
+        rows, bags = upload.add_array(row_ranges(segments.starts, lengths)), upload.add_array(begins)
+        weights = upload.add_array(divided)
 
         def run(hidden: Tensor) -> Tensor:
             per_row = weights.tensor

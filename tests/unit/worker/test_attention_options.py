@@ -8,7 +8,7 @@ from transformers import AttentionInterface, Gemma2Model
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from gpu_worker.kernels.attention import equal_runs
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, RunKernel, Ways
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength, RunKernel
 from gpu_worker.model import execution
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.quiet import quiet
@@ -98,7 +98,9 @@ def test_what_is_measured_to_be_faster_gives_way_where_the_model_blows_it_up(mon
         into.add_(1e-3)
 
     monkeypatch.setattr(equal_runs, "written_out", rounding)
-    monkeypatch.setattr(execution.attention_choice, "choose", lambda *_, **__: EqualRuns(Ways((RunKernel.POWERS,))))
+    monkeypatch.setattr(
+        execution.attention_choice, "choose", lambda *_, **__: EqualRuns(KernelByLength((RunKernel.POWERS,)))
+    )
     model = load("random:tiny-t5", CPU)
     assert model.encoder.description == "equal-runs (fused)"
     assert "no equal-runs (powers): the model does not run by it as by its own" in model.findings

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.attention import choice
-from gpu_worker.kernels.attention.choice import AttentionShape, faster_than, hopper_refusal
+from gpu_worker.kernels.attention.choice import AttentionShape, hopper_is_faster, hopper_refusal
 from gpu_worker.kernels.attention.hopper import PACKAGE, Hopper
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.varlen import Varlen
@@ -147,7 +147,7 @@ def test_both_are_measured_alike(
     monkeypatch.setattr(choice, "clearly_fastest", chosen)
     monkeypatch.setattr(choice, "STEP", 64)
     monkeypatch.setattr(choice, "STEP_LENGTHS", (4, 32))
-    assert faster_than(Varlen(), CPU.device, torch.bfloat16, shape) == (fastest == Hopper.name)
+    assert hopper_is_faster(Varlen(), CPU.device, torch.bfloat16, shape) == (fastest == Hopper.name)
     heads, shared = ((number, 64, shape.head) for number in (shape.heads, shape.shared))
     expected = [(heads, shared, shared, torch.bfloat16, 64, {length}) for length in (4, 32)]
     assert asked == {Varlen.name: expected, Hopper.name: expected}
@@ -165,7 +165,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, refusal: str | None = "", faster: bo
     """As on a Hopper."""
     monkeypatch.setattr(execution.attention_choice, "choose", lambda *_, **__: Varlen())
     monkeypatch.setattr(execution.attention_choice, "hopper_refusal", lambda *_: refusal)
-    monkeypatch.setattr(execution.attention_choice, "faster_than", lambda *_: faster)
+    monkeypatch.setattr(execution.attention_choice, "hopper_is_faster", lambda *_: faster)
     return load("random:tiny-bert", CPU, max_tokens=64)
 
 

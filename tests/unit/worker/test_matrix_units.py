@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.attention import choice
-from gpu_worker.kernels.attention.equal_runs import RunKernel, Ways
+from gpu_worker.kernels.attention.equal_runs import KernelByLength, RunKernel
 from gpu_worker.kernels.attention.written_out import onednn_products
 from gpu_worker.model.loading import Model, load
 from support.matrix_units import LEAST, emulate
@@ -73,8 +73,8 @@ def test_small_products_are_none_of_onednns() -> None:
 def test_the_load_notices(head: int) -> None:
     """oneDNN's way is neither measured nor served; the others are exact."""
     assert not choice.onednn_is_exact(head)
-    assert choice.exact_ways(torch.float32, head) == (RunKernel.POWERS, RunKernel.SOFTMAX, RunKernel.FUSED)
-    assert RunKernel.ONEDNN not in choice.measured.__wrapped__(torch.float32, head, False, False).ways
+    assert choice.exact_kernels(torch.float32, head) == (RunKernel.POWERS, RunKernel.SOFTMAX, RunKernel.FUSED)
+    assert RunKernel.ONEDNN not in choice.measured.__wrapped__(torch.float32, head, False, False).kernels
 
 
 def rows(model: Model) -> np.ndarray:
@@ -88,7 +88,7 @@ def rows(model: Model) -> np.ndarray:
 def test_what_is_served_with_them_is_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of a processor without them, from texts that run among others."""
     anew = choice.measured.__wrapped__
-    monkeypatch.setattr(choice, "measured", lambda *_: Ways((RunKernel.FUSED,)))
+    monkeypatch.setattr(choice, "measured", lambda *_: KernelByLength((RunKernel.FUSED,)))
     expected = rows(load(name, CPU))
     monkeypatch.setattr(choice, "measured", anew)
     held = emulate()
@@ -102,6 +102,6 @@ def test_what_is_served_with_them_is_right(name: str, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", ["random:tiny-bert", "random:tiny-deberta-v2"])
 def test_a_way_that_rounds_passes_no_gate(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: if the proof were wrong, PyTorch's own attention would serve."""
-    monkeypatch.setattr(choice, "measured", lambda *_: Ways((RunKernel.ONEDNN,)))
+    monkeypatch.setattr(choice, "measured", lambda *_: KernelByLength((RunKernel.ONEDNN,)))
     told = load(name, CPU).findings
     assert any("oneDNN" in line and "the model does not run by it as by its own" in line for line in told), told

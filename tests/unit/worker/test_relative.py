@@ -13,8 +13,8 @@ from transformers import AutoConfig
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import interface as attention
-from gpu_worker.kernels.attention.choice import exact_ways
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, RunKernel, Ways
+from gpu_worker.kernels.attention.choice import exact_kernels
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength, RunKernel
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.relative import deberta
 from gpu_worker.model.encoder.encoder import uncounted_id_of
@@ -46,7 +46,7 @@ def built(kind: str, values: dict[str, Any], dtype: torch.dtype = torch.float32)
     return synthetic.build(AutoConfig.for_model(kind, **values), "encoder", Placement(device=CPU, dtype=dtype)).eval()
 
 
-EACH_WAY = [OneByOne(), *(EqualRuns(Ways((way,))) for way in exact_ways(torch.float32, 16))]
+EACH_WAY = [OneByOne(), *(EqualRuns(KernelByLength((way,))) for way in exact_kernels(torch.float32, 16))]
 GATES = [
     pytest.param(variant, dtype, packed, marks=pytest.mark.slow if (one + other) % every else ())
     for one, variant in enumerate(VARIANTS)
@@ -103,7 +103,7 @@ def test_disentangled_terms_equal_their_definition(length: int, further: int, co
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.sampled_from(exact_ways(torch.float32, 8)))
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.sampled_from(exact_kernels(torch.float32, 8)))
 def test_runs_with_disentangled_terms_equal_one_by_one(lengths: list[int], way: RunKernel) -> None:
     """Any lengths, sorted or not, by products and by the fused kernel."""
     torch.manual_seed(0)
@@ -112,7 +112,7 @@ def test_runs_with_disentangled_terms_equal_one_by_one(lengths: list[int], way: 
     keys, queries = (torch.randn(2, 2 * batch.longest - 1, 8) for _ in range(2))
     terms = AttentionTerms(scale=0.3, bias=lambda q, k: deberta.disentangled(keys, queries, q, k))
     expected = OneByOne()(query, key, value, batch, terms)
-    assert torch.allclose(EqualRuns(Ways((way,)))(query, key, value, batch, terms), expected, atol=2e-6)
+    assert torch.allclose(EqualRuns(KernelByLength((way,)))(query, key, value, batch, terms), expected, atol=2e-6)
 
 
 class Bound(TorchDispatchMode):
@@ -138,7 +138,7 @@ def test_nothing_grows_with_the_square_of_a_step(name: str) -> None:
     kind, _, values = synthetic.SHAPES[name]
     model = built(kind, values | {"num_hidden_layers": 1})
     referee(model)
-    encoder = PackedEncoder(model, EqualRuns(Ways((RunKernel.POWERS,))), uncounted_id_of(model))
+    encoder = PackedEncoder(model, EqualRuns(KernelByLength((RunKernel.POWERS,))), uncounted_id_of(model))
     batch = RaggedBatch.pack([np.full(32, 7, dtype=np.int32)] * 512, CPU, encoder.uncounted)
     with torch.inference_mode(), Bound(batch.total**2 // 16) as bound:
         assert encoder(batch).shape == (16_384, config.hidden_size)
@@ -173,7 +173,7 @@ def test_a_step_leaves_nothing_behind(name: str) -> None:
     """The batch and its tables are let go, also where a layer fails."""
     model = built(name.removeprefix("tiny-"), synthetic.SHAPES[name][2])
     referee(model)
-    step = model.encoder._step
+    step = model.encoder._state
     encoder = PackedEncoder(model, OneByOne(), uncounted_id_of(model))
     batch = RaggedBatch.pack([np.full(3, 7, dtype=np.int32)], CPU, encoder.uncounted)
     encoder(batch)
