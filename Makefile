@@ -86,13 +86,13 @@ compose-test: $(VENV)/dev ## prove compose.yaml: up, kill, hang, scale, roll, do
 models: $(VENV)/dev ## make docs/models.md: how each text architecture of the installed transformers is served
 	$(BIN)/python -m gpu_worker.startup.supported_models --out docs/models.md
 
-check: $(VENV)/dev $(VENV)-protos/ready ## format, lint, types, contracts, import rules
+check: $(VENV)/dev $(VENV)-protos/ready ## format, lint, types, contracts, import rules, language
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against protos/baseline.binpb
-	$(BIN)/python -m pytest -q tests/unit/test_contract_baseline.py tests/unit/test_import_rules.py
+	$(BIN)/python -m pytest -q tests/unit/test_contract_baseline.py tests/unit/test_import_rules.py tests/unit/test_language.py
 	$(BIN)/python -m benchmarks render --check
 	$(PYTHON) protos/generate.py --check --python $(VENV)-protos/bin/python
 

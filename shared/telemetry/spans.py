@@ -23,7 +23,7 @@ HEADERS = TraceContextTextMapPropagator()
 CURRENT: ContextVar[trace.Span] = ContextVar("span", default=trace.INVALID_SPAN)
 
 
-class CallSpan:
+class OpenTelemetrySpan:
     """See `shared.server.calls.Span`."""
 
     def __init__(self, span: trace.Span) -> None:
@@ -56,7 +56,7 @@ class Spans:
         """`collector`: URL of what takes OTLP over gRPC. Spans leave in batches, from a thread."""
         return cls(service, BatchSpanProcessor(OTLPSpanExporter(endpoint=collector)))
 
-    def begin(self, caller: Caller) -> CallSpan:
+    def begin(self, caller: Caller) -> OpenTelemetrySpan:
         """Begins the span of a call, below the caller's span if it sent one."""
         span = self._tracer.start_span(
             caller.method.lstrip("/"),
@@ -68,7 +68,7 @@ class Spans:
             },
         )
         CURRENT.set(span)
-        return CallSpan(span)
+        return OpenTelemetrySpan(span)
 
     def times(self, times: RequestTimes) -> None:
         """Adds the times of a request to the span of the current call."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.services import READY
-from harness.member import ProcessFailed
+from harness.member import MemberFailed
 from harness.serving import serve
 from support.references import eventually
 
@@ -92,5 +92,5 @@ def alive(pid: int) -> bool:
 
 async def test_a_process_that_ends_before_it_is_ready_is_told() -> None:
     """The end of its log names the reason."""
-    with pytest.raises(ProcessFailed, match=r"(?s)ended with status 2.*random:nothing is not known"):
+    with pytest.raises(MemberFailed, match=r"(?s)ended with status 2.*random:nothing is not known"):
         await serve("random:nothing", ANY, ANY)
