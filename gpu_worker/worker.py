@@ -89,7 +89,7 @@ class ModelWorker:
 
 
 def load_model(settings: WorkerSettings) -> Model:
-    """Loads the model, in the device thread. Raises ModelRefused with one line."""
+    """Loads the model, in the caller's thread, which should be the one that computes. Raises ModelRefused."""
     # In a forked process PyTorch makes its thread pool anew at the first call, without a lock: the threads that load
     # weights would race for it. Here it is made before they start.
     torch.set_num_threads(settings.threads or torch.get_num_threads())

@@ -147,7 +147,7 @@ class SparseRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """The outcome of a job: what was asked for, in the order of its sequences, and its times in seconds.
+    """The result of a job: what was asked for, in the order of its sequences, and its times in seconds.
 
     `scores` is float32, row-major: scores, or logits. `row_lengths` are the token rows, or the rows of token logits,
     of each sequence; `token_ids` the int32 id of each token row, where asked for. `winners` int32 and `similarities`

@@ -13,9 +13,10 @@ from shared.jobs import JobResult
 from shared.load import Load
 
 SMALL_BYTES = 64 * 1024
-"""Outcomes up to this size go whole into the next message; larger ones take turns."""
+"""Outcomes up to this size are not cut; larger ones take turns."""
 PIECE_BYTES = 1000 * 1024
-"""Most bytes of small outcomes in a message, and of its piece of a large one: half a millisecond of an event loop.
+"""Bytes of small outcomes after which no further one is added to a message, and most bytes of its piece of a large one:
+half a millisecond of an event loop each.
 
 A frontend would allocate a mebibyte as a large block of memory, which is returned to the system each time, and pay for
 each page when it is allocated again."""

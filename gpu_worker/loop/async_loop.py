@@ -47,7 +47,7 @@ class AsyncLoop:
     ) -> None:
         """`host`: one thread that packs and collects large steps while the device computes. See `Loop` for the rest.
 
-        `probe`: a small job that every sound device can compute, submitted after a step failed.
+        `probe`: a small job that every sound device can compute, submitted after a bug in a step or a result.
         """
         self._loop = Loop(
             engine,
@@ -205,7 +205,7 @@ class AsyncLoop:
             self._lost = "a step failed, and so did a small one that worked when the worker started"
 
     async def _run(self, brief: bool, work: Callable[..., T], *arguments: object) -> T:
-        """Runs brief work here, since another thread takes longer and contends for Python's lock; the rest there."""
+        """Runs brief work on the event loop, other work in the host thread: a thread and back would take longer."""
         if brief:
             return work(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._host, work, *arguments)

@@ -9,7 +9,7 @@ from shared.jobs import Job, JobResult
 
 
 class OutOfMemory(Exception):
-    """The device had no memory for a step. None of the step's jobs received anything."""
+    """The device had no memory for a step. What its jobs received is overwritten when they run again."""
 
 
 class RunningJob(Protocol):
@@ -65,7 +65,7 @@ class StepHandle(Protocol):
     def collect(self) -> None:
         """Waits for the step and hands every job what was computed for it. Calling it again is harmless.
 
-        Raises OutOfMemory, or the step's own error; then no job received anything.
+        Raises OutOfMemory, or the step's own error. What jobs received by then is overwritten when they run again.
         """
 
 

@@ -2,8 +2,8 @@
 
 At most two steps are under way: while one is computed, the next is planned, packed and launched, and the one before is
 collected. `next_action` alone decides; a driver carries it out and waits. `until_idle` is the synchronous driver,
-`AsyncLoop` the asynchronous one. A driver may call `launch_step` and `collect_step` from another thread, but never both
-at once; all other methods belong to one thread.
+`AsyncLoop` the asynchronous one. A driver may run `launch_step` and `collect_step` in another thread, one at a time,
+while its own thread calls the other methods. `queued`, `refused` and `cancelled_waiting` may be read from any thread.
 """
 
 import time
@@ -66,7 +66,7 @@ class Loop:
         self._under_way = StepsUnderWay()
         self._budget = min(step_tokens, LEAST_TOKENS) if step_seconds else step_tokens
         self.cancelled_waiting = 0
-        """Number of jobs that were cancelled before anything of them was computed."""
+        """Number of jobs that were cancelled before anything of them was planned."""
 
     def submit(self, job: Job) -> None:
         """Accepts a job. Raises the errors that are known at once."""
@@ -142,9 +142,10 @@ class Loop:
     def next_action(self) -> Action:
         """Decides what a driver does next.
 
-        A step is launched beside another one once a whole step waits, shortly before the other one should end, and in
-        any case once the other one has arrived, before that is collected. An earlier launch would leave out jobs that
-        come meanwhile: single requests would be computed one by one, and an interactive job would wait for two steps.
+        A second step is launched in two cases: a whole step waits and the first should end soon; or the first has
+        arrived and anything waits, and then before the first is collected. Never while a step is suspect. An earlier
+        launch would leave out jobs that come meanwhile: single requests would be computed one by one, and an
+        interactive job would wait for two steps.
         """
         waiting, older = self._queue.waiting_tokens, self._under_way.older
         if older is None:
@@ -196,7 +197,7 @@ class Loop:
         ended = []
         for running in [job_slice.job for job_slice in launched.planned.slices]:
             unanswered = self._unanswered.get(running)
-            if unanswered is None:  # the job was cancelled meanwhile
+            if unanswered is None:  # the job ended meanwhile: cancelled, late, or dropped
                 continue
             unanswered.started = begin if unanswered.started is None else unanswered.started
             if running in outcomes:

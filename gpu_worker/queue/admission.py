@@ -12,7 +12,11 @@ from shared.load import Load
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLimits:
-    """`queued_tokens`: most tokens that may wait. `queue_seconds`: longest wait of a job behind those of its class."""
+    """Above these limits further jobs are refused.
+
+    `queued_tokens`: most tokens that may wait. `queue_seconds`: longest wait for steps under way, for higher classes,
+    and for the part of its own class that comes first.
+    """
 
     queued_tokens: int
     queue_seconds: float = inf

@@ -14,7 +14,7 @@ from shared.load import SHORT_SHARE
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Lane:
-    """The short or the long jobs of a key. `weight`: its share. `tag`: tokens that it was served, by weight."""
+    """The short or the long jobs of a key. `weight`: its share. `tag`: its virtual time, in tokens / weight."""
 
     jobs: Flows[WaitingJob]
     weight: int
@@ -36,7 +36,7 @@ class Lanes:
         return self._short.jobs.waiting + self._long.jobs.waiting
 
     def join(self, job: WaitingJob) -> None:
-        """Adds a job. A lane that was empty starts level with the other one."""
+        """Adds a job. A lane that was empty starts no earlier than the other one."""
         lane, other = self._lanes_of(job)
         if not lane.jobs.waiting:
             lane.tag = max(lane.tag, other.tag) if other.jobs.waiting else other.tag

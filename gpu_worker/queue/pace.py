@@ -30,7 +30,8 @@ class Pace:
         """Tokens a second in a step of so many tokens; 0 before the first step.
 
         Where no step of that size ended lately, it is the highest speed of that size and of smaller ones: a larger step
-        is no slower by the token, and a size that was slow once must not be ruled out for ever.
+        is no slower by the token, and a size that was slow once must not be ruled out for ever. Where no smaller one is
+        known either, it is the lowest speed of larger ones.
         """
         size = tokens.bit_length()
         if size in self._speeds and self._steps - self._learned[size] < FRESH:

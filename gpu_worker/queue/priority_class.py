@@ -25,7 +25,7 @@ class Key(Flow):
 
 @dataclass(slots=True, kw_only=True)
 class PriorityClass:
-    """The keys of one priority. `weight`: its share among the classes. `tag`: tokens that it was served, by weight."""
+    """The keys of one priority. `weight`: its share among the classes. `tag`: its virtual time, in tokens / weight."""
 
     weight: int
     quantum: int

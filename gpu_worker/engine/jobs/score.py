@@ -56,7 +56,7 @@ class ScoreJob(TextJob):
         return work.method is ScoringMethod.LATE_INTERACTION
 
     def _with_comparing(self, width: int, flops_per_token: float) -> list[int]:
-        """Costs of units, including the comparison of a document with all queries."""
+        """Costs of units, including the comparison of a document with all queries; of pairs, as they are."""
         if self._work.layout is Layout.PAIRS:
             return list(self.costs)
         queries = self._work.queries
