@@ -1,0 +1,186 @@
+"""The language of the code: what a program can see of docs/glossary.md and of the rules for names and docstrings.
+
+`python tests/unit/test_language.py [FOLDER ...]` prints what is wrong below some folders, a line each.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ("benchmarks", "client", "demo", "embedded", "frontend_service", "gpu_worker", "harness", "shared")
+PROCESSES = (("frontend_service", "shared"), ("gpu_worker", "shared"), ("client",), ("embedded",), ("benchmarks",))
+"""Programs whose classes meet in one process. The client's errors carry the services' names; `embedded` holds both."""
+PRONOUNS = {"asked", "each", "found", "given", "kept", "known", "one", "own", "told"}
+FRAGMENT = re.compile(
+    r"(And|Below|Beside|But|By|Else|Likewise|Of|Or|Than|That|Those|Told|Who|Whom|Whose)\b"
+    r"|(How|In which|What|When|Where|Whether|Which)\b(?=(\W+\w+){0,3}\W*$)"
+)
+"""Beginnings of a docstring that leans on the line above it; of the second kind where less than five words follow."""
+LEAST_WORDS = 3
+
+
+def python_files(*folders: str) -> list[Path]:
+    """Python files below the folders, without generated code."""
+    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [path for path in paths if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
+
+
+def place_of(path: Path, line: int) -> str:
+    """A place in the form that editors jump to."""
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and text of every docstring: of modules, classes, functions, and of names that are assigned."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list):
+            continue
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for before, statement in zip([None, *body], body, strict=False):
+            if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+                continue
+            text = statement.value.value
+            first = before is None and documented
+            if isinstance(text, str) and (first or isinstance(before, ast.Assign | ast.AnnAssign)):
+                yield statement.lineno, text
+
+
+def fragments(path: Path) -> list[str]:
+    """Docstrings that do not stand alone."""
+    wrong = []
+    for line, text in docstrings(ast.parse(path.read_text())):
+        sentence = re.split(r"(?<=[.;!?])\s|\n\n", text.strip())[0].replace("\n", " ")
+        if FRAGMENT.match(sentence) or (len(sentence.split()) < LEAST_WORDS and not sentence.startswith("See `")):
+            wrong.append(f'{place_of(path, line)}: """{sentence}""" does not stand alone')
+    return wrong
+
+
+def assigned_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name of every variable, parameter, attribute and function."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+
+
+def pronouns(path: Path) -> list[str]:
+    """Names that say nothing of what they hold."""
+    names = assigned_names(ast.parse(path.read_text()))
+    return [f"{place_of(path, line)}: {name} is no name" for line, name in names if name.strip("_") in PRONOUNS]
+
+
+def classes() -> dict[str, list[Path]]:
+    """Files by the name of each class that they define."""
+    homes: dict[str, list[Path]] = defaultdict(list)
+    for path in python_files(*PROGRAMS):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(path)
+    return homes
+
+
+def repeated_classes() -> list[str]:
+    """Classes that share their name with another class of the same process."""
+    wrong = []
+    for name, paths in sorted(classes().items()):
+        for process in PROCESSES:
+            files = [str(path.relative_to(ROOT)) for path in paths if path.relative_to(ROOT).parts[0] in process]
+            if len(files) > 1:
+                wrong.append(f"class {name}: {', '.join(files)}")
+    return wrong
+
+
+def refused_terms() -> tuple[set[str], set[str]]:
+    """The glossary's last column: words, and names of classes."""
+    terms: set[str] = set()
+    for line in (ROOT / "docs" / "glossary.md").read_text().splitlines():
+        if line.startswith("| ") and line.count("|") == 4:
+            terms |= set(re.findall(r"`(\w+)`", line.split("|")[3]))
+    return {term for term in terms if term.islower()}, {term for term in terms if not term.islower()}
+
+
+def words_of(text: str) -> set[str]:
+    """Words of a name or a sentence: snake_case and CamelCase taken apart, in small letters."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", text)}
+
+
+def wrong_terms(path: Path) -> list[str]:
+    """Names, docstrings and comments with a word that the glossary refuses."""
+    words, names = refused_terms()
+    wrong = []
+    text = path.read_text()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        prose = token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.string.startswith('"""'))
+        if prose or token.type == tokenize.NAME:
+            line = token.start[0]
+            wrong += [f"{place_of(path, line)}: {word}" for word in sorted(words_of(token.string) & words)]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef) and node.name in names:
+            wrong.append(f"{place_of(path, node.lineno)}: class {node.name}")
+    return wrong
+
+
+def wrong_pages() -> list[str]:
+    """Lines of pages with a word that the glossary refuses."""
+    words, _ = refused_terms()
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [
+        f"{place_of(page, number)}: {', '.join(sorted(words_of(line) & words))}"
+        for page in pages
+        if page.name != "glossary.md"
+        for number, line in enumerate(page.read_text().splitlines(), 1)
+        if words_of(line) & words
+    ]
+
+
+def test_docstrings_stand_alone() -> None:
+    """Each says of what it speaks."""
+    assert [line for path in python_files(*PROGRAMS) for line in fragments(path)] == []
+
+
+def test_names_say_what_they_hold() -> None:
+    """A loop variable carries its type's name, a result what it is."""
+    assert [line for path in python_files(*PROGRAMS) for line in pronouns(path)] == []
+
+
+def test_no_two_classes_of_a_process_share_a_name() -> None:
+    """So that grep and a reader find the one that is meant."""
+    assert repeated_classes() == []
+
+
+def test_a_thing_has_one_term() -> None:
+    """The glossary's last column stands nowhere."""
+    assert [line for path in python_files(*PROGRAMS) for line in wrong_terms(path)] == []
+    assert wrong_pages() == []
+
+
+def test_the_rules_find_what_they_are_for(tmp_path: Path) -> None:
+    """Or the tests above could not fail."""
+    text = '"""Of HTTP."""\n\nfor each in range(3):\n    door = each\nclass Part:\n    """Whether it is."""\n'
+    assert FRAGMENT.match("Of HTTP.")
+    assert FRAGMENT.match("Whether it is.")
+    assert not FRAGMENT.match("Whether a step may be launched beside the one that computes.")
+    assert [sentence for _, sentence in docstrings(ast.parse(text))] == ["Of HTTP.", "Whether it is."]
+    assert [name for _, name in assigned_names(ast.parse(text))] == ["each", "door"]
+    assert words_of("launch_inDoor HTTPDoor") == {"launch", "in", "door", "http"}
+    words, names = refused_terms()
+    assert "door" in words
+    assert "Part" in names
+
+
+if __name__ == "__main__":
+    places = python_files(*(sys.argv[1:] or PROGRAMS))
+    lines = [line for path in places for check in (fragments, pronouns, wrong_terms) for line in check(path)]
+    print(*lines, *(repeated_classes() if not sys.argv[1:] else []), f"{len(lines)} in all", sep="\n")
