@@ -24,7 +24,7 @@ TYPE = torch.float8_e4m3fn
 LARGEST = torch.finfo(TYPE).max
 """Largest number of the format."""
 LEAST = 1e-12
-"""Least divisor, so that a row of zeros is not divided by zero."""
+"""Least size of a row that is divided by, so that a row of zeros is not divided by zero."""
 MULTIPLE = 16
 """Divisor that the kernels require of a layer's number of inputs and of outputs."""
 CAPABLE = (8, 9)
@@ -32,7 +32,7 @@ CAPABLE = (8, 9)
 ROUTERS = {"gate", "router"}
 """Names of layers that choose experts. They are small, and a rounded number could send a token to another expert."""
 TOLERANCE = 2e-2
-"""Largest error of a product, relative to its largest output. Rounding to bfloat16 makes up a hundredth of it."""
+"""Largest error of a product, relative to its largest output. Rounding to bfloat16 errs by less than half of it."""
 
 Product = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], Tensor]
 """Multiplies x [T, in] and w [out, in] in fp8 with scales [T, 1] and [1, out] float32, and adds bias [out].

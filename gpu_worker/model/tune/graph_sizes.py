@@ -13,7 +13,7 @@ SEQUENCES = (8, 64, 512)
 LONGEST = (TILE, 512, 2048)
 """Tokens of a bucket's longest sequence; the longest text that the model takes is added to them."""
 MOST = 48
-"""Most buckets, since each takes time and memory at load."""
+"""Most buckets that are captured."""
 EMPTY = 8
 """Most attention tiles of a bucket, relative to those that a batch can fill: with more, it is slower than no graph."""
 
