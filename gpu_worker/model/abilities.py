@@ -1,4 +1,4 @@
-"""What a loaded model can do, told from its heads, and the errors for what it cannot. Knows no protobuf and no gRPC."""
+"""What a loaded model can do, by its heads, and the errors for what it cannot. Knows no protobuf and no gRPC."""
 
 from gpu_worker.model.heads.sparse import SpladeHead
 from gpu_worker.model.loading import Model
@@ -7,11 +7,15 @@ from shared.jobs import Classify, Encode, Score
 from shared.vectors import Layout, OutputKind, ScoringMethod, Task
 
 SPLADE_ROW_IDS = 4096
-"""Vocabulary ids of one sparse row that cost about as much as a token: they are shipped and searched on the host."""
+"""Vocabulary ids of one sparse row that cost about as much as a token: they are downloaded and searched on the host."""
 
 
 class Abilities:
-    """Outputs, methods and tasks of one model."""
+    """Outputs, scoring methods and tasks of one model.
+
+    `widths` are the dimensions of its vectors by output, 0 where it has none. `own_multi_vectors` says whether it was
+    made for late interaction, which it then prefers to scoring by dense vectors. `labels` are those of its classifier.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -37,32 +41,35 @@ class Abilities:
         self.tasks = self._tasks()
 
     def _methods(self) -> tuple[ScoringMethod, ...]:
-        of = {
+        """Scoring methods of the model."""
+        by_output = {
             OutputKind.DENSE: ScoringMethod.DENSE,
             OutputKind.SPARSE: ScoringMethod.SPARSE,
             OutputKind.MULTI_VECTOR: ScoringMethod.LATE_INTERACTION,
         }
         cross = (ScoringMethod.CROSS_ENCODER,) if self._model.heads.classifier and len(self.labels) == 1 else ()
-        hybrid = (ScoringMethod.HYBRID,) if len(self.outputs) == len(of) else ()
-        return (*cross, *(of[kind] for kind in self.outputs), *hybrid)
+        hybrid = (ScoringMethod.HYBRID,) if len(self.outputs) == len(by_output) else ()
+        return (*cross, *(by_output[kind] for kind in self.outputs), *hybrid)
 
     def _default_method(self) -> ScoringMethod | None:
+        """The method of requests that name none; None where the model cannot score."""
         late = (ScoringMethod.LATE_INTERACTION,) if self.own_multi_vectors else ()
         order = (ScoringMethod.CROSS_ENCODER, *late, ScoringMethod.DENSE, ScoringMethod.SPARSE)
         return next((method for method in order if method in self.methods), None)
 
     def _tasks(self) -> tuple[Task, ...]:
+        """Tasks of the model."""
         heads = self._model.heads
-        found = {
+        abilities = {
             Task.EMBED: self.outputs,
             Task.RERANK: self.methods,
             Task.CLASSIFY: heads.classifier,
             Task.CLASSIFY_TOKENS: heads.token_classifier,
         }
-        return tuple(task for task, there in found.items() if there)
+        return tuple(task for task, able in abilities.items() if able)
 
     def sparse_cost(self, tokens: int) -> int:
-        """What sparse vectors cost a sequence beside the encoder, in tokens."""
+        """Cost of the sparse vectors of a sequence with so many tokens, in tokens of the encoder."""
         head = self._model.heads.sparse
         if not isinstance(head, SpladeHead):
             return 0
@@ -71,10 +78,10 @@ class Abilities:
         return int(logits) + head.vocabulary // SPLADE_ROW_IDS
 
     def check_encode(self, work: Encode) -> None:
-        """Raises UnsupportedTask, UnsupportedDimensions."""
+        """Raises UnsupportedTask, UnsupportedDimensions or InvalidInput where the model cannot do this work."""
         if not work.outputs or not work.outputs <= set(self.outputs):
-            known = ", ".join(each.name for each in self.outputs) or "none"
-            raise UnsupportedTask(f"of outputs this model has {known}", field="outputs")
+            names = ", ".join(output.name for output in self.outputs) or "none"
+            raise UnsupportedTask(f"of outputs this model has {names}", field="outputs")
         if work.sparse_top_k < 0:
             raise InvalidInput("sparse_top_k is negative", field="sparse_top_k")
         for kind in sorted(work.outputs & set(self.widths)):
@@ -84,13 +91,13 @@ class Abilities:
                 )
 
     def check_max_sim(self) -> int:
-        """Dimensions of token rows. Raises UnsupportedTask."""
+        """Returns the dimensions of token vectors. Raises UnsupportedTask where the model has none."""
         if OutputKind.MULTI_VECTOR not in self.outputs:
             raise UnsupportedTask("this model has no token vectors to compare given ones with", field="query_texts")
         return self.widths[OutputKind.MULTI_VECTOR]
 
     def check_classify(self, work: Classify) -> int:
-        """The number of labels. Raises UnsupportedTask."""
+        """Returns the number of labels. Raises UnsupportedTask or InvalidInput where the model cannot do this work."""
         heads = self._model.heads
         if (heads.token_classifier if work.tokens else heads.classifier) is None:
             raise UnsupportedTask(f"this model classifies no {'tokens' if work.tokens else 'texts'}", field="model")
@@ -99,11 +106,11 @@ class Abilities:
         return len(self.labels)
 
     def check_score(self, work: Score, sequences: int) -> None:
-        """Raises UnsupportedTask, InvalidInput."""
+        """Raises UnsupportedTask or InvalidInput where the model cannot do this work on so many sequences."""
         documents = sequences - work.queries
         if work.method not in self.methods or work.method is ScoringMethod.CROSS_ENCODER:
-            known = ", ".join(each.name for each in self.methods) or "none"
-            raise UnsupportedTask(f"of methods this model has {known}", field="method")
+            names = ", ".join(method.name for method in self.methods) or "none"
+            raise UnsupportedTask(f"of methods this model has {names}", field="method")
         if work.explain and (work.method is not ScoringMethod.LATE_INTERACTION or work.queries != 1):
             raise InvalidInput("explain needs the method LATE_INTERACTION and one query", field="explain")
         if work.queries < 1 or documents < 1:

@@ -1,4 +1,4 @@
-"""A loaded model -> the card that the outside sees."""
+"""Makes a model's card: what clients see of it."""
 
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.loading import Model
@@ -7,7 +7,7 @@ from shared.vectors import Activation, OutputKind
 
 
 def card_of(model: Model) -> ModelCard:
-    """Tells everything that a caller may need to know."""
+    """Makes the card of a loaded model."""
     recipe, abilities = model.recipe, Abilities(model)
     dense, classifier = recipe.dense, recipe.classifier
     return ModelCard(

@@ -27,7 +27,7 @@ from gpu_worker.model.tune.encoder_forms import FormChoice, Gate
 from gpu_worker.model.tune.linear import packed_layers
 from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan
 from gpu_worker.model.tune.merged import merge, saved_products
-from gpu_worker.model.verify import reference_attention as own_attention
+from gpu_worker.model.verify import reference_attention
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.files import first_line
@@ -141,9 +141,9 @@ class ModeChoice:
     def _equal_length_encoders(self) -> Iterator[EqualLengthEncoder]:
         """The model with its default attention, then with its other one, if it has two that compute the same."""
         default, types, width = self.reference.attention, self.reference.types, self.reference.width
-        for implementation in (default, own_attention.other_than(self.base, default)):
+        for implementation in (default, reference_attention.other_than(self.base, default)):
             if implementation is not None:
-                own_attention.run_by(self.base, implementation)
+                reference_attention.run_by(self.base, implementation)
                 yield EqualLengthEncoder(self.base, attention=implementation, token_types=types, width=width)
 
 
@@ -211,7 +211,7 @@ def make_packed(base: Any) -> None:
     if relative.serves(base.config):
         relative.install(base)
     elif getattr(base, "_supports_attention_backend", False):
-        fused = own_attention.default_of(base) == own_attention.FUSED
+        fused = reference_attention.default_of(base) == reference_attention.FUSED
         base.set_attn_implementation(attention.UNCAPPED if fused and _capped(base.config) else attention.NAME)
         llama4.install(base)
     else:

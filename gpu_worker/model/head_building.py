@@ -1,4 +1,4 @@
-"""Recipes of heads -> heads with their weights. Where tensors come from is the caller's affair."""
+"""Builds heads, with their weights, from their recipes. The caller says how tensors are read."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -25,19 +25,22 @@ from gpu_worker.repository.recipe import DenseRecipe, LayerRecipe, Recipe
 from shared.errors import ModelRefused
 
 ReadLayer = Callable[[LayerRecipe], dict[str, Tensor]]
-"""Tensors of a layer by role: weight [out, in], bias [out], residual [out, in]."""
+"""Reads the tensors of a layer by role: weight [out, in], bias [out], residual [out, in]."""
 
 
 class HeadBuilder:
-    """Builds the heads of one model. Heads of transformers classes take the model apart, so they come last."""
+    """Builds the heads of one model. Heads of transformers' classes take the model apart, so they are built last."""
 
     def __init__(self, recipe: Recipe, model: Any, placement: Placement, read: ReadLayer, width: int) -> None:
-        """`width`: numbers of a hidden state."""
+        """Builds nothing yet. `width` is the size of a hidden state."""
         self._recipe, self._model, self._placement, self._read = recipe, model, placement, read
         self._width = width
 
     def build(self) -> Heads:
-        """All of them; which row a ForSequenceClassification reads is settled later. Raises ModelRefused."""
+        """Builds all heads that the recipe names. Raises ModelRefused.
+
+        The gate of heads chooses later which row a ForSequenceClassification reads.
+        """
         recipe = self._recipe
         dense = self._dense(recipe.dense) if recipe.dense else None
         multi_vector = None
@@ -78,7 +81,7 @@ class HeadBuilder:
         if classifier.pooled:
             return PooledClassifier(self._dense(classifier.pooled))
         if classifier.yes_no:
-            ids = [each for each in classifier.yes_no if each is not None]
+            ids = [identity for identity in classifier.yes_no if identity is not None]
             softcap = getattr(self._model.config.get_text_config(), "final_logit_softcapping", None)
             return YesNoClassifier(self._model.get_output_embeddings().weight.detach()[ids].clone(), softcap)
         if classifier.layers:
@@ -91,19 +94,20 @@ class HeadBuilder:
         )
 
     def _chain(self, layers: Sequence[LayerRecipe], width: int, dtype: torch.dtype) -> tuple[nn.Sequential, int]:
-        """Layers one after the other, and the width of what comes out."""
-        built: list[nn.Module] = []
+        """Layers that run one after the other, and the width of the last one's rows."""
+        modules: list[nn.Module] = []
         for layer in layers:
             module, width = self._layer(layer, width)
-            built.append(module.to(self._placement.device, dtype))
-        return nn.Sequential(*built).eval(), width
+            modules.append(module.to(self._placement.device, dtype))
+        return nn.Sequential(*modules).eval(), width
 
     def _layer(self, layer: LayerRecipe, width: int) -> tuple[nn.Module, int]:
+        """A layer for rows of this width, and the width of the rows that it gives."""
         if layer.kind == "unit":
             return Unit(), width
         if layer.kind == "cut":
-            kept = min(layer.outputs, width)
-            return CutRows(kept), kept
+            cut_width = min(layer.outputs, width)
+            return CutRows(cut_width), cut_width
         tensors = self._read(layer)
         shape = tensors["weight"].shape
         if layer.kind == "layer-norm":
@@ -113,7 +117,9 @@ class HeadBuilder:
             norm.load_state_dict(tensors)
             return norm, width
         if layer.inputs not in (0, width):
-            raise ModelRefused(f"{_told_by(layer)}: in_features is {layer.inputs}, and rows of {width} numbers come in")
+            raise ModelRefused(
+                f"{_config_file(layer)}: in_features is {layer.inputs}, and rows of {width} numbers come in"
+            )
         wanted = [layer.outputs or shape[0], width]
         if list(shape) != wanted:
             raise ModelRefused(
@@ -132,21 +138,21 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     return linear
 
 
-def _told_by(layer: LayerRecipe) -> str:
-    """The file that describes a layer."""
+def _config_file(layer: LayerRecipe) -> str:
+    """Path of the file that describes a layer."""
     return f"{layer.weights.rpartition('/')[0]}/config.json"
 
 
 def _activation(layer: LayerRecipe) -> nn.Module:
-    """A class of torch.nn by its dotted name, without arguments. Raises ModelRefused."""
-    named, told = layer.activation, f"{_told_by(layer)}: activation_function {layer.activation}"
-    found = getattr(nn, named.rpartition(".")[2], None)
-    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
-        raise ModelRefused(f"{told} is no class of torch.nn")
+    """The activation of a layer: a class of torch.nn, named with dots, that needs no arguments. Raises ModelRefused."""
+    name, setting = layer.activation, f"{_config_file(layer)}: activation_function {layer.activation}"
+    activation_class = getattr(nn, name.rpartition(".")[2], None)
+    if not (inspect.isclass(activation_class) and issubclass(activation_class, nn.Module)):
+        raise ModelRefused(f"{setting} is no class of torch.nn")
     try:
-        made = found()
+        activation = activation_class()
     except TypeError:
-        raise ModelRefused(f"{told} wants arguments, which no file gives") from None
-    if any(True for _ in made.parameters()):
-        raise ModelRefused(f"{told} has weights of its own, which are not supported")
-    return made
+        raise ModelRefused(f"{setting} wants arguments, which no file gives") from None
+    if any(True for _ in activation.parameters()):
+        raise ModelRefused(f"{setting} has weights of its own, which are not supported")
+    return activation

@@ -1,6 +1,6 @@
-"""Longformer classifies with global attention from and to the first token (arXiv:2004.05150, section 3.1).
+"""Global attention for Longformer classifiers: from and to the first token (arXiv:2004.05150, section 3.1).
 
-Its bare model leaves that to the caller, so the encoder of a classifier is told here what its class tells it.
+The class of the classifier asks its encoder for it. An encoder that runs without this class gets it here.
 """
 
 from typing import Any
@@ -10,13 +10,14 @@ from torch import nn
 
 
 def install(model: nn.Module, base: nn.Module) -> None:
-    """`model` is the whole class as loaded, `base` its encoder."""
+    """Makes `base`, the encoder of `model`, attend globally if `model` is a Longformer classifier."""
     if type(model).__name__ == "LongformerForSequenceClassification":
-        base.register_forward_pre_hook(_attend_from_the_first, with_kwargs=True)
+        base.register_forward_pre_hook(_add_global_attention, with_kwargs=True)
 
 
-def _attend_from_the_first(_: nn.Module, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    if keywords.get("global_attention_mask") is not None:  # its own class calls
+def _add_global_attention(_: nn.Module, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Adds the mask of global attention to the inputs of a forward, as a hook before it."""
+    if keywords.get("global_attention_mask") is not None:  # the classifier's own class has set it
         return arguments, keywords
     mask = torch.zeros_like(keywords["input_ids"])
     mask[:, 0] = 1

@@ -1,4 +1,4 @@
-"""What libraries say while a model is loaded: reports and advice before the one line that counts."""
+"""Silences libraries while a model is loaded: their reports and advice would hide the worker's own lines."""
 
 import logging
 import warnings
@@ -11,7 +11,7 @@ from transformers.utils import logging as transformers_logging
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps transformers and Python's warnings silent; what is wrong is raised, and told by whoever loads."""
+    """Silences transformers' log, its progress bars and Python's warnings; errors are still raised."""
     level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     try:
         with warnings.catch_warnings():
@@ -19,7 +19,7 @@ def quiet() -> Iterator[None]:
             transformers_logging.set_verbosity(logging.CRITICAL)
             transformers_logging.disable_progress_bar()
             if bars:
-                enable_progress_bars()  # the hub's: a download takes minutes
+                enable_progress_bars()  # those of downloads from the hub, which take minutes
             yield
     finally:
         transformers_logging.set_verbosity(level)

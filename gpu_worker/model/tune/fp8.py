@@ -1,10 +1,10 @@
 """Linear layers in fp8: numbers of eight bits (float8_e4m3fn), with a float32 scale for each row.
 
-A row of weights, which makes one output, is rounded once, at load. A row of activations, which is one token, is rounded
-when it comes, by its own largest number: it does not depend on its batch mates. Products are summed in float32. Weights
-take half the memory of bfloat16, and products on devices that have them half the time at best.
+A row of weights, which belongs to one output, is rounded once, at load. A row of activations, which belongs to one
+token, is rounded in every call, scaled by its own largest number, so that it does not depend on other tokens of the
+batch. Products are summed in float32. Weights take half the memory of bfloat16; products take half the time at best.
 
-Knows layers; what rounding does to a model is measured in `closeness`.
+This module knows layers only; `closeness` measures how rounding changes a model.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,47 +18,53 @@ from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
 
 FP8 = "fp8 by row"
+"""Name of these linear layers in the card."""
 TYPE = torch.float8_e4m3fn
+"""Number format of the rounded rows."""
 LARGEST = torch.finfo(TYPE).max
+"""Largest number of the format."""
 LEAST = 1e-12
-"""A row of zeros is divided by something."""
+"""Least size of a row that is divided by, so that a row of zeros is not divided by zero."""
 MULTIPLE = 16
-"""Of a layer's inputs and outputs, which the kernels want."""
+"""Divisor that the kernels require of a layer's number of inputs and of outputs."""
 CAPABLE = (8, 9)
-"""Compute capability: Ada has them, Hopper and what came after it."""
-CHOOSES = {"gate", "router"}
-"""Names of layers that choose experts. They are small, and a rounded number would send a token elsewhere."""
-AGREE = 2e-2
-"""Of the largest output: bfloat16 rounds it by a hundredth of that at most."""
+"""Least compute capability with fp8 products: Ada; Hopper and later devices have them too."""
+ROUTERS = {"gate", "router"}
+"""Names of layers that choose experts. They are small, and a rounded number could send a token to another expert."""
+TOLERANCE = 2e-2
+"""Largest error of a product, relative to its largest output. Rounding to bfloat16 errs by less than half of it."""
 
 Product = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], Tensor]
-"""x [T, in] and w [out, in] in fp8, their scales [T, 1] and [1, out] float32, bias [out] -> [T, out] bfloat16."""
+"""Multiplies x [T, in] and w [out, in] in fp8 with scales [T, 1] and [1, out] float32, and adds bias [out].
+
+Gives [T, out] bfloat16.
+"""
 
 
 def rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """rows [N, K] -> the same in fp8 [N, K], to be multiplied with float32 [N, 1].
+    """Rounds rows [N, K] to fp8 [N, K]; multiplied by the scales [N, 1] float32, they are about the rows again.
 
-    A row's largest number becomes the largest of the type. What is not finite stays so, in its own row.
+    The largest number of a row becomes the largest number of fp8. A number that is not finite affects only its own row.
     """
     scales = rows.abs().amax(dim=1, keepdim=True).float().clamp(min=LEAST) / LARGEST
     return (rows.float() / scales).to(TYPE).contiguous(), scales
 
 
 def scaled(x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, bias: Tensor | None) -> Tensor:
-    """See `Product`. Without fast accumulation, by which Hopper keeps fewer bits of a sum than float32 has."""
+    """See `Product`. Fast accumulation is off: on Hopper its sums have fewer bits than float32."""
     return torch._scaled_mm(
         x, w.t(), scale_a=x_scales, scale_b=w_scales, bias=bias, out_dtype=torch.bfloat16, use_fast_accum=False
     )
 
 
 def written_out(x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, bias: Tensor | None) -> Tensor:
-    """The obvious twin: the same rounded numbers in float32."""
+    """See `Product`. Computes with the same rounded numbers in float32: the simple version of `scaled`."""
     products = (x.float() @ w.float().t()) * x_scales * w_scales
     return (products if bias is None else products + bias.float()).bfloat16()
 
 
 class Fp8Linear(nn.Module):
-    """x [..., in] -> [..., out] in bfloat16: an nn.Linear whose numbers have eight bits."""
+    """x [..., in] -> [..., out] in bfloat16: an nn.Linear whose weights and inputs are rounded to fp8."""
 
     rounded: Tensor
     scales: Tensor
@@ -79,7 +85,7 @@ class Fp8Linear(nn.Module):
 
 
 def check_device(placement: Placement) -> None:
-    """Raises ModelRefused where the device has no products of such numbers."""
+    """Raises ModelRefused where the device has no fp8 products, or where the model is not to run in bfloat16."""
     device = placement.device
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < CAPABLE:
         raise ModelRefused(
@@ -90,33 +96,34 @@ def check_device(placement: Placement) -> None:
 
 
 def install(base: nn.Module, heads: Iterable[nn.Module] = (), product: Product = scaled) -> str:
-    """Replaces the linear layers of an encoder in place, one after the other; what became of them.
+    """Replaces the linear layers of an encoder in place, one after the other. Returns a line for the log.
 
-    Left as they are: what `heads` run as well, what chooses experts, what the kernels or the model's own code cannot
-    take. Raises ModelRefused where nothing is left to replace, or where the device computes something else.
+    Layers that `heads` share, that choose experts, or that the kernels or the model's own code cannot use in fp8 stay
+    as they are. Raises ModelRefused where no layer can be replaced, or where the device's product is wrong.
     """
-    kept = {id(each) for head in heads for each in head.modules()}
-    found = [(parent, name, layer) for parent, name, layer in plain_layers(base) if id(layer) not in kept]
-    fitting = [(parent, name, layer) for parent, name, layer in found if name not in CHOOSES and _fits(layer)]
+    shared = {id(module) for head in heads for module in head.modules()}
+    layers = [(parent, name, layer) for parent, name, layer in plain_layers(base) if id(layer) not in shared]
+    fitting = [(parent, name, layer) for parent, name, layer in layers if name not in ROUTERS and _fits(layer)]
     if not fitting:
         raise ModelRefused(f"--linear = 'fp8': {type(base).__name__} has no linear layer that fits")
-    made: dict[int, Fp8Linear] = {}  # a layer that several share is rounded once
+    replacements: dict[int, Fp8Linear] = {}  # a layer that several modules share is rounded once
     for parent, name, layer in fitting:
-        if id(layer) not in made:
-            made[id(layer)] = Fp8Linear(layer, product)
-            if len(made) == 1:
-                _check(made[id(layer)])
-        setattr(parent, name, made[id(layer)])
-    return f"{len(fitting)} linear layers in fp8 by row, {len(found) - len(fitting)} left as they are"
+        if id(layer) not in replacements:
+            replacements[id(layer)] = Fp8Linear(layer, product)
+            if len(replacements) == 1:
+                _check_product(replacements[id(layer)])
+        setattr(parent, name, replacements[id(layer)])
+    return f"{len(fitting)} linear layers in fp8 by row, {len(layers) - len(fitting)} left as they are"
 
 
 def _fits(layer: nn.Linear) -> bool:
+    """Whether the kernels can run a layer in fp8."""
     sizes = (layer.in_features, layer.out_features)
     return layer.weight.dtype == torch.bfloat16 and all(size % MULTIPLE == 0 for size in sizes)
 
 
-def _check(layer: Fp8Linear) -> None:
-    """Raises ModelRefused where the product is not that of its twin: another build, another kind of device."""
+def _check_product(layer: Fp8Linear) -> None:
+    """Raises ModelRefused where the layer's product differs from `written_out`, as on an untried build or device."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(33, layer.in_features, generator=generator).to(layer.rounded.device, torch.bfloat16)
     rows, scales = rounded(x)
@@ -125,5 +132,5 @@ def _check(layer: Fp8Linear) -> None:
         error = (layer(x).float() - expected).abs().max() / expected.abs().max().clamp(min=LEAST)
     except (AttributeError, RuntimeError) as failure:
         raise ModelRefused(f"--linear = 'fp8': this PyTorch refuses such a product: {first_line(failure)}") from None
-    if not error < AGREE:
+    if not error < TOLERANCE:
         raise ModelRefused(f"--linear = 'fp8': products of this device are off by {float(error):.2g} of the largest")

@@ -1,4 +1,4 @@
-"""The sizes for which an encoder is captured as a graph, and which of them holds a batch. Pure; no torch."""
+"""The sizes for which an encoder is captured as graphs, and the one that a batch runs with. Pure; no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,35 +7,37 @@ from itertools import product
 from gpu_worker.ragged.launches import TILE
 
 TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-"""Above the last one the device is busy enough with what it is told one by one."""
+"""Tokens of a bucket. Larger batches keep the device busy without graphs."""
 SEQUENCES = (8, 64, 512)
+"""Sequences of a bucket."""
 LONGEST = (TILE, 512, 2048)
-"""And the longest text that the model takes."""
+"""Tokens of a bucket's longest sequence; the longest text that the model takes is added to them."""
 MOST = 48
+"""Most buckets that are captured."""
 EMPTY = 8
-"""Times as many tiles of attention as a batch can fill: a bucket with more of them is slower than none."""
+"""Most attention tiles of a bucket, relative to those that a batch can fill: with more, it is slower than no graph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Batches of up to so many `tokens` in so many `sequences`, of which none is longer than `longest`."""
+    """A size of batches: up to `tokens` tokens in up to `sequences` sequences of up to `longest` tokens."""
 
     tokens: int
     sequences: int
     longest: int
 
     def holds(self, tokens: int, sequences: int, longest: int) -> bool:
-        """Whether a batch of that size is captured by it."""
+        """Whether a batch of this size fits into the bucket."""
         return tokens <= self.tokens and sequences <= self.sequences and longest <= self.longest
 
     @property
     def tiles(self) -> int:
-        """Of attention, for each head, filled or not."""
+        """Attention tiles per head, filled or not."""
         return self.sequences * -(-self.longest // TILE)
 
     @property
     def filled(self) -> list[int]:
-        """Lengths of a batch that fills it, about, with texts of one length."""
+        """Lengths of a batch that about fills the bucket with texts of one length."""
         length = min(self.longest, -(-self.tokens // self.sequences))
         return [length] * min(self.sequences, self.tokens // length)
 
@@ -44,28 +46,32 @@ class Bucket:
 
 
 def buckets(step_tokens: int, longest: int) -> list[Bucket]:
-    """All that are worth a try, the largest first; `longest`: tokens of a text that the model takes, 2 at least.
+    """Buckets that are worth a capture, the largest first.
 
-    Left out is what no batch needs, since a smaller bucket holds it, and what would be mostly empty.
+    `longest` is the longest text that the model takes, at least 2 tokens. Buckets that no batch needs, since a smaller
+    one holds it too, are left out, and so are those that would be mostly empty.
     """
-    bounds = sorted({min(each, longest) for each in (*LONGEST, longest)})
-    found = []
-    sizes = [each for each in TOKENS if each <= step_tokens]
+    bounds = sorted({min(length, longest) for length in (*LONGEST, longest)})
+    useful = []
+    sizes = [tokens for tokens in TOKENS if tokens <= step_tokens]
     for (smaller, tokens), sequences in product(zip((0, *sizes), sizes, strict=False), SEQUENCES):
         if sequences > max(SEQUENCES[0], tokens // 2):
             continue  # texts of under two tokens each
         for place, bound in enumerate(bounds):
             if place and bounds[place - 1] >= tokens:
-                break  # the one before holds all texts of so few tokens
+                break  # the bound before already holds every text of so few tokens
             bucket = Bucket(tokens=tokens, sequences=sequences, longest=bound)
             fillable = sequences + tokens // TILE
             if sequences * bound > smaller and bucket.tiles <= EMPTY * fillable:
-                found.append(bucket)
-    widest = sorted(found, key=lambda each: each.tiles / (each.sequences + each.tokens // TILE))[:MOST]
-    return sorted(widest, key=lambda each: (each.tokens, each.tiles), reverse=True)
+                useful.append(bucket)
+    fullest = sorted(useful, key=lambda bucket: bucket.tiles / (bucket.sequences + bucket.tokens // TILE))[:MOST]
+    return sorted(fullest, key=lambda bucket: (bucket.tokens, bucket.tiles), reverse=True)
 
 
-def smallest(known: Sequence[Bucket], tokens: int, sequences: int, longest: int) -> Bucket | None:
-    """The bucket with the fewest tokens, and of these the fewest tiles, that holds such a batch; None above all."""
-    holding = [each for each in known if each.holds(tokens, sequences, longest)]
-    return min(holding, key=lambda each: (each.tokens, each.tiles), default=None)
+def smallest(candidates: Sequence[Bucket], tokens: int, sequences: int, longest: int) -> Bucket | None:
+    """The bucket with the fewest tokens, and among those the fewest tiles, that holds a batch of this size.
+
+    None where no bucket holds it.
+    """
+    holding = [bucket for bucket in candidates if bucket.holds(tokens, sequences, longest)]
+    return min(holding, key=lambda bucket: (bucket.tokens, bucket.tiles), default=None)

@@ -1,8 +1,8 @@
 """An encoder captured as CUDA graphs: a step of a few thousand tokens then costs one launch instead of hundreds.
 
-A batch is filled up to the size that was captured, but with no sequence: `cu_seqlens` repeat the last token's end, so
-attention neither reads nor writes the rows behind it, and everything else is row by row. Those rows may hold anything,
-NaN too, and are cut off before anybody reads them.
+A batch is filled up to the size that was captured with rows that belong to no sequence: `cu_seqlens` repeat the end of
+the last sequence, so attention neither reads nor writes the rows behind it, and all other operators work row by row.
+These rows may hold any number, even NaN, and are cut off from the result.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,42 +19,46 @@ from gpu_worker.ragged.batch import RaggedBatch, Span
 from gpu_worker.ragged.upload import UploadedArray
 
 Replay = Callable[[], Tensor]
-"""Computes once more with what now lies in the tensors that were read while capturing, into the same result."""
+"""Runs a capture again: reads what its input tensors hold now, and writes its result into the same tensor."""
 Worth = Callable[[Bucket, int], bool]
-"""Whether a batch of so many tokens is faster through a bucket's graph."""
+"""Says whether a batch of so many tokens is faster by a bucket's graph."""
 
 
 class CaptureBroken(RuntimeError):
-    """A capture ended badly. What was captured before still runs, but nothing more may be captured."""
+    """A capture failed inside CUDA. Graphs that were captured before still run, but no more may be captured."""
 
 
 class Recorder(Protocol):
     """Captures work on the device."""
 
     def __call__(self, work: Callable[[], Tensor]) -> Replay:
-        """Runs `work` and captures what it launches. Raises what the work raises when it runs, or where it waits for
-        the device, which cannot be captured; CaptureBroken where the capture itself fails."""
+        """Runs `work` and captures what it launches on the device.
+
+        Raises what `work` raises when it runs, also where it waits for the device, which cannot be captured.
+        Raises CaptureBroken where the capture itself fails.
+        """
 
 
 class CudaRecorder:
-    """CUDA graphs that share one pool of memory, since one runs at a time.
+    """Captures CUDA graphs. They share a memory pool, since only one runs at a time.
 
-    One stream for all captures: cuBLAS keeps a workspace of 32 MiB for each that it ever saw.
+    They also share a stream, since cuBLAS keeps a workspace of 32 MiB for every stream that it has seen.
     """
 
     def __init__(self) -> None:
-        self._pool, self._side = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+        self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def __call__(self, work: Callable[[], Tensor]) -> Replay:
-        side = self._side
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # libraries make their workspaces in the first runs, which must not be captured
+        stream = self._stream
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # first runs allocate the libraries' workspaces, which must not be captured
             work()
-            with _no_waits():
+            with _waits_refused():
                 work()
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with self._mended(), torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
+        mode = "thread_local"
+        with self._cleaned_up(), torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode=mode):
             result = work()
 
         def replay() -> Tensor:
@@ -64,22 +68,25 @@ class CudaRecorder:
         return replay
 
     @contextmanager
-    def _mended(self) -> Iterator[None]:
-        """After a capture that CUDA has invalidated, PyTorch leaves its stream the current one, and 2.11 its memory in
-        the pool's hands: nothing of the device would be given back any more."""
+    def _cleaned_up(self) -> Iterator[None]:
+        """Restores PyTorch's state after a capture that failed. Raises CaptureBroken for it.
+
+        PyTorch leaves the capture's stream as the current one, and 2.11 goes on allocating from the capture's pool too,
+        so that no memory of the device would be freed any more.
+        """
         current = torch.cuda.current_stream()
         try:
             yield
         except Exception as error:
             torch.cuda.set_stream(current)
-            with suppress(RuntimeError, AttributeError):  # it had ended; or PyTorch has no such function any more
+            with suppress(RuntimeError, AttributeError):  # it has ended already, or this PyTorch has no such function
                 torch._C._cuda_endAllocateToPool(current.device_index, self._pool)
             raise CaptureBroken(f"{type(error).__name__}: {error}") from error
 
 
 @contextmanager
-def _no_waits() -> Iterator[None]:
-    """A wait for the device raises, in the whole process, while that is harmless: it would invalidate a capture."""
+def _waits_refused() -> Iterator[None]:
+    """Makes every wait for the device raise, in the whole process; inside a capture, it would invalidate that."""
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -89,10 +96,10 @@ def _no_waits() -> Iterator[None]:
 
 
 class Graph:
-    """One bucket, captured. Its tensors are written by every batch: use it on one stream only."""
+    """The captured run of an encoder for one bucket. Every batch writes the same tensors: use one stream only."""
 
     def __init__(self, bucket: Bucket, encoder: Encoder, record: Recorder) -> None:
-        """Captures `encoder`."""
+        """Captures a run of `encoder` with a batch of the bucket's size. Raises what `record` raises."""
         self.bucket = bucket
         rows = 2 if encoder.token_types is None else 3
         self._rows = torch.zeros(rows, bucket.tokens, dtype=torch.int64, device=encoder.device)
@@ -101,7 +108,7 @@ class Graph:
         self._replay = record(lambda: encoder(self._filled))
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
-        """Hidden states [T, H]: a view, which the next batch overwrites."""
+        """Last hidden states [T, H] of a batch: a view, which the next batch overwrites."""
         (span,) = batch.spans
         rows, ends, total = batch.uploaded.tensor, span.cu_seqlens, batch.total
         self._rows[: len(rows), :total].copy_(rows)
@@ -113,8 +120,11 @@ class Graph:
 
     @property
     def _filled(self) -> RaggedBatch:
-        """What is captured: a batch of the bucket's size whose tensors are ours. Of the host's copies it has none: what
-        reads lengths while it runs cannot be captured, and is to fail here."""
+        """The batch that is captured: of the bucket's size, with this graph's tensors.
+
+        It has no lengths and no other arrays on the host: code that reads them while it runs cannot be captured, and so
+        fails.
+        """
         span = Span(
             start=0,
             stop=self.bucket.tokens,
@@ -122,25 +132,26 @@ class Graph:
             uploaded_ends=UploadedArray.on_device(self._ends),
             keys=None,
         )
-        nothing = np.zeros(0, dtype=np.int64)
+        empty = np.zeros(0, dtype=np.int64)
         return RaggedBatch(
             lengths=(),
-            offsets=nothing,
-            tokens=nothing,
-            attended=nothing,
+            offsets=empty,
+            tokens=empty,
+            attended=empty,
             uploaded=UploadedArray.on_device(self._rows),
             spans=(span,),
         )
 
 
 class GraphedEncoder(Encoder):
-    """Batches that a graph holds run by it where that is worth it, all others through `encoder`.
+    """Runs a batch by the smallest graph that holds it, where that is faster, and else by `encoder`.
 
-    For half precision only: what is made of hidden states is float32, so nothing that leaves a step is a view of them.
+    For half precision only: all results of a step are float32, so none is a view of the hidden states, which the next
+    batch overwrites.
     """
 
     def __init__(self, encoder: Encoder, graphs: Mapping[Bucket, Graph], worth: Worth) -> None:
-        """`graphs` are of `encoder`; those that no batch would be worth are left out."""
+        """`graphs` were captured of `encoder`. Those that are slower even with a full batch are left out."""
         super().__init__(
             encoder.model, uncounted=encoder.uncounted, token_types=encoder.token_types, width=encoder.width
         )
@@ -156,7 +167,7 @@ class GraphedEncoder(Encoder):
         return self.encoder.as_written
 
     def graph_of(self, batch: RaggedBatch) -> Graph | None:
-        """The graph that a batch runs by."""
+        """The graph that a batch runs by; None where it runs without one."""
         if len(batch.spans) > 1 or batch.spans[0].keys is not None:
             return None
         bucket = smallest(list(self.graphs), batch.total, len(batch.lengths), batch.spans[0].longest)

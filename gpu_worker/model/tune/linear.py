@@ -1,8 +1,8 @@
-"""Linear layers with weights packed once for oneDNN, and what may stand in for a model's own.
+"""Linear layers whose weights are packed once for oneDNN, and how they replace a model's own.
 
-Stock `nn.Linear` packs its weight anew in every call, unless its library can do without. The operators are private to
-PyTorch, so they are probed, checked numerically on every layer, and left alone where anything is off. Which way is the
-faster one is for `linear_choice` to find out.
+`nn.Linear` packs its weight again in every call, unless its library needs no packed weights. The packing operators are
+private to PyTorch, so they are compared with `nn.Linear` on every layer, and not used where they are missing or differ.
+`linear_choice` measures which kernel is faster.
 """
 
 import inspect
@@ -17,15 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Linear = Literal["auto", "fp8"]
-"""What can be asked for: exact layers, as fast as the device has them, or rounded ones; see `fp8`."""
+"""Values of `--linear`: exact layers by the fastest kernel of the device, or layers rounded to fp8; see `fp8`."""
 ACTIVATED = (("dense", "intermediate_act_fn"), ("lin1", "activation"))
-"""Where transformers calls an activation right after a linear layer: BERT and its kin, DistilBERT."""
+"""Names of a linear layer and of the activation called right after it: in models like BERT, and in DistilBERT."""
 
 
 class PrepackedLinear(nn.Module):
-    """x [..., in] -> [..., out], the same as the nn.Linear that it was made from, then `gelu`.
+    """x [..., in] -> [..., out]: the nn.Linear that it was made from, and GELU after it where `gelu` names its kind.
 
-    Up to `most` rows by the packed weight, where that is not None; beyond, as nn.Linear does it.
+    The packed weight serves up to `most_rows` rows, the unpacked one more rows. Where `most_rows` is None, the packed
+    weight serves any number.
     """
 
     bias: Tensor | None
@@ -43,10 +44,10 @@ class PrepackedLinear(nn.Module):
         """Applies GELU to the output from now on; `approximate` is none or tanh, as in torch."""
         self.gelu = approximate
 
-    def keep(self, weight: Tensor, most: int) -> None:
-        """Takes the unpacked `weight` [out, in] for batches of more than `most` rows."""
+    def keep(self, weight: Tensor, most_rows: int) -> None:
+        """Keeps the unpacked `weight` [out, in] too, for batches of more than `most_rows` rows."""
         self.register_buffer("weight", weight.detach())
-        self.most_rows = most
+        self.most_rows = most_rows
 
     def forward(self, x: Tensor) -> Tensor:
         if self.most_rows is None or x.numel() <= self.most_rows * self.in_features:
@@ -55,7 +56,7 @@ class PrepackedLinear(nn.Module):
         return F.gelu(y, approximate=self.gelu) if self.gelu else y
 
     def product(self, x: Tensor, gelu: str = "") -> Tensor:
-        """By the packed weight; with GELU fused where it is named."""
+        """Multiplies by the packed weight, with the GELU fused that `gelu` names, if any."""
         name = "gelu" if gelu else "none"
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, name, [], gelu)
         return y
@@ -63,9 +64,9 @@ class PrepackedLinear(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearLayer:
-    """A linear layer of a model, `parent.name`, and what may stand in for it.
+    """A linear layer of a model, `parent.name`: `stock` is its own, and `packed` may replace it.
 
-    Where its GELU is all that follows it, `gelu` is its kind, none or tanh, and `parent.activation` applies it.
+    Where GELU follows the layer, `gelu` is its kind, none or tanh, and `parent.activation` applies it.
     """
 
     parent: nn.Module
@@ -77,9 +78,9 @@ class LinearLayer:
 
 
 def packed_layers(model: nn.Module) -> list[LinearLayer]:
-    """All plain nn.Linear of a CPU model with their packed twins; none where this PyTorch packs none, or one differs.
+    """All plain nn.Linear of a CPU model with their packed versions; the model is not changed.
 
-    Nothing is changed.
+    Empty where this PyTorch cannot pack weights, or where a packed layer differs from its own.
     """
     layers = []
     try:
@@ -89,44 +90,44 @@ def packed_layers(model: nn.Module) -> list[LinearLayer]:
             layers.append(
                 LinearLayer(parent=parent, name=name, stock=linear, packed=packed, gelu=gelu, activation=activation)
             )
-        agree = all(_agree(each.packed.product, each.stock, each.stock) for each in layers)
+        agree = all(_agree(layer.packed.product, layer.stock, layer.stock) for layer in layers)
     except (AttributeError, RuntimeError):  # another build of PyTorch: no such operator, or not for this type
         return []
     return layers if agree else []
 
 
 def fuses(layers: Sequence[LinearLayer]) -> bool:
-    """Whether there are GELUs to be fused, and each, once it is, is the same."""
-    activated = [each for each in layers if each.gelu]
+    """Whether GELU follows some of the layers, and every such layer gives the same with its GELU fused."""
+    activated = [layer for layer in layers if layer.gelu]
     try:
         return bool(activated) and all(
             _agree(
-                partial(each.packed.product, gelu=each.gelu),
-                nn.Sequential(each.stock, nn.GELU(each.gelu)),
-                each.stock,
+                partial(layer.packed.product, gelu=layer.gelu),
+                nn.Sequential(layer.stock, nn.GELU(layer.gelu)),
+                layer.stock,
             )
-            for each in activated
+            for layer in activated
         )
     except (AttributeError, RuntimeError):
         return False
 
 
 def plain_layers(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
-    """All plain nn.Linear that something else may stand for: the module they belong to, their name there, and they."""
+    """All plain nn.Linear that may be replaced: the module that has each, its name there, and the layer."""
     return [
         (parent, name, child)
         for parent in model.modules()
-        for name, child in parent._modules.items()  # named_children passes over a second name of a layer
+        for name, child in parent._modules.items()  # named_children skips a second name of a layer
         if type(child) is nn.Linear and not _reads_weight(cast(Hashable, type(parent)), name)
     ]
 
 
 def undoing(model: nn.Module) -> Callable[[], None]:
-    """What puts the layers back that a model has now, after others took their places."""
-    kept = [(module, dict(module._modules)) for module in model.modules()]
+    """Returns a function that restores the layers which a model has now, after they have been replaced."""
+    originals = [(module, dict(module._modules)) for module in model.modules()]
 
     def undo() -> None:
-        for module, children in kept:
+        for module, children in originals:
             for name, child in children.items():
                 setattr(module, name, child)
 
@@ -135,37 +136,37 @@ def undoing(model: nn.Module) -> Callable[[], None]:
 
 @contextmanager
 def packed_alone(model: nn.Module) -> Iterator[None]:
-    """For a while packed weights serve any number of rows."""
-    kept = [(each, each.most_rows) for each in model.modules() if isinstance(each, PrepackedLinear)]
+    """Makes packed weights serve any number of rows inside the `with` block."""
+    layers = [(module, module.most_rows) for module in model.modules() if isinstance(module, PrepackedLinear)]
     try:
-        for layer, _ in kept:
+        for layer, _ in layers:
             layer.most_rows = None
         yield
     finally:
-        for layer, most in kept:
-            layer.most_rows = most
+        for layer, most_rows in layers:
+            layer.most_rows = most_rows
 
 
 @cache
 def _reads_weight(module: Any, name: str) -> bool:
-    """Whether a class's own code looks at the weight of a layer that it calls `name`; packed ones have none to show."""
+    """Whether a class's code reads the weight of its layer `name` directly; a packed layer has no such weight."""
     try:
         return f"self.{name}.weight" in inspect.getsource(module)
-    except (OSError, TypeError):  # no source: what needs the weight fails in the gate
+    except (OSError, TypeError):  # no source: if the code does need the weight, the gate refuses the model
         return False
 
 
-def _agree(found: Callable[[Tensor], Tensor], expected: Callable[[Tensor], Tensor], linear: nn.Linear) -> bool:
-    """Whether both make the same of a few rows for this layer."""
+def _agree(candidate: Callable[[Tensor], Tensor], expected: Callable[[Tensor], Tensor], linear: nn.Linear) -> bool:
+    """Whether two functions give about the same for a few random rows of the layer's width."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3, linear.in_features, generator=generator).to(linear.weight.dtype)
     wanted, tolerance = expected(x), 1e-4 if x.dtype == torch.float32 else 5e-2
-    error = (found(x) - wanted).abs().max() / wanted.abs().max().clamp(min=1e-6)
+    error = (candidate(x) - wanted).abs().max() / wanted.abs().max().clamp(min=1e-6)
     return bool(error < tolerance)
 
 
 def _gelu_after(parent: nn.Module, name: str) -> tuple[str, str]:
-    """The attribute that applies GELU to what the layer of this name gives, and its kind; empty where nothing does."""
+    """Name of the module in `parent` that applies GELU to the output of this layer, and the kind; else empty names."""
     activation_name = dict(ACTIVATED).get(name, "")
     activation = getattr(parent, activation_name, None) if activation_name else None
     kind = gelu_kind(activation) if isinstance(activation, nn.Module) else None
@@ -173,7 +174,7 @@ def _gelu_after(parent: nn.Module, name: str) -> tuple[str, str]:
 
 
 def gelu_kind(activation: Callable[[Tensor], Tensor]) -> str | None:
-    """none or tanh where `activation` is that GELU, told by its values; None for anything else."""
+    """Kind of GELU that `activation` computes, none or tanh, recognised by its values; None for any other function."""
     x = torch.linspace(-6, 6, 241)
     for approximate in ("none", "tanh"):
         if torch.allclose(activation(x), F.gelu(x, approximate=approximate), atol=1e-6):

@@ -1,7 +1,8 @@
-"""Linear layers that read the same states as one product: queries, keys and values; gates and what they open.
+"""Linear layers that read the same states, merged into one matrix product: query, key and value; gate and up.
 
-Weights are laid end to end, and each layer keeps its own as a view. The first of them that is called makes the product
-of all; the others, called with the same states, take their columns of it, in any order.
+The weights of a group are laid end to end, and each layer has its part of them as a view. The first layer that is
+called computes the product of the whole group. The others, called with the same states in any order, take their columns
+of it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,14 +22,14 @@ TOGETHER = (
     ("q_lin", "k_lin", "v_lin"),
     ("gate_proj", "up_proj"),
 )
-"""What transformers' classes call them."""
+"""Groups of layers that read the same states, by their names in transformers' classes."""
 TOKENS = 2048
-"""Of the product that is measured."""
+"""Rows of the product that is measured at load, in tokens."""
 
 
 @dataclass(slots=True)
 class MergedWeights:
-    """Of all layers of a group: weights [sum of outputs, in], and how many share it."""
+    """Weights [sum of outputs, in] and biases of all layers of a group; `sharers` is the number of layers."""
 
     weight: nn.Parameter
     bias: nn.Parameter | None
@@ -37,18 +38,21 @@ class MergedWeights:
 
 @dataclass(slots=True)
 class LastProduct:
-    """The product that was made last, of a whole model: one at a time is kept, until all its sharers have their columns
-    of it, or the next one is made."""
+    """The last merged product that a model computed: `columns`, of `product` with `states`.
+
+    It is dropped when all layers of its group have taken their columns, of whom `left` have not, or when the next
+    product is computed.
+    """
 
     product: MergedWeights | None = None
     states: Tensor | None = None
     columns: Tensor | None = None
     left: int = 0
 
-    def of(self, product: MergedWeights, states: Tensor) -> Tensor:
-        """[.., sum of outputs], made now unless it was for the same states."""
+    def columns_of(self, product: MergedWeights, states: Tensor) -> Tensor:
+        """All columns [.., sum of outputs] for a layer of the group; computed unless the last product is the same."""
         if self.product is not product or self.states is not states or self.columns is None:
-            self.columns = None  # its memory first
+            self.columns = None  # frees its memory first
             self.product, self.states, self.left = product, states, product.sharers
             self.columns = F.linear(states, product.weight, product.bias)
         columns = self.columns
@@ -59,72 +63,79 @@ class LastProduct:
 
 
 class MergedLinear(nn.Linear):
-    """The same as the nn.Linear that it was made from."""
+    """A layer of a merged group; it computes what the nn.Linear that it was made from computes."""
 
-    def __init__(self, linear: nn.Linear, product: MergedWeights, columns: slice, made: LastProduct) -> None:
+    def __init__(self, linear: nn.Linear, product: MergedWeights, columns: slice, last: LastProduct) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight = nn.Parameter(product.weight[columns], requires_grad=False)
         bias = None if product.bias is None else nn.Parameter(product.bias[columns], requires_grad=False)
         self.register_parameter("bias", bias)
-        self.product, self._columns, self._made = product, columns, made
+        self.product, self._columns, self._last = product, columns, last
 
     def forward(self, states: Tensor) -> Tensor:
         """states [.., in] -> [.., out], a view of the columns of a wider product."""
-        return self._made.of(self.product, states)[..., self._columns]
+        return self._last.columns_of(self.product, states)[..., self._columns]
 
 
 def merge(model: nn.Module, seconds: Seconds) -> None:
-    """Merges in place what is faster together, by `seconds` of a run; groups of one shape are measured once."""
+    """Merges the groups of a model in place where that is faster; `seconds` measures a run.
+
+    Groups of one shape are measured once.
+    """
     faster: dict[tuple[Any, ...], bool] = {}
-    made = LastProduct()
+    last = LastProduct()
     for parent, names in _groups(model):
         layers = [getattr(parent, name) for name in names]
-        shape = (layers[0].in_features, *(each.out_features for each in layers), layers[0].bias is None)
+        shape = (layers[0].in_features, *(layer.out_features for layer in layers), layers[0].bias is None)
         if shape not in faster:
             faster[shape] = _is_faster(layers, seconds)
         if faster[shape]:
-            _install(parent, names, layers, made)
+            _install(parent, names, layers, last)
 
 
 def saved_products(model: nn.Module) -> int:
-    """How many products there are fewer."""
-    layers = [each for each in model.modules() if isinstance(each, MergedLinear)]
-    return len(layers) - len({id(each.product) for each in layers})
+    """Number of matrix products of a run that merging saves."""
+    layers = [module for module in model.modules() if isinstance(module, MergedLinear)]
+    return len(layers) - len({id(layer.product) for layer in layers})
 
 
 def _groups(model: nn.Module) -> Iterator[tuple[nn.Module, Sequence[str]]]:
+    """Groups that can be merged: the module that has the layers, and their names there."""
     for parent in list(model.modules()):
         for names in TOGETHER:
             layers = [getattr(parent, name, None) for name in names]
-            plain = all(type(each) is nn.Linear for each in layers)
-            if plain and len({(each.in_features, each.bias is None) for each in layers if each is not None}) == 1:
+            plain = all(type(layer) is nn.Linear for layer in layers)
+            if plain and len({(layer.in_features, layer.bias is None) for layer in layers if layer is not None}) == 1:
                 yield parent, names
 
 
-def _whole(layers: Sequence[nn.Linear]) -> MergedWeights:
+def _merged_weights(layers: Sequence[nn.Linear]) -> MergedWeights:
+    """Copies the weights of a group into one tensor."""
     with torch.no_grad():
-        weights: list[Tensor] = [each.weight for each in layers]
-        biases: list[Tensor] = [each.bias for each in layers if each.bias is not None]
+        weights: list[Tensor] = [layer.weight for layer in layers]
+        biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
         weight, bias = torch.cat(weights), torch.cat(biases) if biases else None
     return MergedWeights(
-        weight=nn.Parameter(weight, requires_grad=False),  # a parameter: its size is no symbol to a compiler
+        weight=nn.Parameter(weight, requires_grad=False),  # to a compiler, the size of a parameter is a constant
         bias=None if bias is None else nn.Parameter(bias, requires_grad=False),
         sharers=len(layers),
     )
 
 
 def _is_faster(layers: Sequence[nn.Linear], seconds: Seconds) -> bool:
-    whole, weight = _whole(layers), layers[0].weight
+    """Whether one product of a group is clearly faster than a product for each layer."""
+    merged, weight = _merged_weights(layers), layers[0].weight
     states = torch.zeros(TOKENS, layers[0].in_features, dtype=weight.dtype, device=weight.device)
     with torch.inference_mode():
-        together = seconds(lambda: F.linear(states, whole.weight, whole.bias))
-        apart = seconds(lambda: [each(states) for each in layers])
+        together = seconds(lambda: F.linear(states, merged.weight, merged.bias))
+        apart = seconds(lambda: [layer(states) for layer in layers])
     return together < PAYS * apart
 
 
-def _install(parent: nn.Module, names: Sequence[str], layers: Sequence[nn.Linear], made: LastProduct) -> None:
-    product = _whole(layers)
-    ends = accumulate((each.out_features for each in layers), initial=0)
+def _install(parent: nn.Module, names: Sequence[str], layers: Sequence[nn.Linear], last: LastProduct) -> None:
+    """Replaces the layers of a group in their model."""
+    product = _merged_weights(layers)
+    ends = accumulate((layer.out_features for layer in layers), initial=0)
     for name, layer, (start, stop) in zip(names, layers, pairwise(ends), strict=True):
-        setattr(parent, name, MergedLinear(layer, product, slice(start, stop), made))
+        setattr(parent, name, MergedLinear(layer, product, slice(start, stop), last))

@@ -25,7 +25,7 @@ NOTHING = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cosines:
-    """Cosines of `hidden` to `own` of `ProbeStates`: means over `tokens`, over `texts`, and the worst text."""
+    """Cosines of `hidden` to `reference` of `ProbeStates`: means over `tokens`, over `texts`, and the worst text."""
 
     tokens: float
     texts: float
@@ -33,22 +33,23 @@ class Cosines:
 
     @classmethod
     def of(cls, states: ProbeStates) -> "Cosines":
-        """Measures them; zeros where a hidden state is not finite."""
+        """Measures the cosines of some probes; zeros where a hidden state is not finite."""
         if not torch.isfinite(states.hidden).all():
             return cls(tokens=0.0, texts=0.0, lowest=0.0)
         pooled = [
             torch.stack([text.mean(dim=0) for text in rows.split(states.lengths)])
-            for rows in (states.hidden, states.own)
+            for rows in (states.hidden, states.reference)
         ]
         texts = cosines(*pooled)
         return cls(
-            tokens=float(cosines(states.hidden, states.own).mean()),
+            tokens=float(cosines(states.hidden, states.reference).mean()),
             texts=float(texts.mean()),
             lowest=float(texts.min()),
         )
 
     @property
     def near_enough(self) -> bool:
+        """Whether all three cosines are as large as the gate wants them."""
         return min(self.tokens, self.texts) >= LEAST_COSINE and self.lowest >= LOWEST
 
     def __str__(self) -> str:
@@ -67,13 +68,15 @@ class CosineGate:
 
     @property
     def whole(self) -> list[int]:
-        """See `Gate`, as for the methods below."""
+        """See `Gate.whole`."""
         return self._reference.whole
 
     def uneven(self) -> list[int]:
+        """See `Gate.uneven`."""
         return self._reference.uneven()
 
     def one_launch_batch(self, tokens: int, sequences: int, longest: int) -> list[int]:
+        """See `Gate.one_launch_batch`."""
         return self._reference.one_launch_batch(tokens, sequences, longest)
 
     def check(
@@ -82,21 +85,22 @@ class CosineGate:
         numbers: Sequence[int] | None = None,
         run: Callable[[RaggedBatch], Tensor] | None = None,
     ) -> None:
-        """See `Reference.check`; by cosines, since fused layers round otherwise before they round to eight bits."""
+        """See `Reference.check`. Compares by cosines: fused layers hand other numbers to the rounding to eight bits."""
         states = self._reference.among_others(encoder, numbers, run)
         rounded = torch.cat([self._rounded[number] for number in states.numbers])
-        _near(replace(states, own=rounded), "it does not run as the rounded layers do")
+        _near(replace(states, reference=rounded), "it does not run as the rounded layers do")
 
 
 def _near(states: ProbeStates, refusal: str) -> Cosines:
+    """Measures the cosines. Raises ModelRefused, beginning with `refusal`, where they are too small."""
     measured = Cosines.of(states)
     if not measured.near_enough:
         raise ModelRefused(f"{refusal}: {measured}; wanted are {LEAST_COSINE}, {LEAST_COSINE} and {LOWEST}")
     return measured
 
 
-def cosines(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Cosine of each row: two of [N, H] -> [N]; 1 where both rows are about zero."""
-    lengths = [rows.norm(dim=1) for rows in (ours, theirs)]
-    products = (ours * theirs).sum(dim=1) / (lengths[0] * lengths[1]).clamp(min=NOTHING**2)
+def cosines(first: Tensor, second: Tensor) -> Tensor:
+    """Cosines [N] of the rows of two tensors [N, H]; 1 where both rows are about zero."""
+    lengths = [rows.norm(dim=1) for rows in (first, second)]
+    products = (first * second).sum(dim=1) / (lengths[0] * lengths[1]).clamp(min=NOTHING**2)
     return torch.where((lengths[0] < NOTHING) & (lengths[1] < NOTHING), 1.0, products)

@@ -1,4 +1,4 @@
-"""What a model is fed for one text, and its run of it: as sentence-transformers feeds and calls it, without a batch."""
+"""The inputs that a model gets, and its own run on them: as sentence-transformers feeds and calls it."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -19,49 +19,54 @@ from shared.errors import ModelRefused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feeding:
-    """`types`: as the tokenizer gives them, those that are all 0 too; None where the model reads none. `written`: texts
-    and, for a model of pairs, pairs as its tokenizer class gives them. `masks`: whether it gives masks of texts alone.
+    """Turns token ids into the inputs that a model's own tokenizer class would make.
+
+    `types` are the tokenizer's token types, also those that are all 0; None where the model reads none. `written` are
+    texts, and pairs for a model of pairs, with the inputs that the tokenizer class made. `masks` says whether the
+    tokenizer makes a mask for a single text.
     """
 
     types: TokenTypes | None = None
     written: tuple[WrittenInputs, ...] = ()
     masks: bool = True
 
-    def alone(self, model: Any, text: Ids, tail: int = 0, second: int = 0) -> Tensor:
-        """Hidden states [L, H] of one text, whose last `tail` tokens are attended to by nobody.
+    def alone(self, model: Any, text: Ids, tail: int = 0, second_segment: int = 0) -> Tensor:
+        """Hidden states [L, H] of one text; no token attends to its last `tail` tokens.
 
-        Raises ModelRefused where the model's own code fails, whatever it is that it misses.
+        Raises ModelRefused where the model's own code fails for any reason.
         """
-        return run(model, self.inputs([text], [tail], [second]))[0]
+        return run(model, self.inputs([text], [tail], [second_segment]))[0]
 
     def padded(self, model: Any, texts: Sequence[Ids]) -> Tensor:
-        """[B, L, H] of texts padded to the longest."""
-        nothing = [0] * len(texts)
-        return run(model, self.inputs(texts, nothing, nothing))
+        """Hidden states [B, L, H] of texts that are padded to the longest."""
+        zeros = [0] * len(texts)
+        return run(model, self.inputs(texts, zeros, zeros))
 
-    def inputs(self, texts: Sequence[Ids], tails: Sequence[int], seconds: Sequence[int]) -> dict[str, Counts]:
-        """[B, L] by name: ids padded by 0, where they are attended to, and token types where they are fed.
+    def inputs(self, texts: Sequence[Ids], tails: Sequence[int], second_segments: Sequence[int]) -> dict[str, Counts]:
+        """Inputs [B, L] by name: ids padded by 0, a mask, and token types where the model is fed any.
 
-        A single text that is attended to throughout has no mask where the tokenizer gives none.
+        Texts without padding and tails get a mask only where the tokenizer makes one.
         """
         ids = np.zeros((len(texts), max(map(len, texts))), dtype=np.int64)
-        mask, types, fed = np.zeros_like(ids), np.zeros_like(ids), False
-        for row, (text, tail, second) in enumerate(zip(texts, tails, seconds, strict=True)):
+        mask, types, has_types = np.zeros_like(ids), np.zeros_like(ids), False
+        for row, (text, tail, second) in enumerate(zip(texts, tails, second_segments, strict=True)):
             ids[row, : len(text)], mask[row, : len(text) - tail] = text, 1
-            given = None if self.types is None else self.types.of(text, np.array([0, len(text)]), np.array([second]))
-            if given is not None:
-                types[row, : len(text)], fed = given, True
-        told = {MASK: mask} if self.masks or not mask.all() else {}
-        return {IDS: ids} | told | ({TYPES: types} if fed else {})
+            ends, seconds = np.array([0, len(text)]), np.array([second])
+            text_types = None if self.types is None else self.types.of(text, ends, seconds)
+            if text_types is not None:
+                types[row, : len(text)], has_types = text_types, True
+        masks = {MASK: mask} if self.masks or not mask.all() else {}
+        return {IDS: ids} | masks | ({TYPES: types} if has_types else {})
 
 
 NO_TYPES = Feeding()
+"""Feeding of a model that reads no token types."""
 
 
 def feeding_of(model: Any, inputs: TokenizerInputs, *, pairs: bool = False, expands: bool = False) -> Feeding:
-    """What a bare model is fed. `pairs`: whether it is for pairs; `expands`: whether queries get tokens of their own.
+    """Finds what a bare model is fed. `pairs`: whether it reads pairs; `expands`: whether queries are expanded.
 
-    Raises ModelRefused where its tokenizer gives it what cannot be fed here.
+    Raises ModelRefused where its tokenizer makes inputs that cannot be fed here.
     """
     parameters = inspect.signature(model.forward).parameters
     for name in dict.fromkeys(name for written in inputs.texts for name in written.inputs):
@@ -79,14 +84,14 @@ def feeding_of(model: Any, inputs: TokenizerInputs, *, pairs: bool = False, expa
 
 
 def run(model: Any, inputs: Mapping[str, Counts]) -> Tensor:
-    """Last hidden states [B, L, H] of inputs [B, L], of which the model gets those that it can take.
+    """Last hidden states [B, L, H] of inputs [B, L] by name; the model gets those that its forward accepts.
 
-    Raises ModelRefused where the model's own code fails, whatever it is that it misses.
+    Raises ModelRefused where the model's own code fails for any reason.
     """
     device = next(model.parameters()).device
-    given = {name: torch.from_numpy(each).to(device) for name, each in inputs.items()}
+    tensors = {name: torch.from_numpy(values).to(device) for name, values in inputs.items()}
     try:
-        return hidden_of(model, accepted(model, given))
+        return hidden_of(model, accepted(model, tensors))
     except ModelRefused:
         raise
     except Exception as error:
@@ -97,7 +102,8 @@ def run(model: Any, inputs: Mapping[str, Counts]) -> Tensor:
 
 
 def accepted(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a forward takes of them and of `return_dict`: what it names, or all where it takes any keyword."""
+    """The inputs, and `return_dict`, that a model's forward accepts: those it names, or all if it has `**keywords`."""
     parameters = inspect.signature(model.forward).parameters
-    anything = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
-    return {name: each for name, each in {**inputs, "return_dict": True}.items() if anything or name in parameters}
+    accepts_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    offered = {**inputs, "return_dict": True}
+    return {name: value for name, value in offered.items() if accepts_all or name in parameters}

@@ -1,8 +1,8 @@
 """The gate of every load: a model serves only if its batched run equals its own attention's run of single texts.
 
-Models that accept a foreign attention by name and then ignore part of it (DeBERTa mixes sequences) would otherwise
-be served wrongly in silence. The reference is what sentence-transformers runs: the model's own attention by default,
-fed with what its own tokenizer class gives.
+Some models accept another attention by name and then ignore part of it: DeBERTa mixes sequences. Without the gate, such
+a model would be served with wrong numbers and without an error. The reference is what sentence-transformers runs: the
+model's own attention as transformers chooses it, fed with the inputs that the model's own tokenizer class makes.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,68 +27,78 @@ from gpu_worker.ragged.token_types import TokenTypes
 from shared.errors import ModelRefused
 
 TOLERANCE = 2e-5
+"""Largest error of a float32 number, relative to the reference, or absolute where the reference is smaller than 1."""
 HALF_RATIO = 1.5
+"""Largest error of half precision, relative to the error of the model's own run in half precision."""
 MOST_NOISE = 1e-4
-"""Most padding noise that is allowed for. Where padding changes a model by more, that widens no tolerance."""
+"""Most padding noise that may widen the tolerance, relative to the size of a hidden state. Larger noise does not."""
 OTHER_MEANING = 1e-3
-"""Times the size of a hidden state. Two attentions that differ by more than this do not compute the same."""
+"""Difference of hidden states, relative to their size, from which two attentions count as different computations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeStates:
-    """Hidden states [T, H] float32 of the probes of these `numbers` and `lengths`, end to end: of the run among others,
-    of the model's own attention in float32, and of that in the model's number format."""
+    """Hidden states [T, H] float32 of some probes, end to end; `numbers` and `lengths` say of which.
+
+    `hidden` is from the run among other texts. `exact` is from the model's own attention in float32, `reference` from
+    its own attention in the model's number format.
+    """
 
     hidden: Tensor
     exact: Tensor
-    own: Tensor
+    reference: Tensor
     numbers: list[int]
     lengths: list[int]
 
 
 class Reference:
-    """Hidden states of the probes by the model's own attention, taken before anything is changed.
+    """Hidden states [T, H] of all probes by the model's own attention, taken before the model is changed.
 
-    `attention` names it; `notice`: what a user should know of it. `types`: those that an encoder is to be fed.
+    `states` are in the model's number format, `exact` in float32. `attention` is transformers' name of the attention
+    that made them, `notice` what a user should know of it. `types` are the token types that an encoder must be fed.
     """
 
     def __init__(self, model: Any, probes: Probes, feeding: Feeding = NO_TYPES) -> None:
-        """`model` runs its own attention, and is fed with `feeding`."""
+        """Runs the probes, one text at a time. Raises ModelRefused where a text's vector depends on earlier texts."""
         self.probes, self._feeding, self.notice = probes, feeding, ""
         self.attention = default_of(model)
         with torch.inference_mode():
             lengths = [len(text) for text in probes.texts]
             self._longest = lengths.index(max(lengths))
-            fresh = self._first(model)
-            self.own = self._one_by_one(model)
-            again = self._alone(model, self._longest)
-            if (fresh - again).abs().max() > MOST_NOISE * max(1.0, float(fresh.abs().max())):
+            before = self._first_run(model)
+            self.states = self._run_one_by_one(model)
+            after = self._run_alone(model, self._longest)
+            if (before - after).abs().max() > MOST_NOISE * max(1.0, float(before.abs().max())):
                 raise ModelRefused(f"{type(model).__name__}: a text's vector depends on the texts before it")
-            self.types = self._types(model)
+            self.types = self._token_types(model)
             if _all_float32(model):
-                self.exact, self.padding_noise = self.own, self._padding_noise(model, self.own)
+                self.exact, self.padding_noise = self.states, self._padding_noise(model, self.states)
             else:
-                self.exact, self.padding_noise = in_float32(model, lambda: self._exactly(model))
+                self.exact, self.padding_noise = in_float32(model, lambda: self._run_exactly(model))
 
-    def _first(self, model: Any) -> Tensor:
-        """Runs the longest text; by the written-out attention where the default one cannot run at all."""
+    def _first_run(self, model: Any) -> Tensor:
+        """Runs the longest text; with the written-out attention where the default one cannot run at all."""
         try:
-            return self._alone(model, self._longest)
+            return self._run_alone(model, self._longest)
         except ModelRefused as refused:
             if self.attention != FUSED:
                 raise
             run_by(model, WRITTEN_OUT)
-            self.attention, hidden = WRITTEN_OUT, self._alone(model, self._longest)
+            self.attention, hidden = WRITTEN_OUT, self._run_alone(model, self._longest)
             self.notice = f"its default attention, {FUSED}, cannot run, so its {WRITTEN_OUT} one serves ({refused})"
             return hidden
 
-    def _types(self, model: Any) -> TokenTypes | None:
-        """Token types of the model. Types that are all 0 are left out if they change nothing."""
+    def _token_types(self, model: Any) -> TokenTypes | None:
+        """Token types that the model is fed, None where it reads none.
+
+        Types of a text that are all 0 are not fed if they change nothing.
+        """
         types, texts = self._feeding.types, self.probes.texts[:1]
         if types is None:
             return None
-        fed, unfed = (feeding.padded(model, texts) for feeding in (self._feeding, replace(self._feeding, types=None)))
-        return replace(types, zeros=not torch.equal(fed, unfed))
+        feedings = (self._feeding, replace(self._feeding, types=None))
+        with_types, without_types = (feeding.padded(model, texts) for feeding in feedings)
+        return replace(types, zeros=not torch.equal(with_types, without_types))
 
     @property
     def width(self) -> int:
@@ -101,12 +111,12 @@ class Reference:
         numbers: Sequence[int] | None = None,
         run: Callable[[RaggedBatch], Tensor] | None = None,
     ) -> None:
-        """Raises ModelRefused, with figures, where the run among others does not equal the reference.
+        """Raises ModelRefused, with figures, where texts that run as one batch differ from the reference.
 
-        See `among_others` for what is run.
+        The arguments are those of `among_others`.
         """
-        found = self.among_others(encoder, numbers, run)
-        verdict = compare(found.hidden, found.exact, found.own, self.padding_noise, encoder.dtype)
+        states = self.among_others(encoder, numbers, run)
+        verdict = compare(states.hidden, states.exact, states.reference, self.padding_noise, encoder.dtype)
         if verdict:
             raise ModelRefused(f"it does not run among other texts as it runs alone: {verdict}")
 
@@ -116,106 +126,115 @@ class Reference:
         numbers: Sequence[int] | None = None,
         run: Callable[[RaggedBatch], Tensor] | None = None,
     ) -> ProbeStates:
-        """The texts of these `numbers`, or all, run as one batch, in the order in which steps have them.
+        """Runs the texts of these `numbers`, or all texts, as one batch, in the order that texts have in a step.
 
-        `run`: what runs it in place of the encoder. Raises ModelRefused where a packed encoder passes its attention by.
+        `run` computes the batch in place of the encoder. Raises ModelRefused where not every layer of a packed encoder
+        attends through the packed attention.
         """
         probes = self.probes
         numbers = [*range(len(probes.texts)), *probes.again] if numbers is None else numbers
-        tails = [probes.tails[each] for each in numbers]
-        order = np.lexsort((tails, [len(probes.texts[each]) for each in numbers]))
-        ordered, seconds = [numbers[each] for each in order], probes.seconds
+        tails = [probes.tails[number] for number in numbers]
+        order = np.lexsort((tails, [len(probes.texts[number]) for number in numbers]))
+        ordered, second_segments = [numbers[place] for place in order], probes.second_segments
         batch = RaggedBatch.pack(
-            [probes.texts[each] for each in ordered],
+            [probes.texts[number] for number in ordered],
             encoder.device,
             encoder.uncounted,
             types=encoder.token_types,
-            second_segments=[seconds[each] for each in ordered],
-            tails=[probes.tails[each] for each in ordered],
+            second_segments=[second_segments[number] for number in ordered],
+            tails=[probes.tails[number] for number in ordered],
         )
         with torch.inference_mode():
             if run is not None:
                 hidden = run(batch)
             elif isinstance(encoder, PackedEncoder):
                 hidden, calls = encoder.run_counting(batch)
-                _check_calls(encoder, calls)
+                _check_attention_calls(encoder, calls)
             else:
                 hidden = encoder(batch)
             rows = torch.from_numpy(batch.rows_of(np.argsort(order))).to(hidden.device)
             lengths = [len(text) for text in probes.texts]
-            exact, own = (torch.cat([each.split(lengths)[n] for n in numbers]) for each in (self.exact, self.own))
+            exact, reference = (
+                torch.cat([states.split(lengths)[number] for number in numbers]) for states in (self.exact, self.states)
+            )
         return ProbeStates(
             hidden=hidden[rows].float(),
             exact=exact,
-            own=own,
+            reference=reference,
             numbers=list(numbers),
-            lengths=[lengths[n] for n in numbers],
+            lengths=[lengths[number] for number in numbers],
         )
 
     @property
     def whole(self) -> list[int]:
-        """Numbers of the texts all of whose tokens are attended to."""
+        """Numbers of the texts without a tail: all their tokens are attended to."""
         return [number for number, tail in enumerate(self.probes.tails) if not tail]
 
     def uneven(self) -> list[int]:
-        """Numbers of a batch that attention takes two launches for: many short texts and a long one, if any is long."""
+        """Numbers of the texts of an uneven batch: many times the shortest one, and the longest one.
+
+        Attention takes two launches for such a batch if its longest text is long enough.
+        """
         by_length = sorted(self.whole, key=lambda number: len(self.probes.texts[number]))
         return [by_length[0]] * LEAST_SAVED + [by_length[-1]]
 
     def one_launch_batch(self, tokens: int, sequences: int, longest: int) -> list[int]:
-        """Numbers of texts without a tail that make one batch of that size at most, attended to in one launch.
+        """Numbers of texts without a tail that together fit into a batch of this size and take one attention launch.
 
-        One token at least is left free.
+        At least one token of the batch stays free.
         """
         lengths = [len(text) for text in self.probes.texts]
         usable = [number for number in self.whole if lengths[number] <= longest]
-        found: list[int] = []
-        free = tokens - 1
-        for number in islice(cycle(usable), sequences + len(usable)):  # a round more, since long ones are passed over
-            if lengths[number] <= free and len(found) < sequences:
-                found.append(number)
-                free -= lengths[number]
-        while len(launches(np.array(sorted(lengths[number] for number in found), dtype=np.int64))) > 1:
-            found.remove(max(found, key=lengths.__getitem__))
-        return found
+        numbers: list[int] = []
+        free_tokens = tokens - 1
+        for number in islice(cycle(usable), sequences + len(usable)):  # a round more, since texts too long are skipped
+            if lengths[number] <= free_tokens and len(numbers) < sequences:
+                numbers.append(number)
+                free_tokens -= lengths[number]
+        while len(launches(np.array(sorted(lengths[number] for number in numbers), dtype=np.int64))) > 1:
+            numbers.remove(max(numbers, key=lengths.__getitem__))
+        return numbers
 
-    def _exactly(self, model: nn.Module) -> tuple[Tensor, float]:
-        exact = self._one_by_one(model)
+    def _run_exactly(self, model: nn.Module) -> tuple[Tensor, float]:
+        """Hidden states [T, H] of all texts, and the padding noise, of a model whose weights are float32 for now."""
+        exact = self._run_one_by_one(model)
         return exact, self._padding_noise(model, exact)
 
-    def _one_by_one(self, model: nn.Module) -> Tensor:
-        """Hidden states [T, H] float32 of all texts, end to end."""
-        return torch.cat([self._alone(model, number) for number in range(len(self.probes.texts))]).float()
+    def _run_one_by_one(self, model: nn.Module) -> Tensor:
+        """Hidden states [T, H] float32 of all texts, end to end; every text is run alone."""
+        return torch.cat([self._run_alone(model, number) for number in range(len(self.probes.texts))]).float()
 
-    def _alone(self, model: Any, number: int) -> Tensor:
-        """Hidden states [L, H] of one text; a text that the tokenizer made is run with all inputs that it gave."""
-        written = self.probes.inputs(number)
-        if written is not None:
-            return run(model, {name: each[None] for name, each in written.items()})[0]
+    def _run_alone(self, model: Any, number: int) -> Tensor:
+        """Hidden states [L, H] of one text; a text that the tokenizer made is run with all inputs that it made."""
+        inputs = self.probes.inputs(number)
+        if inputs is not None:
+            return run(model, {name: values[None] for name, values in inputs.items()})[0]
         return self._feeding.alone(model, self.probes.texts[number], self.probes.tails[number])
 
     def _padding_noise(self, model: nn.Module, exact: Tensor) -> float:
-        """How far the model is from itself when the same texts are padded to one batch, or each stands there twice.
+        """Largest difference of hidden states between the model's own runs: of a text alone, in a padded batch, and
+        twice in one batch.
 
-        Long texts round more, so the longest runs once more by the other of its attentions, where the class has two.
-        Texts with a tail are left out: what a model that knows masked rows no better than padding makes of their tails
-        depends on the padding, and would excuse anything.
+        Rounding grows with length, so the longest text also runs with the model's other attention, where the class has
+        two. Texts with a tail are left out: models that treat masked tokens as padding give their tails other hidden
+        states in every batch, and this noise would hide real errors.
         """
         alone = exact.split([len(text) for text in self.probes.texts])
         numbers = range(self.probes.padded)
-        texts = [self.probes.texts[each] for each in numbers]
+        texts = [self.probes.texts[number] for number in numbers]
         padded = self._feeding.padded(model, texts)
-        noises = [_distance(padded[each, : len(texts[each])], alone[each]) for each in numbers]
-        noises += [_distance(self._feeding.padded(model, [texts[each]] * 2)[1], alone[each]) for each in numbers]
+        noises = [_distance(padded[number, : len(texts[number])], alone[number]) for number in numbers]
+        noises += [_distance(self._feeding.padded(model, [texts[number]] * 2)[1], alone[number]) for number in numbers]
         scale = max(1.0, float(exact.pow(2).mean().sqrt()))
         other = other_than(model, self.attention)
         if other is not None:
             with suppress(ModelRefused), attending_by(model, other):
-                noises.append(_distance(self._alone(model, self._longest), alone[self._longest]))
-                self._compare_attentions(other, noises[-1], scale)
-        return max((each for each in noises if each <= MOST_NOISE * scale), default=0.0)
+                noises.append(_distance(self._run_alone(model, self._longest), alone[self._longest]))
+                self._notice_other_attention(other, noises[-1], scale)
+        return max((noise for noise in noises if noise <= MOST_NOISE * scale), default=0.0)
 
-    def _compare_attentions(self, other: str, distance: float, scale: float) -> None:
+    def _notice_other_attention(self, other: str, distance: float, scale: float) -> None:
+        """Sets `notice` where the model's two attentions compute different things."""
         if not distance <= OTHER_MEANING * scale:
             self.notice = (
                 f"its {self.attention} attention, which transformers runs for its config by default, gives other "
@@ -224,20 +243,22 @@ class Reference:
 
 
 def _distance(hidden: Tensor, exact: Tensor) -> float:
+    """Largest difference of two numbers in the same place."""
     return float((hidden.float() - exact).abs().max())
 
 
-def _check_calls(encoder: PackedEncoder, calls: int) -> None:
+def _check_attention_calls(encoder: PackedEncoder, calls: int) -> None:
+    """Raises ModelRefused unless every layer attended through the packed attention once."""
     layers = int(getattr(encoder.model.config, "num_hidden_layers", calls))
     if calls != layers:
         raise ModelRefused(f"it attended {calls} times through the packed attention, its config says {layers} layers")
 
 
-def compare(hidden: Tensor, exact: Tensor, own: Tensor, padding_noise: float, dtype: torch.dtype) -> str | None:
-    """Why `hidden` [T, H] is not the model's, or None.
+def compare(hidden: Tensor, exact: Tensor, reference: Tensor, padding_noise: float, dtype: torch.dtype) -> str | None:
+    """Why the hidden states `hidden` [T, H] are not the model's, or None where they are; see `ProbeStates`.
 
-    float32: every number within 2e-5 x max(1, |reference|), or three times the model's own padding noise.
-    Half precision: no further from float32, in root mean square, than 1.5 times the model's own half precision.
+    In float32, every number must be within 2e-5 x max(1, |exact|) of `exact`, or within three times the padding noise.
+    In half precision, the root mean square error may be 1.5 times the error of `reference`.
     """
     if not torch.isfinite(hidden).all():
         return "its hidden states are not finite"
@@ -247,11 +268,11 @@ def compare(hidden: Tensor, exact: Tensor, own: Tensor, padding_noise: float, dt
         if (error > allowed).any():
             return f"hidden states differ by {float(error.max()):.2g}, its own padding noise is {padding_noise:.2g}"
         return None
-    ours, theirs = (float((each - exact).pow(2).mean().sqrt()) for each in (hidden, own))
-    if ours > HALF_RATIO * theirs:
-        return f"{ours:.2g} away from float32, its own {str(dtype)[6:]} run is {theirs:.2g} away"
+    error_here, error_of_model = (float((states - exact).pow(2).mean().sqrt()) for states in (hidden, reference))
+    if error_here > HALF_RATIO * error_of_model:
+        return f"{error_here:.2g} away from float32, its own {str(dtype)[6:]} run is {error_of_model:.2g} away"
     return None
 
 
 def _all_float32(model: nn.Module) -> bool:
-    return all(each.dtype == torch.float32 for each in model.parameters())
+    return all(parameter.dtype == torch.float32 for parameter in model.parameters())

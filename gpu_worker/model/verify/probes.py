@@ -1,7 +1,7 @@
-"""The texts that gates compare: ids of the whole vocabulary, special tokens in every place, lengths that tell.
+"""The texts that the gates compare: ids of the whole vocabulary, special tokens in every place, revealing lengths.
 
-A length tells where attention, or what stands for it, changes: around each window, chunk, block and table of distances
-that the config names.
+A length is revealing where the model computes differently beyond it: around each window, chunk, block and table of
+distances that the config names.
 """
 
 import re
@@ -16,35 +16,41 @@ import torch
 from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
 from gpu_worker.repository.inputs import WrittenInputs
 
-PLAIN = (5, 40, 1, 17, 17)
-"""Short, unequal, and two of one length."""
-MORE = (7, 2, 19, 12, 30, 24, 9, 15, 3, 27)
-"""Beside them where a text gives few numbers: logits."""
-SPECIAL = 9
-BOUNDS = re.compile(
+SHORT_LENGTHS = (5, 40, 1, 17, 17)
+"""Lengths of short texts in tokens: unequal ones, and two that are equal."""
+HEAD_LENGTHS = (7, 2, 19, 12, 30, 24, 9, 15, 3, 27)
+"""Lengths of further texts for heads, since a text has only a few logits to compare."""
+SPECIAL_LENGTH = 9
+"""Tokens of a text that shows one special id in several places."""
+BOUND_KEYS = re.compile(
     r"window|chunk|block|bucket|max_distance|max_relative|local_attention|local_radius|original_max_position|floor_scale|"
     r"topk$|indexer_budget|conv_kernel|segment_means"
 )
-NO_BOUNDS = re.compile(r"group|layer|moe|ff|feed_forward|expert|lm_head|multiple|type")
-"""Keys that the words above are found in, and that bound no attention."""
+"""Keys of a config that bound attention: the model computes differently beyond their value."""
+OTHER_KEYS = re.compile(r"group|layer|moe|ff|feed_forward|expert|lm_head|multiple|type")
+"""Keys that match `BOUND_KEYS` although they bound no attention."""
 ROLES = ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start")
+"""Special tokens whose ids a config may give, as `<role>_token_id`."""
 RUNS = 5
-"""Of the longest text by the model's own attention; those that only fill a step run once."""
-STEP = 16_384
-"""Tokens of a step, at most, that is to have more of them than a text may have positions."""
+"""Times that the gate runs the longest text by the model's own attention. Texts that only fill a step run once."""
+STEP_TOKENS = 16_384
+"""Most tokens of a step that is filled until it has more tokens than a text may have positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What probing may take: `score_bytes` of a layer's scores, as the model's own eager attention makes them, for the
-    longest text; `flops` of all texts together, run once."""
+    """What the probes may cost on a device.
+
+    `score_bytes` are the bytes of one layer's attention scores for the longest text, as the model's own eager attention
+    makes them. `flops` are those of one run of all texts.
+    """
 
     score_bytes: int
     flops: float
 
     @classmethod
     def of(cls, device: torch.device) -> "Budget":
-        """An accelerator that the model has nearly filled leaves little for scores."""
+        """The budget of a device; smaller on an accelerator whose memory the model has nearly filled."""
         if device.type == "cpu":
             return PROCESSOR
         free, _ = torch.cuda.mem_get_info(device)
@@ -52,16 +58,17 @@ class Budget:
 
 
 PROCESSOR, ACCELERATOR = Budget(1 << 30, 1e12), Budget(4 << 30, 1e14)
-"""Seconds of either; two cores take half a minute."""
+"""Budgets of a processor and of an accelerator: each needs some seconds, a processor of two cores half a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """`texts` run one by one, and all at once. Of each, the last `tails` tokens are attended to by nobody.
+    """Texts that a model runs one by one, and then all in one batch.
 
-    The first `padded` of them are also run as a padded batch, to see how far the model is from itself. `again` are
-    numbers of texts that stand in the batch once more, so that a step has more tokens than a text may have positions.
-    The last of them are `written`: texts and pairs that the model's own tokenizer class made, with all its inputs.
+    `tails` gives for each of `texts` how many of its last tokens no other token attends to. The first `padded` texts
+    also run as a padded batch, which measures the model's padding noise. `again` are numbers of texts that stand in the
+    batch twice, so that a step has more tokens than a text may have positions. The last texts are `written`: texts and
+    pairs that the model's own tokenizer class made, with all its inputs.
     """
 
     texts: tuple[Ids, ...]
@@ -71,12 +78,12 @@ class Probes:
     written: tuple[WrittenInputs, ...] = ()
 
     @property
-    def seconds(self) -> list[int]:
-        """Where the second text of each begins (0: nowhere)."""
-        return [0] * (len(self.texts) - len(self.written)) + [each.second_segment for each in self.written]
+    def second_segments(self) -> list[int]:
+        """For each text, the place where the second text of a pair begins; 0 where there is none."""
+        return [0] * (len(self.texts) - len(self.written)) + [inputs.second_segment for inputs in self.written]
 
     def inputs(self, number: int) -> Mapping[str, Counts] | None:
-        """What the tokenizer gave, [L] by name, of a text that it made."""
+        """Inputs [L] by name that the tokenizer made of a text; None for a text that it did not make."""
         place = number - len(self.texts)
         return self.written[place].inputs if place >= -len(self.written) else None
 
@@ -98,44 +105,46 @@ class Probes:
         types: TokenTypes | None = None,
         written: Sequence[WrittenInputs] = (),
     ) -> "Probes":
-        """Those of a model that has so many `positions`.
+        """Makes the probes of a model with so many `positions`.
 
-        `special` are the tokenizer's special ids; `unattended`: whether texts with a tail belong to it; `limit`: tokens
-        that a text may have. Lengths that the budget does not allow are left out, and the limit is cut to what it does.
-        `types`: those that the model is fed; texts around a bound have the special tokens that types tell apart.
-        `written`: what its tokenizer made; of more positions than there are, or of ids beyond the vocabulary: left out.
+        `special` are the tokenizer's special ids. `unattended` says whether the model gets texts with tails. `limit` is
+        the most tokens that a text may have. Lengths that the budget does not allow are left out; the limit is reduced
+        to what it allows. `types` are the token types that the model is fed; texts around a bound then have the special
+        tokens by which types are told apart. Of `written`, which the tokenizer made, texts with more tokens than
+        positions, or with ids beyond the vocabulary, are left out.
         """
         generator = np.random.default_rng(0)
-        vocabulary, most = int(config.vocab_size), budget.flops / max(flops_per_token, 1.0)
+        vocabulary, most_tokens = int(config.vocab_size), budget.flops / max(flops_per_token, 1.0)
         longest = min(positions, int((budget.score_bytes / 4 / _heads(config)) ** 0.5))
 
         def random(length: int) -> Ids:
             return generator.integers(0, vocabulary, length, dtype=np.int32)
 
-        texts = [random(length) for length in PLAIN if length <= positions]
-        known = sorted(each for each in {*special, *_ids_of(config)} if 0 <= each < vocabulary)
-        texts += [_everywhere(random(min(SPECIAL, positions)), identity) for identity in known]
-        if len(known) > 1:
-            texts.append(np.array(generator.permutation(known)[:positions], dtype=np.int32))
+        texts = [random(length) for length in SHORT_LENGTHS if length <= positions]
+        special_ids = sorted(identity for identity in {*special, *_special_ids(config)} if 0 <= identity < vocabulary)
+        texts += [_with_id_everywhere(random(min(SPECIAL_LENGTH, positions)), identity) for identity in special_ids]
+        if len(special_ids) > 1:
+            texts.append(np.array(generator.permutation(special_ids)[:positions], dtype=np.int32))
         texts += [] if types is None else [framed for text in texts[:2] if (framed := types.framed(text)) is not text]
         padded = len(texts)
-        tripled = 3.0 * int(getattr(config, "hidden_size", 0) or 768)
-        left = most - sum(map(len, texts))
-        for length in (*dict.fromkeys(_telling(config.to_dict())), limit):
-            # Attention makes 4 H L products a pair of tokens, layers make about 24 H^2 L a token.
-            affordable = tripled * ((1 + 2 * max(left, 0.0) / tripled) ** 0.5 - 1)
+        thrice_width = 3.0 * int(getattr(config, "hidden_size", 0) or 768)
+        tokens_left = most_tokens - sum(map(len, texts))
+        for length in (*dict.fromkeys(_revealing_lengths(config.to_dict())), limit):
+            # For a text of n tokens, L layers of width H take about 24 H^2 L n operations, and attention 4 H L n^2. So
+            # the text costs as much as n + n^2 / 6 H tokens without attention; the next line solves that for n.
+            affordable = thrice_width * ((1 + 2 * max(tokens_left, 0.0) / thrice_width) ** 0.5 - 1)
             chosen = int(min(length, longest, affordable)) if length == limit else length
             if 0 < chosen <= min(longest, affordable) and chosen not in map(len, texts):
                 texts.append(random(chosen) if types is None else types.framed(random(chosen)))
-                left -= chosen + chosen**2 / (2 * tripled)
+                tokens_left -= chosen + chosen**2 / (2 * thrice_width)
         tails = [0] * len(texts)
         if unattended:
             last = random(min(40, positions))
             texts, tails = [*texts, last, last[:12]], [*tails, 6, 1]
-        usable = [each for each in written if len(each.ids) <= positions and int(each.ids.max()) < vocabulary]
-        texts, tails = [*texts, *(each.ids for each in usable)], tails + [0] * len(usable)
+        usable = [inputs for inputs in written if len(inputs.ids) <= positions and int(inputs.ids.max()) < vocabulary]
+        texts, tails = [*texts, *(inputs.ids for inputs in usable)], tails + [0] * len(usable)
         missing, again = positions + 1 - sum(map(len, texts)), []
-        if missing <= min(RUNS * most, STEP):
+        if missing <= min(RUNS * most_tokens, STEP_TOKENS):
             for number in cycle(range(padded)):
                 if missing <= 0:
                     break
@@ -144,49 +153,50 @@ class Probes:
         return cls(texts=tuple(texts), tails=tuple(tails), padded=padded, again=tuple(again), written=tuple(usable))
 
     def notice(self, limit: int) -> str:
-        """What a user should know where texts may have more tokens than the longest of these."""
+        """What a user should know where texts may have more tokens than the longest probe; else empty."""
         return f"compared at load with texts of up to {self.longest} tokens, not longer" if limit > self.longest else ""
 
     def short(self) -> list[Ids]:
-        """Those of a few tokens, all of them attended to, that the tokenizer did not make."""
-        made = len(self.texts) - len(self.written)
-        pairs = zip(self.texts[:made], self.tails[:made], strict=True)
-        return [text for text, tail in pairs if len(text) <= max(PLAIN) and not tail]
+        """Short texts without a tail that the tokenizer did not make."""
+        unwritten = len(self.texts) - len(self.written)
+        pairs = zip(self.texts[:unwritten], self.tails[:unwritten], strict=True)
+        return [text for text, tail in pairs if len(text) <= max(SHORT_LENGTHS) and not tail]
 
 
 def head_texts(vocabulary: int, positions: int) -> list[Ids]:
-    """Texts for heads, beside those of the encoder."""
+    """Texts of random ids that only heads are compared with."""
     generator = np.random.default_rng(1)
-    return [generator.integers(0, vocabulary, min(length, positions), dtype=np.int32) for length in MORE]
+    return [generator.integers(0, vocabulary, min(length, positions), dtype=np.int32) for length in HEAD_LENGTHS]
 
 
 def _heads(config: Any) -> int:
-    """At least one; families whose layers differ refuse to tell."""
+    """Number of attention heads; 1 where the config gives none, as in families whose layers differ."""
     try:
         return int(config.num_attention_heads or 1)
     except (AttributeError, RuntimeError, TypeError):
         return 1
 
 
-def _ids_of(config: Any) -> Iterator[int]:
+def _special_ids(config: Any) -> Iterator[int]:
     """Special ids that the config itself names."""
     for role in ROLES:
-        named = getattr(config, f"{role}_token_id", None)
-        yield from (each for each in (named if isinstance(named, list) else [named]) if isinstance(each, int))
+        value = getattr(config, f"{role}_token_id", None)
+        ids = value if isinstance(value, list) else [value]
+        yield from (identity for identity in ids if isinstance(identity, int))
 
 
-def _everywhere(text: Ids, identity: int) -> Ids:
-    """A text with this id at its start, in its middle and at its end."""
+def _with_id_everywhere(text: Ids, identity: int) -> Ids:
+    """Puts an id at the start, in the middle and at the end of a text, in place."""
     text[[0, len(text) // 2, -1]] = identity
     return text
 
 
-def _telling(settings: dict[Any, Any]) -> Iterator[int]:
-    """Lengths over twice each bound, just over it, at it and just under; bounds of parts count too."""
+def _revealing_lengths(settings: dict[Any, Any]) -> Iterator[int]:
+    """Lengths above twice each bound, just above it, at it and just below; bounds of nested configs count too."""
     for name, value in settings.items():
         if isinstance(value, dict):
-            yield from _telling(value)
-        elif BOUNDS.search(str(name)) and not NO_BOUNDS.search(str(name)):
+            yield from _revealing_lengths(value)
+        elif BOUND_KEYS.search(str(name)) and not OTHER_KEYS.search(str(name)):
             for bound in value if isinstance(value, list) else [value]:
                 if isinstance(bound, int) and not isinstance(bound, bool) and bound > 1:
                     yield from (2 * bound + 9, bound + 1, bound, bound - 1)

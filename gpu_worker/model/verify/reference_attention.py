@@ -1,8 +1,8 @@
-"""Which of transformers' implementations of attention a model runs by default, and the model under another for a while.
+"""The implementations of attention in transformers: which one a model runs by default, and how to run another.
 
-What transformers takes by default is what sentence-transformers runs: PyTorch's fused attention where the class has it
-and its config asks for nothing else, the written-out one else. For some classes and options these are two meanings, and
-then the default is the model's.
+The default is what sentence-transformers runs: PyTorch's fused attention (sdpa) where the class supports it and its
+config asks for nothing else, otherwise the written-out one (eager). For some classes and options the two compute
+different things; then the default is right.
 """
 
 from collections.abc import Iterator
@@ -12,22 +12,26 @@ from typing import Any
 from gpu_worker.repository.weights import OWN_ATTENTION
 
 FUSED, WRITTEN_OUT = OWN_ATTENTION
+"""Transformers' names of the two implementations: sdpa and eager."""
 
 
 def default_of(model: Any) -> str:
-    """The one that a model runs as it is loaded."""
+    """Name of the attention that a model runs at present, which after loading is its default."""
     return str(model.config.get_text_config()._attn_implementation or WRITTEN_OUT)
 
 
 def other_than(model: Any, implementation: str) -> str | None:
-    """The one beside it, None where the class has no other."""
+    """Name of the other implementation that a model's class supports; None where it supports only this one."""
     if implementation == FUSED:
         return WRITTEN_OUT
     return FUSED if getattr(model, "_supports_sdpa", False) else None
 
 
 def run_by(model: Any, implementation: str) -> None:
-    """From now on. A class that looks the name up in its config, and not in transformers' table, finds it there."""
+    """Makes a model run this implementation from now on.
+
+    Classes that do not take the name from transformers' table read it from their config.
+    """
     if type(model)._can_set_attn_implementation():
         model.set_attn_implementation(implementation)
     else:
@@ -36,7 +40,7 @@ def run_by(model: Any, implementation: str) -> None:
 
 @contextmanager
 def attending_by(model: Any, implementation: str) -> Iterator[None]:
-    """For a while."""
+    """Makes a model run this implementation inside the `with` block."""
     before = default_of(model)
     run_by(model, implementation)
     try:

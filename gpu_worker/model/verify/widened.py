@@ -1,7 +1,8 @@
 """Half-precision weights as float32, for the gates' exact runs. Knows no probes and no tolerances.
 
-Half numbers are float32 numbers too, so nothing is rounded on the way. Weights converted all at once would need twice
-the memory that the model is served in; so each is converted by the operator that reads it, and freed when that is done.
+Every half-precision number is also a float32 number, so the conversion rounds nothing. Converting all weights at once
+would need twice the memory that the model needs later; so the operator that reads a weight converts it, and frees the
+copy afterwards.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,13 +19,13 @@ T = TypeVar("T")
 aten = torch.ops.aten
 CUT = {aten.chunk.default, aten.detach.default, aten.select.int, aten.slice.Tensor, aten.split.Tensor}
 CUT |= {aten.split_with_sizes.default, aten.t.default, aten.transpose.int, aten.unbind.int}
-"""What names a part of a weight, such as one expert of many: that part alone is converted, once it is read."""
+"""Operators that take a part of a weight, such as one expert of many: only that part is converted, when it is read."""
 LOOKED_UP = {aten.embedding.default, aten.index_select.default, aten.index.Tensor}
-"""What copies rows of a weight: those alone are converted. A table of a large vocabulary is larger than a layer."""
+"""Operators that copy rows of a weight: only these rows are converted, since an embedding table may be very large."""
 
 
 class Widened(Tensor):
-    """A half-precision tensor, `rounded`, that is float32 to whoever looks at it or computes with it."""
+    """A half-precision tensor, `rounded`, that looks like a float32 tensor and computes like one."""
 
     rounded: Tensor
     __torch_function__: Any = torch._C._disabled_torch_function_impl
@@ -50,48 +51,53 @@ class Widened(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, operator: Any, types: Any, arguments: Any = (), keywords: Any = None
     ) -> Any:
-        """Raises TypeError where a weight is to be changed, which nobody would see."""
+        """Runs an operator on float32 copies of its widened arguments.
+
+        Raises TypeError where the operator changes a weight in place: only the copy would change.
+        """
         keywords = keywords or {}
         first = arguments[0] if arguments else None
         if operator in CUT and isinstance(first, Widened):
             parts = operator(first.rounded, *arguments[1:], **keywords)
-            if all(_lie_together(part) for part in tree_leaves(parts)):
+            if all(_keeps_layout(part) for part in tree_leaves(parts)):
                 return tree_map_only(Tensor, Widened, parts)
         if operator in LOOKED_UP and isinstance(first, Widened) and not _any_widened((arguments[1:], keywords)):
             return operator(first.rounded, *arguments[1:], **keywords).float()
-        if any(isinstance(each, Widened) for each in _written(operator, arguments, keywords)):
+        if any(isinstance(value, Widened) for value in _changed_in_place(operator, arguments, keywords)):
             raise TypeError(f"{operator} changes a weight")
         arguments, keywords = tree_map_only(Widened, widen, (arguments, keywords))
         return operator(*arguments, **keywords)
 
 
 def widen(weight: Widened) -> Tensor:
-    """The same numbers in float32, laid out alike; they live as long as somebody holds them."""
-    return weight.rounded.float().requires_grad_(weight.requires_grad)  # by which matmul picks its way
+    """A float32 copy of the same numbers in the same memory layout."""
+    # Matmul chooses its kernel by `requires_grad`.
+    return weight.rounded.float().requires_grad_(weight.requires_grad)
 
 
 def in_float32(model: nn.Module, compute: Callable[[], T]) -> T:
-    """What `compute` gives while all half-precision weights of the model are float32, and themselves again afterwards.
+    """Returns the result of `compute`, which runs while all half-precision weights of the model are float32.
 
-    A class that cannot run on weights that are converted as they are read has all of them converted at once.
+    The weights are converted as they are read; all at once where the model's class cannot run so. Afterwards they are
+    half precision again.
     """
     try:
         with as_read(model):
             return compute()
-    except Exception:  # of foreign code, which may look at memory itself; what is wrong for another reason fails again
+    except Exception:  # foreign code may access memory directly; an error of any other kind is raised again below
         with at_once(model):
             return compute()
 
 
 @contextmanager
 def as_read(model: nn.Module) -> Iterator[None]:
-    """Every weight is float32 while an operator reads it. Tied ones, and those that others look at, are so as well."""
+    """Makes every half-precision weight float32 to the operators that read it; tied and shared weights too."""
     swapped: list[tuple[nn.Parameter, Widened]] = []
     try:
-        for parameter in _half(model):
-            with torch.inference_mode():  # else a part made in that mode would not be taken for a view of it
+        for parameter in _half_precision(model):
+            with torch.inference_mode():  # a part made in that mode must count as a view of it
                 widened = Widened(parameter.data, parameter.requires_grad)
-            widened._is_param = True  # to isinstance it is an nn.Parameter still
+            widened._is_param = True  # so that isinstance still takes it for an nn.Parameter
             swap_tensors(parameter, widened)
             swapped.append((parameter, widened))
         yield
@@ -102,34 +108,35 @@ def as_read(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def at_once(model: nn.Module) -> Iterator[None]:
-    """All weights in float32 for a while: the obvious twin."""
-    kept = [(parameter, parameter.dtype) for parameter in _half(model)]
+    """Converts all half-precision weights to float32, and back at the end: the simple version of `as_read`."""
+    converted = [(parameter, parameter.dtype) for parameter in _half_precision(model)]
     try:
-        for parameter, _ in kept:
+        for parameter, _ in converted:
             parameter.data = parameter.data.float()
         yield
     finally:
-        for parameter, dtype in kept:
+        for parameter, dtype in converted:
             parameter.data = parameter.data.to(dtype)
 
 
-def _half(model: nn.Module) -> list[nn.Parameter]:
-    """Weights that float32 holds exactly; each once, however many modules share it."""
-    return [each for each in model.parameters() if each.is_floating_point() and each.element_size() < 4]
+def _half_precision(model: nn.Module) -> list[nn.Parameter]:
+    """Floating-point weights with fewer bits than float32, without repetition where modules share one."""
+    return [weight for weight in model.parameters() if weight.is_floating_point() and weight.element_size() < 4]
 
 
-def _lie_together(part: Any) -> bool:
-    """Else its float32 copy would be laid out otherwise than that part of a float32 weight."""
+def _keeps_layout(part: Any) -> bool:
+    """Whether a float32 copy of a part of a weight has the memory layout of the same part of a float32 weight."""
     return not isinstance(part, Tensor) or torch.empty_like(part, device="meta").stride() == part.stride()
 
 
 def _any_widened(values: Any) -> bool:
-    return any(isinstance(each, Widened) for each in tree_leaves(values))
+    """Whether a widened weight is among nested values."""
+    return any(isinstance(value, Widened) for value in tree_leaves(values))
 
 
-def _written(operator: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> Iterator[Any]:
-    """What an operator changes in place."""
-    for place, each in enumerate(operator._schema.arguments):
-        if each.is_write:
-            value = arguments[place] if place < len(arguments) else keywords.get(each.name)
+def _changed_in_place(operator: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> Iterator[Any]:
+    """Arguments that an operator changes in place."""
+    for place, argument in enumerate(operator._schema.arguments):
+        if argument.is_write:
+            value = arguments[place] if place < len(arguments) else keywords.get(argument.name)
             yield from tree_leaves(value)

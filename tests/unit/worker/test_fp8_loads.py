@@ -190,7 +190,7 @@ def test_cosines_of_nothing() -> None:
     zero, one = torch.zeros(1, 4), torch.ones(1, 4)
     assert cosines(torch.cat([zero, zero, one]), torch.cat([zero, one, one])).tolist() == pytest.approx([1.0, 0.0, 1.0])
     good = ProbeStates(
-        hidden=torch.ones(3, 4), exact=torch.ones(3, 4), own=torch.ones(3, 4), numbers=[0, 1], lengths=[1, 2]
+        hidden=torch.ones(3, 4), exact=torch.ones(3, 4), reference=torch.ones(3, 4), numbers=[0, 1], lengths=[1, 2]
     )
     assert Cosines.of(good).near_enough
     for bad in (float("nan"), float("inf")):

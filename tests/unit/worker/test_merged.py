@@ -96,8 +96,8 @@ def test_compiled_layers_make_one_product_of_a_group() -> None:
     assert products == [4]
     merged = [each for each in encoder.model.modules() if isinstance(each, MergedLinear)]
     assert len(merged) == 5 * LAYERS
-    assert len({id(each._made) for each in merged}) == 1
-    assert (merged[0]._made.columns, merged[0]._made.states, merged[0]._made.left) == (None, None, 0)
+    assert len({id(each._last) for each in merged}) == 1
+    assert (merged[0]._last.columns, merged[0]._last.states, merged[0]._last.left) == (None, None, 0)
     torch.compiler.reset()
 
 
@@ -113,7 +113,7 @@ def test_a_step_that_failed_leaves_one_product_at_most() -> None:
         with pytest.raises(ZeroDivisionError):
             encoder(known)
         handle.remove()
-        held = layers[2].mlp.gate_proj._made
+        held = layers[2].mlp.gate_proj._last
         assert held.product is layers[2].mlp.gate_proj.product
         assert torch.equal(encoder(known), expected)
     assert held.columns is None
