@@ -41,5 +41,6 @@ def _vector_bytes(work: Encode, tokens: RaggedTokens, card: ModelCard) -> int:
         width = work.dimensions or card.multi_vector_dimensions
         total += tokens.total * (kind.row_bytes(width) + kind.scale_bytes)
     if OutputKind.SPARSE in work.outputs:
-        total += len(tokens) * work.sparse_top_k * SPARSE_PAIR_BYTES
+        weights = min(work.sparse_top_k, card.vocabulary_size)  # a text has no more, whatever a request names
+        total += len(tokens) * weights * SPARSE_PAIR_BYTES
     return total
