@@ -1,7 +1,9 @@
 """`python -m selvage.bulk`: exits with 0 when all is done, 1 where it failed, 2 for flags, 130 after Ctrl-C."""
 
+import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import grpc
 
@@ -52,5 +54,16 @@ def summary_text(options: BulkOptions, summary: Summary) -> str:
     return "\n".join([*lines, took if summary.texts else "there was nothing left to do"])
 
 
+def end_process(status: int) -> NoReturn:
+    """Ends the process at once: what was written is flushed, and nothing else is tidied up.
+
+    The interpreter's own end would wait for ever, now and then: it deletes gRPC's call, whose lock is held by a thread
+    that the interpreter has already stopped.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    end_process(main(sys.argv[1:]))
