@@ -87,7 +87,7 @@ async def test_a_frontend_that_drains_loses_no_call(tmp_path: Path) -> None:
 async def test_http_goes_to_frontends_that_serve(tmp_path: Path) -> None:
     """Its own port of the proxy; 503 where there is none."""
     async with (
-        stack("random:tiny-bert", frontend=APIS) as pair,
+        stack("random:tiny-bert", frontend=APIS | {"http-host": "selvage"}) as pair,
         proxy(pair, tmp_path),
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(f"{tmp_path}/http")) as session,
     ):
