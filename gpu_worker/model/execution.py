@@ -20,6 +20,7 @@ from gpu_worker.kernels.attention import llama4, relative
 from gpu_worker.kernels.attention.choice import AttentionShape
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength
 from gpu_worker.kernels.attention.hopper import Hopper
+from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
 from gpu_worker.model.encoder.equal_length import EqualLengthEncoder
 from gpu_worker.model.encoder.packed import PackedEncoder
@@ -96,6 +97,8 @@ class ModeChoice:
         findings = _check_attention(encoder, self.reference)
         fewer = saved_products(self.base)
         mode = _with_fastest_attention(encoder, self.reference, self.placement)
+        missing = attention_choice.missing_kernels(self.placement.device)
+        findings += [missing] if missing else []
         findings += [f"{fewer} products of a step are made together with others"] if fewer else []
         return replace(mode, findings=(*findings, *mode.findings))
 
@@ -156,9 +159,10 @@ def _check_attention(packed: PackedEncoder, reference: Reference) -> list[str]:
     try:
         reference.check(packed)
     except ModelRefused:
-        if not isinstance(faster, EqualRuns) or faster.kernels == KernelByLength():
+        own = EqualRuns(KernelByLength())
+        if faster.name == own.name or not isinstance(faster, EqualRuns | NativeAttention):
             raise
-        packed.attention = EqualRuns(KernelByLength())
+        packed.attention = own
         reference.check(packed)
         return [f"no {faster.name}: the model does not run by it as by its own"]
     return []

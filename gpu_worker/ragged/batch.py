@@ -109,13 +109,15 @@ class RaggedBatch:
 
     `ids` [1, T], `positions` [1, T] int64 and the tensors of `spans` lie on the device once their upload was sent.
     `lengths`, `offsets` and `tokens` [T] (the ids) are the host's copies, so nothing is ever read back. The tokens of a
-    sequence attend to its first `attended` [S] tokens.
+    sequence attend to its first `attended` [S] tokens. `layout` [S, 5] says the same for kernels on the host, by
+    sequence: its first query and their number, its first key and their number, and how many keys precede its first query.
     """
 
     lengths: tuple[int, ...]
     offsets: npt.NDArray[np.int64]
     tokens: npt.NDArray[np.int64]
     attended: Counts
+    layout: npt.NDArray[np.int64]
     uploaded: UploadedArray
     """[2 or 3, T] int64: ids, positions, and token types where the model reads them."""
     spans: tuple[Span, ...]
@@ -157,11 +159,13 @@ class RaggedBatch:
         if token_types is not None:
             rows[2] = token_types
         rows = rows[: 2 if token_types is None else 3]
+        starts, attended = offsets[:-1], lengths - unattended
         batch = cls(
             lengths=tuple(lengths.tolist()),
             offsets=offsets,
             tokens=rows[0],
-            attended=lengths - unattended,
+            attended=attended,
+            layout=np.stack([starts, lengths, starts, attended, np.zeros_like(starts)], axis=1),
             uploaded=arrays.add_array(rows),
             spans=tuple(
                 Span.of(offsets[start : stop + 1], unattended[start:stop], arrays) for start, stop in launches(lengths)

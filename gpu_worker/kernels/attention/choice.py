@@ -12,8 +12,10 @@ from gpu_worker.kernels.attention import hopper
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength, RunKernel
 from gpu_worker.kernels.attention.hopper import Hopper
 from gpu_worker.kernels.attention.interface import AttentionTerms, PackedAttention
+from gpu_worker.kernels.attention.native import NativeAttention, serves
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.kernels.attention.written_out import onednn_products
+from gpu_worker.kernels.cpu import library
 from gpu_worker.ragged.batch import RaggedBatch
 
 BOUNDS = (16, 32, 64, 128, 256)
@@ -39,11 +41,19 @@ def choose(
 ) -> PackedAttention:
     """Returns the fastest attention that the device, the number format and the model allow."""
     if device.type == "cpu":
-        return EqualRuns(measured(dtype, head, causal, bias))
+        kernels = library.load()
+        native = serves(kernels, dtype, head)
+        return NativeAttention(kernels) if native else EqualRuns(measured(dtype, head, causal, bias))
     flash = device.type == "cuda" and dtype in (torch.float16, torch.bfloat16) and not (softcap or bias)
     if flash and head % 8 == 0 and head <= 256 and torch.cuda.get_device_capability(device) >= (8, 0):
         return Varlen()
     return EqualRuns(KernelByLength())
+
+
+def missing_kernels(device: torch.device) -> str:
+    """What a user should know where this processor could run faster kernels than it does; "" where it does not."""
+    missing = library.load().missing if device.type == "cpu" else ""
+    return f"attention may take up to 3 times as long as by the processor's kernels: {missing}" if missing else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

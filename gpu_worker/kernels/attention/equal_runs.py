@@ -59,8 +59,8 @@ class EqualRuns:
         output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
         for run in batch.runs():
             rows, kernel = slice(run.start, run.stop), self.kernels.of(run.length)
-            q, k, v = (_by_sequence(states[:, rows], run) for states in (query, key, value))
-            into = _by_sequence(output[rows].transpose(0, 1), run)
+            q, k, v = (by_sequence(states[:, rows], run) for states in (query, key, value))
+            into = by_sequence(output[rows].transpose(0, 1), run)
             if kernel is RunKernel.FUSED and terms.softcap is None:
                 into.copy_(fused(q, k, v, terms, run.attended))
                 continue
@@ -70,7 +70,7 @@ class EqualRuns:
         return output
 
 
-def _by_sequence(states: Tensor, run: LengthRun) -> Tensor:
+def by_sequence(states: Tensor, run: LengthRun) -> Tensor:
     """[H, N x L, D] -> [N, H, L, D], a view."""
     heads, _, width = states.shape
     return states.view(heads, run.count, run.length, width).transpose(0, 1)

@@ -138,6 +138,7 @@ class Graph:
             offsets=empty,
             tokens=empty,
             attended=empty,
+            layout=empty,
             uploaded=UploadedArray.on_device(self._rows),
             spans=(span,),
         )

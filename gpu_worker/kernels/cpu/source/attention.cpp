@@ -1,0 +1,300 @@
+// Softmax attention inside each sequence of a packed batch, in blocks of keys (FlashAttention, arXiv:2205.14135).
+//
+// Blocks of keys are counted from a sequence's first key and sums run in the order of the keys, whatever else is in the
+// batch and wherever a query's block begins: a token's result has the same bits alone and beside others.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <cmath>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "packing.h"
+#include "products.h"
+#include "scratch.h"
+#include "tasks.h"
+#include "vectors.h"
+#include "visibility.h"
+
+namespace selvage {
+namespace {
+
+constexpr int64_t KEY_BLOCK = 256;   // keys whose scores are computed together
+constexpr int64_t QUERY_BLOCK = 64;  // queries whose scores are computed together: 64 KiB of scores, which a cache holds
+constexpr int64_t TASK_ROWS = 256;   // queries, over all heads that share keys, for which keys are packed once
+constexpr int64_t TASK_COST = 16;    // queries, and keys, that cost as much as beginning a task
+constexpr int64_t ROW_STEP = 4;      // products have a multiple of so many rows, so that there are few kinds of them
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// Rows of one head each, as a tensor [heads, tokens, numbers] holds them.
+template <typename Number>
+struct Rows {
+  Number* first;
+  int64_t head_stride, token_stride;
+  Number* at(int64_t head, int64_t token) const { return first + head * head_stride + token * token_stride; }
+};
+
+// What is added to scaled scores: [1 or sequences, heads, queries, keys].
+struct Bias {
+  const float* first = nullptr;
+  int64_t sequence_stride = 0, head_stride = 0, query_stride = 0;
+};
+
+// A sequence: its queries lie at tokens `query` on, its keys at tokens `key` on. `past` keys precede its first query.
+struct Sequence {
+  int64_t query, queries, key, keys, past;
+};
+
+struct Terms {
+  float scale, softcap;  // no softcap where it is 0
+  Visibility visibility;
+};
+
+// Queries of one sequence that see the same keys: those of all heads that share a head of keys.
+struct Task {
+  int64_t sequence, key_head, first_row, rows;
+};
+
+// State of a row of queries between blocks of keys.
+struct Running {
+  float largest, sum;
+};
+
+// What a thread needs while it works.
+struct Workspace {
+  Scratch keys, values, queries, scores, weights, means, running;
+};
+
+// Turns products into scores in powers of two, where a softcap or a bias makes that more than a factor.
+void finish_scores(float* scores, Keys seen, const Terms& terms, const float* bias) {
+  for (int64_t column = seen.first; column < seen.last; column += WIDTH) {
+    const int64_t count = std::min(WIDTH, seen.last - column);
+    Vector x = load(scores + column, count) * Vector(terms.scale);
+    if (bias != nullptr) x = x + load(bias + column, count);
+    if (terms.softcap > 0) x = (x / Vector(terms.softcap)).tanh() * Vector(terms.softcap);
+    (x * Vector(LOG2_E)).store(scores + column, count);
+  }
+}
+
+// Weighs the keys of one row by their scores: softmax's numerators, 0 for keys that are not `seen`. `factor` turns scores
+// into powers of two. Returns what the row's earlier sums must be multiplied with.
+template <typename Number>
+float weigh(float* scores, Number* weights, int64_t width, Keys seen, float factor, Running& row) {
+  constexpr int DEGREE = sizeof(Number) == 2 ? 4 : 6;
+  if (seen.empty()) {
+    for (int64_t column = 0; column < width; column += WIDTH) store(weights + column, Vector(0.0f));
+    return 1.0f;
+  }
+  std::fill(scores, scores + seen.first, -INFINITE);
+  std::fill(scores + seen.last, scores + width, -INFINITE);
+  Vector most = load(scores);
+  for (int64_t column = WIDTH; column < width; column += WIDTH) most = at::vec::maximum(most, load(scores + column));
+  const float top = std::max(largest(most) * factor, row.largest);
+  const Vector factors(factor), tops(top);
+  Vector sums(0.0f);
+  for (int64_t column = 0; column < width; column += WIDTH) {
+    const Vector power = power_of_two<DEGREE>(at::vec::fmsub(load(scores + column), factors, tops));
+    sums = sums + power;
+    store(weights + column, power);
+  }
+  const float earlier = row.largest == top ? 1.0f : std::exp2(row.largest - top);
+  row = {top, row.sum * earlier + sum(sums)};
+  return earlier;
+}
+
+template <typename Number>
+class Attention {
+ public:
+  Rows<const Number> query, key, value;
+  Rows<Number> output;
+  int64_t heads, key_heads, depth, width;
+  Terms terms;
+  Bias bias;
+  std::vector<Sequence> sequences;
+
+  void run() const {
+    const std::vector<Task> tasks = split();
+    std::vector<int64_t> costs;
+    for (const Task& task : tasks) {
+      const Keys seen = keys_of(sequences[task.sequence], task.first_row, task.rows);
+      costs.push_back((task.rows + TASK_COST) * (seen.last - seen.first + TASK_COST));
+    }
+    share_tasks(costs, [&](const auto& next) {
+      thread_local Workspace workspace;
+      for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
+        for (; task < end; task++) attend(tasks[task], workspace);
+      }
+      release_products<Number>();
+    });
+  }
+
+ private:
+  std::vector<Task> split() const {
+    const int64_t group = heads / key_heads;
+    const int64_t rows = std::max(QUERY_BLOCK, TASK_ROWS / group / QUERY_BLOCK * QUERY_BLOCK);
+    std::vector<Task> tasks;
+    for (size_t i = 0; i < sequences.size(); i++) {
+      for (int64_t first = 0; first < sequences[i].queries; first += rows) {
+        for (int64_t head = 0; head < key_heads; head++) {
+          tasks.push_back({static_cast<int64_t>(i), head, first, std::min(rows, sequences[i].queries - first)});
+        }
+      }
+    }
+    return tasks;
+  }
+
+  void attend(const Task& task, Workspace& workspace) const {
+    const Sequence& sequence = sequences[task.sequence];
+    const int64_t group = heads / key_heads, rows = group * task.rows;
+    float* means = workspace.means.take<float>(round_up(rows, ROW_STEP) * width + ROW_STEP * width);
+    std::fill(means, means + rows * width, 0.0f);
+    auto* running = workspace.running.take<Running>(rows);
+    std::fill(running, running + rows, Running{-INFINITE, 0.0f});
+    const Keys seen = keys_of(sequence, task.first_row, task.rows);
+    Number* keys = workspace.keys.take<Number>(KEY_BLOCK * depth);
+    Number* values = workspace.values.take<Number>(KEY_BLOCK * width);
+    for (int64_t block = seen.first / KEY_BLOCK * KEY_BLOCK; block < seen.last; block += KEY_BLOCK) {
+      const int64_t count = std::min(KEY_BLOCK, sequence.keys - block);
+      const int64_t filled = round_up(count, DEPTH_STEP<Number>);
+      pack_keys(key.at(task.key_head, sequence.key + block), key.token_stride, count, filled, depth, KEY_BLOCK, keys);
+      pack_values(value.at(task.key_head, sequence.key + block), value.token_stride, count, filled, width, values);
+      for (int64_t member = 0; member < group; member++) {
+        for (int64_t row = 0; row < task.rows; row += QUERY_BLOCK) {
+          const int64_t place = member * task.rows + row;
+          add_block(task, task.key_head * group + member, task.first_row + row, std::min(QUERY_BLOCK, task.rows - row),
+                    block, count, keys, values, means + place * width, running + place, workspace);
+        }
+      }
+    }
+    for (int64_t member = 0; member < group; member++) {
+      for (int64_t row = 0; row < task.rows; row++) {
+        const int64_t place = member * task.rows + row;
+        const Vector share(running[place].sum > 0 ? 1.0f / running[place].sum : 0.0f);
+        Number* to = output.at(task.key_head * group + member, sequence.query + task.first_row + row);
+        for (int64_t i = 0; i < width; i += WIDTH) store(to + i, load(means + place * width + i) * share);
+      }
+    }
+  }
+
+  // The keys that any of `rows` queries from `first` on sees.
+  Keys keys_of(const Sequence& sequence, int64_t first, int64_t rows) const {
+    const int64_t position = sequence.past + first;
+    return {terms.visibility.at(position, sequence.keys).first,
+            terms.visibility.at(position + rows - 1, sequence.keys).last};
+  }
+
+  // Adds a block of keys to the sums of `rows` queries of one head, from the sequence's query `first` on.
+  void add_block(const Task& task, int64_t head, int64_t first, int64_t rows, int64_t block, int64_t count,
+                 const Number* keys, const Number* values, float* means, Running* running, Workspace& workspace) const {
+    const Sequence& sequence = sequences[task.sequence];
+    const Keys seen = keys_of(sequence, first, rows);
+    // Columns of the block that some query of these sees; the depth of the second product wants whole steps.
+    constexpr int64_t STEP = DEPTH_STEP<Number>;
+    const int64_t begin = std::max<int64_t>(0, seen.first - block) / STEP * STEP;
+    const int64_t end = round_up(std::min(count, seen.last - block), STEP);
+    if (begin >= end) return;
+    const int64_t columns = end - begin, filled_rows = round_up(rows, ROW_STEP);
+    Number* queries = workspace.queries.take<Number>(QUERY_BLOCK * depth);
+    float* scores = workspace.scores.take<float>(QUERY_BLOCK * KEY_BLOCK);
+    Number* weights = workspace.weights.take<Number>(QUERY_BLOCK * KEY_BLOCK);
+    for (int64_t row = 0; row < rows; row++) {
+      std::copy_n(query.at(head, sequence.query + first + row), depth, queries + row * depth);
+    }
+    std::fill(queries + rows * depth, queries + filled_rows * depth, Number(0.0f));
+    multiply(filled_rows, columns, depth, queries, depth, keys + begin * TOGETHER<Number>, KEY_BLOCK, scores, KEY_BLOCK,
+             false);
+    const bool plain = bias.first == nullptr && terms.softcap == 0 && terms.scale >= 0;
+    for (int64_t row = 0; row < rows; row++) {
+      float* row_scores = scores + row * KEY_BLOCK;
+      const int64_t position = sequence.past + first + row, from = block + begin;
+      Keys visible = terms.visibility.at(position, sequence.keys);
+      visible = {std::clamp<int64_t>(visible.first - from, 0, columns), std::clamp<int64_t>(visible.last - from, 0, columns)};
+      if (!plain) finish_scores(row_scores, visible, terms, bias_of(task.sequence, head, first + row, from));
+      const float earlier =
+          weigh(row_scores, weights + row * KEY_BLOCK, columns, visible, plain ? terms.scale * LOG2_E : 1.0f, running[row]);
+      if (earlier == 1.0f) continue;
+      for (int64_t i = 0; i < width; i += WIDTH) store(means + row * width + i, load(means + row * width + i) * Vector(earlier));
+    }
+    multiply(rows, width, columns, weights, KEY_BLOCK, values + begin * width, width, means, width, true);
+  }
+
+  const float* bias_of(int64_t sequence, int64_t head, int64_t row, int64_t column) const {
+    if (bias.first == nullptr) return nullptr;
+    return bias.first + sequence * bias.sequence_stride + head * bias.head_stride + row * bias.query_stride + column;
+  }
+};
+
+template <typename Number>
+Rows<const Number> rows_of(const at::Tensor& states) {
+  return {states.const_data_ptr<Number>(), states.stride(0), states.stride(1)};
+}
+
+void check(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences) {
+  TORCH_CHECK(query.dim() == 3 && key.dim() == 3 && value.dim() == 3, "query, key and value must be [heads, tokens, numbers]");
+  TORCH_CHECK(query.scalar_type() == key.scalar_type() && key.scalar_type() == value.scalar_type(), "number formats differ");
+  TORCH_CHECK(query.size(2) == key.size(2) && key.size(0) == value.size(0) && key.size(1) == value.size(1), "shapes differ");
+  TORCH_CHECK(query.size(0) % key.size(0) == 0, "heads of queries must be a multiple of heads of keys");
+  TORCH_CHECK(query.size(2) % 16 == 0 && value.size(2) % 16 == 0, "a head must have a multiple of 16 numbers");
+  for (const at::Tensor& states : {query, key, value}) TORCH_CHECK(states.stride(2) == 1, "a head's numbers must lie together");
+  TORCH_CHECK(sequences.dim() == 2 && sequences.size(1) == 5 && sequences.scalar_type() == at::kLong && sequences.is_contiguous(),
+              "sequences must be [n, 5] int64");
+}
+
+template <typename Number>
+at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
+                  const Terms& terms, const std::optional<at::Tensor>& bias) {
+  at::Tensor output = at::empty({query.size(1), query.size(0), value.size(2)}, query.options());
+  Attention<Number> attention{rows_of<Number>(query),
+                              rows_of<Number>(key),
+                              rows_of<Number>(value),
+                              {output.mutable_data_ptr<Number>(), output.stride(1), output.stride(0)},
+                              query.size(0),
+                              key.size(0),
+                              query.size(2),
+                              value.size(2),
+                              terms,
+                              {},
+                              {}};
+  if (bias) attention.bias = {bias->const_data_ptr<float>(), bias->size(0) == 1 ? 0 : bias->stride(0), bias->stride(1), bias->stride(2)};
+  const auto* numbers = sequences.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < sequences.size(0); i++, numbers += 5) {
+    const Sequence sequence{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]};
+    TORCH_CHECK(sequence.query >= 0 && sequence.queries >= 0 && sequence.query + sequence.queries <= query.size(1) &&
+                    sequence.key >= 0 && sequence.keys >= 0 && sequence.key + sequence.keys <= key.size(1) && sequence.past >= 0,
+                "sequence ", i, " lies outside its tensors");
+    attention.sequences.push_back(sequence);
+  }
+  attention.run();
+  return output;
+}
+
+at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
+                     double scale, bool causal, int64_t window, int64_t chunk, double softcap,
+                     const std::optional<at::Tensor>& bias) {
+  check(query, key, value, sequences);
+  if (bias) {
+    TORCH_CHECK(bias->dim() == 4 && bias->scalar_type() == at::kFloat && bias->stride(3) == 1, "bias must be [n, heads, queries, keys] float32");
+    TORCH_CHECK(bias->size(0) == 1 || bias->size(0) == sequences.size(0), "bias must be of one or of all sequences");
+    TORCH_CHECK(bias->size(1) == query.size(0) || bias->stride(1) == 0, "bias must have a row of heads");
+  }
+  const Terms terms{static_cast<float>(scale), static_cast<float>(softcap), {causal, window, chunk}};
+  if (query.scalar_type() == at::kFloat) return attend<float>(query, key, value, sequences, terms, bias);
+#ifdef CPU_CAPABILITY_AVX512
+  if (query.scalar_type() == at::kBFloat16) return attend<BFloat16>(query, key, value, sequences, terms, bias);
+#endif
+  TORCH_CHECK(false, "attention takes float32, and bfloat16 with AVX-512; this is ", query.scalar_type());
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(selvage, library) {
+  library.def(
+      "attention(Tensor query, Tensor key, Tensor value, Tensor sequences, float scale, bool causal, int window, int chunk, "
+      "float softcap, Tensor? bias) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(selvage, CPU, library) { library.impl("attention", attention); }
+
+}  // namespace selvage

@@ -1,0 +1,63 @@
+// Keys and values in the layout that products read fastest. Rows are numbers of one head, `stride` numbers apart.
+#pragma once
+#include <ATen/cpu/vec/vec.h>
+#include <cstdint>
+#include <cstring>
+
+#include "products.h"
+#include "vectors.h"
+
+namespace selvage {
+
+// [rows, columns] -> [columns, rows], of 32-bit items: floats, or pairs of bfloat16.
+inline void transpose(const float* from, int64_t from_stride, int64_t rows, int64_t columns, float* to,
+                      int64_t to_stride) {
+  constexpr int64_t TILE = 16;
+  for (int64_t row = 0; row < rows; row += TILE) {
+    for (int64_t column = 0; column < columns; column += TILE) {
+      const float* source = from + row * from_stride + column;
+      float* target = to + column * to_stride + row;
+      if (row + TILE <= rows && column + TILE <= columns) {
+        at::vec::transpose_mxn<float, TILE, TILE>(source, from_stride, target, to_stride);
+        continue;
+      }
+      // By bits: a pair of bfloat16 may look like a NaN, which a float register may change.
+      for (int64_t i = 0; i < std::min(TILE, rows - row); i++) {
+        for (int64_t j = 0; j < std::min(TILE, columns - column); j++) {
+          std::memcpy(target + j * to_stride + i, source + i * from_stride + j, sizeof(float));
+        }
+      }
+    }
+  }
+}
+
+// Keys [count, depth] -> the right side of queries x keys^T: [depth / t, columns, t] for t numbers together, with zeros
+// in the columns from `count` to `filled`.
+template <typename Number>
+inline void pack_keys(const Number* keys, int64_t stride, int64_t count, int64_t filled, int64_t depth, int64_t columns,
+                      Number* packed) {
+  constexpr int64_t T = TOGETHER<Number>;
+  auto* items = reinterpret_cast<float*>(packed);
+  transpose(reinterpret_cast<const float*>(keys), stride / T, count, depth / T, items, columns);
+  for (int64_t row = 0; row < depth / T; row++) std::fill(items + row * columns + count, items + row * columns + filled, 0.0f);
+}
+
+// Values [count, width] -> the right side of weights x values: [filled / t, width, t], with zeros from `count` on.
+inline void pack_values(const float* values, int64_t stride, int64_t count, int64_t filled, int64_t width, float* packed) {
+  for (int64_t row = 0; row < count; row++) std::memcpy(packed + row * width, values + row * stride, width * sizeof(float));
+  std::fill(packed + count * width, packed + filled * width, 0.0f);
+}
+
+inline void pack_values(const BFloat16* values, int64_t stride, int64_t count, int64_t filled, int64_t width,
+                        BFloat16* packed) {
+  for (int64_t row = 0; row < filled; row += 2) {
+    BFloat16* pairs = packed + row * width;
+    const BFloat16 *even = values + row * stride, *odd = even + stride;
+    for (int64_t column = 0; column < width; column++) {
+      pairs[2 * column] = row < count ? even[column] : BFloat16(0.0f);
+      pairs[2 * column + 1] = row + 1 < count ? odd[column] : BFloat16(0.0f);
+    }
+  }
+}
+
+}  // namespace selvage

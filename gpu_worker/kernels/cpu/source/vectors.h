@@ -1,0 +1,72 @@
+// Vectors of float32, 16 numbers with AVX-512 and 8 with AVX2: reading and writing rows, and functions of numbers.
+#pragma once
+#include <ATen/cpu/vec/functional.h>
+#include <ATen/cpu/vec/vec.h>
+#include <c10/util/BFloat16.h>
+#include <cstdint>
+#include <limits>
+
+namespace selvage {
+
+using c10::BFloat16;
+using Vector = at::vec::Vectorized<float>;
+using Integers = at::vec::Vectorized<int32_t>;
+constexpr int64_t WIDTH = Vector::size();
+constexpr float INFINITE = std::numeric_limits<float>::infinity();
+
+inline Vector load(const float* row) { return Vector::loadu(row); }
+inline Vector load(const float* row, int64_t count) { return Vector::loadu(row, count); }
+inline void store(float* row, Vector x) { x.store(row); }
+
+#ifdef CPU_CAPABILITY_AVX512
+inline Vector load(const BFloat16* row) {
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+// Rounds to the nearest bfloat16, ties to even, as PyTorch does.
+inline __m256i rounded(Vector x) {
+#ifdef __AVX512BF16__
+  return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x));
+#else
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_set1_epi32(up, nan, 0x7fc00000), 16));
+#endif
+}
+
+inline void store(BFloat16* row, Vector x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(row), rounded(x)); }
+#endif
+
+inline float largest(Vector x) {
+  return at::vec::vec_reduce_all<float>([](const Vector& a, const Vector& b) { return at::vec::maximum(a, b); }, x);
+}
+
+inline float sum(Vector x) {
+  return at::vec::vec_reduce_all<float>([](const Vector& a, const Vector& b) { return a + b; }, x);
+}
+
+// 2^x for x <= 0, and exactly 0 where that is below the least normal number. The series of 2^f = e^(f ln 2) around 0,
+// for |f| <= 1/2, up to f^DEGREE: with 6 terms off by 1.2e-7 of the value, with 4 by 5e-5.
+template <int DEGREE>
+inline Vector power_of_two(Vector x) {
+  static_assert(DEGREE == 4 || DEGREE == 6);
+  const Vector least(-126.0f);
+  const Vector whole = at::vec::maximum(x, least).round();
+  const Vector f = at::vec::maximum(x, least) - whole;
+  Vector series(9.6181291e-3f);
+  if constexpr (DEGREE == 6) {
+    series = at::vec::fmadd(at::vec::fmadd(Vector(1.5403530e-4f), f, Vector(1.3333558e-3f)), f, series);
+  }
+  series = at::vec::fmadd(series, f, Vector(0.0555041087f));
+  series = at::vec::fmadd(series, f, Vector(0.2402265070f));
+  series = at::vec::fmadd(series, f, Vector(0.6931471806f));
+  series = at::vec::fmadd(series, f, Vector(1.0f));
+  const Integers exponent = at::vec::convert_to_int_of_same_size<float>(whole) << Integers(23);
+  const Vector power = at::vec::cast<float>(at::vec::cast<int32_t>(series) + exponent);
+  return Vector::blendv(power, Vector(0.0f), x < least);
+}
+
+}  // namespace selvage

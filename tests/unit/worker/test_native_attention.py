@@ -1,0 +1,231 @@
+"""The processor's attention kernel equals its twin and gives a token the same bits in every batch, on every instruction
+set; a worker without it says so and serves."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gpu_worker.device.placement import Placement
+from gpu_worker.kernels.attention import choice
+from gpu_worker.kernels.attention.equal_runs import EqualRuns
+from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
+from gpu_worker.kernels.attention.native import NativeAttention, attention
+from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu.instructions import INSTRUCTION_SETS, supported
+from gpu_worker.model.loading import load
+from gpu_worker.ragged.batch import RaggedBatch
+from support.kernels import no_kernels
+
+CPU = torch.device("cpu")
+LIBRARY = library.load()
+pytestmark = pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
+TOLERANCES = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
+"""Largest error, where numbers are about 1."""
+
+
+def nearer(query: Tensor, key: Tensor) -> Tensor:
+    """A bias by distance, [L, L]."""
+    places = torch.arange(query.shape[-2])
+    return torch.cos((places[:, None] - places) / 3)
+
+
+def louder(query: Tensor, key: Tensor) -> Tensor:
+    """A bias by distance and content, [..., H, L, L]."""
+    return query.mean(-1, keepdim=True) * nearer(query, key)
+
+
+TERMS = st.builds(
+    AttentionTerms,
+    scale=st.sampled_from([0.06, 0.25, -0.25]),
+    causal=st.booleans(),
+    window=st.none() | st.integers(1, 300),
+    chunk=st.none() | st.integers(1, 300),
+    softcap=st.none() | st.just(5.0),
+    bias=st.sampled_from([None, nearer, louder]),
+)
+LENGTHS = st.integers(1, 20) | st.integers(1, 600)
+SEQUENCES = st.lists(LENGTHS.flatmap(lambda length: st.tuples(st.just(length), st.integers(0, length - 1))), min_size=1)
+
+
+def batch_of(sequences: list[tuple[int, int]]) -> RaggedBatch:
+    """Sequences of (length, unattended tokens at its end)."""
+    return RaggedBatch.pack(
+        [np.zeros(length, dtype=np.int32) for length, _ in sequences], CPU, tails=[tail for _, tail in sequences]
+    )
+
+
+def states_of(batch: RaggedBatch, dtype: torch.dtype, heads: tuple[int, int], head: int) -> tuple[Tensor, ...]:
+    """Query, key and value with the strides of a model's layers."""
+    torch.manual_seed(batch.total)
+    return tuple(
+        torch.randn(batch.total, count, head).to(dtype).transpose(0, 1) for count in (heads[0], heads[1], heads[1])
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    SEQUENCES.filter(lambda sequences: sum(length for length, _ in sequences) < 1500),
+    TERMS,
+    st.sampled_from([(4, 4), (4, 2), (3, 1)]),
+    st.sampled_from([16, 32, 80, 256]),
+    st.sampled_from(sorted(LIBRARY.formats, key=str)),
+)
+def test_it_equals_one_by_one(
+    sequences: list[tuple[int, int]], terms: AttentionTerms, heads: tuple[int, int], head: int, dtype: torch.dtype
+) -> None:
+    """Any lengths, tails, causality, windows, chunks, softcap, bias, grouped heads and sizes of heads."""
+    batch = batch_of(sequences)
+    query, key, value = states_of(batch, dtype, heads, head)
+    terms = replace(terms, scale=terms.scale * (16 / head) ** 0.5)
+    ours = NativeAttention(LIBRARY)(query, key, value, batch, terms)
+    expected = OneByOne()(query.float(), key.float(), value.float(), batch, terms)
+    defined = torch.isfinite(expected).all(dim=2)  # softmax over nothing is NaN; the kernel gives zeros
+    assert ours.dtype == dtype
+    assert torch.allclose(ours[defined].float(), expected[defined], atol=TOLERANCES[dtype])
+    assert not ours[~defined].any()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    SEQUENCES.filter(lambda sequences: sum(length for length, _ in sequences) < 1500),
+    TERMS.filter(lambda terms: terms.bias is None),
+    st.sampled_from(sorted(LIBRARY.formats, key=str)),
+)
+def test_bits_do_not_depend_on_neighbours(
+    sequences: list[tuple[int, int]], terms: AttentionTerms, dtype: torch.dtype
+) -> None:
+    """A sequence alone gives the bits that it gives among others."""
+    batch = batch_of(sequences)
+    states = states_of(batch, dtype, (4, 2), 32)
+    together = NativeAttention(LIBRARY)(*states, batch, terms)
+    for start, sequence in zip(batch.offsets.tolist(), sequences, strict=False):
+        rows = slice(start, start + sequence[0])
+        alone = NativeAttention(LIBRARY)(*(state[:, rows] for state in states), batch_of([sequence]), terms)
+        assert torch.equal(alone, together[rows])
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(1, 900),
+    st.lists(st.integers(1, 300), min_size=1, max_size=4),
+    TERMS.filter(lambda terms: terms.bias is None),
+    st.sampled_from(sorted(LIBRARY.formats, key=str)),
+)
+def test_queries_with_a_past_get_the_bits_of_the_whole(
+    length: int, pieces: list[int], terms: AttentionTerms, dtype: torch.dtype
+) -> None:
+    """Queries that come in pieces, each with the keys of all tokens."""
+    batch = batch_of([(length, 0)])
+    query, key, value = states_of(batch, dtype, (4, 2), 64)
+    whole = NativeAttention(LIBRARY)(query, key, value, batch, terms)
+    first = 0
+    for piece in [*pieces, length]:
+        count = min(piece, length - first)
+        layout = torch.tensor([[0, count, 0, length, first]])
+        part = attention(query[:, first : first + count], key, value, layout, terms, None)
+        assert torch.equal(part, whole[first : first + count])
+        first += count
+
+
+def test_large_scores_overflow_nothing() -> None:
+    """Scores of some thousands, one of them far ahead: softmax takes the first alone."""
+    batch = batch_of([(300, 0)])
+    query, key, value = states_of(batch, torch.float32, (2, 2), 16)
+    key = key.clone()
+    key[:, 7] = query[:, 0] * 1000
+    ours = NativeAttention(LIBRARY)(query, key, value, batch, AttentionTerms(scale=3.0))
+    assert torch.isfinite(ours).all()
+    assert torch.allclose(ours[0], value[:, 7], rtol=1e-6)
+
+
+def test_numbers_that_are_none_stay_in_their_sequence() -> None:
+    """A NaN in one text reaches no other text."""
+    batch = batch_of([(40, 0), (40, 0)])
+    query, key, value = states_of(batch, torch.float32, (2, 2), 32)
+    for states in (query, key, value):
+        states[:, 3] = float("nan")
+    ours = NativeAttention(LIBRARY)(query, key, value, batch, AttentionTerms(scale=0.2))
+    assert ours[:40].isnan().all()
+    assert torch.isfinite(ours[40:]).all()
+
+
+@pytest.mark.parametrize(
+    ("layout", "reason"),
+    [
+        ([[0, 9, 0, 8, 0]], "sequence 0 lies outside"),
+        ([[0, 8, 0, 8, 0], [0, 8, 1, 8, 0]], "sequence 1 lies outside"),
+        ([[0, 8, 0, 8, -1]], "sequence 0 lies outside"),
+        ([[0, 8, 0, 8]], r"must be \[n, 5\]"),
+    ],
+)
+def test_a_layout_outside_of_its_tensors_is_refused(layout: list[list[int]], reason: str) -> None:
+    query, key, value = states_of(batch_of([(8, 0)]), torch.float32, (2, 2), 32)
+    with pytest.raises(RuntimeError, match=reason):
+        attention(query, key, value, torch.tensor(layout), AttentionTerms(scale=1.0), None)
+
+
+def test_it_serves_where_it_can() -> None:
+    """Heads of 16 numbers and their multiples, in the formats of this processor."""
+    for head, kind in ((32, NativeAttention), (24, EqualRuns)):
+        chosen = choice.choose(CPU, torch.float32, head, causal=False, softcap=False, bias=False)
+        assert isinstance(chosen, kind)
+    halves = choice.choose(CPU, torch.float16, 32, causal=False, softcap=False, bias=False)
+    assert isinstance(halves, EqualRuns)
+
+
+def test_a_worker_without_kernels_says_so_and_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finding names the reason, and what builds them."""
+    placement = Placement.choose("cpu", "float32")
+    assert not any("kernels" in line for line in load("random:tiny-bert", placement).findings)
+    no_kernels(monkeypatch, f"none are built; {library.COMMAND} builds them")
+    findings = load("random:tiny-bert", placement).findings
+    assert any(library.COMMAND in line for line in findings)
+
+
+@pytest.mark.parametrize("instructions", [each.name for each in INSTRUCTION_SETS if each in supported()[1:]])
+def test_lesser_instructions_give_the_same(instructions: str) -> None:
+    """This processor held to fewer instructions, in a process of its own: the tests above that compare with the twin."""
+    (held,) = (each for each in INSTRUCTION_SETS if each.name == instructions)
+    if not library.path_of(held).exists():
+        build.build(held, build.compiler())
+    limits = {"avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}}
+    environment = os.environ | limits.get(instructions, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"})
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(Path(__file__))]
+    names = "equals_one_by_one or neighbours or past or overflow or none"
+    result = subprocess.run(
+        [*command, "-k", f"({names}) and not lesser"], env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert result.returncode == 0, result.stdout[-2000:]
+
+
+def test_a_library_of_other_sources_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its name tells sources, instructions and PyTorch; a stranger's is left alone, and the reason says what to do."""
+    monkeypatch.setattr(library, "BUILT", tmp_path)
+    assert library._loaded.__wrapped__().missing == f"none are built; {library.COMMAND} builds them"
+    (tmp_path / "avx2-000000000000-torch1.0.so").touch()
+    assert "for another processor, PyTorch or source" in library._loaded.__wrapped__().missing
+    library.path_of(supported()[0]).write_bytes(b"not a library")
+    assert "cannot be loaded" in library._loaded.__wrapped__().missing
+
+
+def test_building_without_a_compiler_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(library, "BUILT", tmp_path)
+    monkeypatch.setattr(build, "BUILT", tmp_path)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert build.main([]) == 1
+    assert "there is no compiler no-such-compiler" in capsys.readouterr().err
+    monkeypatch.setenv("CXX", "false")
+    assert build.main([]) == 1
+    assert "false failed" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
