@@ -159,10 +159,10 @@ def _check_attention(packed: PackedEncoder, reference: Reference) -> list[str]:
     try:
         reference.check(packed)
     except ModelRefused:
-        own = EqualRuns(KernelByLength())
-        if faster.name == own.name or not isinstance(faster, EqualRuns | NativeAttention):
+        stock = EqualRuns(KernelByLength())
+        if faster.name == stock.name or not isinstance(faster, EqualRuns | NativeAttention):
             raise
-        packed.attention = own
+        packed.attention = stock
         reference.check(packed)
         return [f"no {faster.name}: the model does not run by it as by its own"]
     return []

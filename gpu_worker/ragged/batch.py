@@ -110,7 +110,7 @@ class RaggedBatch:
     `ids` [1, T], `positions` [1, T] int64 and the tensors of `spans` lie on the device once their upload was sent.
     `lengths`, `offsets` and `tokens` [T] (the ids) are the host's copies, so nothing is ever read back. The tokens of a
     sequence attend to its first `attended` [S] tokens. `layout` [S, 5] says the same for kernels on the host, by
-    sequence: its first query and their number, its first key and their number, and how many keys precede its first query.
+    sequence: its first query and their number, its first key and their number, and how many keys precede its queries.
     """
 
     lengths: tuple[int, ...]

@@ -15,8 +15,8 @@ HEAD_STEP = 16
 class NativeAttention:
     """Attention by `source/attention.cpp`, which has every term that `AttentionTerms` has.
 
-    A token's result has the same bits whatever else is in the batch. A bias is a table of tokens x tokens, so layers with
-    one run equal lengths at a time. Heads of other sizes run by PyTorch's fused kernel.
+    A token's result has the same bits whatever else is in the batch. A bias is a table of tokens x tokens, so layers
+    with one run equal lengths at a time. Heads of other sizes run by PyTorch's fused kernel.
     """
 
     capturable = False
@@ -64,9 +64,7 @@ def attention(
     return output
 
 
-def _attend_run(
-    query: Tensor, key: Tensor, value: Tensor, run: LengthRun, terms: AttentionTerms, into: Tensor
-) -> None:
+def _attend_run(query: Tensor, key: Tensor, value: Tensor, run: LengthRun, terms: AttentionTerms, into: Tensor) -> None:
     """Attends in sequences of one length, with a bias: `into` [N x L, H, D]."""
     assert terms.bias is not None
     q, k, v = (states[:, run.start : run.stop] for states in (query, key, value))

@@ -1,1 +1,1 @@
-"""Kernels for processors in C++ (`source`), built by `build` for the PyTorch that is installed, and loaded by `library`."""
+"""Kernels for processors in C++ (`source`): `build` builds them for the installed PyTorch, `library` loads them."""

@@ -26,13 +26,13 @@ class BuildError(Exception):
     """The kernels cannot be built; the message says why."""
 
 
-def build(instructions: InstructionSet, compiler: str, extra: Sequence[str] = ()) -> Path:
+def build(instructions: InstructionSet, compiler: str, more_flags: Sequence[str] = ()) -> Path:
     """Builds the library for a set of instructions, unless it is there. Raises BuildError.
 
     The library is written aside and then renamed: a process that loads it meanwhile finds all of it or nothing.
     """
     path = path_of(instructions)
-    if path.exists() and not extra:
+    if path.exists() and not more_flags:
         return path
     BUILT.mkdir(exist_ok=True)
     draft = path.with_suffix(f".{os.getpid()}")
@@ -40,7 +40,8 @@ def build(instructions: InstructionSet, compiler: str, extra: Sequence[str] = ()
     headers = [flag for folder in cpp_extension.include_paths() for flag in ("-isystem", folder)]
     # OpenMP's functions are found where PyTorch has its own: a second copy would bring a second set of threads.
     libraries = [*(f"-L{folder}" for folder in cpp_extension.library_paths()), "-ltorch_cpu", "-lc10"]
-    command = [compiler, *FLAGS, *instructions.flags, *extra, "-fopenmp", *headers, *sources, "-o", str(draft), *libraries]
+    flags = [*FLAGS, *instructions.flags, *more_flags, "-fopenmp"]
+    command = [compiler, *flags, *headers, *sources, "-o", str(draft), *libraries]
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
@@ -56,20 +57,21 @@ def build(instructions: InstructionSet, compiler: str, extra: Sequence[str] = ()
 def compiler() -> str:
     """The C++ compiler: CXX, or g++. Raises BuildError where there is none."""
     named = os.environ.get("CXX", "g++")
-    found = shutil.which(named)
-    if found is None:
+    path = shutil.which(named)
+    if path is None:
         raise BuildError(f"there is no compiler {named}; Debian's package g++ has one, and CXX names another")
-    return found
+    return path
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command, and returns its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m gpu_worker.kernels.cpu.build",
-        description="Builds the worker's kernels for processors, for the PyTorch that is installed. They make attention "
-        "faster; the worker runs without them too, and says so in its log.",
+        description="Builds the worker's kernels for processors, for the PyTorch that is installed. They make "
+        "attention faster; the worker runs without them too, and says so in its log.",
     )
-    parser.add_argument("--all", action="store_true", help="for every kind of processor, as an image wants; default: for this one")
+    every = "for every kind of processor, as an image wants; default: for this one"
+    parser.add_argument("--all", action="store_true", help=every)
     options = parser.parse_args(arguments)
     sets = INSTRUCTION_SETS if options.all else supported()[:1]
     if not sets:
@@ -79,7 +81,8 @@ def main(arguments: Sequence[str]) -> int:
         for instructions in sets:
             start = time.perf_counter()
             path = build(instructions, compiler())
-            print(f"{instructions.name}: {path.name}, {path.stat().st_size >> 10:,} KiB, {time.perf_counter() - start:.1f} s")
+            size, seconds = path.stat().st_size >> 10, time.perf_counter() - start
+            print(f"{instructions.name}: {path.name}, {size:,} KiB, {seconds:.1f} s")
     except BuildError as error:
         print(f"the kernels cannot be built: {error}", file=sys.stderr)
         return 1

@@ -13,7 +13,15 @@ class InstructionSet:
     flags: tuple[str, ...]
 
 
-_AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mfma", "-DCPU_CAPABILITY=AVX512", "-DCPU_CAPABILITY_AVX512")
+_AVX512 = (
+    "-mavx512f",
+    "-mavx512dq",
+    "-mavx512vl",
+    "-mavx512bw",
+    "-mfma",
+    "-DCPU_CAPABILITY=AVX512",
+    "-DCPU_CAPABILITY_AVX512",
+)
 INSTRUCTION_SETS = (
     InstructionSet("avx512_bf16", (*_AVX512, "-mavx512bf16")),
     InstructionSet("avx512", _AVX512),

@@ -1,4 +1,4 @@
-"""Loads the library of kernels that was built for this PyTorch and fits this processor; says why where there is none."""
+"""Loads the library of kernels that was built for this PyTorch and fits this processor, or says why there is none."""
 
 import hashlib
 import threading

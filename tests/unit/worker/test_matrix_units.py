@@ -14,6 +14,7 @@ from gpu_worker.kernels.attention.equal_runs import KernelByLength, RunKernel
 from gpu_worker.kernels.attention.written_out import onednn_products
 from gpu_worker.model.loading import Model, load
 from support.matrix_units import LEAST, emulate
+from support.native import no_kernels
 from support.onednn import needs_packed_layers
 from support.tiny import CPU, DENSE, ask, dense_rows, encode
 
@@ -84,9 +85,12 @@ def rows(model: Model) -> np.ndarray:
     return dense_rows(ask(ModelEngine(model), encode(DENSE), texts))
 
 
+@pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize("name", ["random:tiny-bert", "random:tiny-deberta-v2"])
-def test_what_is_served_with_them_is_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_served_with_them_is_right(name: str, kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of a processor without them, from texts that run among others."""
+    if not kernels:
+        no_kernels(monkeypatch)
     anew = choice.measured.__wrapped__
     monkeypatch.setattr(choice, "measured", lambda *_: KernelByLength((RunKernel.FUSED,)))
     expected = rows(load(name, CPU))
@@ -102,6 +106,7 @@ def test_what_is_served_with_them_is_right(name: str, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", ["random:tiny-bert", "random:tiny-deberta-v2"])
 def test_a_way_that_rounds_passes_no_gate(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: if the proof were wrong, PyTorch's own attention would serve."""
+    no_kernels(monkeypatch)
     monkeypatch.setattr(choice, "measured", lambda *_: KernelByLength((RunKernel.ONEDNN,)))
     told = load(name, CPU).findings
     assert any("oneDNN" in line and "the model does not run by it as by its own" in line for line in told), told

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.kernels.attention import choice
+from gpu_worker.kernels.attention import choice, native
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.native import NativeAttention, attention
@@ -23,7 +23,7 @@ from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.instructions import INSTRUCTION_SETS, supported
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
-from support.kernels import no_kernels
+from support.native import no_kernels
 
 CPU = torch.device("cpu")
 LIBRARY = library.load()
@@ -182,6 +182,15 @@ def test_it_serves_where_it_can() -> None:
     assert isinstance(halves, EqualRuns)
 
 
+def test_a_kernel_that_errs_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate compares; then PyTorch's own attention serves, and the log says so."""
+    honest = native.attention
+    monkeypatch.setattr(native, "attention", lambda *arguments: honest(*arguments) + 1e-2)
+    model = load("random:tiny-bert", Placement.choose("cpu", "float32"))
+    assert model.encoder.description == "equal-runs (fused)"
+    assert any("native" in line and "does not run by it as by its own" in line for line in model.findings)
+
+
 def test_a_worker_without_kernels_says_so_and_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     """The finding names the reason, and what builds them."""
     placement = Placement.choose("cpu", "float32")
@@ -193,7 +202,7 @@ def test_a_worker_without_kernels_says_so_and_serves(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("instructions", [each.name for each in INSTRUCTION_SETS if each in supported()[1:]])
 def test_lesser_instructions_give_the_same(instructions: str) -> None:
-    """This processor held to fewer instructions, in a process of its own: the tests above that compare with the twin."""
+    """This processor held to fewer instructions, in a process of its own: the tests that compare with the twin."""
     (held,) = (each for each in INSTRUCTION_SETS if each.name == instructions)
     if not library.path_of(held).exists():
         build.build(held, build.compiler())

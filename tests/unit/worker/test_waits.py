@@ -15,6 +15,7 @@ from gpu_worker.model.loading import load
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 from support.device import ReadBack, watched
+from support.native import no_kernels
 from support.tiny import CPU, DENSE, MULTI, SPARSE, encode, raw, run, score, tokens
 
 LATE = ScoringMethod.LATE_INTERACTION
@@ -65,6 +66,7 @@ def jobs_of(works: list[Encode | Score | Classify]) -> list[Job]:
 def engine_of(name: str) -> ModelEngine:
     """What a device without a kernel runs: a processor's own way may read what lies in its memory anyway."""
     with pytest.MonkeyPatch.context() as patch:
+        no_kernels(patch)
         patch.setattr(attention_choice, "measured", lambda *_: KernelByLength((RunKernel.SOFTMAX,)))
         return ModelEngine(load(f"random:{name}", CPU))
 
