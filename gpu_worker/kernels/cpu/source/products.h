@@ -15,6 +15,9 @@ constexpr int64_t TOGETHER = 4 / sizeof(Number);
 template <typename Number>
 constexpr int64_t DEPTH_STEP = sizeof(Number) == 2 ? 32 : 16;
 
+// Products of attention have a multiple of so many rows, so that there are few kinds of them to compile.
+constexpr int64_t ROW_STEP = 4;
+
 // A [rows, depth] x B [depth, columns] -> C [rows, columns] float32; strides in numbers.
 template <typename Number>
 inline void multiply(int64_t rows, int64_t columns, int64_t depth, const Number* a, int64_t a_stride, const Number* b,

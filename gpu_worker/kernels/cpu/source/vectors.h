@@ -13,6 +13,7 @@ using Vector = at::vec::Vectorized<float>;
 using Integers = at::vec::Vectorized<int32_t>;
 constexpr int64_t WIDTH = Vector::size();
 constexpr float INFINITE = std::numeric_limits<float>::infinity();
+constexpr float LOG2_E = 1.4426950408889634f;
 
 inline Vector load(const float* row) { return Vector::loadu(row); }
 inline Vector load(const float* row, int64_t count) { return Vector::loadu(row, count); }
