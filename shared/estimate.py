@@ -20,7 +20,8 @@ LEAST_RETRY, LONGEST_RETRY = 0.1, 60.0
 class Estimate:
     """What is known in advance of a job's time at a worker, in seconds.
 
-    `wait`: most that other jobs take before it is complete. `takes`: what its own tokens take; 0 where unknown.
+    `wait`: most that other jobs take before it is complete, its own tokens not counted; 0 where unknown. Code, metrics
+    and logs call nothing else a wait of a job. `takes`: what its own tokens take; 0 where unknown.
     """
 
     wait: float
@@ -40,6 +41,11 @@ class Estimate:
                 f"slows down; the deadline is in {remaining:.1f} s",
                 retry_after=retry_after(self.wait),
             )
+
+
+def queue_refusal(seconds: float, limit: float) -> str:
+    """The text for a job that would stand in a worker's queue for so many seconds, of which `limit` are allowed."""
+    return f"it would wait up to {seconds:.1f} s, the limit is {limit:g} s"
 
 
 def retry_after(seconds: float) -> float:

@@ -101,7 +101,7 @@ class Load:
         return int(min(sum(backlog.tokens for backlog in self.backlogs.values()), queue + below + filling))
 
     def wait(self, tokens: int, priority: Priority, key_tokens: int = 0) -> float:
-        """Most seconds that a new job waits, its own tokens not counted; 0 while the speed is unknown."""
+        """The wait of a new job in seconds, see `shared.estimate`; 0 while the speed is unknown."""
         if not self.tokens_per_second:
             return 0.0
         return self.busy + self.ahead(tokens, priority, key_tokens) / self.tokens_per_second

@@ -88,7 +88,7 @@ class ClassificationService:
         limits.check_reply(SCORE_BYTES * len(request.texts) * len(card.labels), FEWER_TEXTS)
         finish = job_options.activation_step(card, request.normalize)
         if request.pairs or card.pair_template:
-            slices = model.tokenization.pairs(self._pairs(model, request))
+            slices = model.tokenizer.pairs(self._pairs(model, request))
             return PreparedRequest(model=model, work=Classify(), slices=slices, finish=finish)
         texts = prepare_texts(model, limits, request.texts, TEXT, choice=request.prompt, cut=request.cut)
         return PreparedRequest(
@@ -100,7 +100,7 @@ class ClassificationService:
         if not request.pairs:
             raise InvalidInput("the model asks about pairs: text_pairs is empty", field="text_pairs")
         limits = self._limits
-        limits.check_texts(request.texts, TEXT, limits.texts, model.tokenization.prompt(request.prompt))
+        limits.check_texts(request.texts, TEXT, limits.texts, model.tokenizer.prompt(request.prompt))
         limits.check_texts(request.pairs, PAIR, limits.texts)
         return PairTexts(
             firsts=request.texts,

@@ -49,7 +49,7 @@ class EmbeddingService:
         # Checking an id costs as much as tokenising a letter.
         letters = texts.letters + sum(len(ids) + TEXT_LETTERS for ids in request.tokenized)
         if request.tokenized:
-            slices = model.tokenization.token_ids(request.tokenized, texts.cut, side)
+            slices = model.tokenizer.token_ids(request.tokenized, texts.cut, side)
         else:
             slices = texts.tokenize()
         return PreparedRequest(

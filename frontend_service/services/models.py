@@ -100,7 +100,7 @@ class ModelService:
     def _detokenize(self, model: ServedModel, request: DetokenizeRequest) -> Slices[list[str]]:
         texts: list[str] = []
         size = 0
-        for slice_texts in model.tokenization.detokenize(request.tokenized, request.skip_special_tokens):
+        for slice_texts in model.tokenizer.detokenize(request.tokenized, request.skip_special_tokens):
             texts += slice_texts
             size += sum(len(text.encode()) for text in slice_texts)
             self._limits.check_reply(size, "ask for fewer ids")

@@ -54,11 +54,11 @@ def prepare_texts(
     `choice`: which prompt goes before the texts. `count`: the most texts, None for `limits.texts`. `prompt_field`: what
     errors call the prompt.
     """
-    prompt = model.tokenization.prompt(choice)
+    prompt = model.tokenizer.prompt(choice)
     count = limits.texts if count is None else count
     letters = limits.check_texts(texts, entry, count, prompt, prompt_field)
     return PreparedTexts(
-        tokenizer=model.tokenization,
+        tokenizer=model.tokenizer,
         texts=texts,
         entry=entry,
         prompt=prompt,

@@ -111,7 +111,7 @@ class RankingService:
         documents = request.documents if request.return_documents else None
         if not request.explain:
             return Reranked(answer=answer, ranking=ranking, documents=documents)
-        places, token_text = [index for index, _ in ranking], model.tokenization.token_text
+        places, token_text = [index for index, _ in ranking], model.tokenizer.token_text
         explain = partial(explanation.explain, answer.result, answer.tokens, places, token_text)
         return Reranked(answer=answer, ranking=ranking, documents=documents, explanations=await in_thread(explain))
 
@@ -140,14 +140,14 @@ class RankingService:
             first_entry=request.query_entry,
             prompt=choice,
         )
-        prompt = model.tokenization.prompt(choice)
+        prompt = model.tokenizer.prompt(choice)
         limits.check_texts(request.queries, request.query_entry, limits.texts, prompt, "instruction")
         limits.check_texts(request.documents, DOCUMENT, limits.documents)
         normalize = request.normalize if request.activated is None else request.activated
         return PreparedRequest(
             model=model,
             work=Classify(),
-            slices=model.tokenization.pairs(pairs),
+            slices=model.tokenizer.pairs(pairs),
             finish=job_options.activation_step(model.card, normalize),
         )
 

@@ -48,12 +48,13 @@ class JobStream:
     `load`: what the worker said of its load last. `keys`: tokens of the jobs without an outcome, by fairness key.
     """
 
-    def __init__(self, call: Any, fingerprint: str, threads: Executor, on_change: Callable[[], None]) -> None:
-        """`call` writes and reads bytes. `threads`: where large messages are made and read.
+    def __init__(self, call: Any, fingerprint: str, message_threads: Executor, on_change: Callable[[], None]) -> None:
+        """`call` writes and reads bytes. `message_threads`: where large messages are made and read.
 
-        `on_change` is called when the worker begins or ends to drain or to stall.
+        `on_change` is called when the worker begins or ends to drain or to stall, or gives another reason for it.
         """
-        self._call, self._fingerprint, self._threads, self._on_change = call, fingerprint, threads, on_change
+        self._call, self._fingerprint = call, fingerprint
+        self._message_threads, self._on_change = message_threads, on_change
         self._pending: dict[int, _PendingJob] = {}
         self._outgoing: deque[_PendingJob] = deque()
         self._large: deque[tuple[_PendingJob, bytes]] = deque()
@@ -83,7 +84,9 @@ class JobStream:
         self.keys[job.key] += tokens
         try:
             if job_bytes(job) > THREAD_BYTES:
-                payload = await offload(self._threads, job_bytes(job), partial(_serialise, self._fingerprint), job)
+                payload = await offload(
+                    self._message_threads, job_bytes(job), partial(_serialise, self._fingerprint), job
+                )
                 if len(payload) > MESSAGE_BYTES:  # it would end the link, and with it the jobs of all callers
                     raise LimitExceeded(
                         f"the request takes {len(payload)} bytes, a message has at most {MESSAGE_BYTES}"
@@ -104,7 +107,7 @@ class JobStream:
             self.keys[job.key] -= tokens
             if self.keys[job.key] <= 0:
                 del self.keys[job.key]
-        return await offload(self._threads, assembly.size, ResultAssembly.result, assembly)
+        return await offload(self._message_threads, assembly.size, ResultAssembly.result, assembly)
 
     async def serve(self) -> None:
         """Sends and receives until the stream breaks; then every job gets the error that this raises."""

@@ -49,8 +49,8 @@ class FrontendFigures:
     """The state of a frontend at one moment.
 
     `size`: bytes of requests; `results`: of what workers make of them; `unread`: of replies that are not read yet;
-    `refused`: requests so far, by reason; `workers`: how many serve, by model; `waits`: seconds, at most, until the
-    turn of a small new job, by model.
+    `refused`: requests so far, by reason; `workers`: how many serve, by model; `waits`: the wait of a small
+    new job in seconds (see `shared.estimate`), by model.
     """
 
     requests: int

@@ -77,7 +77,7 @@ async def told(worker: Drifting, work: Any, some: TokenizedBatch) -> np.ndarray:
 
 def whole_request(worker: Drifting, queries: Sequence[str], layout: Layout, method: ScoringMethod) -> TokenizedBatch:
     """All of it as token ids."""
-    read = worker.served.tokenization
+    read = worker.served.tokenizer
     if method is ScoringMethod.CROSS_ENCODER:
         matrix, entry = layout is Layout.MATRIX, "documents[{}]"
         texts = PairTexts(firsts=queries, seconds=DOCUMENTS, matrix=matrix, entry=entry, cut=Truncation())

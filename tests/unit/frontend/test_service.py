@@ -184,7 +184,7 @@ async def test_a_text_at_which_the_tokenizer_panics_fails_alone() -> None:
     made, worker = service()
     panics = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
     content = json.dumps(json.loads(tokenizer_json()) | {"pre_tokenizer": panics}).encode()
-    worker.served = replace(worker.served, tokenization=ModelTokenizer(content, worker.served.card))
+    worker.served = replace(worker.served, tokenizer=ModelTokenizer(content, worker.served.card))
     for text in ("a" * 40 + "b", "a" * 4000 + "b"):
         with pytest.raises(Internal, match="the tokenizer failed on this request"):
             await ModelService(made).tokenize(TokenizeRequest(texts=(text,)))

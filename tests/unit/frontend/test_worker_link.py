@@ -41,7 +41,7 @@ async def test_a_worker_that_loads_is_waited_for() -> None:
         await world.until(True)
         model = world.fleet.model("fake")
         assert (model.card, model.queued_tokens) == (worker.card, 1000)
-        assert model.tokenization.tokenizer.get_vocab_size() == len(fakes.WORDS)
+        assert model.tokenizer.tokenizer.get_vocab_size() == len(fakes.WORDS)
 
 
 def _why(fleet: Fleet) -> str:
@@ -60,7 +60,7 @@ async def test_a_worker_that_drains_gets_no_more_jobs_and_comes_back(world: Worl
         await world.run()
     world.workers[0].load = Load()
     await world.until(True)
-    assert world.fleet.model("").tokenization is before.tokenization
+    assert world.fleet.model("").tokenizer is before.tokenizer
     assert world.workers[0].fetched == 1
 
 
