@@ -138,7 +138,7 @@ class Pair:
         with ThreadPoolExecutor(threads, "selvage-text") as texts:
             self.calls = Calls(timeout=math.inf, bounds=BOUNDS)
             service = Pipeline(resident, Limits(), texts, self.messages, reserve=self.calls.admission.reserve)
-            frontend = Frontend(service, self.calls, threads=threads)
+            frontend = Frontend(service, self.calls, thread_count=threads)
             EnabledApis(["grpc"]).register(frontend, self.handlers)  # type: ignore[arg-type]
             worker.log_ready()
             ready.set_result(None)

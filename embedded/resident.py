@@ -9,7 +9,7 @@ from shared.jobs import Job, JobResult
 
 
 class Resident:
-    """The `Workers` of the services: the one worker in this process. `lost`: why the device no longer computes, or empty."""
+    """The `Workers` of the services, in this process. `lost`: why the device no longer computes, or empty."""
 
     def __init__(self, loop: AsyncLoop, served: ServedModel) -> None:
         self._worker_loop, self._served = loop, served

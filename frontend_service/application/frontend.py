@@ -25,11 +25,11 @@ class Frontend:
     """The services, and the policy of calls: an API admits each call by `calls` and answers it by an Exchange."""
 
     def __init__(
-        self, pipeline: Pipeline, calls: Calls, tell_times: Sequence[TellTimes] = (), threads: int = 1
+        self, pipeline: Pipeline, calls: Calls, tell_times: Sequence[TellTimes] = (), thread_count: int = 1
     ) -> None:
-        """`tell_times`: called with the times of each exchange. `threads`: the number that tokenise."""
+        """`tell_times`: called with the times of each exchange. `thread_count`: the number of threads that tokenise."""
         self.calls = calls
-        self.threads = threads
+        self.thread_count = thread_count
         self.embedding = EmbeddingService(pipeline)
         self.ranking = RankingService(pipeline)
         self.classification = ClassificationService(pipeline)

@@ -8,8 +8,8 @@ from shared.errors import LimitExceeded, ResultTooLarge
 
 ENVELOPE_BYTES = 64 * 1024
 """Most bytes that a reply holds beside its vectors."""
-MATCH_BYTES = 8
-"""Bytes of a winner and its similarity on the link."""
+LINK_MATCH_BYTES = 8
+"""Bytes of a winner and its similarity in a job's result, as the link carries it."""
 TEXT_LETTERS = 16
 """Letters that each text counts for beyond its own: the fixed cost of tokenising a text."""
 
@@ -116,9 +116,9 @@ class Limits:
 
     def check_matches(self, count: int) -> None:
         """Checks the winners of an explanation: the worker holds all of them, even those that no reply shows."""
-        if count * MATCH_BYTES > self.message_bytes:
+        if count * LINK_MATCH_BYTES > self.message_bytes:
             raise LimitExceeded(
-                f"explain needs {count} winners, the limit is {self.message_bytes // MATCH_BYTES}: "
+                f"explain needs {count} winners, the limit is {self.message_bytes // LINK_MATCH_BYTES}: "
                 "explain fewer documents",
                 field="explain",
             )

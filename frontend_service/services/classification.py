@@ -11,7 +11,7 @@ from frontend_service.services import job_options
 from frontend_service.services.pipeline import Pipeline, PreparedRequest
 from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import Slices
+from frontend_service.tokenizing.fair_thread_pool import Slices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
 from shared.card import ModelCard
@@ -69,13 +69,13 @@ class ClassificationService:
 
     async def texts(self, request: ClassifyRequest, terms: RequestTerms) -> Classified:
         """Scores [texts x labels] of texts or pairs."""
-        model = self._pipeline.model(request.model)
+        model = self._pipeline.workers.model(request.model)
         answer = await self._pipeline.run(self._prepare_classify(model, request), terms)
         return Classified(answer=answer, labels=model.card.labels)
 
     async def tokens(self, request: ClassifyTokensRequest, terms: RequestTerms) -> ClassifiedTokens:
         """Scores [tokens x labels]; with `token_id` only those of the tokens of that id."""
-        model = self._pipeline.model(request.model)
+        model = self._pipeline.workers.model(request.model)
         columns = _TokenColumns(token_id=request.token_id)
         answer = await self._pipeline.run(self._prepare_classify_tokens(model, request, columns), terms)
         return ClassifiedTokens(
@@ -86,7 +86,7 @@ class ClassificationService:
         limits, card = self._limits, model.card
         job_options.check_task(card, Task.CLASSIFY)
         limits.check_reply(SCORE_BYTES * len(request.texts) * len(card.labels), FEWER_TEXTS)
-        finish = job_options.activation_step(card, request.normalize)
+        finish = job_options.activation_of(card, request.normalize)
         if request.pairs or card.pair_template:
             slices = model.tokenizer.pairs(self._pairs(model, request))
             return PreparedRequest(model=model, work=Classify(), slices=slices, finish=finish)
@@ -127,7 +127,7 @@ class ClassificationService:
             slices=_tokenize_into_columns(texts, columns),
             letters=texts.letters,
             check_tokens=partial(self._check_columns, card, columns),
-            finish=job_options.activation_step(card, request.normalize),
+            finish=job_options.activation_of(card, request.normalize),
         )
 
     def _check_columns(self, card: ModelCard, columns: _TokenColumns, _: RaggedTokens) -> None:

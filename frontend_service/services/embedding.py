@@ -41,7 +41,7 @@ class EmbeddingService:
         return answer
 
     def _prepare(self, request: EmbedRequest) -> PreparedRequest:
-        limits, model = self._limits, self._pipeline.model(request.model)
+        limits, model = self._limits, self._pipeline.workers.model(request.model)
         encode = job_options.resolve_encode(request, model.card)
         side = request.prompt.input_type
         texts = prepare_texts(model, limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, side=side)

@@ -126,8 +126,8 @@ def check_token_rows(card: ModelCard, dimensions: int) -> None:
         )
 
 
-def activation_step(card: ModelCard, normalize: bool | None) -> Callable[[JobResult], JobResult]:
-    """The last step of a classification: turns the logits of a result into scores."""
+def activation_of(card: ModelCard, normalize: bool | None) -> Callable[[JobResult], JobResult]:
+    """Makes the function that turns the logits of a result into scores, for `PreparedRequest.finish`."""
     activation = resolve_activation(card, normalize)
     return partial(postprocess.activate_result, labels=len(card.labels), activation=activation)
 

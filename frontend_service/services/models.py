@@ -6,7 +6,7 @@ from frontend_service.domain.limits import TEXT_LETTERS, Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
-from frontend_service.tokenizing.fair_threads import Slices
+from frontend_service.tokenizing.fair_thread_pool import Slices
 from frontend_service.tokenizing.tokenizer import TokenizedText
 from frontend_service.workers.interface import ServedModel
 from shared.card import ModelCard
@@ -60,16 +60,16 @@ class ModelService:
 
     def get(self, name: str) -> ModelDescription:
         """Describes the model of that name; empty means the only one. Raises UnknownModel, WorkerUnavailable."""
-        model = self._pipeline.model(name)
+        model = self._pipeline.workers.model(name)
         return ModelDescription(card=model.card, limits=self._limits, queued_tokens=model.queued_tokens)
 
     def cards(self) -> tuple[ModelCard, ...]:
         """The cards of all models. Raises WorkerUnavailable where there is none."""
-        return tuple(model.card for model in self._pipeline.models())
+        return tuple(model.card for model in self._pipeline.workers.models())
 
     async def tokenize(self, request: TokenizeRequest) -> ShownTexts:
         """Tokenises texts: ids, tokens and offsets. Raises ResultTooLarge as soon as the reply is."""
-        model, side = self._pipeline.model(request.model), request.prompt.input_type
+        model, side = self._pipeline.workers.model(request.model), request.prompt.input_type
         prepared = prepare_texts(
             model, self._limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, side=side
         )
@@ -78,7 +78,7 @@ class ModelService:
 
     async def detokenize(self, request: DetokenizeRequest) -> Detokenized:
         """Writes texts from ids. Raises LimitExceeded for more lists or ids than a request may have."""
-        model, tokenized = self._pipeline.model(request.model), request.tokenized
+        model, tokenized = self._pipeline.workers.model(request.model), request.tokenized
         self._limits.check_count(len(tokenized), "tokenized", self._limits.texts)
         if not tokenized:
             raise InvalidInput("tokenized is empty", field="tokenized")

@@ -15,7 +15,7 @@ from frontend_service.services import job_options
 from frontend_service.services.pipeline import Pipeline, PreparedRequest
 from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import Slices
+from frontend_service.tokenizing.fair_thread_pool import Slices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
 from shared.errors import DimensionMismatch
@@ -26,14 +26,14 @@ from shared.vectors import InputType, Layout, MultiVectors, ScoringMethod
 
 DOCUMENT = "documents[{}]"
 QUERY_TEXT = "query_texts[{}]"
-MATCH_BYTES = 9
+REPLY_MATCH_BYTES = 9
 """Most bytes of a winner and its similarity in a MaxSim reply."""
 TOKEN_MATCH_BYTES = 32
 """Bytes of a winner with both tokens as texts; most have a few letters."""
 RANK_BYTES = 64
 """Bytes that are copied in the time that one place of a ranking, with its score, takes to write."""
-Ranked = list[tuple[int, float]]
-"""Documents by number with their scores, best first."""
+Ranking = list[tuple[int, float]]
+"""Documents by their number in the request, with their scores, best first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Reranked(FinishedAnswer):
     reply shows those of `ranking`.
     """
 
-    ranking: Ranked
+    ranking: Ranking
     explanations: Sequence[Sequence[MatchedToken]] = ()
     documents: Sequence[str] | None = None
 
@@ -80,19 +80,19 @@ class RankingService:
 
     async def rerank(self, request: RerankRequest, terms: RequestTerms) -> Reranked:
         """The documents, best first, each with what the request wants to see of it."""
-        model = self._pipeline.model(request.model)
+        model = self._pipeline.workers.model(request.model)
         extras = _ReplyExtras(explained=request.shown, text_bytes=await self._document_bytes(request))
         answer = await self._pipeline.run(self._prepare_scores(model, request, extras), terms)
         return await self._rank(model, request, answer)
 
     async def score(self, request: ScoreRequest, terms: RequestTerms) -> Answer:
         """Scores in the order of the request; the token counts are those of queries, then documents."""
-        model = self._pipeline.model(request.model)
+        model = self._pipeline.workers.model(request.model)
         return await self._pipeline.run(self._prepare_scores(model, request, NO_EXTRAS), terms)
 
     async def max_sim(self, request: MaxSimRequest, terms: RequestTerms) -> Answer:
         """Scores of document vectors by query vectors or by texts; the token counts are those of the texts."""
-        model = self._pipeline.model(request.model)
+        model = self._pipeline.workers.model(request.model)
         return await self._pipeline.run(self._prepare_max_sim(model, request), terms)
 
     async def _document_bytes(self, request: RerankRequest) -> int:
@@ -148,7 +148,7 @@ class RankingService:
             model=model,
             work=Classify(),
             slices=model.tokenizer.pairs(pairs),
-            finish=job_options.activation_step(model.card, normalize),
+            finish=job_options.activation_of(model.card, normalize),
         )
 
     def _prepare_vectors(
@@ -235,7 +235,7 @@ class RankingService:
         limits.check_matches(matches)
         rows, columns = request.layout.shape(request.query_count, len(request.documents.lengths))
         remedy = "ask for fewer scores" + (", or leave explain unset" if request.explain else "")
-        limits.check_reply(SCORE_BYTES * rows * columns + MATCH_BYTES * matches, remedy)
+        limits.check_reply(SCORE_BYTES * rows * columns + REPLY_MATCH_BYTES * matches, remedy)
 
 
 def _tokenize_sides(queries: PreparedTexts, documents: PreparedTexts) -> Slices[TokenizedBatch]:

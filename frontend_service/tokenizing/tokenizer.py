@@ -1,6 +1,6 @@
 """Texts to token ids, as the model was trained: prompts, special tokens, truncation, query expansion; and ids to texts.
 
-Works in slices (`frontend_service/tokenizing/fair_threads.py`) and does not care where these run.
+Works in slices (`frontend_service/tokenizing/fair_thread_pool.py`) and does not care where these run.
 """
 
 from array import array
@@ -12,7 +12,7 @@ from tokenizers import Encoding, Tokenizer
 
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import Slices
+from frontend_service.tokenizing.fair_thread_pool import Slices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.pairs.tokenizer import PairTokenizer
 from frontend_service.tokenizing.panics import panics_as

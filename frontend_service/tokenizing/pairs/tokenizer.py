@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer
 
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import Slices
+from frontend_service.tokenizing.fair_thread_pool import Slices
 from frontend_service.tokenizing.pairs.pairs import PairSequence, PairTexts
 from frontend_service.tokenizing.pairs.segments import SegmentPairs
 from frontend_service.tokenizing.pairs.template import TemplatePairs

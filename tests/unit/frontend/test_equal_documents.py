@@ -16,7 +16,7 @@ from frontend_service.domain.requests import Truncation
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.ranking import RankingService
 from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
-from frontend_service.tokenizing.fair_threads import run_to_end
+from frontend_service.tokenizing.fair_thread_pool import run_to_end
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
 from selvage.v1 import ranking_pb2 as pb

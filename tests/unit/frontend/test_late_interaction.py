@@ -14,7 +14,7 @@ from frontend_service.services.embedding import EmbeddingService
 from frontend_service.services.models import ModelService
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.ranking import RankingService
-from frontend_service.tokenizing.fair_threads import run_to_end
+from frontend_service.tokenizing.fair_thread_pool import run_to_end
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.workers.interface import ServedModel
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2

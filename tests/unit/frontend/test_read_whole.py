@@ -15,7 +15,7 @@ from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing import prefix as reader
 from frontend_service.tokenizing import tokenizer as tokenization
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import Slices, run_to_end
+from frontend_service.tokenizing.fair_thread_pool import Slices, run_to_end
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.prefix import Need, PrefixRead, PrefixReader
 from frontend_service.tokenizing.tokenizer import ModelTokenizer

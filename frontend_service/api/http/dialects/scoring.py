@@ -114,8 +114,8 @@ def score_request(body: ScoreBody) -> ScoreRequest:
 
 
 def score_reply(parsed: ParsedRequest[ScoreBody, ScoreRequest], answer: Answer) -> HttpReply:
-    score_endpoint = np.frombuffer(answer.result.scores, dtype="<f4").tolist()
-    data = [{"object": "score", "index": index, "score": score} for index, score in enumerate(score_endpoint)]
+    scores = np.frombuffer(answer.result.scores, dtype="<f4").tolist()
+    data = [{"object": "score", "index": index, "score": score} for index, score in enumerate(scores)]
     return list_reply(parsed, "score", answer, data)
 
 
