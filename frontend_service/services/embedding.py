@@ -43,13 +43,15 @@ class EmbeddingService:
     def _prepare(self, request: EmbedRequest) -> PreparedRequest:
         limits, model = self._limits, self._pipeline.workers.model(request.model)
         encode = job_options.resolve_encode(request, model.card)
-        side = request.prompt.input_type
-        texts = prepare_texts(model, limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, side=side)
+        input_type = request.prompt.input_type
+        texts = prepare_texts(
+            model, limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, input_type=input_type
+        )
         limits.check_count(len(request.tokenized), "tokenized", limits.texts)
         # Checking an id costs as much as tokenising a letter.
         letters = texts.letters + sum(len(ids) + TEXT_LETTERS for ids in request.tokenized)
         if request.tokenized:
-            slices = model.tokenizer.token_ids(request.tokenized, texts.cut, side)
+            slices = model.tokenizer.token_ids(request.tokenized, texts.cut, input_type)
         else:
             slices = texts.tokenize()
         return PreparedRequest(

@@ -69,9 +69,9 @@ class ModelService:
 
     async def tokenize(self, request: TokenizeRequest) -> ShownTexts:
         """Tokenises texts: ids, tokens and offsets. Raises ResultTooLarge as soon as the reply is."""
-        model, side = self._pipeline.workers.model(request.model), request.prompt.input_type
+        model, input_type = self._pipeline.workers.model(request.model), request.prompt.input_type
         prepared = prepare_texts(
-            model, self._limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, side=side
+            model, self._limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, input_type=input_type
         )
         texts = await self._pipeline.run_slices(self._tokenize(prepared), prepared.letters)
         return ShownTexts(model=model.card.id, prompt=prepared.prompt, texts=texts)

@@ -140,7 +140,7 @@ class Pipeline:
             tokens=batch.tokens,
             prompt_lengths=batch.prompt_lengths if any(batch.prompt_lengths) else (),
             second_segments=batch.second_segments if any(batch.second_segments) else (),
-            unattended_tails=batch.tails if any(batch.tails) else (),
+            unattended_tails=batch.unattended_tails if any(batch.unattended_tails) else (),
             remaining=terms.deadline.remaining(),
             priority=terms.priority,
             key=terms.key,

@@ -155,15 +155,16 @@ class RankingService:
         self, model: ServedModel, request: ScoreRequest, method: ScoringMethod, extras: _ReplyExtras
     ) -> PreparedRequest:
         """Prepares the job of a model that makes vectors of queries and documents, and compares these."""
-        limits, sequence_cut = self._limits, request.sequence_cut and self._limits.with_default(request.sequence_cut)
+        limits = self._limits
         queries = prepare_texts(
             model,
             limits,
             request.queries,
             request.query_entry,
             choice=PromptChoice(literal=request.instruction, input_type=InputType.QUERY),
-            cut=limits.with_default(request.query_cut).within(sequence_cut),
-            side=InputType.QUERY,
+            cut=request.query_cut,
+            sequence_cut=request.sequence_cut,
+            input_type=InputType.QUERY,
             prompt_field="instruction",
         )
         documents = prepare_texts(
@@ -172,8 +173,9 @@ class RankingService:
             request.documents,
             DOCUMENT,
             choice=PromptChoice(input_type=InputType.DOCUMENT),
-            cut=limits.with_default(request.document_cut).within(sequence_cut),
-            side=InputType.DOCUMENT,
+            cut=request.document_cut,
+            sequence_cut=request.sequence_cut,
+            input_type=InputType.DOCUMENT,
             count=limits.documents,
         )
         return PreparedRequest(
@@ -223,7 +225,7 @@ class RankingService:
             QUERY_TEXT,
             choice=PromptChoice(literal=request.instruction, input_type=InputType.QUERY),
             cut=request.query_cut,
-            side=InputType.QUERY,
+            input_type=InputType.QUERY,
             prompt_field="instruction",
         )
 

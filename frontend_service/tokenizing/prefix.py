@@ -24,10 +24,10 @@ SLICE_LETTERS = 16 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """The tokens that are needed of each text: so many, those farthest from the end that is `cut`."""
+    """The tokens that are needed of each text: so many, those farthest from the end that `cut_side` cuts."""
 
     tokens: int
-    cut: TruncationSide
+    cut_side: TruncationSide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class PrefixReader:
         whole = _Excerpt(text=text, letters=letters, start=0, stop=len(text))
         if need is None or len(text) <= WHOLE * letters:
             return whole
-        if need.cut is TruncationSide.RIGHT:
+        if need.cut_side is TruncationSide.RIGHT:
             stop = self._split_points.end_of_prefix(text, letters)
             return whole if stop is None else replace(whole, stop=stop)
         places = self._split_points.start_of_suffix(text, letters)

@@ -86,8 +86,8 @@ class SegmentPairs:
         """
         limit, end = cut.max_tokens, cut.side or self._side
         if limit is not None and (limit <= room or counted or end is not side):
-            return Need(tokens=limit + 1, cut=end)
-        return None if counted else Need(tokens=room + 1, cut=side)
+            return Need(tokens=limit + 1, cut_side=end)
+        return None if counted else Need(tokens=room + 1, cut_side=side)
 
     def _fit_side(self, read: PrefixRead, cut: Truncation, field: str, room: int, side: TruncationSide) -> _Side:
         """Cuts a text to the limit of its side, which counts no special tokens, then at the end `side` to the `room`.

@@ -28,7 +28,7 @@ class TemplatePairs:
         _check_side(texts)
         before, between, after = self._parts(prompt)
         ending = self._reader.read(after).encoding.ids
-        room, need = texts.room(limit, len(ending)), Need(tokens=limit + 1, cut=TruncationSide.RIGHT)
+        room, need = texts.room(limit, len(ending)), Need(tokens=limit + 1, cut_side=TruncationSide.RIGHT)
         firsts: list[tuple[str, bool]] = []
         for slice_texts in self._cut(texts.firsts, texts.first_cut, texts.first_entry, limit):
             firsts += slice_texts
@@ -71,7 +71,7 @@ class TemplatePairs:
         if limit is None or limit >= whole:
             yield [(text, False) for text in texts]
             return
-        number, remaining, need = 0, iter(texts), Need(tokens=limit + 1, cut=TruncationSide.RIGHT)
+        number, remaining, need = 0, iter(texts), Need(tokens=limit + 1, cut_side=TruncationSide.RIGHT)
         for reads in self._reader.read_batches(texts, need, offsets=True):
             slice_texts = []
             for read, text in zip(reads, remaining, strict=False):  # the other order would lose a text of each slice
