@@ -15,9 +15,9 @@ from shared.errors import InputTooLong, InvalidInput
 class PairTexts:
     """First and second texts, paired each with each (`matrix`) or one by one.
 
-    `cut` is for a pair as a whole, `first_cut` and `second_cut` are for its sides. `entry` is what errors call a second
-    text, such as `documents[{}]`, `first_entry` a first one. `prompt` fills a template's instruction, or goes before
-    each first text.
+    `cut` is for a pair as a whole, `first_cut` and `second_cut` are for either text alone. `entry` is what errors call
+    a second text, such as `documents[{}]`, `first_entry` a first one. `prompt` fills a template's instruction, or goes
+    before each first text.
     """
 
     firsts: Sequence[str]
@@ -72,8 +72,8 @@ JoinedPairs = Iterator[tuple[int, int, PairSequence] | None]
 """Pairs, each as the number of its second text, the number of its first text, and its tokens; None between slices."""
 
 
-def check_side(cut: Truncation, limit: int, tokens: int, field: str, *, whole: bool) -> None:
-    """Raises InputTooLong, naming the text `field`, where it is over the `limit` of its side and may not be cut.
+def check_text(cut: Truncation, limit: int, tokens: int, field: str, *, whole: bool) -> None:
+    """Raises InputTooLong, naming the text `field`, where it is over its own `limit` and may not be cut.
 
     `whole`: whether it was read to its end, so that it has exactly `tokens` tokens.
     """
