@@ -19,7 +19,13 @@ FEWER_WEIGHTS = "set sparse_top_k, or ask for fewer texts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The most that a request may hold; see `selvage.v1.Limits`.
+    """The most that one request may hold. All but `auto_truncate` are limits.
+
+    `texts`: of an Embed, Tokenize, Classify or ClassifyTokens, and queries; `documents`: of a Rerank, Score or MaxSim.
+    `text_bytes`: UTF-8 bytes of a text with its prompt; `message_bytes`: of a request and of a reply. `request_tokens`:
+    of all texts. `request_rows` and `vector_elements` (rows x dimensions): of either side of a MaxSim; the latter also
+    of the rows that an Embed pools. `scores`: of a Score or MaxSim. `similarities`: products of two rows in a MaxSim.
+    `pooled_tokens`: of a text whose rows are pooled.
 
     `auto_truncate`: whether texts over the model's limit are cut where the request does not say.
     """

@@ -61,7 +61,7 @@ class _TokenColumns:
 
 
 class ClassificationService:
-    """The rpcs of ClassificationService, on domain types."""
+    """Answers requests for labels of texts, pairs and tokens, each as scores of all labels. Raises SelvageError."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline

@@ -24,7 +24,7 @@ SMALLER_REPLY = "ask for fewer texts, fewer dimensions or a smaller data type, o
 
 
 class EmbeddingService:
-    """The rpcs of EmbeddingService, on domain types."""
+    """Answers requests for vectors of texts: `EmbedRequest` -> `Answer`. Raises SelvageError."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline

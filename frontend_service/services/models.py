@@ -52,7 +52,7 @@ class Detokenized:
 
 
 class ModelService:
-    """The rpcs of ModelService, on domain types."""
+    """Describes models, and shows what their tokenizers make of texts and ids. Raises SelvageError."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline

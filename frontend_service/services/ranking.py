@@ -12,17 +12,17 @@ from frontend_service.postprocess import explanation
 from frontend_service.postprocess import ranking as postprocess
 from frontend_service.postprocess.explanation import MatchedToken
 from frontend_service.services import job_options
+from frontend_service.services.given_vectors import check_dimensions, check_finite, vectors_of
 from frontend_service.services.pipeline import Pipeline, PreparedRequest
 from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
 from frontend_service.tokenizing.batch import TokenizedBatch
 from frontend_service.tokenizing.fair_thread_pool import Slices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
-from shared.errors import DimensionMismatch
 from shared.jobs import Classify
 from shared.ragged import RaggedTokens
 from shared.terms import RequestTerms
-from shared.vectors import InputType, Layout, MultiVectors, ScoringMethod
+from shared.vectors import InputType, Layout, ScoringMethod
 
 DOCUMENT = "documents[{}]"
 QUERY_TEXT = "query_texts[{}]"
@@ -30,6 +30,8 @@ REPLY_MATCH_BYTES = 9
 """Most bytes of a winner and its similarity in a MaxSim reply."""
 TOKEN_MATCH_BYTES = 32
 """Bytes of a winner with both tokens as texts; most have a few letters."""
+TEXT_FIELD_BYTES = 32
+"""Most bytes that a message adds to a document's text."""
 RANK_BYTES = 64
 """Bytes that are copied in the time that one place of a ranking, with its score, takes to write."""
 Ranking = list[tuple[int, float]]
@@ -72,7 +74,10 @@ NO_EXTRAS = _ReplyExtras()
 
 
 class RankingService:
-    """The rpcs of selvage.v1.RankingService, on domain types."""
+    """Answers requests that compare queries with documents: texts by any method, or given vectors by MaxSim.
+
+    Raises SelvageError.
+    """
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -99,7 +104,7 @@ class RankingService:
         """Most bytes of the documents that the reply shows. Raises ResultTooLarge."""
         if not request.return_documents:
             return 0
-        largest = partial(postprocess.largest_bytes, request.documents, request.shown)
+        largest = partial(_largest_bytes, request.documents, request.shown)
         size = await self._pipeline.in_thread(largest)
         self._limits.check_reply(size, "set top_n, or leave return_documents unset")
         return size
@@ -143,12 +148,11 @@ class RankingService:
         prompt = model.tokenizer.prompt(choice)
         limits.check_texts(request.queries, request.query_entry, limits.texts, prompt, "instruction")
         limits.check_texts(request.documents, DOCUMENT, limits.documents)
-        normalize = request.normalize if request.activated is None else request.activated
         return PreparedRequest(
             model=model,
             work=Classify(),
             slices=model.tokenizer.pairs(pairs),
-            finish=job_options.activation_of(model.card, normalize),
+            finish=job_options.activation_of(model.card, request.normalization.activate),
         )
 
     def _prepare_vectors(
@@ -197,7 +201,7 @@ class RankingService:
         self._limits.check_reply(size, "set top_n, or leave explain unset")
 
     def _prepare_max_sim(self, model: ServedModel, request: MaxSimRequest) -> PreparedRequest:
-        limits, sides = self._limits, _vectors_of(request)
+        limits, sides = self._limits, vectors_of(request)
         for field, vectors in sides.items():
             limits.check_count(len(vectors.lengths), f"{field}.lengths", limits.documents)
             limits.check_vectors(field, vectors.rows, vectors.dimensions)
@@ -206,7 +210,7 @@ class RankingService:
             job_options.check_token_rows(model.card, request.documents.dimensions)
             texts = self._prepare_query_texts(model, request)
         else:
-            _check_dimensions(request.queries, request.documents)
+            check_dimensions(request.queries, request.documents)
             texts = None
         return PreparedRequest(
             model=model,
@@ -214,7 +218,7 @@ class RankingService:
             slices=texts.tokenize() if texts else None,
             letters=texts.letters if texts else None,
             check_tokens=partial(self._check_comparisons, request),
-            check_values=partial(postprocess.check_finite, sides),
+            check_values=partial(check_finite, sides),
         )
 
     def _prepare_query_texts(self, model: ServedModel, request: MaxSimRequest) -> PreparedTexts:
@@ -246,16 +250,7 @@ def _tokenize_sides(queries: PreparedTexts, documents: PreparedTexts) -> Slices[
     return query_batch + (yield from documents.tokenize())
 
 
-def _vectors_of(request: MaxSimRequest) -> dict[str, MultiVectors]:
-    """The vectors in a request, by field."""
-    sides = {"queries": request.queries, "documents": request.documents}
-    return {field: vectors for field, vectors in sides.items() if vectors is not None}
-
-
-def _check_dimensions(queries: MultiVectors, documents: MultiVectors) -> None:
-    """Raises DimensionMismatch where the two sides cannot be compared."""
-    if queries.dimensions != documents.dimensions:
-        raise DimensionMismatch(
-            f"queries have {queries.dimensions} dimensions, documents {documents.dimensions}",
-            field="documents.dimensions",
-        )
+def _largest_bytes(texts: Sequence[str], count: int) -> int:
+    """UTF-8 bytes of the `count` largest texts, with what a message adds to each."""
+    sizes = sorted((len(text.encode()) for text in texts), reverse=True)
+    return sum(sizes[:count]) + TEXT_FIELD_BYTES * count

@@ -188,6 +188,13 @@ class CoalescedStream(TwoWayStream[M]):
 
         For a group that was refused as too much: the room may be taken by its own stream. Later groups cannot end
         before this one, so their messages wait again, and from now on there is one group at a time.
+
+        The order matters. A later group waits for those before it, which may have the room, and cancels nobody: two
+        groups that cancelled each other would never be answered. The first group cancels those behind it, and returns
+        only when their tasks have ended, because until then they hold their room. Their messages are put back before
+        that, in front of those that are read meanwhile. test_a_stream_does_not_refuse_itself holds both cases,
+        test_groups_are_under_way_together_again_after_a_refusal that several groups are in progress again later (both
+        in test_coalescing_room.py).
         """
         if not group.is_first.is_set():
             await group.is_first.wait()

@@ -14,7 +14,7 @@ from frontend_service.api.http.reply import HttpReply, to_json
 from frontend_service.api.http.route import ExchangeEndpoint, ParsedRequest, Route
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
-from frontend_service.domain.ranking_requests import RerankRequest
+from frontend_service.domain.ranking_requests import RerankRequest, ScoreNormalization
 from frontend_service.domain.requests import Truncation
 from frontend_service.services.ranking import Reranked
 from shared.errors import InvalidInput
@@ -63,7 +63,7 @@ def ranking_request(body: RankingBody) -> RerankRequest:
         documents=tuple(passage.text for passage in body.passages),
         query_cut=truncation,
         document_cut=truncation,
-        activated=False,
+        normalization=ScoreNormalization.LOGITS,
     )
 
 

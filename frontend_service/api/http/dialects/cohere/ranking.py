@@ -64,7 +64,7 @@ class CohereRerankBody(ScoringRequest, kw_only=True):
 
 def rerank_request(body: CohereRerankBody) -> RerankRequest:
     """The request for a ranking of the documents. Raises InvalidInput."""
-    truncate, activated = body.truncation is not False, body.activated
+    truncate = body.truncation is not False
     return RerankRequest(
         model=body.model,
         queries=(body.query,),
@@ -75,8 +75,7 @@ def rerank_request(body: CohereRerankBody) -> RerankRequest:
         query_cut=replace(body.query_cut, truncate=truncate),
         document_cut=replace(body.document_cut, truncate=truncate),
         sequence_cut=replace(body.cut, truncate=truncate),
-        activated=activated is not False,
-        raw_rows=activated is False,
+        normalization=body.normalization,
     )
 
 
