@@ -117,7 +117,7 @@ def _server(
         reflect=settings.reflection,
         connection_age=True,
         rpcs=page.rpcs if page else None,
-        tell=apis.translate_error,
+        tell=apis.adapt_error,
         tls=callers.tls,
     )
 

@@ -23,7 +23,7 @@ def check_dimensions(queries: MultiVectors, documents: MultiVectors) -> None:
 
 
 def check_finite(sides: dict[str, MultiVectors]) -> None:
-    """Raises InvalidInput, naming the side, where vectors hold NaN or infinity, or products of the sides might."""
+    """Raises InvalidInput, naming the side, where vectors hold NaN or infinity, or products of both may overflow."""
     largest = {field: _largest(vectors) for field, vectors in sides.items()}
     for field, value in largest.items():
         if not np.isfinite(value):
