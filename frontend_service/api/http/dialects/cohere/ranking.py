@@ -31,8 +31,9 @@ NOT_TEXT = {"image": NO_IMAGES, "image_url": NO_IMAGES, "content": "nothing read
 
 
 class CohereRerankBody(ScoringRequest, kw_only=True):
-    """The body of
-    POST /v1/rerank and /v2/rerank, and /rerank where it has `documents`. Longer texts are cut, as Cohere does.
+    """The body of POST /v1/rerank and /v2/rerank, and of /rerank where it has `documents`.
+
+    Longer texts are cut, as Cohere does.
 
     `max_doc_length` is Jina's word for `max_tokens_per_doc`. `max_chunks_per_doc` holds: a document is one chunk.
     """
