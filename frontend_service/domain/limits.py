@@ -1,4 +1,4 @@
-"""Limits of what one frontend accepts in a request, and the checks that raise their errors."""
+"""Limits of what one frontend accepts in a request, and the checks that hold requests to them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +28,8 @@ class Limits:
     `pooled_tokens`: of a text whose rows are pooled.
 
     `auto_truncate`: whether texts over the model's limit are cut where the request does not say.
+
+    All checks raise LimitExceeded, naming the field where there is one; `check_reply` raises ResultTooLarge.
     """
 
     texts: int = 4096
@@ -70,7 +72,7 @@ class Limits:
         return letters + TEXT_LETTERS * len(texts)
 
     def check_count(self, count: int, field: str, limit: int) -> None:
-        """Checks the number of entries of a field."""
+        """Checks that the field named `field` has at most `limit` entries."""
         if count > limit:
             raise LimitExceeded(f"{field} has {count} entries, the limit is {limit}", field=field)
 
@@ -80,7 +82,7 @@ class Limits:
             raise LimitExceeded(f"the request has {tokens} tokens, the limit is {self.request_tokens}")
 
     def check_ids(self, tokenized: Sequence[Sequence[int]], field: str) -> None:
-        """Checks token ids in a request: for one text at most `text_bytes`, for all at most `request_tokens`."""
+        """Checks lists of token ids: at most `text_bytes` ids in one, at most `request_tokens` in all."""
         total = 0
         for index, ids in enumerate(tokenized):
             self.check_count(len(ids), f"{field}[{index}]", self.text_bytes)

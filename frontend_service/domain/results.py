@@ -27,7 +27,7 @@ def result_bytes(work: Work, tokens: RaggedTokens, card: ModelCard) -> int:
         case MaxSim():
             queries = tokens.lengths if work.queries is None else work.queries.lengths
             rows, columns = work.layout.shape(len(queries), len(work.documents.lengths))
-            matches = sum(queries) * (1 if rows == 1 else columns) if work.explain else 0
+            matches = sum(queries) * columns if work.explain else 0
             return rows * columns * SCORE_BYTES + matches * LINK_MATCH_BYTES
         case Classify():
             return len(card.labels) * SCORE_BYTES * (tokens.total if work.tokens else len(tokens))
