@@ -26,8 +26,10 @@ class Timing:
 class Answer:
     """A job's result with what the frontend knows of its texts.
 
-    `tokenize` and `transfer` (the round trip to the worker without its queue and compute) in seconds. `answered`: the
-    time at which the worker's result was there, by the pipeline's clock.
+    `tokens`: the token ids of all texts in the order of the request, equal ones as often as they were sent, with
+    special tokens. `truncated`: whether each text was cut. `tokenize` and `transfer` (the round trip to the worker
+    without its queue and compute) in seconds. `answered`: the time at which the worker's result was there, by the
+    pipeline's clock.
     """
 
     model: str

@@ -86,7 +86,7 @@ class RerankRequest(ScoreRequest):
             raise InvalidInput(f"top_n is {self.top_n}, must be at least 1", field="top_n")
 
     @property
-    def shown(self) -> int:
+    def shown_count(self) -> int:
         """The number of documents that the reply shows."""
         return min(self.top_n or len(self.documents), len(self.documents))
 

@@ -68,13 +68,13 @@ class ClassificationService:
         self._limits = pipeline.limits
 
     async def texts(self, request: ClassifyRequest, terms: RequestTerms) -> Classified:
-        """Scores [texts x labels] of texts or pairs."""
+        """Classifies texts or pairs: scores [texts x labels]."""
         model = self._pipeline.workers.model(request.model)
         answer = await self._pipeline.run(self._prepare_classify(model, request), terms)
         return Classified(answer=answer, labels=model.card.labels)
 
     async def tokens(self, request: ClassifyTokensRequest, terms: RequestTerms) -> ClassifiedTokens:
-        """Scores [tokens x labels]; with `token_id` only those of the tokens of that id."""
+        """Classifies tokens: scores [tokens x labels]. With `token_id` only the tokens of that id are classified."""
         model = self._pipeline.workers.model(request.model)
         columns = _TokenColumns(token_id=request.token_id)
         answer = await self._pipeline.run(self._prepare_classify_tokens(model, request, columns), terms)

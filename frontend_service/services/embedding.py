@@ -32,7 +32,7 @@ class EmbeddingService:
         self._clustering = asyncio.Lock()
 
     async def embed(self, request: EmbedRequest, terms: RequestTerms) -> Answer:
-        """The vectors of all texts, in every output that the request names."""
+        """Embeds texts or token ids: their vectors, in every output that the request names."""
         answer = await self._pipeline.run(self._prepare(request), terms)
         if request.pooling:
             answer = replace(answer, result=await self._pool_rows(answer.result, request, request.pooling))
@@ -44,6 +44,7 @@ class EmbeddingService:
         limits, model = self._limits, self._pipeline.workers.model(request.model)
         encode = job_options.resolve_encode(request, model.card)
         input_type = request.prompt.input_type
+        # `request.texts` is empty where the request brings token ids.
         texts = prepare_texts(
             model, limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, input_type=input_type
         )

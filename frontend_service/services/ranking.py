@@ -64,7 +64,7 @@ class Reranked(FinishedAnswer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ReplyExtras:
-    """What a reply holds beside scores: `explained` documents, and `text_bytes` of documents."""
+    """What a reply holds beside scores. `explained`: number of explained documents; `text_bytes`: of their texts."""
 
     explained: int = 0
     text_bytes: int = 0
@@ -84,19 +84,22 @@ class RankingService:
         self._limits = pipeline.limits
 
     async def rerank(self, request: RerankRequest, terms: RequestTerms) -> Reranked:
-        """The documents, best first, each with what the request wants to see of it."""
+        """Ranks documents, best first, with their texts and explanations where the request asks for them."""
         model = self._pipeline.workers.model(request.model)
-        extras = _ReplyExtras(explained=request.shown, text_bytes=await self._document_bytes(request))
+        extras = _ReplyExtras(explained=request.shown_count, text_bytes=await self._document_bytes(request))
         answer = await self._pipeline.run(self._prepare_scores(model, request, extras), terms)
         return await self._rank(model, request, answer)
 
     async def score(self, request: ScoreRequest, terms: RequestTerms) -> Answer:
-        """Scores in the order of the request; the token counts are those of queries, then documents."""
+        """Scores pairs of queries and documents, in the order of the request.
+
+        The answer's tokens are those of queries, then of documents; of a cross-encoder those of the pairs.
+        """
         model = self._pipeline.workers.model(request.model)
         return await self._pipeline.run(self._prepare_scores(model, request, NO_EXTRAS), terms)
 
     async def max_sim(self, request: MaxSimRequest, terms: RequestTerms) -> Answer:
-        """Scores of document vectors by query vectors or by texts; the token counts are those of the texts."""
+        """Scores document vectors by query vectors or by query texts. The answer's tokens are those of the texts."""
         model = self._pipeline.workers.model(request.model)
         return await self._pipeline.run(self._prepare_max_sim(model, request), terms)
 
@@ -104,7 +107,7 @@ class RankingService:
         """Most bytes of the documents that the reply shows. Raises ResultTooLarge."""
         if not request.return_documents:
             return 0
-        largest = partial(_largest_bytes, request.documents, request.shown)
+        largest = partial(_largest_bytes, request.documents, request.shown_count)
         size = await self._pipeline.in_thread(largest)
         self._limits.check_reply(size, "set top_n, or leave return_documents unset")
         return size
@@ -121,6 +124,7 @@ class RankingService:
         return Reranked(answer=answer, ranking=ranking, documents=documents, explanations=await in_thread(explain))
 
     def _prepare_scores(self, model: ServedModel, request: ScoreRequest, extras: _ReplyExtras) -> PreparedRequest:
+        """Prepares the job of a Rerank or Score, by the method that request and model agree on."""
         method = job_options.resolve_method(request, model.card)
         rows, columns = request.layout.shape(len(request.queries), len(request.documents))
         self._limits.check_scores(rows, columns)
@@ -201,6 +205,7 @@ class RankingService:
         self._limits.check_reply(size, "set top_n, or leave explain unset")
 
     def _prepare_max_sim(self, model: ServedModel, request: MaxSimRequest) -> PreparedRequest:
+        """Prepares the job of a MaxSim. Its vectors are checked for NaN and infinity later, in a thread."""
         limits, sides = self._limits, vectors_of(request)
         for field, vectors in sides.items():
             limits.check_count(len(vectors.lengths), f"{field}.lengths", limits.documents)

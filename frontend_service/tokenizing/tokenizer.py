@@ -100,8 +100,8 @@ class ModelTokenizer:
         self._framing = Tokenizer(self.tokenizer.model)
         self._framing.post_processor, self.tokenizer.post_processor = self.tokenizer.post_processor, None
         self._reader = PrefixReader(self.tokenizer)
-        self._added = self._framing.num_special_tokens_to_add(is_pair=False)
-        self._leading = (*self._encode("a").special_tokens_mask, 0).index(0)
+        self._added = self._framing.num_special_tokens_to_add(is_pair=False)  # around every text
+        self._leading = (*self._encode("a").special_tokens_mask, 0).index(0)  # of these, before the text
         self._limits = TokenLimits(card, self._added)
         self._untrained = UntrainedTokens(self.tokenizer, card.vocabulary_size)
         self._pairs = PairTokenizer(self._reader, self._framing, card, self._untrained)

@@ -94,15 +94,15 @@ class Fleet:
 
     def model(self, name: str) -> ServedModel:
         """See `Workers`. The name may be an id or an alias."""
-        keys = self._aliases.get(name, set())
+        keys = self._aliases.get(name, set())  # of the models that have the name as an alias: none, one or several
         ids = {key.id for key in keys} or {name}
         model = self._served.get(min(ids)) if len(ids) == 1 else None
         if model is not None and (not keys or _key(model.card) in keys):
             return model
         all_ids = sorted({card.id for card in self._cards()})
         if not name and len(all_ids) == 1:
-            for only in self._served.values():
-                return only
+            for single_model in self._served.values():
+                return single_model
         elif not name and all_ids:  # even while only one of them serves: its vectors might pass for the other's
             raise UnknownModel(f"there are several models, name one: {', '.join(all_ids)}", field="model")
         elif len(ids) > 1:

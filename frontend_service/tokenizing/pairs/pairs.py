@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from frontend_service.domain.requests import UNPROMPTED, WHOLE, PromptChoice, Truncation
+from frontend_service.domain.requests import DEFAULT_PROMPT, DEFAULT_TRUNCATION, PromptChoice, Truncation
 from shared.errors import InputTooLong, InvalidInput
 
 
@@ -25,10 +25,10 @@ class PairTexts:
     matrix: bool
     entry: str
     cut: Truncation
-    first_cut: Truncation = WHOLE
-    second_cut: Truncation = WHOLE
+    first_cut: Truncation = DEFAULT_TRUNCATION
+    second_cut: Truncation = DEFAULT_TRUNCATION
     first_entry: str = "queries[{}]"
-    prompt: PromptChoice = UNPROMPTED
+    prompt: PromptChoice = DEFAULT_PROMPT
 
     def room(self, limit: int, fixed: int) -> int:
         """Tokens that the limit leaves to the texts, beside the `fixed` ones of every pair. Raises InvalidInput."""
