@@ -25,8 +25,8 @@ MESSAGES = 2 * GROUPS * GROUP_MESSAGES
 """Most messages of a stream that wait or are in progress: enough that the next groups are full."""
 CALM_GROUPS = 8
 """Groups to be answered without a refusal before one more group may be in progress again."""
-LEAST_WAIT = 0.1
-"""Shortest wait before refused messages are tried again, in seconds."""
+LEAST_PAUSE = 0.1
+"""Shortest pause before refused messages are tried again, in seconds."""
 PLACE = re.compile(r"(?:texts|text_pairs|tokenized)\[(\d+)\]")
 """The field of an error that names the message to blame by its place in the group."""
 OF_INPUTS = (InvalidInput, InputTooLarge, Internal)
@@ -48,12 +48,12 @@ class _Message(Generic[M]):
 class _Group(Generic[M]):
     """Messages that are answered together.
 
-    `waited`: seconds that it has waited since the service was overloaded; `is_first`: set once all groups before it
-    are answered.
+    `paused`: seconds of pauses so far, after refusals because the service was overloaded; `is_first`: set once all
+    groups before it are answered.
     """
 
     messages: Sequence[_Message[M]]
-    waited: float = 0.0
+    paused: float = 0.0
     is_first: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
 
@@ -163,10 +163,10 @@ class CoalescedStream(TwoWayStream[M]):
         self._calm_groups = 0
         if await self._wait_until_alone(group):
             return [part]
-        seconds = max(error.retry_after or 0.0, LEAST_WAIT)
-        group.waited += seconds
+        seconds = max(error.retry_after or 0.0, LEAST_PAUSE)
+        group.paused += seconds
         size = sum(message.size for message in part)
-        if group.waited > self._admission.bounds.read_seconds or size > REQUEST_BYTES:
+        if group.paused > self._admission.bounds.read_seconds or size > REQUEST_BYTES:
             return []
         await asyncio.sleep(seconds)
         return halves(part)
