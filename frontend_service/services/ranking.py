@@ -137,6 +137,7 @@ class RankingService:
         """Prepares a cross-encoder's job: every pair is a sequence, and its only logit the score."""
         limits, choice = self._limits, PromptChoice(literal=request.instruction)
         document_cut = limits.with_default(request.document_cut)
+        # A request without a limit for whole sequences says for its documents whether texts may be cut at all.
         pair_cut = Truncation(truncate=document_cut.truncate, side=document_cut.side)
         pairs = PairTexts(
             firsts=request.queries,

@@ -45,7 +45,7 @@ class JobStream:
     Jobs that come while a message is being written leave together in the next one. So a lone caller never waits, and
     many callers share the cost of a message.
 
-    `load`: what the worker said of its load last. `keys`: tokens of the jobs without an outcome, by fairness key.
+    `load`: what the worker said of its load last. `key_tokens`: tokens of the jobs without an outcome, by fairness key.
     """
 
     def __init__(self, call: Any, fingerprint: str, message_threads: Executor, on_change: Callable[[], None]) -> None:
@@ -63,7 +63,7 @@ class JobStream:
         self._ended_by: SelvageError | None = None
         self.load = Load()
         self._unreported: dict[int, int] = {}  # tokens of the jobs since the last load, by id
-        self.keys: Counter[str] = Counter()
+        self.key_tokens: Counter[str] = Counter()
 
     def unreported_before(self, tokens: int) -> int:
         """Most tokens, of jobs that the worker's load does not show yet, that are served before a job of `tokens`."""
@@ -81,7 +81,7 @@ class JobStream:
         pending = self._pending[job.id] = _PendingJob(job=job, future=future, assembly=ResultAssembly())
         tokens = job.tokens.total
         self._unreported[job.id] = tokens
-        self.keys[job.key] += tokens
+        self.key_tokens[job.key] += tokens
         try:
             if job_bytes(job) > THREAD_BYTES:
                 payload = await offload(
@@ -104,9 +104,9 @@ class JobStream:
         finally:
             self._pending.pop(job.id, None)
             self._unreported.pop(job.id, None)
-            self.keys[job.key] -= tokens
-            if self.keys[job.key] <= 0:
-                del self.keys[job.key]
+            self.key_tokens[job.key] -= tokens
+            if self.key_tokens[job.key] <= 0:
+                del self.key_tokens[job.key]
         return await offload(self._message_threads, assembly.size, ResultAssembly.result, assembly)
 
     async def serve(self) -> None:
