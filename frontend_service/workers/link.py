@@ -91,8 +91,7 @@ class WorkerLink:
             return 0.0
         # An upper bound: where a worker serves more than this before a job, callers that could be answered in time are
         # still let in, and late. test_no_more_is_served_ahead_than_told (tests/unit/test_load.py) holds `Load` to it.
-        # The tokens that this frontend sent of the same key may be in the running step already, so that none of them are
-        # ahead; the worse of both cases counts.
+        # What this frontend sent of the same key may wait, or be in the running step already: the worse case counts.
         reported = max(seconds(stream.load, tokens, priority, own_tokens) for own_tokens in {0, stream.key_tokens[key]})
         return reported + stream.unreported_before(tokens) / stream.load.tokens_per_second
 
