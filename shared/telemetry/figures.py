@@ -1,4 +1,4 @@
-"""Types of what both processes report: rpcs, jobs, steps, times of requests, and figures of the current state.
+"""Types of what both processes report: rpcs, jobs, times of requests, and figures of the current state.
 
 Services, loop and link use these types and no library of metrics or traces.
 """
@@ -12,8 +12,6 @@ from shared.jobs import Job, JobResult
 
 TellJob = Callable[[Job, JobResult | SelvageError], None]
 """Receives each job and its outcome when the job is answered."""
-TellStep = Callable[[float, int, int], None]
-"""Receives each finished step: seconds, tokens, sequences."""
 
 
 class RequestTimes(Protocol):
