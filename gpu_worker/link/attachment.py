@@ -79,7 +79,7 @@ class Attachment:
         if request.fingerprint != self._fingerprint:
             error = another_model(request.fingerprint, self._fingerprint)
             for refused in request.jobs:
-                self._outbox.add_outcome(refused.id, error)
+                self._add_outcome(refused.id, error)
             return
         jobs = await offload(self._threads, request.ByteSize(), _jobs_of, request)
         for index, (identity, job) in enumerate(jobs, start=1):
@@ -115,13 +115,13 @@ class Attachment:
 
     def _submit(self, identity: int, job: Job | SelvageError) -> None:
         if isinstance(job, SelvageError):
-            self._outbox.add_outcome(identity, job)
+            self._add_outcome(identity, job)
             return
         try:
             self._loop.submit(job, partial(self._end_job, job))
         except SelvageError as error:
             self._notify(job, error)
-            self._outbox.add_outcome(identity, error)
+            self._add_outcome(identity, error)
         else:
             self._unanswered.add(identity)
             if not self._room.is_set():  # outcomes filled the outbox while this message was submitted
@@ -136,7 +136,11 @@ class Attachment:
             log.info("job", **_ids_for_log(job), tokens=job.tokens.total, milliseconds=milliseconds)
         self._notify(job, outcome)
         self._unanswered.discard(job.id)
-        self._outbox.add_outcome(job.id, outcome)
+        self._add_outcome(job.id, outcome)
+
+    def _add_outcome(self, identity: int, outcome: JobResult | SelvageError) -> None:
+        """Adds an outcome to the outbox. Where too much is unsent then, computes nothing until the frontend reads."""
+        self._outbox.add_outcome(identity, outcome)
         if self._room.is_set() and self._unread.has_too_much(self._outbox):
             log.warning("answers are not read", unsent_bytes=self._outbox.unsent, jobs_set_aside=len(self._unanswered))
             self._loop.set_aside(self._unanswered)

@@ -24,7 +24,8 @@ from shared.server.rpc import LINK_VERSION, MESSAGE_BYTES
 from shared.telemetry.figures import TellJob, WorkerFigures
 from shared.together import either
 
-PIECE_BYTES = 1024 * 1024
+TOKENIZER_PIECE_BYTES = 1024 * 1024
+"""Most bytes of a tokenizer's file in one message."""
 HELLO_SECONDS = 10.0
 """Seconds that a frontend has for its first message."""
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -70,8 +71,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self, request: pb.GetTokenizerRequest, context: Context
     ) -> AsyncIterator[pb.GetTokenizerResponse]:
         content = self._ready().tokenizer
-        for start in range(0, len(content), PIECE_BYTES):
-            yield pb.GetTokenizerResponse(name="tokenizer.json", data=content[start : start + PIECE_BYTES])
+        for start in range(0, len(content), TOKENIZER_PIECE_BYTES):
+            yield pb.GetTokenizerResponse(name="tokenizer.json", data=content[start : start + TOKENIZER_PIECE_BYTES])
 
     async def Attach(self, requests: AsyncIterator[pb.AttachRequest], context: Context) -> None:
         """Serves a frontend until it goes. Writes bytes, since `Interceptor` serves streams raw."""
