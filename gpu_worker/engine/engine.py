@@ -53,8 +53,8 @@ class ModelStepHandle:
             self.arrived.result()  # the thread that waits for the download must be done: it is unpacked once
             download, step_slices = self._computed.result()
             download.wait()
-        for step_slice in step_slices:
-            step_slice.on_host()
+            for step_slice in step_slices:
+                step_slice.on_host()
 
 
 class ModelEngine:
