@@ -183,13 +183,13 @@ class AsyncLoop:
 
     async def _launch_step(self) -> None:
         planned = self._loop.plan_step()
-        await self._run(planned.brief, self._loop.launch_step, planned)
+        launched = await self._run(planned.brief, self._loop.launch_step, planned)
         running = asyncio.get_running_loop()
-        arrived = self._loop.steps_under_way[-1].handle.arrived
-        arrived.add_done_callback(lambda _: running.call_soon_threadsafe(self._event.set))
+        launched.handle.arrived.add_done_callback(lambda _: running.call_soon_threadsafe(self._event.set))
 
     async def _collect_step(self) -> None:
-        older = self._loop.steps_under_way[0]
+        older = self._loop.older_step
+        assert older is not None
         outcomes = await self._run(older.planned.brief and older.sound, self._loop.collect_step)
         self._answer_jobs(self._loop.end_step(outcomes))
         if self._suspected and self._probe is not None and not self._probing:

@@ -2,7 +2,7 @@
 
 import heapq
 
-SPARE = 64
+STALE_ENTRIES = 64
 """Stale heap entries that may remain in any case, besides as many as there are deadlines."""
 
 
@@ -21,7 +21,7 @@ class Deadlines:
     def remove(self, job: int) -> None:
         """Removes the deadline of a job that ended; a job without one is no error."""
         self._deadlines.pop(job, None)
-        if len(self._heap) > 2 * len(self._deadlines) + SPARE:  # else stale entries would pile up
+        if len(self._heap) > 2 * len(self._deadlines) + STALE_ENTRIES:  # else stale entries would pile up
             self._heap = [(deadline, other) for other, deadline in self._deadlines.items()]
             heapq.heapify(self._heap)
 

@@ -26,7 +26,7 @@ from shared.load import Load
 
 LEAD_SECONDS = 0.02
 """Seconds before the expected end of a step at which the next one may be launched: enough to pack it."""
-LEAST_TOKENS = 256
+SMALLEST_BUDGET = 256
 """Smallest budget of a step that is bounded in time: a smaller step would mostly be its own overhead."""
 Observe = Callable[[float, int, int], None]
 """A callback for every step that ended: its seconds, tokens and units."""
@@ -64,7 +64,7 @@ class Loop:
         self._unanswered: dict[RunningJob, UnansweredJob] = {}
         self._deadlines = Deadlines()
         self._under_way = StepsUnderWay()
-        self._budget = min(step_tokens, LEAST_TOKENS) if step_seconds else step_tokens
+        self._budget = min(step_tokens, SMALLEST_BUDGET) if step_seconds else step_tokens
         self.cancelled_waiting = 0
         """Number of jobs that were cancelled before anything of them was planned."""
 
@@ -135,9 +135,9 @@ class Loop:
         return self._under_way.running(self._clock())
 
     @property
-    def steps_under_way(self) -> list[LaunchedStep]:
-        """Steps that were launched and are not collected yet, the older first; at most two."""
-        return self._under_way.steps
+    def older_step(self) -> LaunchedStep | None:
+        """The step that is collected next; None where no step is under way."""
+        return self._under_way.older
 
     def next_action(self) -> Action:
         """Decides what a driver does next.
@@ -167,21 +167,24 @@ class Loop:
             self._unanswered[job].planned = True
         return PlannedStep(slices=[JobSlice(job=job, start=part.start, stop=part.stop) for job, part in units.items()])
 
-    def launch_step(self, planned: PlannedStep) -> None:
-        """Hands a step to the engine, behind the one that is under way."""
+    def launch_step(self, planned: PlannedStep) -> LaunchedStep:
+        """Hands a step to the engine, behind the one that is under way. Returns it as launched."""
         start = self._clock()
         try:
             handle: StepHandle = self._engine.launch(planned.slices)
         except Exception as error:  # reported when the step is collected, like an error of the device
             handle = FailedLaunch(error)
-        self._under_way.append(LaunchedStep(planned=planned, handle=handle, start=start, tokens=planned.tokens))
+        launched = LaunchedStep(planned=planned, handle=handle, start=start, tokens=planned.tokens)
+        self._under_way.append(launched)
+        return launched
 
     def collect_step(self) -> dict[RunningJob, JobOutcome]:
         """Waits for the older step and makes the results of the jobs that end with it. Returns their outcomes.
 
         The slices of a failed step are run again, each alone, so that only the guilty job fails.
         """
-        launched = self._under_way.steps[0]
+        launched = self._under_way.older
+        assert launched is not None
         outcomes: dict[RunningJob, JobOutcome] = dict(self._collect(launched))
         for job_slice in launched.planned.slices:
             job = job_slice.job
@@ -204,20 +207,9 @@ class Loop:
                 ended.append(self._end_job(unanswered.job.id, unanswered.timed(outcomes[running], end)))
         return ended
 
-    def perform(self, action: Action) -> list[EndedJob]:
-        """Carries out an action, and waits for it. Returns the jobs that ended."""
-        match action:
-            case Launch():
-                self.launch_step(self.plan_step())
-            case Collect():
-                return self.end_step(self.collect_step())
-            case Wait(seconds=seconds):
-                self._under_way.steps[0].wait(seconds)
-        return []
-
     def advance(self) -> list[EndedJob]:
         """Carries out the next action. Returns the jobs that ended."""
-        return self.drop_expired() + self.perform(self.next_action())
+        return self.drop_expired() + self._perform(self.next_action())
 
     def until_idle(self) -> Iterator[EndedJob]:
         """Carries out one action after the other until no job is left that may be computed."""
@@ -226,7 +218,19 @@ class Loop:
             action = self.next_action()
             if isinstance(action, Idle):
                 return
-            yield from self.perform(action)
+            yield from self._perform(action)
+
+    def _perform(self, action: Action) -> list[EndedJob]:
+        """Carries out an action, and waits for it. Returns the jobs that ended."""
+        match action:
+            case Launch():
+                self.launch_step(self.plan_step())
+            case Collect():
+                return self.end_step(self.collect_step())
+            case Wait(seconds=seconds):
+                assert self._under_way.older is not None
+                self._under_way.older.wait(seconds)
+        return []
 
     @property
     def _speed(self) -> float:
@@ -287,4 +291,4 @@ class Loop:
         self._observe(seconds, launched.tokens, launched.planned.units)
         if self._step_seconds:
             tokens = int(self._pace.best * self._step_seconds)
-            self._budget = min(max(tokens, LEAST_TOKENS), self._step_tokens)
+            self._budget = min(max(tokens, SMALLEST_BUDGET), self._step_tokens)

@@ -10,16 +10,14 @@ from gpu_worker.device.memory import Memory
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.interface import JobSlice, RunningJob, StepHandle
 from gpu_worker.loop.retries import Report, StepRetries
+from gpu_worker.loop.under_way import MOST_UNDER_WAY
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.loading import Model
-from gpu_worker.queue.step_size import Trial, find_step_size
+from gpu_worker.startup.step_size import Trial, find_step_size
 from shared.errors import InputTooLarge
 from shared.jobs import Classify, Encode, Job, Score, Work
 from shared.ragged import RaggedTokens
 from shared.vectors import Layout, OutputKind, ScoringMethod, Task
-
-UNDER_WAY = 2
-"""Steps under way, as in serving: while one is computed, the outputs of the one before still lie on the device."""
 
 
 def probe_step_size(engine: ModelEngine, memory: Memory | None, chosen: int, report: Report) -> list[Trial]:
@@ -70,11 +68,14 @@ def _largest_work(abilities: Abilities) -> Iterator[Work]:
 
 
 def _run(engine: ModelEngine, retries: StepRetries, tokens: int) -> bool:
-    """Runs the largest steps, two at a time. Returns whether the memory sufficed."""
+    """Runs the largest steps, as many at a time as in serving. Returns whether the memory sufficed.
+
+    While one step is computed, the outputs of the one before it still lie on the device.
+    """
     under_way, fits = deque[StepHandle](), True
     for job in largest_jobs(engine.model, tokens):
         under_way.append(retries.launch_alone(_first_slice(engine.open(job), tokens)))
-        if len(under_way) == UNDER_WAY:
+        if len(under_way) == MOST_UNDER_WAY:
             fits = _collect_step(retries, under_way.popleft())
         if not fits:
             break

@@ -12,8 +12,8 @@ from gpu_worker.loop.retries import silent
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model
-from gpu_worker.queue.step_size import Trial
 from gpu_worker.startup.memory_probe import probe_step_size
+from gpu_worker.startup.step_size import Trial
 from shared.card import LateInteraction, ModelCard
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Classify, Encode, Job, MaxSim, Score, Work

@@ -17,10 +17,10 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.retries import silent
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import Model, load
-from gpu_worker.queue.step_size import LEAST_TOKENS, SPARE, Trial, find_step_size
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.memory_probe import largest_jobs, probe_step_size, run_largest_steps
+from gpu_worker.startup.step_size import SMALLEST_STEP, SPARE_MEMORY, Trial, find_step_size
 from gpu_worker.startup.warm_up import check_model
 from gpu_worker.worker import step_tokens_of
 from shared.errors import Internal, ModelRefused
@@ -46,20 +46,22 @@ def test_a_step_that_fits_stays() -> None:
     assert [each.tokens for each in find_step_size(device(1 << 30, 100_000), 16384)] == [16384]
 
 
-@given(weights=st.integers(0, ROOM * 3 // 2), token=st.integers(0, 1 << 24), default=st.integers(LEAST_TOKENS, 1 << 17))
+@given(
+    weights=st.integers(0, ROOM * 3 // 2), token=st.integers(0, 1 << 24), default=st.integers(SMALLEST_STEP, 1 << 17)
+)
 def test_what_is_settled_fits(weights: int, token: int, default: int) -> None:
     """With a tenth to spare, unless it is the least; no halving went too far; else the model is refused."""
     measure = device(weights, token)
-    if measure(LEAST_TOKENS).taken is None:
-        with pytest.raises(ModelRefused, match=f"a step of {LEAST_TOKENS} tokens runs out of 24.0 GiB"):
+    if measure(SMALLEST_STEP).taken is None:
+        with pytest.raises(ModelRefused, match=f"a step of {SMALLEST_STEP} tokens runs out of 24.0 GiB"):
             find_step_size(measure, default)
         return
     trials = find_step_size(measure, default)
     *before, last = trials
     assert last.taken is not None
-    assert last.taken <= (1 - SPARE) * ROOM or last.tokens == LEAST_TOKENS
+    assert last.taken <= (1 - SPARE_MEMORY) * ROOM or last.tokens == SMALLEST_STEP
     assert not any(each.fits for each in before)
-    assert all(after.tokens == max(LEAST_TOKENS, each.tokens // 2) for each, after in pairwise(trials))
+    assert all(after.tokens == max(SMALLEST_STEP, each.tokens // 2) for each, after in pairwise(trials))
 
 
 def test_a_step_that_leaves_no_room_to_spare_is_halved() -> None:
