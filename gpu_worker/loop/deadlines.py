@@ -1,4 +1,4 @@
-"""The deadlines of jobs. Pure; no clock."""
+"""The deadlines of jobs. No clock, no I/O."""
 
 import heapq
 

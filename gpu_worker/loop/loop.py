@@ -22,7 +22,7 @@ from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.queue.pace import Pace
 from shared.errors import DeadlineExceeded, Internal, InvalidInput, SelvageError
 from shared.jobs import Job
-from shared.load import Load
+from shared.load import TURNS_PER_STEP, Load
 
 LEAD_SECONDS = 0.02
 """Seconds before the expected end of a step at which the next one may be launched: enough to pack it."""
@@ -57,7 +57,7 @@ class Loop:
         """
         self._engine, self._report, self._observe, self._clock = engine, report, observe, clock
         self._step_tokens, self._step_seconds = step_tokens, step_seconds
-        self._queue: FairQueue[RunningJob] = FairQueue(quantum=max(1, step_tokens // 8))
+        self._queue: FairQueue[RunningJob] = FairQueue(quantum=max(1, step_tokens // TURNS_PER_STEP))
         self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
         self._retries, self._pace = StepRetries(engine, report), Pace()
         self._running: dict[int, RunningJob] = {}
@@ -120,7 +120,7 @@ class Loop:
             queued_jobs=jobs,
             tokens_per_second=self._speed,
             backlogs=self._queue.backlogs(),
-            turn=self._queue.turn,
+            turn=self._queue.largest_turn,
             busy=self._under_way.seconds_left(self._clock(), self._speed),
         )
 
@@ -150,7 +150,7 @@ class Loop:
         waiting, older = self._queue.waiting_tokens, self._under_way.older
         if older is None:
             return Launch() if waiting else Idle()
-        if not self._under_way.has_room:
+        if not self._under_way.may_launch:
             return Collect() if older.arrived else Wait(inf)
         if older.arrived:
             return Launch() if waiting else Collect()
@@ -194,7 +194,8 @@ class Loop:
 
     def end_step(self, outcomes: dict[RunningJob, JobOutcome]) -> list[EndedJob]:
         """Forgets the step that was collected, and ends the jobs with an outcome."""
-        launched, begin, end = self._under_way.end_older(self._clock())
+        end = self._clock()
+        launched, begin = self._under_way.end_older(end)
         if not launched.failed:
             self._learn(launched, end - begin)
         ended = []

@@ -1,4 +1,4 @@
-"""The steps that were launched and are not collected yet. Pure; no clock."""
+"""The steps that were launched and are not collected yet. No clock, no I/O."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ MOST_UNDER_WAY = 2
 
 
 class StepsUnderWay:
-    """At most two steps, the older first. The device computes them in that order."""
+    """At most two steps, which the device computes in the order of their launch: the older and the later one."""
 
     def __init__(self) -> None:
         self._steps: list[LaunchedStep] = []
@@ -22,7 +22,7 @@ class StepsUnderWay:
         return self._steps[0] if self._steps else None
 
     @property
-    def has_room(self) -> bool:
+    def may_launch(self) -> bool:
         """Whether another step may be launched: none may behind a suspect step, which will be run again."""
         return len(self._steps) < MOST_UNDER_WAY and not any(step.suspect for step in self._steps)
 
@@ -31,11 +31,11 @@ class StepsUnderWay:
         assert len(self._steps) < MOST_UNDER_WAY
         self._steps.append(step)
 
-    def end_older(self, now: float) -> tuple[LaunchedStep, float, float]:
-        """Removes the older step. Returns it, when the device began it, and `now`, when it ended."""
+    def end_older(self, now: float) -> tuple[LaunchedStep, float]:
+        """Removes the older step, which ended `now`. Returns it, and when the device began it."""
         step = self._steps.pop(0)
         begin, self._ended = self._begin(step), now
-        return step, begin, now
+        return step, begin
 
     def suspect_later(self, failed: Sequence[RunningJob]) -> None:
         """Marks later steps as suspect that go on with a job of the older step, which failed."""

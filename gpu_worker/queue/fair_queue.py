@@ -1,4 +1,4 @@
-"""The order in which waiting jobs are served, and what goes into the next step. Pure; no clock.
+"""The order in which waiting jobs are served, and what goes into the next step. No clock, no I/O.
 
 The worker is shared at three levels: by the priority classes according to their weights, by the keys of a class evenly,
 and by the jobs of a key. When a job comes to a class in which nothing waited, that class is served before all lower
@@ -23,8 +23,13 @@ from gpu_worker.queue.priority_class import Key, PriorityClass
 from gpu_worker.queue.size_counts import SizeCounts
 from gpu_worker.queue.waiting_job import WaitingJob
 from shared.jobs import Priority
-from shared.load import SHORT, WEIGHTS, Backlog
+from shared.load import SHORT, TURNS_PER_STEP, WEIGHTS, Backlog
 
+LEAD_STEPS = 2
+"""Steps of interactive jobs that are served in a row before lower classes get what is theirs.
+
+With fewer, jobs of lower classes would be computed among those of a burst; with more, lower classes would stand still
+for longer."""
 MOST_MISSES = 32
 """Most jobs of a step that are passed over because their next unit does not fit."""
 J = TypeVar("J")
@@ -42,7 +47,7 @@ class FairQueue(Generic[J]):
         self._classes = {
             priority: PriorityClass(weight=WEIGHTS[priority], quantum=quantum) for priority in sorted(Priority)
         }
-        self._lead = quantum / 16  # what a class may be ahead of a lower one: about two steps of interactive jobs
+        self._lead = LEAD_STEPS * TURNS_PER_STEP * quantum / WEIGHTS[Priority.INTERACTIVE]  # in virtual time
         self._jobs: dict[J, tuple[PriorityClass, WaitingJob]] = {}
         self._arrivals = count()
         self._time = 0.0
@@ -117,7 +122,7 @@ class FairQueue(Generic[J]):
         return self._classes[priority].tokens_of_key(key)
 
     @property
-    def turn(self) -> int:
+    def largest_turn(self) -> int:
         """Most tokens that a key is served in a row while others wait: a quantum, or the largest unit."""
         return max(self._quantum, (1 << len(self._largest_units.counts)) - 1)
 
@@ -134,14 +139,14 @@ class FairQueue(Generic[J]):
         taken: dict[J, range] = {}
         missed: list[tuple[PriorityClass, Key, WaitingJob]] = []
         free = budget
-        while free > 0 and len(missed) < MOST_MISSES and (turn := self._next_turn()) is not None:
-            group, key, waiting = turn
+        while free > 0 and len(missed) < MOST_MISSES and (served := self._next_served()) is not None:
+            group, key, waiting = served
             job, start = cast(J, waiting.job), waiting.position
-            stop, cost = waiting.turn(min(self._quantum, free), free if taken else max(free, waiting.next_cost))
+            stop, cost = waiting.next_turn(min(self._quantum, free), free if taken else max(free, waiting.next_cost))
             if stop == start:  # its next unit does not fit into what is left; those of other jobs may
                 key.jobs.pause(waiting)
                 group.reorder(key)
-                missed.append(turn)
+                missed.append(served)
                 continue
             taken[job] = range(taken[job].start if job in taken else start, stop)
             free -= cost
@@ -170,7 +175,7 @@ class FairQueue(Generic[J]):
         self._time = max(self._time, min(tags, default=0.0))
         return self._time
 
-    def _next_turn(self) -> tuple[PriorityClass, Key, WaitingJob] | None:
+    def _next_served(self) -> tuple[PriorityClass, Key, WaitingJob] | None:
         """The highest class that is not ahead of its share, its next key, and that key's next job."""
         ready = [(group, key) for group in self._classes.values() if (key := group.keys.head()) is not None]
         least = min((group.tag for group, _ in ready), default=0.0)

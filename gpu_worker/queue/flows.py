@@ -1,4 +1,4 @@
-"""Flows that share evenly: the keys of a class, or the jobs of a key. Pure; standard library only; no clock.
+"""Flows that share evenly: the keys of a class, or the jobs of a key. No clock, no I/O; standard library only.
 
 Start-time fair queueing (Goyal, Vin, Cheng 1996). Each flow has a tag, the virtual time at which its next turn starts.
 The flow with the least tag is served next, and its tag grows by the tokens that it is served. A new flow starts at the

@@ -1,4 +1,4 @@
-"""Estimates the speed of steps by their size. Pure; no clock."""
+"""Estimates the speed of steps by their size. No clock, no I/O."""
 
 MEMORY, FRESH = 0.9, 64
 FORGET = 0.995

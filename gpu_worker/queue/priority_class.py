@@ -1,4 +1,4 @@
-"""The waiting jobs of one priority: its keys, and the jobs of each key. Pure; no clock."""
+"""The waiting jobs of one priority: its keys, and the jobs of each key. No clock, no I/O."""
 
 import heapq
 from dataclasses import dataclass, field
