@@ -73,11 +73,14 @@ class Flows(Generic[F]):
         return heap[0][-1] if heap else None  # type: ignore[return-value]  # only F ever joined
 
     def serve(self, head: F, cost: int, *, filling: bool, done: bool) -> None:
-        """Charges the head for a turn of `cost` tokens. `done`: nothing of it waits any more.
+        """Charges a flow for a turn of `cost` tokens. `done`: nothing of it waits any more.
+
+        `head`: the flow that `head()` has just returned; its entry is replaced where it lies, first in the heap.
 
         `filling`: the turn filled the rest of a step after an earlier flow did not fit. Nobody else could have used
         that room, so virtual time stands still, and the tag ends at most a quantum ahead of it.
         """
+        assert head.entry is self._heap[0], "only the head may be served"
         charged = head.tag + cost
         if filling:
             charged = max(head.tag, min(charged, self.time + self._quantum))

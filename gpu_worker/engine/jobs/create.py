@@ -1,5 +1,7 @@
 """Validates a job and creates the running job, or raises the error that says why this model cannot do it."""
 
+from functools import partial
+
 import numpy as np
 
 from gpu_worker.engine.jobs.classify import ClassifyJob
@@ -48,31 +50,29 @@ class JobFactory:
 
     def _text_max_sim(self, job: Job, work: MaxSim) -> StepJob:
         self._check_tokens(job)
-        width, sequences = self._abilities.check_max_sim(), Sequences(job)
-        sequences.selected = self._skiplist(sequences.ids, sequences.offsets, InputType.QUERY)
+        width = self._abilities.check_max_sim()
+        sequences = Sequences(job, select=partial(self._skiplist, side=InputType.QUERY))
         return TextMaxSimJob(sequences, work, width, self._model.flops_per_token)
 
     def _encode(self, job: Job, work: Encode) -> StepJob:
         self._check_tokens(job)
         self._abilities.check_encode(work)
-        sequences = Sequences(job, self._skipped(job))
-        if OutputKind.MULTI_VECTOR in work.outputs:
-            sequences.selected = self._skiplist(sequences.ids, sequences.offsets, work.input_type)
+        skiplist = partial(self._skiplist, side=work.input_type) if OutputKind.MULTI_VECTOR in work.outputs else None
+        sequences = Sequences(job, self._skipped(job), skiplist)
         return EncodeJob(sequences, work, self._model.heads, self._abilities.sparse_cost)
 
     def _classify(self, job: Job, work: Classify) -> StepJob:
         self._check_tokens(job)
-        labels, sequences = self._abilities.check_classify(work), Sequences(job)
-        if work.token_id is not None:
-            sequences.selected = sequences.ids == work.token_id
+        labels, only = self._abilities.check_classify(work), work.token_id
+        sequences = Sequences(job, select=None if only is None else lambda ids, _: ids == only)
         return ClassifyJob(sequences, work, labels)
 
     def _score(self, job: Job, work: Score) -> StepJob:
         self._check_tokens(job)
         self._abilities.check_score(work, len(job.tokens))
-        model, sequences = self._model, Sequences(job, self._skipped(job))
-        if ScoreJob.compares_tokens(work):
-            sequences.selected = self._skiplist.of_scores(sequences.ids, sequences.offsets, work.queries)
+        model = self._model
+        skiplist = partial(self._skiplist.of_scores, queries=work.queries) if ScoreJob.compares_tokens(work) else None
+        sequences = Sequences(job, self._skipped(job), skiplist)
         return ScoreJob(sequences, work, model.heads, model.flops_per_token, self._abilities.sparse_cost)
 
     def _check_tokens(self, job: Job) -> None:
