@@ -14,7 +14,7 @@ from transformers.utils import logging as transformers_logging
 
 from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.link.server import Ready, WorkerServicer
-from gpu_worker.link.unread import Unread
+from gpu_worker.link.unsent import UnsentLimit
 from gpu_worker.loop.async_loop import AsyncLoop
 from gpu_worker.loop.loop import Observe
 from gpu_worker.loop.watchdog import EXIT_STATUS, DeviceLost
@@ -43,7 +43,7 @@ async def main(settings: WorkerSettings) -> None:
     threads = ThreadPoolExecutor(2, "parse")
     servicer = WorkerServicer(
         threads,
-        Unread(settings.max_unsent_bytes),
+        UnsentLimit(settings.max_unsent_bytes),
         log_jobs=settings.log_calls,
         on_job=[observer.job for observer in (metrics, spans) if observer],
     )

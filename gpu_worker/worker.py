@@ -22,7 +22,7 @@ from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.memory_probe import probe_step_size
+from gpu_worker.startup.memory_trials import try_step_sizes
 from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.card import ModelCard
 from shared.errors import ModelRefused, SelvageError
@@ -128,7 +128,7 @@ async def step_tokens_of(engine: ModelEngine, host: ThreadPoolExecutor, settings
     Raises ModelRefused where the user's number does not fit.
     """
     placement = engine.model.placement
-    measuring = partial(probe_step_size, engine, placement.device_memory, settings.step_tokens, _log_failure)
+    measuring = partial(try_step_sizes, engine, placement.device_memory, settings.step_tokens, _log_failure)
     try:
         trials = await asyncio.get_running_loop().run_in_executor(host, measuring)
     except SelvageError as error:
@@ -154,7 +154,7 @@ def _create_loop(
         queued_tokens=settings.queued_tokens,
         queue_seconds=settings.queue_seconds or inf,
         step_seconds=settings.step_seconds(model.placement.step_seconds),
-        probe=replace(next(warm_up_jobs(model)), id=getrandbits(63), priority=Priority.INTERACTIVE),
+        device_check=replace(next(warm_up_jobs(model)), id=getrandbits(63), priority=Priority.INTERACTIVE),
         observe=observe,
     )
 

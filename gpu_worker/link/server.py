@@ -12,7 +12,7 @@ import grpc
 import structlog
 
 from gpu_worker.link.attachment import Attachment, another_model
-from gpu_worker.link.unread import Unread
+from gpu_worker.link.unsent import UnsentLimit
 from gpu_worker.loop.async_loop import AsyncLoop
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
@@ -46,9 +46,11 @@ class Ready:
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Answers UNAVAILABLE until `ready` is set."""
 
-    def __init__(self, threads: Executor, unread: Unread, *, log_jobs: bool, on_job: Sequence[TellJob] = ()) -> None:
-        """`threads`, `unread`, `log_jobs`, `on_job`: see `Attachment`."""
-        self._threads, self._unread, self._log_jobs, self._on_job = threads, unread, log_jobs, on_job
+    def __init__(
+        self, threads: Executor, unsent_limit: UnsentLimit, *, log_jobs: bool, on_job: Sequence[TellJob] = ()
+    ) -> None:
+        """`threads`, `unsent_limit`, `log_jobs`, `on_job`: see `Attachment`."""
+        self._threads, self._unsent_limit, self._log_jobs, self._on_job = threads, unsent_limit, log_jobs, on_job
         self._instance = uuid.uuid4().hex
         self._attached: set[Attachment] = set()
         self.ready: Ready | None = None
@@ -88,7 +90,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             ready.loop,
             fingerprint,
             self._threads,
-            self._unread,
+            self._unsent_limit,
             log_jobs=self._log_jobs,
             on_job=self._on_job,
         )
@@ -107,7 +109,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     @property
     def figures(self) -> WorkerFigures:
         """Figures for metrics, once there is a model. May be read from other threads."""
-        return replace(self._ready().loop.figures, unsent=self._unread.total, frontends=len(self._attached))
+        return replace(self._ready().loop.figures, unsent=self._unsent_limit.total, frontends=len(self._attached))
 
     async def wait_until_idle(self, seconds: float) -> None:
         """Waits until every attached frontend has its answers, at most so long."""

@@ -41,13 +41,13 @@ class AsyncLoop:
         queued_tokens: int,
         queue_seconds: float = inf,
         step_seconds: float = 0.0,
-        probe: Job | None = None,
+        device_check: Job | None = None,
         observe: Observe = unobserved,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`host`: one thread that packs and collects large steps while the device computes. See `Loop` for the rest.
 
-        `probe`: a small job that every sound device can compute, submitted after a bug in a step or a result.
+        `device_check`: a small job that every sound device can compute, submitted after a bug in a step or a result.
         """
         self._loop = Loop(
             engine,
@@ -59,7 +59,7 @@ class AsyncLoop:
             observe=observe,
             clock=clock,
         )
-        self._probe, self._suspected, self._probing = probe, False, False
+        self._device_check, self._suspected, self._checking = device_check, False, False
         self._lost = ""
         self.stalled = ""
         self._host = host
@@ -192,15 +192,15 @@ class AsyncLoop:
         assert older is not None
         outcomes = await self._run(older.planned.brief and older.sound, self._loop.collect_step)
         self._answer_jobs(self._loop.end_step(outcomes))
-        if self._suspected and self._probe is not None and not self._probing:
+        if self._suspected and self._device_check is not None and not self._checking:
             self._suspected = False
-            with suppress(SelvageError):  # the queue may be full; then the next failure submits the probe
-                self._loop.submit(self._probe)
-                self._callbacks[self._probe.id], self._probing = self._end_probe, True
+            with suppress(SelvageError):  # the queue may be full; then the next failure submits the check
+                self._loop.submit(self._device_check)
+                self._callbacks[self._device_check.id], self._checking = self._end_device_check, True
 
-    def _end_probe(self, outcome: JobOutcome) -> None:
-        """Counts a device that fails at its probe as lost: CUDA repeats some errors at every later call."""
-        self._probing = False
+    def _end_device_check(self, outcome: JobOutcome) -> None:
+        """Counts a device that fails at its check as lost: CUDA repeats some errors at every later call."""
+        self._checking = False
         if isinstance(outcome, Internal):
             self._lost = "a step failed, and so did a small one that worked when the worker started"
 
@@ -217,6 +217,6 @@ class AsyncLoop:
                 on_outcome(job.outcome)
 
     def _report(self, event: str, error: Exception, parts: int) -> None:
-        """Logs a bug in a step or a result, and has the device probed."""
+        """Logs a bug in a step or a result, and has the device checked."""
         self._suspected = True
         log.error(event, parts=parts, exc_info=error)

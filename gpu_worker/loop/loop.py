@@ -13,7 +13,7 @@ from math import inf
 
 from gpu_worker.loop.actions import Action, Collect, Idle, Launch, Wait
 from gpu_worker.loop.deadlines import Deadlines
-from gpu_worker.loop.interface import JobSlice, RunningJob, StepEngine, StepHandle
+from gpu_worker.loop.interface import JobSlice, OpenJob, StepEngine, StepHandle
 from gpu_worker.loop.retries import Report, StepRetries, silent
 from gpu_worker.loop.steps import EndedJob, FailedLaunch, JobOutcome, LaunchedStep, PlannedStep, UnansweredJob
 from gpu_worker.loop.under_way import StepsUnderWay
@@ -57,11 +57,11 @@ class Loop:
         """
         self._engine, self._report, self._observe, self._clock = engine, report, observe, clock
         self._step_tokens, self._step_seconds = step_tokens, step_seconds
-        self._queue: FairQueue[RunningJob] = FairQueue(quantum=max(1, step_tokens // TURNS_PER_STEP))
+        self._queue: FairQueue[OpenJob] = FairQueue(quantum=max(1, step_tokens // TURNS_PER_STEP))
         self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
         self._retries, self._pace = StepRetries(engine, report), Pace()
-        self._running: dict[int, RunningJob] = {}
-        self._unanswered: dict[RunningJob, UnansweredJob] = {}
+        self._running: dict[int, OpenJob] = {}
+        self._unanswered: dict[OpenJob, UnansweredJob] = {}
         self._deadlines = Deadlines()
         self._under_way = StepsUnderWay()
         self._budget = min(step_tokens, SMALLEST_BUDGET) if step_seconds else step_tokens
@@ -178,21 +178,21 @@ class Loop:
         self._under_way.append(launched)
         return launched
 
-    def collect_step(self) -> dict[RunningJob, JobOutcome]:
+    def collect_step(self) -> dict[OpenJob, JobOutcome]:
         """Waits for the older step and makes the results of the jobs that end with it. Returns their outcomes.
 
         The slices of a failed step are run again, each alone, so that only the guilty job fails.
         """
         launched = self._under_way.older
         assert launched is not None
-        outcomes: dict[RunningJob, JobOutcome] = dict(self._collect(launched))
+        outcomes: dict[OpenJob, JobOutcome] = dict(self._collect(launched))
         for job_slice in launched.planned.slices:
             job = job_slice.job
             if job_slice.last and job not in outcomes and job in self._unanswered:
                 outcomes[job] = self._result(job)
         return outcomes
 
-    def end_step(self, outcomes: dict[RunningJob, JobOutcome]) -> list[EndedJob]:
+    def end_step(self, outcomes: dict[OpenJob, JobOutcome]) -> list[EndedJob]:
         """Forgets the step that was collected, and ends the jobs with an outcome."""
         end = self._clock()
         launched, begin = self._under_way.end_older(end)
@@ -237,7 +237,7 @@ class Loop:
     def _speed(self) -> float:
         return self._pace.speed(self._budget)
 
-    def _collect(self, launched: LaunchedStep) -> dict[RunningJob, SelvageError]:
+    def _collect(self, launched: LaunchedStep) -> dict[OpenJob, SelvageError]:
         """Collects a step, and runs it again where it failed. Returns the errors of jobs."""
         slices = launched.planned.slices
         if launched.suspect:
@@ -254,7 +254,7 @@ class Loop:
         error = self._retries.run_halves(slices[0], failure)
         return {slices[0].job: error} if error is not None else {}
 
-    def _run_slices_alone(self, launched: LaunchedStep) -> dict[RunningJob, SelvageError]:
+    def _run_slices_alone(self, launched: LaunchedStep) -> dict[OpenJob, SelvageError]:
         """Runs the slices of a step again, each alone. Returns the errors of jobs. The watchdog times each slice."""
         errors = {}
         for job_slice in launched.planned.slices:
@@ -265,7 +265,7 @@ class Loop:
                     errors[job_slice.job] = error
         return errors
 
-    def _result(self, job: RunningJob) -> JobOutcome:
+    def _result(self, job: OpenJob) -> JobOutcome:
         try:
             return job.result()
         except SelvageError as error:

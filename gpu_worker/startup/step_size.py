@@ -16,23 +16,24 @@ GIBIBYTE = 1 << 30
 class Trial:
     """The memory that the largest step of so many tokens took.
 
-    `taken`: bytes, weights included; None where the step ran out of memory. `room`: bytes that there are.
+    `taken`: bytes, weights included; None where the step ran out of memory. `available`: bytes that the process may
+    use.
     """
 
     tokens: int
     taken: int | None
-    room: int
+    available: int
 
     @property
     def fits(self) -> bool:
         """Whether the step fits, with something to spare."""
-        return self.taken is not None and self.taken <= (1 - SPARE_MEMORY) * self.room
+        return self.taken is not None and self.taken <= (1 - SPARE_MEMORY) * self.available
 
     def __str__(self) -> str:
-        room = f"{self.room / GIBIBYTE:.1f} GiB"
+        available = f"{self.available / GIBIBYTE:.1f} GiB"
         if self.taken is None:
-            return f"a step of {self.tokens} tokens runs out of {room}"
-        return f"a step of {self.tokens} tokens takes {self.taken / GIBIBYTE:.1f} of {room}"
+            return f"a step of {self.tokens} tokens runs out of {available}"
+        return f"a step of {self.tokens} tokens takes {self.taken / GIBIBYTE:.1f} of {available}"
 
 
 def find_step_size(measure: Callable[[int], Trial], default: int, chosen: int = 0) -> list[Trial]:

@@ -6,7 +6,7 @@ from gpu_worker.engine.jobs.table import Table
 from gpu_worker.engine.jobs.texts import TextJob, by_length
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
-from gpu_worker.engine.step.row_outputs import RowForm, RowOutput
+from gpu_worker.engine.step.row_outputs import RowFormat, RowOutput
 from gpu_worker.engine.step.sequences import PackedSequences, Sequences
 from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.heads import sparse_vectors
@@ -72,12 +72,12 @@ class EncodeSlice:
         self._outputs = outputs
         self._rows = list[tuple[Table, Counts, RowOutput]]()
         if job.dense is not None:
-            form = RowForm(dimensions=work.dimensions, unit=work.normalize, data_type=work.data_type)
-            self._rows.append((job.dense, packed.numbers, outputs.request_dense_rows(packed, form)))
+            row_format = RowFormat(dimensions=work.dimensions, unit=work.normalize, data_type=work.data_type)
+            self._rows.append((job.dense, packed.numbers, outputs.request_dense_rows(packed, row_format)))
         if job.tokens is not None:
-            form = RowForm(dimensions=work.dimensions, unit=work.normalize_tokens, data_type=work.data_type)
+            row_format = RowFormat(dimensions=work.dimensions, unit=work.normalize_tokens, data_type=work.data_type)
             places = job.sequences.selected_places(packed.numbers)
-            self._rows.append((job.tokens, places, outputs.request_token_rows(packed, form)))
+            self._rows.append((job.tokens, places, outputs.request_token_rows(packed, row_format)))
         wants_sparse = job.sparse is not None
         self._sparse = outputs.request_sparse_vectors(packed, work.sparse_top_k) if wants_sparse else None
 

@@ -5,7 +5,7 @@ from typing import Protocol
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import PackedSequences, Sequences
-from gpu_worker.loop.interface import JobSlice, RunningJob
+from gpu_worker.loop.interface import JobSlice, OpenJob
 from gpu_worker.ragged.batch import Counts
 
 
@@ -28,7 +28,7 @@ class StepSlice(Protocol):
         """On the host, once the download arrived: puts the slice's rows into the job's table. Twice does no harm."""
 
 
-class StepJob(RunningJob, Protocol):
+class StepJob(OpenJob, Protocol):
     """A running job as the engine sees it."""
 
     sequences: Sequences

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_worker.link import unread
 from gpu_worker.link.attachment import Attachment
-from gpu_worker.link.unread import Unread
+from gpu_worker.link.unsent import UnsentLimit
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.jobs import jobs_to_pb
 from shared.codec.results import UnsentOutcome
@@ -55,7 +55,7 @@ class FakeJobs:
 class Frontend:
     """Attached, with a reader that reads when it is told to."""
 
-    def __init__(self, jobs: FakeJobs, everything: Unread, first_id: int) -> None:
+    def __init__(self, jobs: FakeJobs, everything: UnsentLimit, first_id: int) -> None:
         self.jobs, self._next = jobs, first_id
         self.attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), everything, log_jobs=False)
         self.received = 0
@@ -94,15 +94,15 @@ def jobs() -> FakeJobs:
 
 
 @pytest.fixture
-def everything() -> Unread:
-    return Unread(10_000)
+def everything() -> UnsentLimit:
+    return UnsentLimit(10_000)
 
 
 @in_no_time
 async def test_one_frontend_has_a_bound_of_its_own(jobs: FakeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much all together may have."""
     monkeypatch.setattr(unread, "UNSENT_BYTES", 1000)
-    slow = Frontend(jobs, Unread(10_000), 0)
+    slow = Frontend(jobs, UnsentLimit(10_000), 0)
     first = await slow.leaves(1000)
     assert jobs.aside == set()
     second = await slow.leaves(200)
@@ -116,7 +116,7 @@ async def test_one_frontend_has_a_bound_of_its_own(jobs: FakeJobs, monkeypatch: 
     assert await slow.ask()
 
 
-async def test_all_together_have_one_bound(jobs: FakeJobs, everything: Unread) -> None:
+async def test_all_together_have_one_bound(jobs: FakeJobs, everything: UnsentLimit) -> None:
     """Whoever has more than an even share waits, as soon as it would get more; who has less goes on."""
     slow, other, good = (Frontend(jobs, everything, 100 * number) for number in (1, 2, 3))
     waiting = await slow.leaves(8000)
@@ -135,7 +135,7 @@ async def test_all_together_have_one_bound(jobs: FakeJobs, everything: Unread) -
     assert (everything.total, jobs.aside) == (2500, set())
 
 
-async def test_a_frontend_that_has_gone_counts_no_more(jobs: FakeJobs, everything: Unread) -> None:
+async def test_a_frontend_that_has_gone_counts_no_more(jobs: FakeJobs, everything: UnsentLimit) -> None:
     """What it has not read is gone with it."""
     slow, good = Frontend(jobs, everything, 100), Frontend(jobs, everything, 200)
     await slow.leaves(20_000)
@@ -148,7 +148,7 @@ async def test_a_frontend_that_has_gone_counts_no_more(jobs: FakeJobs, everythin
 async def test_what_comes_in_a_message_while_too_much_is_unread_is_set_aside() -> None:
     """A message of many jobs is taken with breaths between, and answers may come meanwhile."""
     jobs = FakeJobs()
-    attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), Unread(1 << 30), log_jobs=False)
+    attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(1 << 30), log_jobs=False)
     many = [Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in range(200)]
     taking = asyncio.create_task(attachment.receive(jobs_to_pb(many, MODEL)))
     while 0 not in jobs.held:  # noqa: ASYNC110
@@ -161,7 +161,7 @@ async def test_what_comes_in_a_message_while_too_much_is_unread_is_set_aside() -
 async def test_jobs_that_are_refused_count_too() -> None:
     """A frontend that sends jobs which are refused, and reads none of the errors, has to read before it sends more."""
     jobs = FakeJobs()
-    attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), Unread(10_000), log_jobs=False)
+    attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(10_000), log_jobs=False)
     many = [Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in range(200)]
     message = jobs_to_pb(many, "another fingerprint")
     await asyncio.wait_for(attachment.receive(message), 5)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpu_worker.device.inline import Inline
 from gpu_worker.loop.actions import Idle, Wait
 from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.interface import JobSlice, OutOfMemory, RunningJob
+from gpu_worker.loop.interface import JobSlice, OpenJob, OutOfMemory
 from gpu_worker.loop.loop import LEAD_SECONDS, Loop
 from gpu_worker.loop.steps import JobOutcome
 from shared.jobs import Job, JobResult
@@ -94,7 +94,7 @@ class TimedEngine:
 
 
 def described(job_slice: JobSlice) -> tuple[int, int, int]:
-    running: RunningJob | Any = job_slice.job
+    running: OpenJob | Any = job_slice.job
     return running.job.id, job_slice.start, job_slice.stop
 
 

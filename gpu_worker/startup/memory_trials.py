@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from gpu_worker.device.memory import Memory
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.interface import JobSlice, RunningJob, StepHandle
+from gpu_worker.loop.interface import JobSlice, OpenJob, StepHandle
 from gpu_worker.loop.retries import Report, StepRetries
 from gpu_worker.loop.under_way import MOST_UNDER_WAY
 from gpu_worker.model.abilities import Abilities
@@ -20,7 +20,7 @@ from shared.ragged import RaggedTokens
 from shared.vectors import Layout, OutputKind, ScoringMethod, Task
 
 
-def probe_step_size(engine: ModelEngine, memory: Memory | None, chosen: int, report: Report) -> list[Trial]:
+def try_step_sizes(engine: ModelEngine, memory: Memory | None, chosen: int, report: Report) -> list[Trial]:
     """Finds the tokens of the largest step that fits. Returns all trials, of which the last one is to be served with.
 
     `memory`: None on a device whose memory is not measured; then there are no trials. `chosen`: the user's own number,
@@ -38,7 +38,7 @@ def run_largest_steps(engine: ModelEngine, memory: Memory, report: Report, token
     """Runs the largest steps of so many tokens, and measures their memory."""
     memory.reset_peak()
     ran = _run(engine, StepRetries(engine, report), tokens)
-    return Trial(tokens=tokens, taken=memory.peak if ran else None, room=memory.room)
+    return Trial(tokens=tokens, taken=memory.peak if ran else None, available=memory.available)
 
 
 def largest_jobs(model: Model, tokens: int) -> Iterator[Job]:
@@ -82,7 +82,7 @@ def _run(engine: ModelEngine, retries: StepRetries, tokens: int) -> bool:
     return all([fits, *(_collect_step(retries, handle) for handle in under_way)])
 
 
-def _first_slice(job: RunningJob, tokens: int) -> JobSlice:
+def _first_slice(job: OpenJob, tokens: int) -> JobSlice:
     """The first units of a job, as many as the queue would put into a step."""
     ends = list(accumulate(job.costs))
     return JobSlice(job=job, start=0, stop=max(1, bisect_right(ends, tokens)))
