@@ -124,7 +124,7 @@ async def test_answers_of_any_size_arrive_whole(leads: bool) -> None:
                 ended.append(part.job_id)
     assert sorted(ended) == sorted(RESULTS)
     assert {each: assemblies[each].result() for each in RESULTS} == RESULTS
-    assert (outbox.unsent, pieces) == (0, 10 if leads else 0)
+    assert (outbox.unsent, pieces) == (0, 12 if leads else 0)
 
 
 COUNTS = some.integers(0, 3 * OUTCOMES_BYTES) | some.integers(0, 2 * SMALL_BYTES) | some.integers(0, 10)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpu_worker.link import unread
+from gpu_worker.link import unsent
 from gpu_worker.link.attachment import Attachment
 from gpu_worker.link.unsent import UnsentLimit
 from selvage.worker.v1 import worker_pb2 as pb
@@ -101,7 +101,7 @@ def everything() -> UnsentLimit:
 @in_no_time
 async def test_one_frontend_has_a_bound_of_its_own(jobs: FakeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much all together may have."""
-    monkeypatch.setattr(unread, "UNSENT_BYTES", 1000)
+    monkeypatch.setattr(unsent, "UNSENT_BYTES", 1000)
     slow = Frontend(jobs, UnsentLimit(10_000), 0)
     first = await slow.leaves(1000)
     assert jobs.aside == set()
