@@ -203,7 +203,7 @@ def held() -> int:
 
 
 @pytest.mark.parametrize("name", ["tiny-bge-m3", "tiny-cross-encoder"])
-@pytest.mark.parametrize("room", [10**6, 1000], ids=["room", "full"])
+@pytest.mark.parametrize("available", [10**6, 1000], ids=["room", "full"])
 def test_memory_after_many_steps_is_that_after_one(name: str, available: int) -> None:
     """Steps that ran leave nothing even to the garbage collector; those that ran out leave it their token ids."""
     memory = FakeMemory(available=available)
