@@ -110,7 +110,7 @@ def _create_ready(worker: ModelWorker, settings: WorkerSettings) -> Ready:
         tokenizer=worker.model.tokenizer.content,
         loop=worker.loop,
         queued_tokens=settings.queued_tokens,
-        queue_seconds=settings.queue_seconds,
+        queue_seconds=settings.queue_limit,
     )
 
 

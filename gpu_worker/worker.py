@@ -7,7 +7,6 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from random import getrandbits
 
 import structlog
@@ -152,8 +151,8 @@ def _create_loop(
         host,
         step_tokens=step_tokens,
         queued_tokens=settings.queued_tokens,
-        queue_seconds=settings.queue_seconds or inf,
-        step_seconds=settings.step_seconds(model.placement.step_seconds),
+        queue_seconds=settings.queue_limit,
+        step_seconds=settings.step_limit(model.placement.step_seconds),
         device_check=replace(next(warm_up_jobs(model)), id=getrandbits(63), priority=Priority.INTERACTIVE),
         observe=observe,
     )

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import grpc
@@ -34,7 +35,7 @@ log = structlog.get_logger("link")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """What the service needs to serve a model. `queue_seconds`: 0 for no bound."""
+    """What the service needs to serve a model. `queue_seconds`: longest wait of a job, `inf` for no limit."""
 
     card: ModelCard
     tokenizer: bytes
@@ -66,7 +67,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             card=codec.card_to_pb(ready.card),
             message_bytes=MESSAGE_BYTES,
             queued_tokens=ready.queued_tokens,
-            queue_seconds=ready.queue_seconds,
+            queue_seconds=0.0 if ready.queue_seconds == inf else ready.queue_seconds,
         )
 
     async def GetTokenizer(

@@ -40,7 +40,7 @@ class AsyncLoop:
         step_tokens: int,
         queued_tokens: int,
         queue_seconds: float = inf,
-        step_seconds: float = 0.0,
+        step_seconds: float = inf,
         device_check: Job | None = None,
         observe: Observe = unobserved,
         clock: Callable[[], float] = time.monotonic,

@@ -46,38 +46,39 @@ class Loop:
         step_tokens: int,
         queued_tokens: int,
         queue_seconds: float = inf,
-        step_seconds: float = 0.0,
+        step_seconds: float = inf,
         report: Report = silent,
         observe: Observe = unobserved,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step, 0 for no bound.
+        """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step.
 
-        `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueLimits`.
+        `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueLimits`. Seconds are
+        `inf` where there is no limit.
         """
         self._engine, self._report, self._observe, self._clock = engine, report, observe, clock
         self._step_tokens, self._step_seconds = step_tokens, step_seconds
         self._queue: FairQueue[OpenJob] = FairQueue(quantum=max(1, step_tokens // TURNS_PER_STEP))
         self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
         self._retries, self._pace = StepRetries(engine, report), Pace()
-        self._running: dict[int, OpenJob] = {}
+        self._open_jobs: dict[int, OpenJob] = {}
         self._unanswered: dict[OpenJob, UnansweredJob] = {}
         self._deadlines = Deadlines()
         self._under_way = StepsUnderWay()
-        self._budget = min(step_tokens, SMALLEST_BUDGET) if step_seconds else step_tokens
+        self._budget = min(step_tokens, SMALLEST_BUDGET) if step_seconds < inf else step_tokens
         self.cancelled_waiting = 0
         """Number of jobs that were cancelled before anything of them was planned."""
 
     def submit(self, job: Job) -> None:
         """Accepts a job. Raises the errors that are known at once."""
-        if job.id in self._running:
+        if job.id in self._open_jobs:
             raise InvalidInput(f"a job with id {job.id} is held already", field="jobs")
-        running = self._engine.open(job)
+        open_job = self._engine.open(job)
         now, of_key = self._clock(), self._queue.tokens_of_key(job.priority, job.key)
-        self._admission.check_job(job, sum(running.costs), self.load, of_key=of_key)
+        self._admission.check_job(job, sum(open_job.costs), self.load, of_key=of_key)
         deadline = inf if job.remaining is None else now + job.remaining
-        self._queue.add_job(running, running.costs, key=job.key, priority=job.priority, deadline=deadline)
-        self._running[job.id], self._unanswered[running] = running, UnansweredJob(job=job, submitted=now)
+        self._queue.add_job(open_job, open_job.costs, key=job.key, priority=job.priority, deadline=deadline)
+        self._open_jobs[job.id], self._unanswered[open_job] = open_job, UnansweredJob(job=job, submitted=now)
         if deadline < inf:
             self._deadlines.add(job.id, deadline)
 
@@ -89,27 +90,27 @@ class Loop:
 
     def set_aside(self, identity: int) -> None:
         """Plans no more of a job until it is brought back; an unknown one is no error."""
-        if identity in self._running:
-            self._queue.set_aside(self._running[identity])
+        if identity in self._open_jobs:
+            self._queue.set_aside(self._open_jobs[identity])
 
     def bring_back(self, identity: int) -> None:
         """Goes on with a job that was set aside; an unknown one is no error."""
-        if identity in self._running:
-            self._queue.bring_back(self._running[identity])
+        if identity in self._open_jobs:
+            self._queue.bring_back(self._open_jobs[identity])
 
     def drop_expired(self) -> list[EndedJob]:
         """Ends the jobs whose deadline has passed."""
         expired = self._deadlines.take_expired(self._clock())
-        return [self._end_job(job, DeadlineExceeded("the deadline passed while the job waited")) for job in expired]
+        return [self._end_job(job, DeadlineExceeded("the deadline passed before the job was done")) for job in expired]
 
     def drop_all(self, error: SelvageError) -> list[EndedJob]:
         """Ends all jobs with one error."""
-        return [self._end_job(identity, error) for identity in list(self._running)]
+        return [self._end_job(identity, error) for identity in list(self._open_jobs)]
 
     @property
     def queued(self) -> tuple[int, int]:
         """Tokens that wait, and jobs without an outcome. May be read from other threads, unlike `load`."""
-        return self._queue.waiting_tokens + self._queue.tokens_aside, len(self._running)
+        return self._queue.waiting_tokens + self._queue.tokens_aside, len(self._open_jobs)
 
     @property
     def load(self) -> Load:
@@ -199,13 +200,13 @@ class Loop:
         if not launched.failed:
             self._learn(launched, end - begin)
         ended = []
-        for running in [job_slice.job for job_slice in launched.planned.slices]:
-            unanswered = self._unanswered.get(running)
+        for open_job in [job_slice.job for job_slice in launched.planned.slices]:
+            unanswered = self._unanswered.get(open_job)
             if unanswered is None:  # the job ended meanwhile: cancelled, late, or dropped
                 continue
             unanswered.started = begin if unanswered.started is None else unanswered.started
-            if running in outcomes:
-                ended.append(self._end_job(unanswered.job.id, unanswered.timed(outcomes[running], end)))
+            if open_job in outcomes:
+                ended.append(self._end_job(unanswered.job.id, unanswered.timed(outcomes[open_job], end)))
         return ended
 
     def advance(self) -> list[EndedJob]:
@@ -279,17 +280,23 @@ class Loop:
         return EndedJob(id=identity, outcome=outcome)
 
     def _forget(self, identity: int) -> UnansweredJob | None:
-        running = self._running.pop(identity, None)
-        if running is None:
+        """Drops all records of a job, and returns the one of it; None for an unknown job."""
+        # This is safe while another thread collects a step with a slice of the job. That thread reaches the open job
+        # through the step, not through these records, and only looks up whether the job is unanswered: at worst it
+        # makes a result for nobody. `end_step`, in this thread, then finds no record and answers nobody. Records and
+        # outcomes belong to the open job, not to its id, so a new job of the same id gets nothing of the old one.
+        # `test_a_job_may_be_cancelled_while_its_step_is_collected` holds it.
+        open_job = self._open_jobs.pop(identity, None)
+        if open_job is None:
             return None
-        self._queue.remove_job(running)
+        self._queue.remove_job(open_job)
         self._deadlines.remove(identity)
-        return self._unanswered.pop(running)
+        return self._unanswered.pop(open_job)
 
     def _learn(self, launched: LaunchedStep, seconds: float) -> None:
         """Learns from a step that ended how fast steps are, and how large the next one may be."""
         self._pace.learn(launched.tokens, seconds)
         self._observe(seconds, launched.tokens, launched.planned.units)
-        if self._step_seconds:
+        if self._step_seconds < inf:
             tokens = int(self._pace.best * self._step_seconds)
             self._budget = min(max(tokens, SMALLEST_BUDGET), self._step_tokens)

@@ -4,6 +4,7 @@ import asyncio
 import selectors
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from math import inf
 from typing import Any
 
 from hypothesis import given, settings
@@ -190,7 +191,7 @@ JOBS = st.lists(st.integers(1, 60) | st.just(NO_ROOM), min_size=1, max_size=12)
 @given(
     callers=st.lists(st.lists(JOBS, min_size=1, max_size=4), min_size=1, max_size=12),
     step_tokens=st.integers(20, 300),
-    step_seconds=st.sampled_from([0.0, 0.1]),
+    step_seconds=st.sampled_from([inf, 0.1]),
     speed=st.sampled_from([97.3, 1013.7, 30011.9]),
     overhead=st.sampled_from([0.0, 0.0137, 0.113]),
 )
