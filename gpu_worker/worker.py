@@ -15,7 +15,7 @@ import torch
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.loop import Observe, unobserved
+from gpu_worker.loop.loop import ObserveStep, unobserved
 from gpu_worker.loop.watchdog import DeviceLost
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
@@ -42,7 +42,7 @@ class ModelWorker:
     threads: tuple[ThreadPoolExecutor, ...]
 
     @classmethod
-    async def start(cls, settings: WorkerSettings, observe: Observe = unobserved) -> "ModelWorker":
+    async def start(cls, settings: WorkerSettings, observe: ObserveStep = unobserved) -> "ModelWorker":
         """Loads the model and runs every path of it once, so that no request pays for first-time work.
 
         Raises ModelRefused with one line, and DeviceLost.
@@ -57,7 +57,7 @@ class ModelWorker:
 
     @classmethod
     async def _start(
-        cls, settings: WorkerSettings, observe: Observe, threads: list[ThreadPoolExecutor]
+        cls, settings: WorkerSettings, observe: ObserveStep, threads: list[ThreadPoolExecutor]
     ) -> "ModelWorker":
         host, device = threads
         log.info("loading", model=settings.model, revision=settings.revision or None)
@@ -143,7 +143,7 @@ def _log_failure(event: str, error: Exception, parts: int) -> None:
 
 
 def _create_loop(
-    engine: ModelEngine, host: ThreadPoolExecutor, step_tokens: int, settings: WorkerSettings, observe: Observe
+    engine: ModelEngine, host: ThreadPoolExecutor, step_tokens: int, settings: WorkerSettings, observe: ObserveStep
 ) -> AsyncLoop:
     model = engine.model
     return AsyncLoop(

@@ -16,7 +16,7 @@ from shared.errors import SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult
 from shared.load import Load
 from shared.offload import offload
-from shared.telemetry.figures import TellJob
+from shared.telemetry.figures import ObserveJob
 from shared.traceparent import trace_id
 
 WRITE_SECONDS = 30.0
@@ -49,7 +49,7 @@ class Attachment:
         unsent_limit: UnsentLimit,
         *,
         log_jobs: bool,
-        on_job: Sequence[TellJob] = (),
+        on_job: Sequence[ObserveJob] = (),
     ) -> None:
         """`fingerprint`: identifies the model that is served. `threads`: parse large messages.
 

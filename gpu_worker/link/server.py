@@ -22,7 +22,7 @@ from shared.codec import fields as codec
 from shared.codec.load import load_to_pb
 from shared.errors import InvalidInput, WorkerUnavailable, clip
 from shared.server.rpc import LINK_VERSION, MESSAGE_BYTES
-from shared.telemetry.figures import TellJob, WorkerFigures
+from shared.telemetry.figures import ObserveJob, WorkerFigures
 from shared.together import either
 
 TOKENIZER_PIECE_BYTES = 1024 * 1024
@@ -48,7 +48,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Answers UNAVAILABLE until `ready` is set."""
 
     def __init__(
-        self, threads: Executor, unsent_limit: UnsentLimit, *, log_jobs: bool, on_job: Sequence[TellJob] = ()
+        self, threads: Executor, unsent_limit: UnsentLimit, *, log_jobs: bool, on_job: Sequence[ObserveJob] = ()
     ) -> None:
         """`threads`, `unsent_limit`, `log_jobs`, `on_job`: see `Attachment`."""
         self._threads, self._unsent_limit, self._log_jobs, self._on_job = threads, unsent_limit, log_jobs, on_job

@@ -13,7 +13,7 @@ import structlog
 
 from gpu_worker.loop.actions import Collect, Idle, Launch, Wait
 from gpu_worker.loop.interface import StepEngine
-from gpu_worker.loop.loop import Loop, Observe, unobserved
+from gpu_worker.loop.loop import Loop, ObserveStep, unobserved
 from gpu_worker.loop.steps import EndedJob, JobOutcome
 from gpu_worker.loop.watchdog import LOST_SECONDS, DeviceLost, overdue, stall_message
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
@@ -42,7 +42,7 @@ class AsyncLoop:
         queue_seconds: float = inf,
         step_seconds: float = inf,
         device_check: Job | None = None,
-        observe: Observe = unobserved,
+        observe: ObserveStep = unobserved,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`host`: one thread that packs and collects large steps while the device computes. See `Loop` for the rest.

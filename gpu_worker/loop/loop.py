@@ -28,7 +28,7 @@ LEAD_SECONDS = 0.02
 """Seconds before the expected end of a step at which the next one may be launched: enough to pack it."""
 SMALLEST_BUDGET = 256
 """Smallest budget of a step that is bounded in time: a smaller step would mostly be its own overhead."""
-Observe = Callable[[float, int, int], None]
+ObserveStep = Callable[[float, int, int], None]
 """A callback for every step that ended: its seconds, tokens and units."""
 
 
@@ -48,7 +48,7 @@ class Loop:
         queue_seconds: float = inf,
         step_seconds: float = inf,
         report: Report = silent,
-        observe: Observe = unobserved,
+        observe: ObserveStep = unobserved,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step.

@@ -10,7 +10,7 @@ from typing import Protocol
 from shared.errors import SelvageError
 from shared.jobs import Job, JobResult
 
-TellJob = Callable[[Job, JobResult | SelvageError], None]
+ObserveJob = Callable[[Job, JobResult | SelvageError], None]
 """Receives each job and its outcome when the job is answered."""
 
 
@@ -29,7 +29,7 @@ class RequestTimes(Protocol):
     def postprocess(self) -> float: ...
 
 
-TellTimes = Callable[[RequestTimes], None]
+ObserveTimes = Callable[[RequestTimes], None]
 
 
 class Rpcs(Protocol):

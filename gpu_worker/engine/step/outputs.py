@@ -34,7 +34,7 @@ class Outputs:
     ) -> None:
         """`batch`: None where no job has sequences in the step. `dropped`: special ids without a lexical weight."""
         self.device, self.maxsim, self._kernels = device, maxsim, choice.choose(device)
-        self._packed, self._heads, self._dropped = batch, heads, dropped
+        self._optional_batch, self._heads, self._dropped = batch, heads, dropped
         self._dense: dict[RowFormat, RowGroup] = {}
         self._skips: dict[RowFormat, list[Counts]] = {}
         self._tokens: dict[RowFormat, RowGroup] = {}
@@ -48,8 +48,8 @@ class Outputs:
 
     @property
     def _batch(self) -> RaggedBatch:
-        assert self._packed is not None
-        return self._packed
+        assert self._optional_batch is not None
+        return self._optional_batch
 
     # On the host, while the step is packed: requests of the job slices.
 
