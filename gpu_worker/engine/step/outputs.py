@@ -229,10 +229,10 @@ class Outputs:
             )
             return
         assert isinstance(head, SpladeHead)
-        segments = upload.add_array(np.repeat(np.arange(len(places)), lengths))
+        text_of_row = upload.add_array(np.repeat(np.arange(len(places)), lengths))
 
         def compute(hidden: Tensor, download: StepDownload) -> None:
-            weights = head(gather(hidden), segments.tensor, len(places))
+            weights = head(gather(hidden), text_of_row.tensor, len(places))
             for group, rows in zip(groups, weights.split(counts), strict=True):
                 group.download_rows(rows, download)
 
