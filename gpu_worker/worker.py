@@ -33,7 +33,11 @@ log = structlog.get_logger("worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelWorker:
-    """`serving` runs the loop until it is cancelled; it ends by itself only with DeviceLost."""
+    """A loaded model and the loop that computes its jobs.
+
+    `serving`: the task that runs the loop until it is cancelled; it ends by itself only with DeviceLost. `threads`: all
+    that the worker started, one thread each.
+    """
 
     model: Model
     card: ModelCard

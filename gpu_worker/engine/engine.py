@@ -71,7 +71,7 @@ class ModelEngine:
         self._dropped = np.array([special[role] for role in DROPPED_ROLES if role in special], dtype=np.int32)
 
     def open(self, job: Job) -> StepJob:
-        """Validates a job and creates the running job. Raises InvalidInput, or another error of the job's."""
+        """Validates a job and opens it. Raises InvalidInput, or another error of the job's."""
         return self._factory.create(job)
 
     def reclaim(self) -> None:

@@ -73,7 +73,7 @@ class StepEngine(Protocol):
     """The engine as the loop sees it. Steps are computed in the order in which they are launched."""
 
     def open(self, job: Job) -> OpenJob:
-        """Validates a job and creates the running job. Raises the job's own error."""
+        """Validates a job and opens it. Raises the job's own error."""
 
     def launch(self, slices: Sequence[JobSlice]) -> StepHandle:
         """Packs the slices into a step and hands it to the device, without waiting. Raises OutOfMemory."""

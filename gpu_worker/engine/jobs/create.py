@@ -1,4 +1,4 @@
-"""Validates a job and creates the running job, or raises the error that says why this model cannot do it."""
+"""Validates a job and opens it, or raises the error that says why this model cannot do it."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ from shared.vectors import InputType, OutputKind
 
 
 class JobFactory:
-    """Creates the running jobs of one model, and decides which tokens get a row and which pooling leaves out."""
+    """Opens the jobs of one model, and decides which tokens get a row and which pooling leaves out."""
 
     def __init__(self, model: Model) -> None:
         self._model, self._abilities = model, Abilities(model)
@@ -29,7 +29,7 @@ class JobFactory:
         self._skiplist = Skiplist(model.late_interaction, skip_first=bool(head and head.skip_first))
 
     def create(self, job: Job) -> StepJob:
-        """Creates a running job. Raises InvalidInput, or another error of the job's, for what this model cannot do."""
+        """Opens a job. Raises InvalidInput, or another error of the job's, for what this model cannot do."""
         match job.work:
             case MaxSim(queries=None) as work:
                 return self._text_max_sim(job, work)

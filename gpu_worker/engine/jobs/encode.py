@@ -18,7 +18,7 @@ from shared.vectors import OutputKind
 
 
 class EncodeJob(TextJob):
-    """A running Encode: a table for each kind of vector that was asked for, None for the others."""
+    """An open Encode: a table for each kind of vector that was asked for, None for the others."""
 
     def __init__(
         self, sequences: Sequences, work: Encode, heads: Heads, sparse_cost: Callable[[int], int] = int

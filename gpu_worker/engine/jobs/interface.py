@@ -1,4 +1,4 @@
-"""The engine's view of a running job of any kind, and the three phases of a job slice in a step."""
+"""The engine's view of an open job of any kind, and the three phases of a job slice in a step."""
 
 from typing import Protocol
 
@@ -19,9 +19,10 @@ class StepSlice(Protocol):
         """On the host, while the step is packed: requests the outputs that the job needs of this step."""
 
     def on_device(self, download: StepDownload) -> None:
-        """In the device's order, once the outputs are made: computes what the job needs of its own, and downloads it.
+        """On the device's thread, once the outputs are made: computes what the job needs of its own, and downloads it.
 
-        Nothing may wait for the device here.
+        Nothing may wait for the device here. Comparisons that are added to the step here are computed after the
+        `on_device` of all its slices, all at once: their scores can be read in `on_host`.
         """
 
     def on_host(self) -> None:
@@ -29,7 +30,7 @@ class StepSlice(Protocol):
 
 
 class StepJob(OpenJob, Protocol):
-    """A running job as the engine sees it."""
+    """An open job as the engine sees it."""
 
     sequences: Sequences
 

@@ -19,7 +19,7 @@ HALF = (DataType.FLOAT16, DataType.BFLOAT16)
 
 
 class MaxSimJob:
-    """A running MaxSim of a caller's queries and documents. It holds only their bytes; each step makes rows of them."""
+    """An open MaxSim of a caller's queries and documents. It holds only their bytes; each step makes rows of them."""
 
     def __init__(self, job: Job, work: MaxSim, flops_per_token: float, half_width: int = 0) -> None:
         """`half_width`: dimensions for which the device compares half precision as it is. Raises InvalidInput and
@@ -76,7 +76,7 @@ class MaxSimSlice:
 
 
 class TextMaxSimJob(TextJob):
-    """A running MaxSim of texts: first its queries are encoded, then documents are units without a sequence."""
+    """An open MaxSim of texts: first its queries are encoded, then documents are units without a sequence."""
 
     def __init__(self, sequences: Sequences, work: MaxSim, width: int, flops_per_token: float) -> None:
         """`width`: dimensions of the model's token rows. Raises InvalidInput and DimensionMismatch."""

@@ -83,7 +83,7 @@ class Outputs:
         for plan in (self._plan_dense, self._plan_tokens, self._plan_logits, self._plan_sparse):
             plan(upload)
 
-    # In the device's order.
+    # On the device's thread.
 
     def compute(self, hidden: Tensor, download: StepDownload) -> None:
         """Makes all requested outputs of hidden states [T, H]."""

@@ -23,7 +23,7 @@ class SpladeHead(nn.Module):
         self.strategy, self.logs = strategy, logs
 
     def forward(self, rows: Tensor, text_of_row: Tensor, count: int) -> Tensor:
-        """Weights [N, vocabulary] float32 of N = `count` texts. rows [T, H]; `text_of_row` [T]: the text of each row."""
+        """Weights [N, vocabulary] float32 of N = `count` texts from rows [T, H] of the texts `text_of_row` [T]."""
         best = rows.new_zeros(count, self.vocabulary, dtype=torch.float32)
         step = max(1, CHUNK_ELEMENTS // self.vocabulary)
         for start in range(0, len(rows), step):
