@@ -15,7 +15,7 @@ from frontend_service.services import job_options
 from frontend_service.services.pipeline import Pipeline, PreparedRequest
 from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import Slices
+from frontend_service.tokenizing.fair_threads import TimeSlices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
 from shared.errors import DimensionMismatch
@@ -238,7 +238,7 @@ class RankingService:
         limits.check_reply(SCORE_BYTES * rows * columns + MATCH_BYTES * matches, remedy)
 
 
-def _tokenize_sides(queries: PreparedTexts, documents: PreparedTexts) -> Slices[TokenizedBatch]:
+def _tokenize_sides(queries: PreparedTexts, documents: PreparedTexts) -> TimeSlices[TokenizedBatch]:
     """Tokenises queries, then documents, into one batch."""
     query_batch = yield from queries.tokenize()
     return query_batch + (yield from documents.tokenize())

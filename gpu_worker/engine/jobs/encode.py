@@ -52,9 +52,9 @@ class EncodeJob(TextJob):
         sequences, work = self.sequences, self.work
         token_ids = sequences.ids[sequences.selected] if self.tokens is not None and work.token_ids else None
         return JobResult(
-            dense=None if self.dense is None else self.dense.packed(),
+            dense=None if self.dense is None else self.dense.all_rows(),
             sparse=None if self.sparse is None else sparse_vectors.pack(self.sparse),
-            tokens=None if self.tokens is None else self.tokens.packed(),
+            tokens=None if self.tokens is None else self.tokens.all_rows(),
             row_lengths=() if self.tokens is None else tuple(sequences.selected_counts.tolist()),
             token_ids=b"" if token_ids is None else token_ids.astype("<i4").tobytes(),
         )

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from frontend_service.tokenizing.fair_threads import PATIENCE, TURN, FairThreads, Slices, run_to_end, single_slice
+from frontend_service.tokenizing.fair_threads import PATIENCE, TURN, FairThreads, TimeSlices, run_to_end, single_slice
 from shared.errors import WorkerUnavailable
 
 
@@ -18,7 +18,7 @@ class Order:
     def __init__(self) -> None:
         self.ran: list[str] = []
 
-    def slices(self, name: str, count: int) -> Slices[str]:
+    def slices(self, name: str, count: int) -> TimeSlices[str]:
         for number in range(count):
             self.ran.append(name)
             yield number
@@ -34,7 +34,7 @@ class Gate:
     def __init__(self) -> None:
         self.begun, self.open = threading.Event(), threading.Event()
 
-    def slices(self) -> Slices[None]:
+    def slices(self) -> TimeSlices[None]:
         self.begun.set()
         self.open.wait()
         yield 0
@@ -52,7 +52,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield made
 
 
-async def queued(turns: FairThreads, *requests: Slices[str]) -> list["asyncio.Task[str]"]:
+async def queued(turns: FairThreads, *requests: TimeSlices[str]) -> list["asyncio.Task[str]"]:
     tasks = [asyncio.create_task(turns.run(request)) for request in requests]
     await asyncio.sleep(0)
     return tasks
@@ -63,7 +63,7 @@ async def test_a_small_request_comes_before_giants_that_had_their_turn(threads: 
     order, half, gate = Order(), asyncio.Event(), Gate()
     turns, loop = FairThreads(threads, order.clock), asyncio.get_running_loop()
 
-    def telling() -> Slices[str]:
+    def telling() -> TimeSlices[str]:
         yield from order.slices("c", 10)
         loop.call_soon_threadsafe(half.set)
         yield from order.slices("c", 400)
@@ -101,7 +101,7 @@ async def test_a_stream_of_small_requests_does_not_starve_a_giant(threads: Threa
     turns = FairThreads(threads, order.clock)
     before = await gate.shut(turns)
 
-    def small(left: int) -> Slices[str]:
+    def small(left: int) -> TimeSlices[str]:
         """While it runs, the next one comes."""
         come = threading.Event()
         loop.call_soon_threadsafe(arrive, left, come)
@@ -129,7 +129,7 @@ async def test_an_error_ends_its_own_request_only(threads: ThreadPoolExecutor) -
     class Panic(BaseException):
         pass
 
-    def failing() -> Slices[str]:
+    def failing() -> TimeSlices[str]:
         yield 0
         raise Panic
 
@@ -143,7 +143,7 @@ async def test_a_cancelled_request_stops_after_its_running_slice(threads: Thread
     """What waits does not run at all, and what it holds is let go."""
     turns, order, gate, closed = FairThreads(threads), Order(), Gate(), []
 
-    def held() -> Slices[str]:
+    def held() -> TimeSlices[str]:
         try:
             yield from order.slices("held", 5)
         finally:
@@ -166,7 +166,7 @@ async def test_closing_ends_all(threads: ThreadPoolExecutor) -> None:
     """Those that wait at once, the running one after its turn, new ones from the start."""
     turns, order, gate = FairThreads(threads), Order(), Gate()
 
-    def endless() -> Slices[None]:
+    def endless() -> TimeSlices[None]:
         yield from gate.slices()
         yield from itertools.repeat(0)
 
