@@ -37,7 +37,7 @@ class Outbox:
         self._large: deque[UnsentOutcome] = deque()
         self._filled = asyncio.Event()
         self.unsent = 0
-        """Bytes that wait, at most."""
+        """Most bytes that the waiting outcomes take in messages."""
 
     def add_outcome(self, job_id: int, outcome: JobResult | SelvageError) -> None:
         """Adds the outcome of a job."""
@@ -62,7 +62,7 @@ class Outbox:
         return self._message_of_outcomes()
 
     def _message_of_outcomes(self) -> bytes:
-        """Makes a message with at most `OUTCOMES_BYTES` of outcomes. Where small and large ones wait, each get half.
+        """Makes a message with at most `OUTCOMES_BYTES` of outcomes. Small and large ones can each use half of it.
 
         Only an outcome whose lengths alone need more makes a larger message.
         """

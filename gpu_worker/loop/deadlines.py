@@ -2,8 +2,7 @@
 
 import heapq
 
-STALE_ENTRIES = 64
-"""Stale heap entries that may remain in any case, besides as many as there are deadlines."""
+from gpu_worker.queue.flows import STALE_ENTRIES
 
 
 class Deadlines:

@@ -67,7 +67,7 @@ class Loop:
         self._under_way = StepsUnderWay()
         self._budget = min(step_tokens, SMALLEST_BUDGET) if step_seconds < inf else step_tokens
         self.cancelled_waiting = 0
-        """Number of jobs that were cancelled before anything of them was planned."""
+        """Number of jobs that were cancelled before any slice of them was planned."""
 
     def submit(self, job: Job) -> None:
         """Accepts a job. Raises the errors that are known at once."""
@@ -155,10 +155,10 @@ class Loop:
             return Collect() if older.arrived else Wait(inf)
         if older.arrived:
             return Launch() if waiting else Collect()
-        lead = self._under_way.seconds_left(self._clock(), self._speed) - LEAD_SECONDS
-        if lead <= 0:
-            return Launch() if waiting >= self._budget else Wait(inf)
-        return Wait(lead)
+        seconds = self._under_way.seconds_left(self._clock(), self._speed) - LEAD_SECONDS
+        if seconds > 0:
+            return Wait(seconds)
+        return Launch() if waiting >= self._budget else Wait(inf)
 
     def plan_step(self) -> PlannedStep:
         """Takes the slices of the next step from the queue, of which some must wait."""
@@ -241,7 +241,7 @@ class Loop:
     def _collect(self, launched: LaunchedStep) -> dict[OpenJob, SelvageError]:
         """Collects a step, and runs it again where it failed. Returns the errors of jobs."""
         slices = launched.planned.slices
-        if launched.suspect:
+        if launched.suspect:  # what it computed counts for nothing
             launched.wait()
             launched.failed = True
             return self._run_slices_alone(launched)
@@ -249,7 +249,7 @@ class Loop:
         if failure is None:
             return {}
         launched.failed = True
-        self._under_way.suspect_later([job_slice.job for job_slice in slices])
+        self._under_way.mark_later_suspect([job_slice.job for job_slice in slices])
         if len(slices) > 1:
             return self._run_slices_alone(launched)
         error = self._retries.run_halves(slices[0], failure)
@@ -294,7 +294,7 @@ class Loop:
         return self._unanswered.pop(open_job)
 
     def _learn(self, launched: LaunchedStep, seconds: float) -> None:
-        """Learns from a step that ended how fast steps are, and how large the next one may be."""
+        """Reports a step that ended, and learns from it how fast steps are and how large the next one may be."""
         self._pace.learn(launched.tokens, seconds)
         self._observe(seconds, launched.tokens, launched.planned.units)
         if self._step_seconds < inf:

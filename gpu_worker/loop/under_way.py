@@ -37,7 +37,7 @@ class StepsUnderWay:
         begin, self._ended = self._begin(step), now
         return step, begin
 
-    def suspect_later(self, failed: Sequence[OpenJob]) -> None:
+    def mark_later_suspect(self, failed: Sequence[OpenJob]) -> None:
         """Marks later steps as suspect that go on with a job of the older step, which failed."""
         for later in self._steps[1:]:
             later.suspect = any(job_slice.job in failed for job_slice in later.planned.slices)

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import Generic, TypeVar
 
+STALE_ENTRIES = 64
+"""Stale entries that a heap may hold in any case, besides as many as it has live ones."""
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Flow:
-    """A participant that takes turns. `arrival` is unique among the flows that share."""
+    """A participant that takes turns: a key, or a job. `arrival` is unique among the flows that share."""
 
     arrival: int
     deadline: float = inf
@@ -30,7 +33,8 @@ F = TypeVar("F", bound=Flow)
 class Flows(Generic[F]):
     """Waiting flows, the next one first.
 
-    Tags within one quantum count as equal; then the earlier deadline decides, then the earlier arrival.
+    Tags within one quantum count as equal; then the earlier deadline decides, then the earlier arrival. `waiting`: the
+    number of flows that wait, paused ones included. `time`: the virtual time, in tokens.
     """
 
     def __init__(self, quantum: int, *, charged: bool = True) -> None:
@@ -52,7 +56,7 @@ class Flows(Generic[F]):
         self.waiting -= 1
         if not self.waiting:
             self.time = max(self.time, flow.tag)
-        if len(self._heap) > 2 * self.waiting + 64:
+        if len(self._heap) > 2 * self.waiting + STALE_ENTRIES:
             self._heap = [entry for entry in self._heap if entry[-1].entry is entry]
             heapq.heapify(self._heap)
 
