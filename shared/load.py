@@ -46,17 +46,18 @@ class Backlog:
     def before(self, tokens: int, key_tokens: int, turn: int, short: int) -> float:
         """Most tokens of this backlog that are served before a new job of `tokens`; of its key, `key_tokens` wait.
 
-        Its key's short jobs are all served before it. Its key's long jobs get a share beside a short new job, and no
-        more than the new job if that is long. No other key is served more than this key, except for `slack`: turns are
-        `turn` tokens long, and keys that were served ahead of others pay that back.
+        `turn` and `short`: see `Load`. Its key's short jobs are all served before it. Its key's long jobs get a share
+        beside a short new job, and no more than the new job if that is long. No other key is served more than its key,
+        except for some turns (`slack`): the others may be served first, and keys that were ahead of others pay that
+        back.
         """
         slack = turn * (3 + log(1 + sum(self.jobs)))
-        mine = min(key_tokens, self._mine(tokens, slack, turn, short)) if key_tokens else 0
-        others = max(0, self.keys - (key_tokens > 0))
-        share = mine + tokens + slack
-        return min(self.tokens, mine + min(others * share, self.within(share)))
+        of_key = min(key_tokens, self._before_in_key(tokens, slack, turn, short)) if key_tokens else 0
+        other_keys = max(0, self.keys - (key_tokens > 0))
+        share = of_key + tokens + slack
+        return min(self.tokens, of_key + min(other_keys * share, self.within(share)))
 
-    def _mine(self, tokens: int, slack: float, turn: int, short: int) -> float:
+    def _before_in_key(self, tokens: int, slack: float, turn: int, short: int) -> float:
         """Most tokens served before a new job if all waiting jobs are of its key."""
         shorts = sum([jobs * ((2 << place) - 1) for place, jobs in enumerate(self.jobs[: bucket(short)])])
         if tokens < short:

@@ -30,7 +30,10 @@ log = structlog.get_logger("loop")
 
 
 class AsyncLoop:
-    """Accepts jobs and answers each exactly once: with a result or with one error."""
+    """Drives a `Loop` on the event loop: it accepts jobs, and calls back with the one outcome of each.
+
+    `stalled`: why nothing is computed at the moment; empty while steps go on.
+    """
 
     def __init__(
         self,
@@ -59,8 +62,10 @@ class AsyncLoop:
             observe=observe,
             clock=clock,
         )
-        self._device_check, self._suspected, self._checking = device_check, False, False
-        self._lost = ""
+        self._device_check = device_check
+        self._suspected = False  # a bug came up since the device was last checked
+        self._checking = False
+        self._lost = ""  # why the device counts as lost
         self.stalled = ""
         self._host = host
         self._callbacks: dict[int, OnOutcome] = {}
@@ -159,7 +164,10 @@ class AsyncLoop:
             if self.stalled:
                 self._answer_jobs(self._loop.drop_all(WorkerUnavailable(self.stalled, retry_after=1.0)))
             if bool(before) != bool(self.stalled):
-                log.error("stalled", why=self.stalled) if self.stalled else log.warning("goes on")
+                if self.stalled:
+                    log.error("stalled", why=self.stalled)
+                else:
+                    log.warning("goes on")
                 await on_stall(bool(self.stalled))
 
     def refuse_jobs(self) -> None:
@@ -184,8 +192,8 @@ class AsyncLoop:
     async def _launch_step(self) -> None:
         planned = self._loop.plan_step()
         launched = await self._run(planned.brief, self._loop.launch_step, planned)
-        running = asyncio.get_running_loop()
-        launched.handle.arrived.add_done_callback(lambda _: running.call_soon_threadsafe(self._event.set))
+        event_loop = asyncio.get_running_loop()
+        launched.handle.arrived.add_done_callback(lambda _: event_loop.call_soon_threadsafe(self._event.set))
 
     async def _collect_step(self) -> None:
         older = self._loop.older_step
@@ -217,6 +225,6 @@ class AsyncLoop:
                 on_outcome(job.outcome)
 
     def _report(self, event: str, error: Exception, parts: int) -> None:
-        """Logs a bug in a step or a result, and has the device checked."""
+        """Logs a bug in a step or a result, and has the device checked. Called in the thread that collects a step."""
         self._suspected = True
         log.error(event, parts=parts, exc_info=error)
