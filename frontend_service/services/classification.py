@@ -11,7 +11,7 @@ from frontend_service.services import job_options
 from frontend_service.services.pipeline import Pipeline, PreparedRequest
 from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_thread_pool import Slices
+from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
 from shared.card import ModelCard
@@ -136,7 +136,7 @@ class ClassificationService:
         self._limits.check_reply(len(columns.ids) * token_bytes, FEWER_TEXTS)
 
 
-def _tokenize_into_columns(texts: PreparedTexts, columns: _TokenColumns) -> Slices[TokenizedBatch]:
+def _tokenize_into_columns(texts: PreparedTexts, columns: _TokenColumns) -> TimeSlices[TokenizedBatch]:
     """Tokenises texts for a job, and fills in the columns of the reply."""
     ids, lengths, truncated = array("i"), [], []
     for tokenized_texts in texts.tokenize_with_offsets():

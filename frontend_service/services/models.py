@@ -6,7 +6,7 @@ from frontend_service.domain.limits import TEXT_LETTERS, Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
-from frontend_service.tokenizing.fair_thread_pool import Slices
+from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.tokenizer import TokenizedText
 from frontend_service.workers.interface import ServedModel
 from shared.card import ModelCard
@@ -87,7 +87,7 @@ class ModelService:
         texts = await self._pipeline.run_slices(self._detokenize(model, request), letters)
         return Detokenized(model=model.card.id, texts=texts)
 
-    def _tokenize(self, prepared: PreparedTexts) -> Slices[list[TokenizedText]]:
+    def _tokenize(self, prepared: PreparedTexts) -> TimeSlices[list[TokenizedText]]:
         texts: list[TokenizedText] = []
         tokens = 0
         for slice_texts in prepared.tokenize_with_offsets():
@@ -97,7 +97,7 @@ class ModelService:
             yield tokens
         return texts
 
-    def _detokenize(self, model: ServedModel, request: DetokenizeRequest) -> Slices[list[str]]:
+    def _detokenize(self, model: ServedModel, request: DetokenizeRequest) -> TimeSlices[list[str]]:
         texts: list[str] = []
         size = 0
         for slice_texts in model.tokenizer.detokenize(request.tokenized, request.skip_special_tokens):

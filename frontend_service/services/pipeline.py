@@ -20,7 +20,7 @@ from frontend_service.domain.limits import FEWER_WEIGHTS, Limits
 from frontend_service.domain.results import result_bytes
 from frontend_service.services.deduplicate import Repeat, without_repeats
 from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
-from frontend_service.tokenizing.fair_thread_pool import FairThreadPool, Slices, run_to_end, single_slice
+from frontend_service.tokenizing.fair_thread_pool import FairThreadPool, TimeSlices, run_to_end, single_slice
 from frontend_service.tokenizing.panics import panics_as
 from frontend_service.workers.interface import ServedModel, Workers
 from shared.errors import Internal
@@ -53,7 +53,7 @@ class PreparedRequest:
 
     model: ServedModel
     work: Work
-    slices: Slices[TokenizedBatch] | None
+    slices: TimeSlices[TokenizedBatch] | None
     letters: int | None = None
     check_tokens: Callable[[RaggedTokens], None] | None = None
     check_values: Callable[[], None] | None = None
@@ -153,7 +153,7 @@ class Pipeline:
         """Runs `work(argument)`, in a message thread where `size` is many bytes."""
         return await offload(self._message_threads, size, work, argument)
 
-    async def run_slices(self, slices: Slices[T], letters: int | None = None) -> T:
+    async def run_slices(self, slices: TimeSlices[T], letters: int | None = None) -> T:
         """Runs slices of tokenising and returns their result: at once for few `letters`, else in the fair thread pool.
 
         Raises LimitExceeded over the limit of tokens, and Internal where the tokenizer fails. When cancelled, it stops
@@ -164,7 +164,7 @@ class Pipeline:
             return run_to_end(limited)
         return await self._pool.run(limited)
 
-    def _limited(self, slices: Slices[T]) -> Slices[T]:
+    def _limited(self, slices: TimeSlices[T]) -> TimeSlices[T]:
         """The same slices, with the limit of tokens checked after each."""
         with panics_as(_tokenizer_failed):
             while True:

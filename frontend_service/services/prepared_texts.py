@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_thread_pool import Slices
+from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.tokenizer import ModelTokenizer, TokenizedText
 from frontend_service.workers.interface import ServedModel
 from shared.vectors import InputType
@@ -28,7 +28,7 @@ class PreparedTexts:
     input_type: InputType
     letters: int
 
-    def tokenize(self) -> Slices[TokenizedBatch]:
+    def tokenize(self) -> TimeSlices[TokenizedBatch]:
         """Tokenises the texts for a job."""
         return self.tokenizer.texts(self.texts, self.prompt, self.cut, self.entry, self.input_type)
 

@@ -16,7 +16,7 @@ from frontend_service.services.given_vectors import check_dimensions, check_fini
 from frontend_service.services.pipeline import Pipeline, PreparedRequest
 from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_thread_pool import Slices
+from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
 from shared.jobs import Classify
@@ -250,7 +250,7 @@ class RankingService:
         limits.check_reply(SCORE_BYTES * rows * columns + REPLY_MATCH_BYTES * matches, remedy)
 
 
-def _tokenize_sides(queries: PreparedTexts, documents: PreparedTexts) -> Slices[TokenizedBatch]:
+def _tokenize_sides(queries: PreparedTexts, documents: PreparedTexts) -> TimeSlices[TokenizedBatch]:
     """Tokenises queries, then documents, into one batch."""
     query_batch = yield from queries.tokenize()
     return query_batch + (yield from documents.tokenize())

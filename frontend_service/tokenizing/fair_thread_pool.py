@@ -23,7 +23,7 @@ TURN = 0.002
 """Seconds after which a turn ends with its slice: a request of brief slices needs one turn, not many."""
 
 T = TypeVar("T")
-Slices = Generator[int, None, T]
+TimeSlices = Generator[int, None, T]
 """Work in slices: yields the number of tokens so far after each, and returns its result at the end."""
 
 
@@ -145,7 +145,7 @@ def _closed() -> WorkerUnavailable:
     return WorkerUnavailable("the service is draining", retry_after=1.0)
 
 
-def single_slice(work: Callable[[], T]) -> Slices[T]:
+def single_slice(work: Callable[[], T]) -> TimeSlices[T]:
     """Work as a single slice."""
     return work()
     yield

@@ -12,7 +12,7 @@ from tokenizers import Encoding, Tokenizer
 
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_thread_pool import Slices
+from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.pairs.tokenizer import PairTokenizer
 from frontend_service.tokenizing.panics import panics_as
@@ -126,7 +126,7 @@ class ModelTokenizer:
         cut: Truncation,
         entry: str,
         input_type: InputType = InputType.UNSPECIFIED,
-    ) -> Slices[TokenizedBatch]:
+    ) -> TimeSlices[TokenizedBatch]:
         """Tokenises texts into one batch; see `text_slices`. Raises InvalidInput for tokens without an embedding."""
         ids, lengths, prompts, tails = array("i"), [], [], []
         truncated: list[bool] = []
@@ -182,7 +182,7 @@ class ModelTokenizer:
             first += len(slice_texts)
             yield [self._expand(text) for text in slice_texts] if input_type is InputType.QUERY else slice_texts
 
-    def pairs(self, texts: PairTexts) -> Slices[TokenizedBatch]:
+    def pairs(self, texts: PairTexts) -> TimeSlices[TokenizedBatch]:
         """Tokenises pairs for a cross-encoder; see `PairTokenizer`. Raises for limits that the model cannot keep."""
         prompt = self.prompt(texts.prompt)
         is_chosen = texts.prompt.literal is not None or texts.prompt.name is not None
@@ -227,7 +227,7 @@ class ModelTokenizer:
 
     def token_ids(
         self, tokenized: Sequence[Sequence[int]], cut: Truncation, input_type: InputType = InputType.UNSPECIFIED
-    ) -> Slices[TokenizedBatch]:
+    ) -> TimeSlices[TokenizedBatch]:
         """Checks token ids of a request and packs them into one batch. A query may end with its expansion already.
 
         Raises InputTooLong over the limit: token ids are never cut. Raises InvalidInput for an id that the model lacks.

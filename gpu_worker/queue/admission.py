@@ -1,4 +1,4 @@
-"""Refuses jobs on arrival that would wait too long. Pure; no clock."""
+"""Refuses jobs on arrival that would wait too long. No clock, no I/O."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ from frontend_service.tokenizing.fair_thread_pool import (
     PATIENCE,
     TURN,
     FairThreadPool,
-    Slices,
+    TimeSlices,
     run_to_end,
     single_slice,
 )
@@ -25,7 +25,7 @@ class Order:
     def __init__(self) -> None:
         self.ran: list[str] = []
 
-    def slices(self, name: str, count: int) -> Slices[str]:
+    def slices(self, name: str, count: int) -> TimeSlices[str]:
         for number in range(count):
             self.ran.append(name)
             yield number
@@ -41,7 +41,7 @@ class Gate:
     def __init__(self) -> None:
         self.begun, self.open = threading.Event(), threading.Event()
 
-    def slices(self) -> Slices[None]:
+    def slices(self) -> TimeSlices[None]:
         self.begun.set()
         self.open.wait()
         yield 0
@@ -59,7 +59,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield made
 
 
-async def queued(turns: FairThreadPool, *requests: Slices[str]) -> list["asyncio.Task[str]"]:
+async def queued(turns: FairThreadPool, *requests: TimeSlices[str]) -> list["asyncio.Task[str]"]:
     tasks = [asyncio.create_task(turns.run(request)) for request in requests]
     await asyncio.sleep(0)
     return tasks
@@ -70,7 +70,7 @@ async def test_a_small_request_comes_before_giants_that_had_their_turn(threads: 
     order, half, gate = Order(), asyncio.Event(), Gate()
     turns, loop = FairThreadPool(threads, order.clock), asyncio.get_running_loop()
 
-    def telling() -> Slices[str]:
+    def telling() -> TimeSlices[str]:
         yield from order.slices("c", 10)
         loop.call_soon_threadsafe(half.set)
         yield from order.slices("c", 400)
@@ -108,7 +108,7 @@ async def test_a_stream_of_small_requests_does_not_starve_a_giant(threads: Threa
     turns = FairThreadPool(threads, order.clock)
     before = await gate.shut(turns)
 
-    def small(left: int) -> Slices[str]:
+    def small(left: int) -> TimeSlices[str]:
         """While it runs, the next one comes."""
         come = threading.Event()
         loop.call_soon_threadsafe(arrive, left, come)
@@ -136,7 +136,7 @@ async def test_an_error_ends_its_own_request_only(threads: ThreadPoolExecutor) -
     class Panic(BaseException):
         pass
 
-    def failing() -> Slices[str]:
+    def failing() -> TimeSlices[str]:
         yield 0
         raise Panic
 
@@ -150,7 +150,7 @@ async def test_a_cancelled_request_stops_after_its_running_slice(threads: Thread
     """What waits does not run at all, and what it holds is let go."""
     turns, order, gate, closed = FairThreadPool(threads), Order(), Gate(), []
 
-    def held() -> Slices[str]:
+    def held() -> TimeSlices[str]:
         try:
             yield from order.slices("held", 5)
         finally:
@@ -173,7 +173,7 @@ async def test_closing_ends_all(threads: ThreadPoolExecutor) -> None:
     """Those that wait at once, the running one after its turn, new ones from the start."""
     turns, order, gate = FairThreadPool(threads), Order(), Gate()
 
-    def endless() -> Slices[None]:
+    def endless() -> TimeSlices[None]:
         yield from gate.slices()
         yield from itertools.repeat(0)
 
